@@ -1,1 +1,24 @@
+//! The wire between a client and its worker: frames, commands, replies and pushes.
+//!
+//! This crate has no I/O, no threads and no `unsafe`. `remoting/registry/wire-format.md` describes the same in prose.
+//! Everything that arrives is untrusted: decoding checks every length and never allocates more than the frame holds.
 
+mod frame;
+mod message;
+mod preface;
+mod wire;
+
+#[rustfmt::skip]
+mod functions_generated;
+
+pub use frame::{Decoder, FrameError, HEADER_BYTES, Header, MAX_PAYLOAD};
+pub use functions_generated::{TABLE_HASH, function, function_name};
+pub use message::*;
+pub use preface::{PREFACE_BYTES, Preface, PrefaceKind};
+pub use wire::{DecodeError, Reader, Wire, Writer};
+
+/// Raised only by an incompatible change of the frames or commands; both ends name theirs when they refuse each other.
+pub const WIRE_VERSION: u32 = 1;
+
+/// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
+pub const BULK_CHUNK: usize = 4 << 20;

@@ -1,0 +1,103 @@
+//! Frames: a 32-byte header, then the payload. The same layout in both directions and on every carrier.
+
+use crate::wire::{Reader, Writer};
+
+pub const HEADER_BYTES: usize = 32;
+
+/// No frame is longer; a peer that claims more is refused before anything is allocated.
+pub const MAX_PAYLOAD: usize = 16 << 20;
+
+/// What stands before every payload.
+///
+/// | bytes | field | |
+/// |---|---|---|
+/// | 0..4 | `len` | bytes of payload that follow |
+/// | 4..8 | `code` | a function number of the registry, or a command, reply or push of [`crate::message`] |
+/// | 8..16 | `seq` | client: 1, 2, 3, … per session; worker: the command that is answered, 0 for a push of no command |
+/// | 16..24 | `lane` | the stream in whose order the command stands, 0 if in none |
+/// | 24..32 | `ack` | client: every command up to this one was answered as far as it is answered at all |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Header {
+    pub len: u32,
+    pub code: u32,
+    pub seq: u64,
+    pub lane: u64,
+    pub ack: u64,
+}
+
+/// Why a byte stream cannot be a stream of frames. The connection is closed: there is no way to find the next frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameError {
+    TooLong(u32),
+}
+
+impl std::fmt::Display for FrameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let FrameError::TooLong(len) = self;
+        write!(f, "a frame of {len} bytes is longer than the {MAX_PAYLOAD} bytes that both ends agreed on")
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+impl Header {
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut w = Writer::new();
+        w.put(&self.len).put(&self.code).put(&self.seq).put(&self.lane).put(&self.ack);
+        let mut out = [0; HEADER_BYTES];
+        out.copy_from_slice(&w.bytes);
+        out
+    }
+
+    /// # Errors
+    /// `TooLong` if the payload would exceed [`MAX_PAYLOAD`].
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
+        let mut r = Reader::new(bytes);
+        let mut u32_ = || r.get::<u32>().unwrap_or_default();
+        let (len, code) = (u32_(), u32_());
+        let mut u64_ = || r.get::<u64>().unwrap_or_default();
+        let (seq, lane, ack) = (u64_(), u64_(), u64_());
+        if len as usize > MAX_PAYLOAD {
+            return Err(FrameError::TooLong(len));
+        }
+        Ok(Header { len, code, seq, lane, ack })
+    }
+}
+
+/// Cuts a byte stream into frames, whatever pieces it arrives in.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Decoder {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.start > 0 && self.start * 2 >= self.buffer.len() {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if it has arrived.
+    ///
+    /// # Errors
+    /// As [`Header::decode`]; the stream is then of no further use.
+    pub fn next_frame(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {
+        let rest = &self.buffer[self.start..];
+        let Some(head) = rest.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let header = Header::decode(head)?;
+        let end = HEADER_BYTES + header.len as usize;
+        if rest.len() < end {
+            return Ok(None);
+        }
+        let from = self.start + HEADER_BYTES;
+        self.start += end;
+        Ok(Some((header, &self.buffer[from..from + header.len as usize])))
+    }
+}

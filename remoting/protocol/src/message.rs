@@ -1,0 +1,207 @@
+//! Commands (client to worker), the reply, and pushes (worker to client).
+//!
+//! Ids of contexts, streams, events and modules are minted by the client and never reused within a session. Kernels are
+//! named by their module and their place in the list that the load replied. Device addresses lie in the session's arena.
+
+use crate::wire::{DecodeError, Reader, Wire, Writer};
+
+/// A message with a code of its own. What follows the fixed fields in a frame is the message's *tail* (raw bytes).
+pub trait Message: Wire {
+    const CODE: u32;
+    /// May bytes follow the fields?
+    const HAS_TAIL: bool;
+
+    /// The message and its tail.
+    ///
+    /// # Errors
+    /// If the payload is not such a message.
+    fn decode(payload: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let mut r = Reader::new(payload);
+        let message = r.get()?;
+        if Self::HAS_TAIL {
+            return Ok((message, r.tail()));
+        }
+        r.finish()?;
+        Ok((message, &[]))
+    }
+}
+
+macro_rules! record {
+    ($($(#[$doc:meta])* struct $name:ident { $($(#[$fdoc:meta])* $field:ident : $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Default)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $type),* }
+        impl Wire for $name {
+            const MIN_SIZE: usize = 0 $(+ <$type as Wire>::MIN_SIZE)*;
+            #[allow(unused_variables)]
+            fn put(&self, w: &mut Writer) { $(self.$field.put(w);)* }
+            #[allow(unused_variables)]
+            fn get(r: &mut Reader<'_>) -> Result<Self, DecodeError> { Ok($name { $($field: r.get()?),* }) }
+            fn size(&self) -> usize { 0 $(+ self.$field.size())* }
+        }
+    )*};
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $code:literal $name:ident $($tail:ident)? { $($(#[$fdoc:meta])* $field:ident : $type:ty),* $(,)? })*) => {
+        $(
+            record! { $(#[$doc])* struct $name { $($(#[$fdoc])* $field: $type),* } }
+            impl Message for $name {
+                const CODE: u32 = $code;
+                const HAS_TAIL: bool = false $(|| stringify!($tail).len() > 0)?;
+            }
+        )*
+        /// The name of a command, reply or push, for messages to people.
+        pub fn message_name(code: u32) -> Option<&'static str> {
+            match code { $($code => Some(stringify!($name)),)* _ => None }
+        }
+        /// Decodes `payload` as the message `code` and encodes it again; for tests and fuzzing.
+        ///
+        /// # Errors
+        /// `Invalid` for a code that is none, else as the message's decoder.
+        pub fn reencode(code: u32, payload: &[u8]) -> Result<Vec<u8>, DecodeError> {
+            match code {
+                $($code => {
+                    let (message, tail) = <$name as Message>::decode(payload)?;
+                    let mut w = Writer::new();
+                    w.put(&message).raw(tail);
+                    debug_assert_eq!(w.bytes.len(), message.size() + tail.len());
+                    Ok(w.bytes)
+                })*
+                _ => Err(DecodeError::Invalid),
+            }
+        }
+        /// Every code with its default message encoded, for tests.
+        pub fn samples() -> Vec<(u32, Vec<u8>)> {
+            vec![$(($code, { let mut w = Writer::new(); w.put(&$name::default()); w.bytes })),*]
+        }
+    };
+}
+
+record! {
+    /// Where a parameter lies in a kernel's packed parameter buffer, in bytes.
+    struct KernelParam { offset: u32, size: u32 }
+
+    /// What the client must know of a kernel to launch it and to answer attribute queries.
+    struct KernelInfo {
+        name: String,
+        params: Vec<KernelParam>,
+        /// `CUfunction_attribute` and its value.
+        attributes: Vec<(u32, i32)>,
+    }
+
+    /// A launch attribute as `cuLaunchKernelEx` takes it: id and the 64 bytes of its value as little-endian words.
+    struct LaunchAttribute { id: u32, value: [u64; 8] }
+
+    /// A box of bytes: `width` bytes a row, `height` rows, `depth` slices, laid out in device memory with `pitch` bytes
+    /// from row to row and `slice` bytes from slice to slice. Its host form is always packed (`width * height * depth` bytes).
+    struct Extent { width: u64, height: u64, depth: u64, pitch: u64, slice: u64 }
+
+    /// One input of a link: `CUjitInputType`, a name for messages, and the image that was sent under this hash.
+    struct LinkInput { kind: u32, name: String, hash: [u8; 32] }
+}
+
+messages! {
+    // ---- session
+    /// First command. A worker whose version or table differs refuses with both named (`Ending`).
+    0x8000 Open { wire_version: u32, table_hash: u64, client_pid: u32, client_name: String }
+    /// The arena lies where the client cannot have it: choose another base. Replies `Opened`.
+    0x8001 Rebase { avoid: u64 }
+    /// The client is going; nothing is owed to it.
+    0x8002 Close {}
+
+    // ---- contexts and memory
+    /// `legacy_stream` is the lane of the context's legacy default stream.
+    0x8010 ContextCreate { context: u64, device: u32, flags: u32, primary: bool, legacy_stream: u64 }
+    0x8011 ContextDestroy { context: u64 }
+    0x8012 ContextSynchronize { context: u64 }
+    /// `Fenced` is pushed when all earlier work of the context is complete.
+    0x8013 ContextFence { context: u64, token: u64 }
+    /// Map zeroed memory at `address`, a place in the arena that the client chose. Both are multiples of the granularity.
+    0x8014 SlabMap { device: u32, address: u64, size: u64 }
+    /// Sent only after everything that used the slab was fenced.
+    0x8015 SlabUnmap { address: u64, size: u64 }
+    /// Ask for at least `least`, better `want` bytes of the lease's share of a device. Replies `Granted` or code 2.
+    0x8016 Grant { device: u32, least: u64, want: u64 }
+    0x8017 GrantReturn { device: u32, size: u64 }
+    /// Replies `MemoryState`.
+    0x8018 MemoryQuery { device: u32 }
+
+    // ---- streams and events; the lane of the header names the stream
+    0x8020 StreamCreate { stream: u64, context: u64, flags: u32, priority: i32 }
+    0x8021 StreamDestroy { stream: u64 }
+    0x8022 StreamSynchronize {}
+    0x8023 StreamQuery {}
+    0x8024 StreamFence { token: u64 }
+    0x8025 EventCreate { event: u64, context: u64, flags: u32 }
+    0x8026 EventDestroy { event: u64 }
+    /// The client counts the records of an event; completions name the record.
+    0x8027 EventRecord { event: u64, generation: u64, flags: u32 }
+    0x8028 EventSynchronize { event: u64, generation: u64 }
+    /// Replies 0 or 600; after 600 `EventDone` is pushed when the record completes.
+    0x8029 EventQuery { event: u64, generation: u64 }
+    0x802a StreamWaitEvent { event: u64, generation: u64, flags: u32 }
+    /// `Callback` is pushed when the stream gets there; the stream goes on at `CallbackDone`.
+    0x802b HostFunction { token: u64 }
+    0x802c CallbackDone { token: u64 }
+
+    // ---- code
+    /// A piece of an image, to be found later under the SHA-256 of the whole.
+    0x8030 ImageChunk tail { hash: [u8; 32], offset: u64, total: u64 }
+    /// Replies `ModuleLoaded`, or code `NEED_IMAGE` if the image was never sent.
+    0x8031 ModuleLoad { module: u64, context: u64, hash: [u8; 32], options: Vec<(u32, u64)> }
+    0x8032 ModuleUnload { module: u64 }
+    /// Replies `Symbol`.
+    0x8033 ModuleGlobal { module: u64, name: String }
+    /// Tail: the packed parameter buffer.
+    0x8034 Launch tail {
+        module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, attributes: Vec<LaunchAttribute>,
+    }
+    /// Replies `Linked`, or `NEED_IMAGE`.
+    0x8035 Link { context: u64, options: Vec<(u32, u64)>, inputs: Vec<LinkInput> }
+
+    // ---- copies; the lane of the header names the stream
+    /// Tail: a packed piece that starts `offset` bytes into the packed box.
+    0x8040 CopyToDevice tail { context: u64, address: u64, extent: Extent, offset: u64 }
+    /// As `CopyToDevice`, but the bytes are asked for (`NeedBytes`) when the stream gets there.
+    0x8041 CopyToDeviceLate { context: u64, address: u64, extent: Extent }
+    0x8042 SupplyBytes tail { command: u64, offset: u64 }
+    /// `HostBytes` pieces of the packed box are pushed, then the reply.
+    0x8043 CopyToHost { context: u64, address: u64, extent: Extent }
+    0x8044 CopyOnDevice { context: u64, to: u64, to_pitch: u64, to_slice: u64, from: u64, extent: Extent }
+
+    // ---- worker to client
+    /// Answer to the command `seq`. `code` is a `CUresult`, or one of ours. Tail: the fields of the answer, if any.
+    0xc000 Reply tail { code: u32 }
+    /// Tail: bytes of the packed box from `offset` on, for the `CopyToHost` command `seq`.
+    0xc001 HostBytes tail { offset: u64 }
+    0xc002 NeedBytes { offset: u64, len: u64 }
+    0xc003 EventDone { event: u64, generation: u64 }
+    0xc004 Fenced { token: u64 }
+    0xc005 Callback { token: u64 }
+    /// Tail: what kernels printed.
+    0xc006 Text tail {}
+    /// Bytes of `CopyToDevice` that the worker no longer holds; the client keeps at most `SEND_WINDOW` outstanding.
+    0xc007 Consumed { bytes: u64 }
+    /// The session ends; the sentence is for a person. Every later call answers `code`.
+    0xc008 Ending { code: u32, reason: String }
+}
+
+record! {
+    /// Answer to `Open` and `Rebase`: the arena that the worker reserved, and the unit in which it maps memory.
+    struct Opened { arena_base: u64, arena_size: u64, granularity: u64 }
+    struct Granted { size: u64 }
+    /// `limit`: the lease's share of the device. `free`: what no process of the lease was granted.
+    struct MemoryState { limit: u64, free: u64 }
+    /// Answer to `ModuleLoad`. With a `code` that is an error only `log` is filled.
+    struct ModuleLoaded { kernels: Vec<KernelInfo>, log: String }
+    struct Symbol { address: u64, size: u64 }
+    /// The linked image is fetched as the tail that follows these fields.
+    struct Linked { info_log: String, error_log: String }
+}
+
+/// Code of a reply: send the image first (`ImageChunk`), then ask again. No `CUresult` has this value.
+pub const NEED_IMAGE: u32 = 0x1_0000;
+
+/// Bytes of `CopyToDevice` that may be on their way or waiting in the worker.
+pub const SEND_WINDOW: u64 = 256 << 20;
