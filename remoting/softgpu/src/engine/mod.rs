@@ -1,0 +1,15 @@
+//! The software GPU's engine: PTX text in, kernels run on the CPU out.
+//!
+//! `Program::compile` parses and links PTX and decodes it to a compact instruction form; an `Image` gives its globals
+//! device addresses; `launch` runs one kernel: blocks in increasing linear id, each on one OS thread, 32 lanes at a time.
+//! A device address is a host address; every access is checked against a [`MemoryMap`] first.
+
+mod launch;
+mod memory_map;
+mod pool;
+mod program;
+
+pub use launch::{Fault, LaunchSpec, Output, launch};
+pub use memory_map::MemoryMap;
+pub use pool::ThreadPool;
+pub use program::{CompileError, Global, Image, Kernel, Param, Program, Space};
