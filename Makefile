@@ -1,0 +1,65 @@
+# Everything a person or CI runs. All set-up lands in .venv/ and target/.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON := .venv/bin/python
+FUZZ_SECONDS ?= 30
+RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') Cargo.toml Cargo.lock
+
+.PHONY: help set-up build demo test test-gpu lint bench fuzz generate clean
+
+help: ## Show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+set-up: .venv/.installed ## Create .venv with everything the project and its tests need
+
+.venv/.installed: pyproject.toml
+	@echo "==> Python packages into .venv (the CUDA compiler wheels are large; some minutes the first time)"
+	@test -x $(PYTHON) || python3 -m venv .venv
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+build: target/dist/.built ## Build client, worker, door and software GPU into target/dist
+
+target/dist/.built: .venv/.installed tools/dist.sh $(RUST_SOURCES)
+	@echo "==> Rust: client, worker, door, software GPU (about five minutes the first time)"
+	@tools/dist.sh
+	@touch $@
+
+demo: build ## Train on 0.25 of a GPU that another process holds, and compare with the software GPU alone
+	@$(PYTHON) examples/01-digits/demo.py
+
+test: build lint ## All tests that need no GPU
+	@echo "==> Rust tests"
+	@cargo test --release --locked --workspace --quiet
+	@echo "==> Python and program tests"
+	@$(PYTHON) -m pytest
+	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
+	@REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml
+
+lint: .venv/.installed ## mypy --strict, ruff, import contracts, clippy, rustfmt
+	@echo "==> Lint"
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+	@.venv/bin/lint-imports
+	@cargo fmt --all --check
+	@cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
+
+bench: build ## Latency and bandwidth of both carriers against raw TCP
+	@.venv/bin/remotegpu bench
+
+test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minutes
+	@$(PYTHON) -m pytest -m gpu
+
+fuzz: ## Coverage-guided fuzzing of every decoder with nightly, until stopped
+	@remoting/fuzz/fuzz.sh
+
+generate: .venv/.installed ## Regenerate what the function table and control.proto generate
+	@$(PYTHON) remoting/codegen/generate.py
+	@$(PYTHON) tools/generate_rpc.py
+
+clean: ## Remove everything built
+	rm -rf .venv target

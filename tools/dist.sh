@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
+#   bin/     remotegpu-worker remotegpu-door remotegpu-bench nvidia-smi
+#   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
+#   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU
+# The client is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs .venv (make set-up).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+dist=${REMOTEGPU_DIST:-target/dist}
+target=${CARGO_TARGET_DIR:-target}
+export PATH="$PWD/.venv/bin:$PATH"
+
+cargo build --release --locked -p remotegpu-worker -p remotegpu-softgpu -p remotegpu-smi -p remotegpu-bench
+cargo zigbuild --release --locked -p remotegpu-client --target x86_64-unknown-linux-gnu.2.17
+
+# A running program may have the old file mapped: write beside it and rename.
+put() {
+    mkdir -p "$(dirname "$2")"
+    cmp -s "$1" "$2" || { cp "$1" "$2.new" && mv "$2.new" "$2"; }
+}
+for program in remotegpu-worker remotegpu-door remotegpu-bench nvidia-smi; do
+    put "$target/release/$program" "$dist/bin/$program"
+done
+put "$target/x86_64-unknown-linux-gnu/release/libremotegpu_client.so" "$dist/client/libcuda.so.1"
+put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
+ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"
+ln -sfn libcuda.so.1 "$dist/native/libnvidia-ml.so.1"
