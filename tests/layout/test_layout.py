@@ -1,0 +1,65 @@
+"""Guards of the repository's shape; each states why it is there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLAT_TABLES = ("_generated.rs", "_pb2.py", "_pb2_grpc.py", "_pb2.pyi")
+HARD_LIMIT = 700
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / line for line in listing.stdout.splitlines()]
+
+
+def test_nothing_shadows_the_standard_module_operator() -> None:
+    """A conftest, test or __init__.py in top-level operator/ replaces the stdlib's `operator` in some pytest modes."""
+    assert not [p for p in tracked("operator/*.py") if p.parent == ROOT / "operator"]
+
+
+def test_tests_are_not_packages_and_have_unique_names() -> None:
+    """pytest's default import mode needs unique basenames; packages under tests/ could shadow real ones."""
+    files = tracked("tests/**/*.py", "e2e/**/*.py")
+    assert not [p for p in files if p.name == "__init__.py" and "support" not in p.parts]
+    names = [p.name for p in files if p.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_files_stay_readable() -> None:
+    sources = [p for p in tracked("*.py", "*.rs", "*.go") if not p.name.endswith(FLAT_TABLES) and p.name != "generated.rs"]
+    long = {str(p.relative_to(ROOT)): n for p in sources if (n := len(p.read_text().splitlines())) > HARD_LIMIT}
+    assert not long
+
+
+def test_unsafe_is_confined_to_the_files_that_safety_md_names() -> None:
+    """A reader must find what to trust; a new `unsafe` needs its sentence."""
+    missing: list[str] = []
+    for crate in ("protocol", "driverapi", "client", "worker", "softgpu"):
+        folder = ROOT / "remoting" / crate
+        safety = folder / "SAFETY.md"
+        named = safety.read_text() if safety.exists() else ""
+        for source in (folder / "src").rglob("*.rs"):
+            code = "\n".join(line.split("//")[0] for line in source.read_text().splitlines())
+            path = source.relative_to(folder / "src")
+            listed = str(path) in named or any(f"{parent}/" in named for parent in path.parents if str(parent) != ".")
+            if "unsafe" in code.replace("unsafe_op_in_unsafe_fn", "") and not listed:
+                missing.append(f"{crate}/{path}")
+    assert not missing
+
+
+def test_the_readme_gives_the_two_commands_and_ci_runs_the_tests() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "make demo" in readme and "make test" in readme
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("host", ["pypi" + ".org", "crates" + ".io", "proxy.golang" + ".org", "registry.npmjs" + ".org"])
+def test_no_registry_host_is_named(host: str) -> None:
+    """Machines have mirrors; a name in a file would break them. Lock files are the package managers' own."""
+    files = [p for p in tracked() if p.suffix not in {".lock", ".sum"} and p != Path(__file__)]
+    assert not [str(p) for p in files if p.is_file() and host in p.read_text(errors="replace")]

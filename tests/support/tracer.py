@@ -1,0 +1,102 @@
+"""A libcuda.so.1 that counts every call and passes it on: the independent witness of what a program asked for.
+
+It shares no code with the client. Each exported symbol is a two-instruction trampoline (count, jump), so that it needs to
+know no signature; `cuGetProcAddress` answers trampolines too, because that is how most programs find the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+# Calls after which the host knows that the GPU did something, by the CUDA driver API's "API synchronization behavior":
+# whatever of these a program makes costs one round trip, and nothing else need.
+SYNCHRONISING = (
+    "cuCtxSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+    "cuMemcpyDtoH",
+    "cuMemcpyDtoHAsync",
+)
+
+_PREFIX = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define N %(count)d
+__attribute__((visibility("hidden"))) uint64_t tracer_counts[N];
+__attribute__((visibility("hidden"))) void *tracer_targets[N];
+static const char *names[N] = { %(names)s };
+%(declarations)s
+static void *const trampolines[N] = { %(trampolines)s };
+static int (*real_get)(const char *, void **, int, uint64_t, int *);
+
+__attribute__((constructor)) static void start(void) {
+    void *real = dlopen(getenv("TRACER_DRIVER"), RTLD_NOW | RTLD_LOCAL);
+    if (!real) { fprintf(stderr, "tracer: %%s\n", dlerror()); abort(); }
+    for (int i = 0; i < N; i++) tracer_targets[i] = dlsym(real, names[i]);
+    *(void **)&real_get = dlsym(real, "cuGetProcAddress_v2");
+}
+
+__attribute__((destructor)) static void end(void) {
+    FILE *f = fopen(getenv("TRACER_OUT"), "w");
+    fputs("{", f);
+    for (int i = 0, first = 1; i < N; i++)
+        if (tracer_counts[i]) { fprintf(f, "%%s\"%%s\":%%lu", first ? "" : ",", names[i], tracer_counts[i]); first = 0; }
+    fputs("}", f);
+    fclose(f);
+}
+
+int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
+    int code = real_get(name, out, version, flags, status);
+    if (code || !out) return code;
+    for (int i = 0; i < N; i++)
+        if (*out && *out == tracer_targets[i]) { *out = trampolines[i]; break; }
+    if (*out == (void *)real_get) *out = (void *)cuGetProcAddress_v2;
+    return code;
+}
+int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
+    return cuGetProcAddress_v2(name, out, version, flags, 0);
+}
+"""
+
+
+def build(driver: Path, folder: Path) -> Path:
+    """Compile a tracer of the library `driver` into `folder`; returns the folder for LD_LIBRARY_PATH."""
+    listing = subprocess.run(["nm", "-D", "--defined-only", str(driver)], check=True, capture_output=True, text=True)
+    names = [line.split()[-1] for line in listing.stdout.splitlines()]
+    names = sorted({n for n in names if n.startswith("cu")} - {"cuGetProcAddress", "cuGetProcAddress_v2"})
+    source = _PREFIX % {
+        "count": len(names),
+        "names": ",".join(f'"{n}"' for n in names),
+        "declarations": "\n".join(f"extern char {n}[];" for n in names),
+        "trampolines": ",".join(names),
+    }
+    assembly = "".join(
+        f".globl {n}\n.type {n},@function\n{n}: lock incq tracer_counts+{8 * i}(%rip)\njmp *tracer_targets+{8 * i}(%rip)\n"
+        for i, n in enumerate(names)
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tracer.c").write_text(source)
+    (folder / "calls.S").write_text(f".text\n{assembly}.section .note.GNU-stack,\"\",@progbits\n")
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "tracer.c", "calls.S", "-ldl"],
+        cwd=folder,
+        check=True,
+    )
+    return folder
+
+
+def environment(tracer: Path, driver: Path, out: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(tracer), "TRACER_DRIVER": str(driver), "TRACER_OUT": str(out)}
+
+
+def synchronising_calls(out: Path) -> int:
+    """How many calls in a trace wait for the GPU; versioned names (`_v2`, `_ptsz`) count as their base."""
+    counts: dict[str, int] = json.loads(out.read_text())
+    bases = {f"{base}{suffix}" for base in SYNCHRONISING for suffix in ("", "_v2", "_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds")}
+    return sum(n for name, n in counts.items() if name in bases)
