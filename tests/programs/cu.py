@@ -1,0 +1,62 @@
+"""What the test programs share: cuda.bindings' driver with errors raised, and launches with typed arguments."""
+
+import ctypes
+import pathlib
+
+import numpy as np
+from cuda.bindings import driver as cu
+
+u32, u64 = ctypes.c_uint32, ctypes.c_uint64
+
+
+class CudaError(RuntimeError):
+    def __init__(self, code):
+        self.code = int(code)
+        super().__init__(f"CUDA error {int(code)}: {code!r}")
+
+
+def ok(result):
+    code, *values = result if isinstance(result, tuple) else (result,)
+    if int(code):
+        raise CudaError(code)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def start(device=0):
+    """Initialise and make the device's primary context current."""
+    ok(cu.cuInit(0))
+    context = ok(cu.cuDevicePrimaryCtxRetain(ok(cu.cuDeviceGet(device))))
+    ok(cu.cuCtxSetCurrent(context))
+    return context
+
+
+def kernels():
+    """name -> function, of kernels.ptx."""
+    text = (pathlib.Path(__file__).parent / "kernels.ptx").read_bytes()
+    module = ok(cu.cuModuleLoadData(text + b"\0"))
+    return {n: ok(cu.cuModuleGetFunction(module, n.encode())) for n in ("add", "spin", "late_fill", "increment")}
+
+
+def launch(function, blocks, threads, arguments, stream=0):
+    """`arguments`: ctypes scalars; a device pointer is u64(int(pointer))."""
+    values, types = tuple(a.value for a in arguments), tuple(type(a) for a in arguments)
+    ok(cu.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, (values, types), 0))
+
+
+def upload(array):
+    pointer = ok(cu.cuMemAlloc(array.nbytes))
+    ok(cu.cuMemcpyHtoD(pointer, array, array.nbytes))
+    return pointer
+
+
+def download(pointer, count, dtype=np.uint32):
+    array = np.empty(count, dtype)
+    ok(cu.cuMemcpyDtoH(array, pointer, array.nbytes))
+    return array
+
+
+def pinned(count, dtype=np.uint32):
+    """A NumPy view of page-locked memory."""
+    size = count * np.dtype(dtype).itemsize
+    address = int(ok(cu.cuMemHostAlloc(size, 0)))
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
