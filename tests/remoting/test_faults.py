@@ -1,0 +1,128 @@
+"""What breaks, breaks alone, is said, and gives back what it held."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.system import PROGRAMS, Appliance, appliance, line, until
+
+STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
+
+
+def test_a_killed_worker_is_a_sticky_error_for_its_client_alone(remote: Appliance) -> None:
+    with remote.start("endless_calls.py") as victim:
+        assert line(victim) == "ready"
+        (worker,) = remote.workers()
+        with remote.start("endless_calls.py", "4") as bystander:
+            assert line(bystander) == "ready"
+            os.kill(worker, signal.SIGKILL)
+            killed = time.monotonic()
+            assert line(victim) == f"error {STICKY} {STICKY} {STICKY}"
+            assert time.monotonic() - killed < 2
+            assert line(bystander) == "finished"
+        assert victim.stderr is not None
+        assert "appliance" in victim.stderr.readline()
+
+
+@pytest.mark.parametrize("how", ["exit", "crash", "kill"])
+def test_the_share_comes_back_when_a_client_ends(remote: Appliance, how: str) -> None:
+    action = {
+        "exit": "sys.exit(0)",
+        "crash": "ctypes.string_at(0)",
+        "kill": "os.kill(os.getpid(), 9)",
+    }[how]
+    script = f"import ctypes, os, sys; sys.path.insert(0, {str(PROGRAMS)!r})\nfrom cu import *\nstart(); ok(cu.cuMemAlloc(64 << 20))\n{action}"
+    remote.run(sys.executable, "-c", script)
+    until(lambda: remote.leased_bytes() == 0 and not remote.workers(), 5, "share and worker are gone")
+
+
+def test_a_forked_child_of_a_killed_client_holds_nothing(remote: Appliance) -> None:
+    with remote.start("forked_child.py") as parent:
+        lines = sorted([line(parent), line(parent)])
+        assert lines[0] == "child 3", "a forked child must see NOT_INITIALIZED"
+        child, client = int(lines[1].split()[1]), None
+        for pid in Path("/proc").glob("[0-9]*"):
+            status = pid / "status"
+            if int(pid.name) == child:
+                client = int(next(x for x in status.read_text().splitlines() if x.startswith("PPid")).split()[1])
+        assert client is not None
+        os.kill(client, signal.SIGKILL)
+        until(lambda: not remote.workers(), 5, "the session of the killed client is gone")
+        assert Path(f"/proc/{child}").exists()
+        until(lambda: remote.used_bytes() == 0, 5, "its memory is back")
+
+
+@pytest.fixture(scope="module")
+def sigpipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("sigpipe") / "sigpipe"
+    subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "sigpipe.c", "-ldl"], check=True)
+    return program
+
+
+def test_a_lost_appliance_is_an_error_not_a_signal(remote: Appliance, sigpipe: Path) -> None:
+    with remote.start(str(sigpipe)) as program:
+        assert line(program) == "ready"
+        (worker,) = remote.workers()
+        os.kill(worker, signal.SIGKILL)
+        assert line(program) == f"error {STICKY}"
+        assert program.wait(10) == 0
+
+
+def test_a_client_stopped_for_a_minute_keeps_its_session(own_remote: Appliance) -> None:
+    with own_remote.start("endless_calls.py", "63") as client:
+        assert line(client) == "ready"
+        os.killpg(client.pid, signal.SIGSTOP)
+        time.sleep(60)
+        os.killpg(client.pid, signal.SIGCONT)
+        assert line(client) == "finished"
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """A network namespace of the test's own, so that dropping packets in it hurts nobody."""
+    if os.geteuid() != 0 or not shutil.which("nft") or not shutil.which("ip"):
+        pytest.skip("needs root, ip and nft to drop packets in a network namespace")
+    name = f"rgpu{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def test_a_silent_peer_gives_its_share_back_within_20_seconds(namespace: str, tmp_path: Path) -> None:
+    from support import system
+
+    inside = ["ip", "netns", "exec", namespace]
+    launcher = tmp_path / "remotegpu"
+    launcher.write_text(f'#!/bin/sh\nexec {" ".join(inside)} {system.REMOTEGPU} "$@"\n')
+    launcher.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system, "REMOTEGPU", str(launcher))
+        with appliance() as remote, remote.start("endless_calls.py") as client:
+            assert line(client) == "ready"
+            data = int(remote.endpoint.split(":")[1]) + 1
+            rules = f"table inet t {{ chain c {{ type filter hook input priority 0; tcp dport {data} drop; tcp sport {data} drop; }} }}"
+            subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
+            until(lambda: remote.leased_bytes() == 0, 20, "the silent client's share is back")
+            assert line(client).startswith(f"error {STICKY}")
+
+
+def test_drain_on_sigterm_refuses_new_leases_and_lets_sessions_end(own_remote: Appliance) -> None:
+    with own_remote.start("endless_calls.py", "3") as client:
+        assert line(client) == "ready"
+        own_remote.process.terminate()
+        time.sleep(0.5)
+        late = own_remote.run("true", options=("--no-wait",), timeout=10)
+        assert late.returncode != 0 and late.stderr.strip()
+        assert line(client) == "finished"
+        assert own_remote.process.wait(20) == 0

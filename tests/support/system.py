@@ -1,0 +1,148 @@
+"""Starts appliances and runs programs against them, as a user would: through the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
+REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
+PROGRAMS = ROOT / "tests" / "programs"
+MIB = 1 << 20
+
+
+def free_port() -> int:
+    """A loopback port that is free together with the next one."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """The first true value of `condition`, asked 20 times a second; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+    return value
+
+
+class Appliance:
+    """A software appliance in a process of its own."""
+
+    def __init__(self, *options: str, profile: str = "normal", memory_mib: int = 2048, listen: str = "127.0.0.1") -> None:
+        self.endpoint = f"{listen}:{free_port()}"
+        self.profile = profile
+        command = [REMOTEGPU, "appliance", "--backend", "software", "--listen", self.endpoint]
+        command += ["--memory", f"{memory_mib}MiB", "--profile", profile, *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def cli(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+        command, *rest = arguments
+        return subprocess.run(
+            [REMOTEGPU, command, "--appliance", self.endpoint, *rest], capture_output=True, text=True, timeout=timeout
+        )
+
+    def wait_until_ready(self, *options: str) -> None:
+        def ready() -> bool:
+            if self.process.poll() is not None:
+                assert self.process.stderr is not None
+                raise AssertionError(f"appliance ended with {self.process.returncode}: {self.process.stderr.read()}")
+            return self.cli("health", *options).returncode == 0
+
+        until(ready, 60, "the appliance is ready")
+
+    def inventory(self) -> dict[str, Any]:
+        listing = self.cli("ls", "--json")
+        assert listing.returncode == 0, listing.stderr
+        value: dict[str, Any] = json.loads(listing.stdout)
+        return value
+
+    def leased_bytes(self) -> int:
+        return sum(gpu["leased_bytes"] for a in self.inventory()["appliances"] for gpu in a["gpus"])
+
+    def used_bytes(self) -> int:
+        return sum(gpu["used_bytes"] for a in self.inventory()["appliances"] for gpu in a["gpus"])
+
+    def command(self, *program: str, share: str = "0.25", options: tuple[str, ...] = ()) -> list[str]:
+        name, *arguments = program
+        path = PROGRAMS / name
+        actual = [sys.executable, str(path)] if path.suffix == ".py" and path.exists() else [name]
+        return [REMOTEGPU, "run", "--appliance", self.endpoint, "-p", share, *options, "--", *actual, *arguments]
+
+    def run(
+        self, *program: str, share: str = "0.25", env: dict[str, str] | None = None, timeout: float = 120, options: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a test program (or any command) on a share to its end."""
+        return subprocess.run(
+            self.command(*program, share=share, options=options),
+            capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}),
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def start(self, *program: str, share: str = "0.25", env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+        """Run a test program in a process group of its own, which ends with the block."""
+        process = subprocess.Popen(
+            self.command(*program, share=share), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | (env or {}), start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def workers(self) -> list[int]:
+        """Process ids of this appliance's workers."""
+        found = subprocess.run(["pgrep", "-P", str(self.process.pid), "-f", "remotegpu-worker"], capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+
+
+@contextlib.contextmanager
+def appliance(*options: str, profile: str = "normal", memory_mib: int = 2048) -> Iterator[Appliance]:
+    it = Appliance(*options, profile=profile, memory_mib=memory_mib)
+    try:
+        it.wait_until_ready()
+        yield it
+    finally:
+        it.stop()
+
+
+def native(*program: str, env: dict[str, str] | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a test program directly on the software GPU."""
+    name, *arguments = program
+    return subprocess.run(
+        [REMOTEGPU, "run", "--native", "--", sys.executable, str(PROGRAMS / name), *arguments],
+        capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}),
+    )  # fmt: skip
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that a started program prints."""
+    assert process.stdout is not None
+    text = process.stdout.readline()
+    assert text, f"the program ended: {process.stderr.read() if process.stderr else ''}"
+    return text.strip()
