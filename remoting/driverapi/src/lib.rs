@@ -4,7 +4,12 @@
 
 pub mod attributes;
 pub mod constants;
+pub mod context_storage;
 pub mod errors;
+pub mod export_tables;
+pub mod integrity;
 mod layout_tests;
 pub mod nvml;
+pub mod proc_address;
+mod proc_table_generated;
 pub mod types;

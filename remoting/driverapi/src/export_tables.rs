@@ -1,0 +1,296 @@
+//! The private tables `cuGetExportTable` hands to NVIDIA's own libraries (cudart, cuBLAS, cuFFT, ...).
+//!
+//! Which tables and slots exist, and what each has to do, was measured (docs/architecture.md names the notes) and
+//! agrees with what ZLUDA publishes in `dark_api` (MIT or Apache-2.0). A table is handed out only if every slot
+//! that is known to be called works; any other slot answers CUDA_ERROR_NOT_SUPPORTED and is reported to the host.
+
+use crate::context_storage::{self, Destructor};
+use crate::errors::{
+    CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE,
+    CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS,
+};
+use crate::integrity::{self, Caller, DeviceIdentity};
+use crate::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+
+/// What the tables need from the driver they belong to. Called on the program's threads; must not panic.
+pub trait Host: Send + Sync {
+    fn driver_version(&self) -> u32;
+    /// All devices in order, as the driver's attributes report them.
+    fn devices(&self) -> Vec<DeviceIdentity>;
+    /// The handle of a device's primary context, without activating it.
+    fn primary_context(&self, device: CUdevice) -> Result<CUcontext, CUresult>;
+    /// The calling thread's context, null if it has none.
+    fn current_context(&self) -> CUcontext;
+    /// The kernels of a loaded module.
+    fn module_functions(&self, module: CUmodule) -> Result<Vec<CUfunction>, CUresult>;
+    /// A slot was called that is not provided; `table` is the first word of its UUID; a table of
+    /// which little is known says slot 0 for all of them.
+    fn missing_slot(&self, table: u32, slot: usize);
+}
+
+static HOST: OnceLock<&'static dyn Host> = OnceLock::new();
+
+/// Answers `cuGetExportTable`; `None` is CUDA_ERROR_NOT_FOUND. A library has one host: the first one stays.
+pub fn find(uuid: &CUuuid, host: &'static dyn Host) -> Option<*const c_void> {
+    HOST.get_or_init(|| host);
+    let table = TABLES.iter().find(|(known, _)| *known == uuid.bytes)?.1;
+    Some(table.as_ptr().cast())
+}
+
+/// One word of a table: a function, or the table's size in bytes.
+#[repr(transparent)]
+struct Slot(*const c_void);
+
+/// SAFETY: a slot is an address or a number that never changes.
+unsafe impl Sync for Slot {}
+
+const fn size(slots: usize) -> Slot {
+    Slot(ptr::without_provenance(slots * size_of::<Slot>()))
+}
+
+macro_rules! slot {
+    ($function:expr) => {
+        Slot($function as *const c_void)
+    };
+}
+
+macro_rules! missing {
+    ($table:literal, $slot:literal) => {
+        slot!(missing_slot::<$table, $slot>)
+    };
+}
+
+extern "C" fn missing_slot<const TABLE: u32, const SLOT: usize>() -> CUresult {
+    if let Some(host) = HOST.get() {
+        host.missing_slot(TABLE, SLOT);
+    }
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
+static TABLES: [([u8; 16], &[Slot]); 9] = [
+    (*b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9", &CUDART_INTERFACE),
+    (*b"\xa0\x94\x79\x8c\x2e\x74\x2e\x74\x93\xf2\x08\x00\x20\x0c\x0a\x66", &TOOLS_HOOKS),
+    (*b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a\x3a\xec\xdc", &TOOLS_STORAGE),
+    (*b"\xc6\x93\x33\x6e\x11\x21\xdf\x11\xa8\xc3\x68\xf3\x55\xd8\x95\x93", &CONTEXT_STORAGE),
+    (*b"\x26\x3e\x88\x60\x7c\xd2\x61\x43\x92\xf6\xbb\xd5\x00\x6d\xfa\x7e", &CONTEXT_CHECKS),
+    (*b"\xd4\x08\x20\x55\xbd\xe6\x70\x4b\x8d\x34\xba\x12\x3c\x66\xe1\xf2", &INTEGRITY_CHECK),
+    (*b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2", &LIBRARY_SUPPORT),
+    (*b"\x6e\x16\x3f\xbe\xb9\x58\x44\x4d\x83\x5c\xe1\x82\xaf\xf1\x99\x1e", &MODULE_WALK),
+    (*b"\x17\x34\xdc\x26\x80\x0d\x47\x45\x87\x26\xc0\xf1\xe7\xdd\x8b\xca", &MATMUL_SUPPORT),
+];
+
+/// Of the slots, 1, 6 and 8 load modules for runtimes older than any that is supported here.
+static CUDART_INTERFACE: [Slot; 13] = [
+    size(13),
+    missing!(0x6bd5fb6c, 1),
+    slot!(primary_context),
+    missing!(0x6bd5fb6c, 3),
+    missing!(0x6bd5fb6c, 4),
+    missing!(0x6bd5fb6c, 5),
+    missing!(0x6bd5fb6c, 6),
+    slot!(succeed),
+    missing!(0x6bd5fb6c, 8),
+    missing!(0x6bd5fb6c, 9),
+    missing!(0x6bd5fb6c, 10),
+    missing!(0x6bd5fb6c, 11),
+    // Asks the driver to load its compilers early.
+    slot!(succeed),
+];
+
+static TOOLS_HOOKS: [Slot; 7] = [
+    size(7),
+    missing!(0xa094798c, 1),
+    slot!(callback_flags),
+    missing!(0xa094798c, 3),
+    missing!(0xa094798c, 4),
+    missing!(0xa094798c, 5),
+    slot!(domain_flags),
+];
+
+static TOOLS_STORAGE: [Slot; 4] = [size(4), missing!(0x42d85a81, 1), slot!(succeed), missing!(0x42d85a81, 3)];
+
+/// The only table that does not start with its size.
+static CONTEXT_STORAGE: [Slot; 4] =
+    [slot!(storage_put), slot!(storage_delete), slot!(storage_get), missing!(0xc693336e, 3)];
+
+static CONTEXT_CHECKS: [Slot; 4] = [size(4), missing!(0x263e8860, 1), slot!(check_context), slot!(succeed)];
+
+static INTEGRITY_CHECK: [Slot; 3] = [size(3), slot!(check_integrity), missing!(0xd4082055, 2)];
+
+/// Asked for by every CUDA library; those that were seen calling it only need success from three slots.
+static LIBRARY_SUPPORT: [Slot; 64] = {
+    let mut slots = [const { missing!(0x21318c60, 0) }; 64];
+    slots[0] = size(64);
+    slots[4] = slot!(succeed);
+    slots[39] = slot!(succeed);
+    slots[51] = slot!(succeed);
+    slots
+};
+
+static MODULE_WALK: [Slot; 8] = {
+    let mut slots = [const { missing!(0x6e163fbe, 0) }; 8];
+    slots[0] = size(8);
+    slots[7] = slot!(visit_functions);
+    slots
+};
+
+static MATMUL_SUPPORT: [Slot; 5] = {
+    let mut slots = [const { missing!(0x1734dc26, 0) }; 5];
+    slots[0] = size(5);
+    slots[4] = slot!(succeed);
+    slots
+};
+
+/// No callback of the tools interface is ever enabled. The program may write to these words.
+static CALLBACK_FLAGS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
+static DOMAIN_FLAGS: [AtomicU32; 14] = [const { AtomicU32::new(0) }; 14];
+
+extern "C" fn succeed() -> CUresult {
+    CUDA_SUCCESS
+}
+
+/// # Safety
+/// `context` is null or points to a handle the caller owns.
+unsafe extern "C" fn primary_context(context: *mut CUcontext, device: CUdevice) -> CUresult {
+    if context.is_null() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let Some(host) = HOST.get() else { return CUDA_ERROR_DEINITIALIZED };
+    match host.primary_context(device) {
+        Ok(handle) => {
+            // SAFETY: not null, and the caller's by contract.
+            unsafe { *context = handle };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+/// Hands out a buffer of flags and its number of words.
+unsafe fn hand_out(flags: &'static [AtomicU32], buffer: *mut *mut c_void, count: *mut usize) {
+    if !buffer.is_null() && !count.is_null() {
+        // SAFETY: not null, and the caller's by contract.
+        unsafe {
+            *buffer = flags.as_ptr().cast_mut().cast();
+            *count = flags.len();
+        }
+    }
+}
+
+/// # Safety
+/// Both arguments are null or the caller's.
+unsafe extern "C" fn callback_flags(buffer: *mut *mut c_void, count: *mut usize) {
+    // SAFETY: same contract.
+    unsafe { hand_out(&CALLBACK_FLAGS, buffer, count) }
+}
+
+/// # Safety
+/// Both arguments are null or the caller's.
+unsafe extern "C" fn domain_flags(buffer: *mut *mut c_void, count: *mut usize) {
+    // SAFETY: same contract.
+    unsafe { hand_out(&DOMAIN_FLAGS, buffer, count) }
+}
+
+/// In these calls no context means the current one.
+fn context_or_current(context: CUcontext) -> Result<CUcontext, CUresult> {
+    let context = match HOST.get() {
+        Some(host) if context.is_null() => host.current_context(),
+        _ => context,
+    };
+    if context.is_null() { Err(CUDA_ERROR_INVALID_CONTEXT) } else { Ok(context) }
+}
+
+extern "C" fn storage_put(
+    context: CUcontext,
+    key: *mut c_void,
+    value: *mut c_void,
+    destructor: Option<Destructor>,
+) -> CUresult {
+    match context_or_current(context) {
+        Ok(context) => {
+            context_storage::put(context, key, value, destructor);
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+extern "C" fn storage_delete(context: CUcontext, key: *mut c_void) -> CUresult {
+    match context_or_current(context) {
+        Ok(context) if context_storage::delete(context, key) => CUDA_SUCCESS,
+        Ok(_) => CUDA_ERROR_INVALID_HANDLE,
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// `value` is null or the caller's.
+unsafe extern "C" fn storage_get(value: *mut *mut c_void, context: CUcontext, key: *mut c_void) -> CUresult {
+    if value.is_null() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    match context_or_current(context).map(|context| context_storage::get(context, key)) {
+        Ok(Some(found)) => {
+            // SAFETY: not null, and the caller's by contract.
+            unsafe { *value = found };
+            CUDA_SUCCESS
+        }
+        Ok(None) => CUDA_ERROR_INVALID_HANDLE,
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// `flags` is null or the caller's.
+unsafe extern "C" fn check_context(_context: CUcontext, flags: *mut u32, _detail: *mut *const c_void) -> CUresult {
+    if !flags.is_null() {
+        // SAFETY: not null, and the caller's by contract.
+        unsafe { *flags = 0 };
+    }
+    CUDA_SUCCESS
+}
+
+/// # Safety
+/// `result` is null or points to two words of the caller's.
+unsafe extern "C" fn check_integrity(version: u32, unix_seconds: u64, result: *mut [u64; 2]) -> CUresult {
+    if result.is_null() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let Some(host) = HOST.get() else { return CUDA_ERROR_DEINITIALIZED };
+    let caller = Caller {
+        driver_version: host.driver_version(),
+        process: std::process::id(),
+        // SAFETY: no preconditions. Only the low half counts.
+        thread: unsafe { libc::pthread_self() } as u32,
+        cudart_table: CUDART_INTERFACE.as_ptr().addr() as u64,
+        integrity_table: INTEGRITY_CHECK.as_ptr().addr() as u64,
+        // What the caller sees in the table, so that it cannot differ from what it was called through.
+        function: INTEGRITY_CHECK[1].0.addr() as u64,
+    };
+    // SAFETY: not null, and the caller's by contract.
+    unsafe { *result = integrity::answer(version, unix_seconds, &caller, &host.devices()) };
+    CUDA_SUCCESS
+}
+
+/// Calls `visit` with each kernel of a module. Answers a truth value, not a result code.
+///
+/// # Safety
+/// `visit` is a function of the caller's that takes `data`.
+unsafe extern "C" fn visit_functions(
+    _context: CUcontext,
+    module: CUmodule,
+    visit: Option<unsafe extern "C" fn(*mut c_void, CUfunction)>,
+    data: *mut c_void,
+) -> u32 {
+    let (Some(host), Some(visit)) = (HOST.get(), visit) else { return 0 };
+    let Ok(functions) = host.module_functions(module) else { return 0 };
+    for function in functions {
+        // SAFETY: by contract.
+        unsafe { visit(data, function) };
+    }
+    1
+}
