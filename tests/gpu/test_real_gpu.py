@@ -1,0 +1,80 @@
+"""The test programs on a real GPU: directly, then through an appliance with the cuda back end. `make test-gpu`.
+
+Ten minutes on a GPU machine without internet: `tools/gpu_bundle.sh` packs prebuilt binaries and wheels (at most 64 MiB).
+REMOTEGPU_RECORD=1 rewrites `golden.json`: what the real driver answered, for comparison without a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.system import PROGRAMS, ROOT, Appliance
+
+pytestmark = pytest.mark.gpu
+GOLDEN = Path(__file__).parent / "golden.json"
+CASES = ["vector_add.py", "free_under_kernel.py", "spin_and_release.py", "full_queue.py", "relay_through_pinned.py", "callbacks.py", "bad_handles.py"]
+
+
+class CudaAppliance(Appliance):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop()
+        from support.system import REMOTEGPU
+
+        command = [REMOTEGPU, "appliance", "--backend", "cuda", "--listen", self.endpoint]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Appliance]:
+    it = CudaAppliance()
+    try:
+        it.wait_until_ready()
+        yield it
+    finally:
+        it.stop()
+
+
+def directly(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(PROGRAMS / program)], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("program", [c for c in CASES if c != "full_queue.py"])
+def test_directly_on_the_driver(program: str) -> None:
+    """First without us: a program that fails here says nothing about remoting."""
+    run = directly(program)
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("program", CASES)
+def test_through_an_appliance(gpu: Appliance, program: str) -> None:
+    run = gpu.run(program, share="0.1")
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_the_share_is_a_share(gpu: Appliance) -> None:
+    seen = json.loads(gpu.run("memory_seen.py", share="0.05").stdout)
+    assert seen["total"] == seen["device_total"] == seen["nvml_total"]
+    assert seen["total"] <= gpu.inventory()["appliances"][0]["gpus"][0]["total_bytes"] * 0.05
+    assert seen["code"] == 2 and seen["allocated"] <= seen["total"]
+
+
+def test_the_training_learns(gpu: Appliance, tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    run = gpu.run(sys.executable, str(ROOT / "examples/01-digits/train.py"), "--json", str(results), share="0.1", timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(results.read_text())["accuracy"] > 0.95
+
+
+def test_error_codes_are_the_recorded_ones() -> None:
+    """The real driver's codes for NULL and freed handles, kept for the software GPU and the client to be held to."""
+    codes = json.loads(directly("error_codes.py").stdout)
+    if os.environ.get("REMOTEGPU_RECORD"):
+        GOLDEN.write_text(json.dumps(codes, indent=1, sort_keys=True) + "\n")
+    assert codes == json.loads(GOLDEN.read_text())
