@@ -1,0 +1,26 @@
+//! The door of an appliance; see [`remotegpu_worker::door`].
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use remotegpu_worker::door::{self, Options};
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("remotegpu-door: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<(), String> {
+    let options = Options::parse(std::env::args().skip(1))?;
+    // SAFETY: the appliance started this program with the descriptor open and nothing else here uses it; a number that
+    // is not open only makes the first use fail.
+    let control = unsafe { OwnedFd::from_raw_fd(options.control_fd) };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(door::run(options, control)).map_err(|error| error.to_string())
+}

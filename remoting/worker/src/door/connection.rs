@@ -1,0 +1,201 @@
+//! One accepted connection: what it speaks, whom it is for, and its hand-over.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+use std::{fmt, io};
+
+use carrier::ACCEPTED;
+use protocol::{PREFACE_BYTES, Preface};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+
+use super::control::{Event, to_hex};
+use super::probation::{Probation, too_slow};
+use super::registry::Admitted;
+use super::rewind::Rewind;
+use super::{Door, grpc, pass};
+
+/// What the first four bytes tell. No more are read than needed: what follows belongs to the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    Preface,
+    Http2,
+    Tls,
+    Unknown,
+}
+
+fn speaks(head: [u8; 4]) -> Speaks {
+    match &head {
+        b"RGP1" | b"RGL1" => Speaks::Preface,
+        b"PRI " => Speaks::Http2,
+        // A TLS record of a handshake, version 3.x.
+        [0x16, 3, _, _] => Speaks::Tls,
+        _ => Speaks::Unknown,
+    }
+}
+
+/// Why a connection was closed, for the log.
+#[derive(Debug)]
+pub struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Refused(error.to_string())
+    }
+}
+
+impl From<String> for Refused {
+    fn from(reason: String) -> Self {
+        Refused(reason)
+    }
+}
+
+fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(reason.into()))
+}
+
+/// Serves a connection until it is handed over or, if it holds a lease, until it ends.
+pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
+    let head = first_bytes(&mut tcp, &probation).await?;
+    match (speaks(head), &door.tls) {
+        (Speaks::Tls, Some(acceptor)) => {
+            let handshake = acceptor.accept(Rewind::new(head, tcp));
+            let Some(handshake) = probation.in_time(handshake).await else { return refused(too_slow()) };
+            let mut tls = handshake.map_err(|error| Refused(format!("TLS handshake failed: {error}")))?;
+            let head = first_bytes(&mut tls, &probation).await?;
+            match speaks(head) {
+                Speaks::Preface => {
+                    let (near, local) = UnixStream::pair()?;
+                    // Ends with either side; nothing is owed to anybody then.
+                    tokio::spawn(carrier::pump(tls, near));
+                    preface_follows(door, head, local, &probation).await
+                }
+                Speaks::Http2 => Ok(grpc::serve(door, Rewind::new(head, tls), probation).await?),
+                _ => refused("speaks neither of the carriers inside TLS"),
+            }
+        }
+        (Speaks::Tls, None) => refused("speaks TLS to an appliance without a certificate"),
+        (Speaks::Unknown, _) => refused("speaks none of the carriers"),
+        (_, Some(_)) => refused("speaks plaintext to an appliance that demands TLS"),
+        (Speaks::Preface, None) => preface_follows(door, head, tcp, &probation).await,
+        (Speaks::Http2, None) => Ok(grpc::serve(door, Rewind::new(head, tcp), probation).await?),
+    }
+}
+
+async fn first_bytes(stream: &mut (impl AsyncRead + Unpin), probation: &Probation) -> Result<[u8; 4], Refused> {
+    let mut head = [0; 4];
+    match probation.in_time(stream.read_exact(&mut head)).await {
+        Some(read) => read.map_err(|_| Refused("closed before its preface".into()))?,
+        None => return refused(too_slow()),
+    };
+    Ok(head)
+}
+
+/// A stream whose descriptor the worker can go on with.
+pub trait Local: AsyncRead + AsyncWrite + Unpin {
+    fn into_fd(self) -> io::Result<OwnedFd>;
+}
+
+impl Local for TcpStream {
+    fn into_fd(self) -> io::Result<OwnedFd> {
+        let stream = self.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream.into())
+    }
+}
+
+impl Local for UnixStream {
+    fn into_fd(self) -> io::Result<OwnedFd> {
+        let stream = self.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream.into())
+    }
+}
+
+async fn preface_follows(
+    door: &Door,
+    head: [u8; 4],
+    mut stream: impl Local,
+    probation: &Probation,
+) -> Result<(), Refused> {
+    let mut bytes = [0; PREFACE_BYTES];
+    bytes[..4].copy_from_slice(&head);
+    match probation.in_time(stream.read_exact(&mut bytes[4..])).await {
+        Some(read) => read.map_err(|_| Refused("closed within its preface".into()))?,
+        None => return refused(too_slow()),
+    };
+    admit(door, &bytes, stream, probation).await
+}
+
+/// Checks the preface that was read and gives the connection to whom it is for.
+pub async fn admit(
+    door: &Door,
+    preface: &[u8; PREFACE_BYTES],
+    mut stream: impl Local,
+    probation: &Probation,
+) -> Result<(), Refused> {
+    let Some(preface) = Preface::decode(preface) else { return refused("no preface of ours") };
+    let admitted = door.registry().admit(&preface, Instant::now());
+    let admitted = admitted.map_err(|refusal| Refused(refusal.to_string()))?;
+    probation.pass();
+    match admitted {
+        Admitted::Session(worker) => {
+            stream.write_all(&[ACCEPTED]).await?;
+            let connection = stream.into_fd()?;
+            pass::send(&worker, br#"{"op":"connection"}"#, Some(connection.as_fd()))
+                .map_err(|error| Refused(format!("its worker is gone: {error}")))?;
+            door.events.send(Event::SessionConnected { id: to_hex(&preface.id) }).await;
+        }
+        Admitted::Lease { ended, first } => {
+            if first {
+                door.events.send(Event::LeaseHeld { id: to_hex(&preface.id) }).await;
+            }
+            hold(stream, ended).await;
+            if door.registry().let_go(&preface.id) {
+                door.events.send(Event::LeaseGone { id: to_hex(&preface.id) }).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns when the connection or the lease ends.
+async fn hold(mut stream: impl Local, mut ended: watch::Receiver<()>) {
+    if stream.write_all(&[ACCEPTED]).await.is_err() {
+        return;
+    }
+    let mut byte = [0];
+    tokio::select! {
+        // A holding connection carries nothing; a peer that sends something is as good as gone.
+        _ = stream.read(&mut byte) => {}
+        _ = ended.changed() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_bytes_tell_the_carrier() {
+        for (head, expected) in [
+            (*b"RGP1", Speaks::Preface),
+            (*b"RGL1", Speaks::Preface),
+            (*b"PRI ", Speaks::Http2),
+            ([0x16, 3, 1, 2], Speaks::Tls),
+            (*b"GET ", Speaks::Unknown),
+            (*b"RGP2", Speaks::Unknown),
+            ([0x16, 2, 1, 2], Speaks::Unknown),
+        ] {
+            assert_eq!(speaks(head), expected, "{head:?}");
+        }
+    }
+}

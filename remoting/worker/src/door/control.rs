@@ -1,0 +1,135 @@
+//! The conversation with the appliance: one JSON object a packet.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use super::registry::{Id, Ticket};
+use super::{Door, pass};
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Order {
+    Session { id: String, ticket: String },
+    Lease { id: String, ticket: String },
+    Forget { id: String },
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Event {
+    Listening { port: u16 },
+    SessionConnected { id: String },
+    LeaseHeld { id: String },
+    LeaseGone { id: String },
+    Refused { peer: String, reason: String },
+}
+
+/// The way to the appliance for everything that happens at the door.
+#[derive(Debug, Clone)]
+pub struct Events(mpsc::Sender<Event>);
+
+pub fn channel() -> (Events, mpsc::Receiver<Event>) {
+    let (sender, receiver) = mpsc::channel(1024);
+    (Events(sender), receiver)
+}
+
+impl Events {
+    /// Waits if the appliance is behind: these must not be lost.
+    pub async fn send(&self, event: Event) {
+        // The receiver lives as long as the process serves.
+        let _ = self.0.send(event).await;
+    }
+
+    /// For a person's eyes. Lost if the appliance is behind: strangers may not fill memory, nor keep the door waiting.
+    pub fn refused(&self, peer: impl ToString, reason: impl ToString) {
+        let _ = self.0.try_send(Event::Refused { peer: peer.to_string(), reason: reason.to_string() });
+    }
+}
+
+/// Carries out the appliance's orders and reports events until it closes the socket.
+pub async fn serve(door: &Door, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
+    // A stream socket in name only: packets keep their boundaries, and `pass` reads and writes them whole.
+    let socket = std::os::unix::net::UnixStream::from(socket);
+    socket.set_nonblocking(true)?;
+    let socket = UnixStream::from_std(socket)?;
+    let mut clock = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            received = socket.async_io(Interest::READABLE, || pass::receive(&socket)) => match received? {
+                Some((packet, descriptors)) => obey(door, &packet, descriptors),
+                None => return Ok(()),
+            },
+            Some(event) = events.recv() => {
+                let packet = serde_json::to_vec(&event)?;
+                socket.async_io(Interest::WRITABLE, || pass::send(&socket, &packet, None)).await?;
+            }
+            _ = clock.tick() => door.registry().expire(Instant::now()),
+        }
+    }
+}
+
+fn obey(door: &Door, packet: &[u8], descriptors: Vec<OwnedFd>) {
+    if carry_out(door, packet, descriptors).is_none() {
+        // The appliance is ours: this is a mistake in the program, worth a line, no reason to end everybody's sessions.
+        eprintln!("remotegpu-door: not an order: {}", String::from_utf8_lossy(packet));
+    }
+}
+
+fn carry_out(door: &Door, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {
+    let mut registry = door.registry();
+    match serde_json::from_slice(packet).ok()? {
+        Order::Session { id, ticket } => {
+            let worker = descriptors.into_iter().next()?;
+            registry.add_session(hex::<{ size_of::<Id>() }>(&id)?, hex(&ticket)?, worker, Instant::now());
+        }
+        Order::Lease { id, ticket } => registry.add_lease(hex(&id)?, hex::<{ size_of::<Ticket>() }>(&ticket)?),
+        Order::Forget { id } => registry.forget(&hex(&id)?),
+    }
+    Some(())
+}
+
+/// `2 * N` hexadecimal digits.
+fn hex<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let digits = digits.as_bytes();
+    if digits.len() != 2 * N {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = (high * 16 + low) as u8;
+    }
+    Some(bytes)
+}
+
+/// As [`hex`] reads it.
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_digits_are_read_whole_or_not_at_all() {
+        assert_eq!(hex("00ff7A"), Some([0, 255, 0x7a]));
+        assert_eq!(to_hex(&[0, 255, 0x7a]), "00ff7a");
+        for wrong in ["", "00ff7", "00ff7a0", "00ff7g", "+0ff7a", "00ff7é"] {
+            assert_eq!(hex::<3>(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn events_have_the_form_of_the_interface() {
+        let event = Event::SessionConnected { id: "ab".into() };
+        assert_eq!(serde_json::to_string(&event).unwrap(), r#"{"op":"session_connected","id":"ab"}"#);
+    }
+}

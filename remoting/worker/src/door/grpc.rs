@@ -1,0 +1,87 @@
+//! The gRPC carrier: HTTP/2 ends here, the session's bytes go on through a socket pair.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use carrier::proto::Piece;
+use carrier::proto::data_server::{Data, DataServer};
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use protocol::PREFACE_BYTES;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::probation::{Probation, too_slow};
+use super::{Door, connection};
+
+/// Sessions over one HTTP/2 connection; each client process opens a connection of its own.
+const MAX_STREAMS: u32 = 64;
+
+/// Bytes that one session may have on their way to us.
+const WINDOW: u32 = 8 << 20;
+
+/// Serves one HTTP/2 connection until it ends, or until its time is up and no session on it was admitted. No HTTP/2 pings:
+/// they would end the session of a client that is only stopped. The kernel's keepalive finds dead peers.
+///
+/// # Errors
+/// Why the connection was closed.
+pub async fn serve<S>(door: &Arc<Door>, stream: S, probation: Arc<Probation>) -> Result<(), String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let sessions = DataServer::new(Sessions { door: door.clone(), probation: probation.clone() });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(2 * WINDOW)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(sessions));
+    tokio::select! {
+        ended = connection => ended.map_err(|error| format!("broken HTTP/2: {error}")),
+        () = probation.failed() => Err(too_slow()),
+    }
+}
+
+struct Sessions {
+    door: Arc<Door>,
+    probation: Arc<Probation>,
+}
+
+#[tonic::async_trait]
+impl Data for Sessions {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<Piece, Status>> + Send>>;
+
+    async fn session(&self, request: Request<Streaming<Piece>>) -> Result<Response<Self::SessionStream>, Status> {
+        let mut upward = carrier::from_pieces(request.into_inner());
+        let mut preface = [0; PREFACE_BYTES];
+        match tokio::time::timeout(super::PATIENCE, upward.read_exact(&mut preface)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return Err(Status::invalid_argument("closed within its preface")),
+            Err(_) => return Err(Status::deadline_exceeded(too_slow())),
+        }
+        let (ours, local) = UnixStream::pair()?;
+        let (downward, to_worker) = ours.into_split();
+        // Both ends' pieces are in the pair by the time a refusal closes it: the caller sees a status, not a silent end.
+        let (verdict, decided) = tokio::sync::oneshot::channel();
+        let (door, probation) = (self.door.clone(), self.probation.clone());
+        tokio::spawn(async move {
+            let admitted = connection::admit(&door, &preface, local, &probation).await;
+            if let Err(reason) = &admitted {
+                door.events.refused("gRPC", reason);
+            }
+            let _ = verdict.send(admitted);
+        });
+        let mut downward = Box::pin(carrier::into_pieces(downward));
+        let Some(first) = downward.next().await else {
+            let reason = match decided.await {
+                Ok(Err(reason)) => reason.to_string(),
+                _ => "the session ended at once".to_owned(),
+            };
+            return Err(Status::unauthenticated(reason));
+        };
+        tokio::spawn(carrier::copy(upward, to_worker));
+        Ok(Response::new(Box::pin(tokio_stream::once(first).chain(downward).map(Ok))))
+    }
+}

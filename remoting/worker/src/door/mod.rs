@@ -1,0 +1,61 @@
+//! The door: the one program of an appliance that accepts data connections.
+//!
+//! It reads who a connection is for, checks the one-time ticket that the appliance registered, and gives the connected
+//! socket to the session's worker. Where TLS or HTTP/2 must be ended it ends them and gives the worker one end of a socket
+//! pair: the certificate's key never enters a process that runs a tenant's commands.
+
+mod connection;
+mod control;
+mod grpc;
+mod listen;
+mod options;
+mod pass;
+mod probation;
+mod registry;
+mod rewind;
+mod tls;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use options::Options;
+
+use control::Event;
+use registry::Registry;
+
+/// Connections that have not yet shown a ticket. More wait in the kernel's backlog until one of these is done, at the
+/// latest after [`PATIENCE`].
+const MAX_UNKNOWN: usize = 256;
+
+/// How long a connection may take to show a valid preface.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What every connection needs.
+struct Door {
+    registry: Mutex<Registry<OwnedFd>>,
+    events: control::Events,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+}
+
+impl Door {
+    fn registry(&self) -> MutexGuard<'_, Registry<OwnedFd>> {
+        // The registry's methods leave it whole at every point where they could panic.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves until the appliance closes the control socket.
+///
+/// # Errors
+/// If the certificate cannot be read or the address cannot be listened on.
+pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
+    let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+    let listener = listen::bind(&options.listen).await?;
+    let (events, outgoing) = control::channel();
+    events.send(Event::Listening { port: listener.local_addr()?.port() }).await;
+    let door = Arc::new(Door { registry: Mutex::default(), events, tls });
+    tokio::spawn(listen::accept_for_ever(door.clone(), listener));
+    control::serve(&door, control, outgoing).await
+}

@@ -1,0 +1,200 @@
+//! Which sessions and leases the appliance expects, and the tickets that prove a connection is theirs.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use protocol::{Preface, PrefaceKind};
+use tokio::sync::watch;
+
+pub type Id = [u8; 16];
+pub type Ticket = [u8; 32];
+
+/// How long a session's ticket is good for.
+pub const TICKET_LIFE: Duration = Duration::from_secs(10);
+
+/// `W` is the way to a session's worker.
+#[derive(Debug)]
+pub struct Registry<W> {
+    sessions: HashMap<Id, Session<W>>,
+    leases: HashMap<Id, Lease>,
+}
+
+#[derive(Debug)]
+struct Session<W> {
+    ticket: Ticket,
+    expires: Instant,
+    worker: W,
+}
+
+#[derive(Debug)]
+struct Lease {
+    ticket: Ticket,
+    holders: usize,
+    /// Dropped with the lease; every holding connection then ends.
+    ended: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+pub enum Admitted<W> {
+    Session(W),
+    Lease { ended: watch::Receiver<()>, first: bool },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    Unknown,
+    WrongTicket,
+    Expired,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Refusal::Unknown => "no such session or lease, or its ticket was used before",
+            Refusal::WrongTicket => "the ticket is wrong",
+            Refusal::Expired => "the ticket was not used within 10 s",
+        })
+    }
+}
+
+impl<W> Default for Registry<W> {
+    fn default() -> Self {
+        Registry { sessions: HashMap::new(), leases: HashMap::new() }
+    }
+}
+
+impl<W> Registry<W> {
+    pub fn add_session(&mut self, id: Id, ticket: Ticket, worker: W, now: Instant) {
+        self.sessions.insert(id, Session { ticket, expires: now + TICKET_LIFE, worker });
+    }
+
+    pub fn add_lease(&mut self, id: Id, ticket: Ticket) {
+        self.leases.insert(id, Lease { ticket, holders: 0, ended: watch::Sender::new(()) });
+    }
+
+    /// The id's ticket is good no more; connections that hold the lease end.
+    pub fn forget(&mut self, id: &Id) {
+        self.sessions.remove(id);
+        self.leases.remove(id);
+    }
+
+    /// Lets go of workers whose client never came: they see the end of their data socket.
+    pub fn expire(&mut self, now: Instant) {
+        self.sessions.retain(|_, session| now < session.expires);
+    }
+
+    /// A session's ticket is used up by this. A wrong ticket uses up nothing: who does not know it cannot take the session
+    /// from its owner.
+    ///
+    /// # Errors
+    /// Why the connection is to be closed.
+    pub fn admit(&mut self, preface: &Preface, now: Instant) -> Result<Admitted<W>, Refusal> {
+        match preface.kind {
+            PrefaceKind::Session => {
+                let session = self.sessions.get(&preface.id).ok_or(Refusal::Unknown)?;
+                if !equal_in_constant_time(&session.ticket, &preface.ticket) {
+                    return Err(Refusal::WrongTicket);
+                }
+                let session = self.sessions.remove(&preface.id).ok_or(Refusal::Unknown)?;
+                if now < session.expires { Ok(Admitted::Session(session.worker)) } else { Err(Refusal::Expired) }
+            }
+            PrefaceKind::Lease => {
+                let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;
+                if !equal_in_constant_time(&lease.ticket, &preface.ticket) {
+                    return Err(Refusal::WrongTicket);
+                }
+                lease.holders += 1;
+                Ok(Admitted::Lease { ended: lease.ended.subscribe(), first: lease.holders == 1 })
+            }
+        }
+    }
+
+    /// A connection that held the lease ended. True if it was the last one.
+    pub fn let_go(&mut self, id: &Id) -> bool {
+        let Some(lease) = self.leases.get_mut(id) else { return false };
+        lease.holders = lease.holders.saturating_sub(1);
+        lease.holders == 0
+    }
+}
+
+/// Takes the same time wherever the difference lies, so that a ticket cannot be guessed byte by byte.
+fn equal_in_constant_time(a: &Ticket, b: &Ticket) -> bool {
+    black_box(a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b))) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: Id = [7; 16];
+    const TICKET: Ticket = [9; 32];
+
+    fn preface(kind: PrefaceKind, ticket: Ticket) -> Preface {
+        Preface { kind, id: ID, ticket }
+    }
+
+    fn with_session(now: Instant) -> Registry<&'static str> {
+        let mut registry = Registry::default();
+        registry.add_session(ID, TICKET, "worker", now);
+        registry
+    }
+
+    #[test]
+    fn a_ticket_is_good_once() {
+        let now = Instant::now();
+        let mut registry = with_session(now);
+        let preface = preface(PrefaceKind::Session, TICKET);
+        assert!(matches!(registry.admit(&preface, now), Ok(Admitted::Session("worker"))));
+        assert_eq!(registry.admit(&preface, now).unwrap_err(), Refusal::Unknown);
+    }
+
+    #[test]
+    fn a_wrong_ticket_takes_nothing_from_the_owner() {
+        let now = Instant::now();
+        let mut registry = with_session(now);
+        for byte in 0..32 {
+            let mut wrong = TICKET;
+            wrong[byte] ^= 0x80;
+            assert_eq!(registry.admit(&preface(PrefaceKind::Session, wrong), now).unwrap_err(), Refusal::WrongTicket);
+        }
+        assert!(registry.admit(&preface(PrefaceKind::Session, TICKET), now).is_ok());
+    }
+
+    #[test]
+    fn a_ticket_expires() {
+        let now = Instant::now();
+        let late = now + TICKET_LIFE;
+        assert_eq!(
+            with_session(now).admit(&preface(PrefaceKind::Session, TICKET), late).unwrap_err(),
+            Refusal::Expired
+        );
+        let mut registry = with_session(now);
+        registry.expire(late - Duration::from_millis(1));
+        assert_eq!(registry.sessions.len(), 1);
+        registry.expire(late);
+        assert_eq!(registry.sessions.len(), 0);
+    }
+
+    #[test]
+    fn the_ticket_of_a_session_is_none_of_a_lease() {
+        let now = Instant::now();
+        assert_eq!(with_session(now).admit(&preface(PrefaceKind::Lease, TICKET), now).unwrap_err(), Refusal::Unknown);
+    }
+
+    #[test]
+    fn a_lease_is_held_until_the_last_connection_ends() {
+        let now = Instant::now();
+        let mut registry: Registry<()> = Registry::default();
+        registry.add_lease(ID, TICKET);
+        let preface = preface(PrefaceKind::Lease, TICKET);
+        let Ok(Admitted::Lease { ended, first: true }) = registry.admit(&preface, now) else { panic!() };
+        let Ok(Admitted::Lease { first: false, .. }) = registry.admit(&preface, now) else { panic!() };
+        assert!(!registry.let_go(&ID));
+        assert!(registry.let_go(&ID));
+        assert!(ended.has_changed().is_ok());
+        registry.forget(&ID);
+        assert!(ended.has_changed().is_err(), "holding connections are told");
+        assert!(!registry.let_go(&ID), "nothing to report of a forgotten lease");
+    }
+}
