@@ -7,6 +7,8 @@ pub mod constants;
 pub mod context_storage;
 pub mod errors;
 pub mod export_tables;
+pub mod fatbin;
+pub mod image;
 pub mod integrity;
 mod layout_tests;
 pub mod nvml;
