@@ -1,6 +1,7 @@
 //! What both ends of a data connection share: the services of `control.proto`, the settings of a TCP connection, and the
 //! ways in which the bytes of a session pass through TLS or gRPC.
 
+mod hex;
 mod pieces;
 mod pump;
 mod socket;
@@ -11,6 +12,7 @@ pub mod proto {
     tonic::include_proto!("remotegpu.v1");
 }
 
+pub use hex::{from_hex, to_hex};
 pub use pieces::{from_pieces, into_pieces};
 pub use pump::{copy, pump};
 pub use socket::configure;

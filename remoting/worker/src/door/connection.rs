@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{fmt, io};
 
-use carrier::ACCEPTED;
+use carrier::{ACCEPTED, to_hex};
 use protocol::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 
-use super::control::{Event, to_hex};
+use super::control::Event;
 use super::probation::{Probation, too_slow};
 use super::registry::Admitted;
 use super::rewind::Rewind;

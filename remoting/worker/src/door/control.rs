@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use carrier::from_hex;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::registry::{Id, Ticket};
 use super::{Door, pass};
 
 #[derive(Debug, Deserialize)]
@@ -86,46 +86,17 @@ fn carry_out(door: &Door, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()
     match serde_json::from_slice(packet).ok()? {
         Order::Session { id, ticket } => {
             let worker = descriptors.into_iter().next()?;
-            registry.add_session(hex::<{ size_of::<Id>() }>(&id)?, hex(&ticket)?, worker, Instant::now());
+            registry.add_session(from_hex(&id)?, from_hex(&ticket)?, worker, Instant::now());
         }
-        Order::Lease { id, ticket } => registry.add_lease(hex(&id)?, hex::<{ size_of::<Ticket>() }>(&ticket)?),
-        Order::Forget { id } => registry.forget(&hex(&id)?),
+        Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
+        Order::Forget { id } => registry.forget(&from_hex(&id)?),
     }
     Some(())
-}
-
-/// `2 * N` hexadecimal digits.
-fn hex<const N: usize>(digits: &str) -> Option<[u8; N]> {
-    let digits = digits.as_bytes();
-    if digits.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = char::from(pair[0]).to_digit(16)?;
-        let low = char::from(pair[1]).to_digit(16)?;
-        *byte = (high * 16 + low) as u8;
-    }
-    Some(bytes)
-}
-
-/// As [`hex`] reads it.
-pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hexadecimal_digits_are_read_whole_or_not_at_all() {
-        assert_eq!(hex("00ff7A"), Some([0, 255, 0x7a]));
-        assert_eq!(to_hex(&[0, 255, 0x7a]), "00ff7a");
-        for wrong in ["", "00ff7", "00ff7a0", "00ff7g", "+0ff7a", "00ff7é"] {
-            assert_eq!(hex::<3>(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn events_have_the_form_of_the_interface() {

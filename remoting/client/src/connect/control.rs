@@ -1,0 +1,186 @@
+//! Calls of the control service.
+
+use std::collections::HashMap;
+
+use carrier::from_hex;
+use carrier::proto::control_client::ControlClient;
+use carrier::proto::{
+    Device, DeviceStateRequest, HelloReply, HelloRequest, OpenSessionReply, OpenSessionRequest, Versions,
+};
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+use super::dial::Target;
+use super::error::{ConnectError, ErrorKind};
+use super::shares::Share;
+use super::{DeviceInfo, DeviceState, Hello, Process, SessionTicket, TIMEOUT, thread};
+
+/// Asks an appliance who it is and what the lease holds.
+///
+/// # Errors
+/// If there is no appliance, or it and this client do not fit.
+pub fn hello(share: &Share) -> Result<Hello, ConnectError> {
+    let request = HelloRequest {
+        versions: Some(versions()),
+        lease_id: share.lease_id.clone(),
+        lease_secret: share.lease_secret.clone(),
+    };
+    let reply = call(share, async move |mut control| control.hello(request).await)?;
+    check_versions(&share.endpoint, &reply)?;
+    let devices = reply.devices.into_iter().map(device).collect::<Option<Vec<_>>>();
+    let data_port = u16::try_from(reply.data_port).ok().filter(|port| *port != 0);
+    let (Some(devices), Some(data_port)) = (devices, data_port) else { return Err(malformed(share)) };
+    Ok(Hello {
+        driver_version: reply.driver_version,
+        driver_release: reply.driver_release,
+        data_port,
+        tls: reply.tls,
+        devices,
+    })
+}
+
+/// Starts the worker of this process on the appliance.
+///
+/// # Errors
+/// If the lease has ended or the appliance takes no session.
+pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, ConnectError> {
+    let request = OpenSessionRequest {
+        versions: Some(versions()),
+        lease_id: share.lease_id.clone(),
+        lease_secret: share.lease_secret.clone(),
+        pid: std::process::id(),
+        process_name: crate::process::name(),
+    };
+    let reply = call(share, async move |mut control| control.open_session(request).await)?;
+    ticket(share, hello, &reply)
+}
+
+/// The changing values of the lease's devices.
+///
+/// # Errors
+/// If the lease has ended or the appliance cannot be reached.
+pub fn device_state(share: &Share) -> Result<Vec<DeviceState>, ConnectError> {
+    let (lease_id, lease_secret) = (share.lease_id.clone(), share.lease_secret.clone());
+    let request = DeviceStateRequest { lease_id, lease_secret };
+    let reply = call(share, async move |mut control| control.device_state(request).await)?;
+    Ok(reply.devices.into_iter().map(state).collect())
+}
+
+fn call<T: Send + 'static, F>(
+    share: &Share,
+    method: impl FnOnce(ControlClient<Channel>) -> F + Send + 'static,
+) -> Result<T, ConnectError>
+where
+    F: Future<Output = Result<Response<T>, Status>> + Send,
+{
+    let target = Target::new(share, None)?;
+    thread::run(async move {
+        let exchange = async {
+            let (channel, answer) = target.channel().await?;
+            let reply = method(ControlClient::new(channel)).await;
+            reply.map(Response::into_inner).map_err(|status| match status.code() {
+                // What tonic makes of a broken connection.
+                Code::Unavailable | Code::Unknown | Code::Internal if status.metadata().is_empty() => {
+                    target.no_grpc(&answer, status.message())
+                }
+                _ => explain(&target.peer(), &status),
+            })
+        };
+        timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(target.too_slow(TIMEOUT)))
+    })
+}
+
+/// What the appliance's status means to the user.
+pub fn explain(peer: &str, status: &Status) -> ConnectError {
+    let said = status.message();
+    let (kind, message) = match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied | Code::NotFound => {
+            let next = "the lease has ended or is not this one's; start the program again with `remotegpu run`";
+            (ErrorKind::Refused, format!("{peer} refuses this process: {said}; {next}"))
+        }
+        Code::Unimplemented => (
+            ErrorKind::NotAnAppliance,
+            format!("{peer} speaks gRPC but has no such remotegpu service; correct the port (control, not data)"),
+        ),
+        Code::FailedPrecondition => {
+            (ErrorKind::Version, format!("{peer} and this client do not fit: {said}; install the same version on both"))
+        }
+        Code::ResourceExhausted | Code::Unavailable => {
+            (ErrorKind::Busy, format!("{peer} has no room for this process: {said}; try again later"))
+        }
+        code => (ErrorKind::Appliance, format!("{peer} failed ({code}): {said}; see the appliance's log")),
+    };
+    ConnectError::new(kind, message)
+}
+
+fn versions() -> Versions {
+    Versions {
+        wire: protocol::WIRE_VERSION,
+        table_hash: protocol::TABLE_HASH,
+        program: concat!("remotegpu ", env!("CARGO_PKG_VERSION")).to_owned(),
+    }
+}
+
+fn check_versions(peer: &str, reply: &HelloReply) -> Result<(), ConnectError> {
+    let ours = versions();
+    let theirs = reply.versions.clone().unwrap_or_default();
+    let why = if !reply.refusal.is_empty() {
+        reply.refusal.clone()
+    } else if (ours.wire, ours.table_hash) != (theirs.wire, theirs.table_hash) {
+        format!("it is {}, this client is {}", name(&theirs), name(&ours))
+    } else {
+        return Ok(());
+    };
+    let message = format!("{peer} and this client do not fit: {why}; install the same version on both");
+    Err(ConnectError::new(ErrorKind::Version, message))
+}
+
+fn name(versions: &Versions) -> String {
+    format!("{} (wire {}, table {:016x})", versions.program, versions.wire, versions.table_hash)
+}
+
+fn malformed(share: &Share) -> ConnectError {
+    let message = format!("{} sent an answer that makes no sense; see the appliance's log", share.endpoint);
+    ConnectError::new(ErrorKind::Appliance, message)
+}
+
+fn device(device: Device) -> Option<DeviceInfo> {
+    Some(DeviceInfo {
+        name: device.name,
+        uuid: device.uuid.as_slice().try_into().ok()?,
+        memory_bytes: device.memory_bytes,
+        pci: [device.pci_domain, device.pci_bus, device.pci_device],
+        attributes: device.attributes.into_iter().collect::<HashMap<_, _>>(),
+        gpu_uuid: device.gpu_uuid,
+    })
+}
+
+fn ticket(share: &Share, hello: &Hello, reply: &OpenSessionReply) -> Result<SessionTicket, ConnectError> {
+    if !reply.refusal.is_empty() {
+        let message = format!("{} takes no session: {}", share.endpoint, reply.refusal);
+        return Err(ConnectError::new(ErrorKind::Busy, message));
+    }
+    let parts = (from_hex(&reply.session_id), from_hex(&reply.ticket), u16::try_from(reply.data_port));
+    let (Some(session_id), Some(ticket), Ok(port)) = parts else { return Err(malformed(share)) };
+    Ok(SessionTicket { session_id, ticket, data_port: if port == 0 { hello.data_port } else { port } })
+}
+
+fn state(state: carrier::proto::DeviceState) -> DeviceState {
+    let process = |process: carrier::proto::Process| Process {
+        pid: process.pid,
+        name: process.name,
+        memory_bytes: process.memory_bytes,
+    };
+    DeviceState {
+        memory_used_bytes: state.memory_used_bytes,
+        gpu_utilization_percent: state.gpu_utilization_percent,
+        memory_utilization_percent: state.memory_utilization_percent,
+        temperature_celsius: state.temperature_celsius,
+        power_milliwatt: state.power_milliwatt,
+        power_limit_milliwatt: state.power_limit_milliwatt,
+        sm_clock_mhz: state.sm_clock_mhz,
+        memory_clock_mhz: state.memory_clock_mhz,
+        processes: state.processes.into_iter().map(process).collect(),
+    }
+}

@@ -1,0 +1,183 @@
+//! The data connection of a session: a blocking stream socket that carries frames, whatever is underneath.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use carrier::proto::data_client::DataClient;
+use carrier::{ACCEPTED, from_pieces, into_pieces};
+use protocol::{Preface, PrefaceKind};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::control::explain;
+use super::dial::{Connection, Target, into_blocking};
+use super::error::{ConnectError, ErrorKind};
+use super::shares::Share;
+use super::{Hello, SessionTicket, TIMEOUT, thread};
+use crate::log;
+
+pub const CARRIER: &str = "REMOTEGPU_CARRIER";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Auto,
+    Direct,
+    Grpc,
+}
+
+fn choice(value: Option<&str>) -> Result<Choice, ConnectError> {
+    match value {
+        None | Some("" | "auto") => Ok(Choice::Auto),
+        Some("direct") => Ok(Choice::Direct),
+        Some("grpc") => Ok(Choice::Grpc),
+        Some(other) => Err(ConnectError::new(
+            ErrorKind::Settings,
+            format!("{CARRIER}={other} is none of the carriers; set it to auto, direct or grpc"),
+        )),
+    }
+}
+
+/// Connects to the session's worker.
+///
+/// # Errors
+/// If the appliance cannot be reached, or no longer knows the ticket.
+pub fn open_data(share: &Share, hello: &Hello, ticket: &SessionTicket) -> Result<OwnedFd, ConnectError> {
+    let target = Target::new(share, Some(ticket.data_port))?;
+    if hello.tls != target.speaks_tls() {
+        let message =
+            format!("the data port {} and the share's CA file do not agree on TLS; give both or none", target.peer());
+        return Err(ConnectError::new(ErrorKind::Tls, message));
+    }
+    match choice(std::env::var(CARRIER).ok().as_deref())? {
+        Choice::Direct => direct(&target, ticket, TIMEOUT),
+        Choice::Grpc => grpc(target, ticket, TIMEOUT),
+        Choice::Auto => direct(&target, ticket, TIMEOUT / 2).or_else(|direct_error| {
+            log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
+            // Where both fail, gRPC knows more only of a refusal.
+            grpc(target, ticket, TIMEOUT / 2).map_err(|error| match error.kind {
+                ErrorKind::Refused => error,
+                _ => direct_error,
+            })
+        }),
+    }
+}
+
+/// The frames on TCP itself, or on TLS in a thread of its own.
+fn direct(target: &Target, ticket: &SessionTicket, limit: Duration) -> Result<OwnedFd, ConnectError> {
+    if target.speaks_tls() {
+        let target = target.clone();
+        return pumped(target.clone(), ticket, limit, async move |core, failure| {
+            match target.connect(b"remotegpu/1").await {
+                // Either end may go first; the other learns of it by the end of its stream.
+                Ok(connection) => drop(carrier::pump(core, connection).await),
+                Err(error) => failure.set(error),
+            }
+        });
+    }
+    let dialled = target.clone();
+    let socket = thread::run(async move {
+        let tcp = timeout(limit, dialled.tcp()).await.unwrap_or_else(|_| Err(dialled.too_slow(limit)))?;
+        into_blocking(tcp).map_err(thread::no_thread)
+    })?;
+    introduce(socket.as_fd(), ticket, limit).map_err(|errno| not_accepted(target, limit, errno))?;
+    Ok(socket)
+}
+
+fn grpc(target: Target, ticket: &SessionTicket, limit: Duration) -> Result<OwnedFd, ConnectError> {
+    let peer = target.clone();
+    pumped(peer, ticket, limit, async move |core, failure| {
+        let (channel, answer) = match target.channel().await {
+            Ok(made) => made,
+            Err(error) => return failure.set(error),
+        };
+        let (upward, downward) = tokio::io::split(core);
+        match DataClient::new(channel).session(into_pieces(upward)).await {
+            Ok(pieces) => drop(carrier::copy(from_pieces(pieces.into_inner()), downward).await),
+            Err(status) if status.metadata().is_empty() && status.code() != tonic::Code::Unauthenticated => {
+                failure.set(target.no_grpc(&answer, status.message()));
+            }
+            Err(status) => failure.set(explain(&target.peer(), &status)),
+        }
+    })
+}
+
+/// Why a pump ended before the session began.
+#[derive(Clone, Default)]
+struct Failure(Arc<Mutex<Option<ConnectError>>>);
+
+impl Failure {
+    fn set(&self, error: ConnectError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    fn take(&self) -> Option<ConnectError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// One end of a socket pair whose other end `pump` serves, on a thread that lives as long as the connection.
+fn pumped<P>(
+    target: Target,
+    ticket: &SessionTicket,
+    limit: Duration,
+    pump: impl FnOnce(Connection, Failure) -> P + Send + 'static,
+) -> Result<OwnedFd, ConnectError>
+where
+    P: Future<Output = ()> + Send,
+{
+    let (socket, far) = std::os::unix::net::UnixStream::pair().map_err(thread::no_thread)?;
+    far.set_nonblocking(true).map_err(thread::no_thread)?;
+    let failure = Failure::default();
+    let cause = failure.clone();
+    let started = thread::start("remotegpu-pump", async move {
+        if let Ok(core) = UnixStream::from_std(far) {
+            pump(Connection::local(core), failure).await;
+        }
+    });
+    started.map_err(thread::no_thread)?;
+    let socket = OwnedFd::from(socket);
+    introduce(socket.as_fd(), ticket, limit)
+        .map_err(|errno| cause.take().unwrap_or_else(|| not_accepted(&target, limit, errno)))?;
+    Ok(socket)
+}
+
+/// Sends the preface and waits until the appliance has accepted it.
+fn introduce(socket: BorrowedFd<'_>, ticket: &SessionTicket, limit: Duration) -> Result<(), Errno> {
+    let preface = Preface { kind: PrefaceKind::Session, id: ticket.session_id, ticket: ticket.ticket };
+    // Fits in any socket's buffer.
+    rustix::net::send(socket, &preface.encode(), SendFlags::NOSIGNAL)?;
+    set_socket_timeout(socket, Timeout::Recv, Some(limit))?;
+    let mut answer = [0];
+    let (_, len) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut answer, RecvFlags::empty()))?;
+    set_socket_timeout(socket, Timeout::Recv, None)?;
+    if (len, answer) == (1, [ACCEPTED]) { Ok(()) } else { Err(Errno::CONNRESET) }
+}
+
+fn not_accepted(target: &Target, limit: Duration, errno: Errno) -> ConnectError {
+    if errno == Errno::AGAIN {
+        return target.too_slow(limit);
+    }
+    let message = format!(
+        "{} did not accept this process's session; its ticket was used or is older than 10 s, or the port is not an appliance's; start the program again",
+        target.peer()
+    );
+    ConnectError::new(ErrorKind::Refused, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_carrier_is_chosen_by_name() {
+        assert_eq!(choice(None), Ok(Choice::Auto));
+        assert_eq!(choice(Some("grpc")), Ok(Choice::Grpc));
+        let error = choice(Some("pigeon")).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Settings);
+        assert!(error.message.contains("REMOTEGPU_CARRIER=pigeon"), "{}", error.message);
+    }
+}

@@ -1,0 +1,233 @@
+//! A TCP connection to an appliance, with TLS where the share asks for it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tonic::transport::{Channel, Endpoint};
+
+use super::descriptors::Listed;
+use super::error::{ConnectError, ErrorKind, with_causes};
+use super::shares::Share;
+use super::tls::Trust;
+
+/// Bytes of one stream, and twice that of one connection, that may be on their way to us: at 10 ms this is 800 MB/s.
+const WINDOW: u32 = 8 << 20;
+
+/// Where to connect and whom to expect there.
+#[derive(Debug, Clone)]
+pub struct Target {
+    host: String,
+    port: u16,
+    trust: Option<Trust>,
+}
+
+impl Target {
+    /// The control port of the share's appliance, or another `port` of it.
+    ///
+    /// # Errors
+    /// `Settings` if the endpoint is no address.
+    pub fn new(share: &Share, port: Option<u16>) -> Result<Self, ConnectError> {
+        let (host, control) = share.address().ok_or_else(|| {
+            ConnectError::new(
+                ErrorKind::Settings,
+                format!("`{}` is not HOST:PORT; correct the endpoint", share.endpoint),
+            )
+        })?;
+        let trust = share.ca.as_ref().map(|ca| {
+            let name = share.server_name.clone().unwrap_or_else(|| host.to_owned());
+            Trust { ca: ca.clone(), name }
+        });
+        Ok(Target { host: host.to_owned(), port: port.unwrap_or(control), trust })
+    }
+
+    pub fn speaks_tls(&self) -> bool {
+        self.trust.is_some()
+    }
+
+    /// `HOST:PORT` for people.
+    pub fn peer(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    pub fn too_slow(&self, limit: Duration) -> ConnectError {
+        let seconds = limit.as_secs_f32();
+        let message = format!(
+            "no answer from {} within {seconds} s; check that the appliance runs and that no firewall is in between",
+            self.peer()
+        );
+        ConnectError::new(ErrorKind::Timeout, message)
+    }
+
+    /// The bare TCP connection, with the settings of every connection of ours.
+    pub async fn tcp(&self) -> Result<TcpStream, ConnectError> {
+        let tcp = TcpStream::connect((self.host.as_str(), self.port)).await;
+        let tcp = tcp.map_err(|error| self.unreachable(&error))?;
+        carrier::configure(&tcp).map_err(|error| self.unreachable(&error.into()))?;
+        Ok(tcp)
+    }
+
+    /// `protocol` is what is spoken inside TLS.
+    pub async fn connect(&self, protocol: &'static [u8]) -> Result<Connection, ConnectError> {
+        let tcp = self.tcp().await?;
+        let listed = Listed::new(tcp.as_raw_fd());
+        let stream: Box<dyn Stream> = match &self.trust {
+            Some(trust) => Box::new(trust.connect(tcp, &self.peer(), protocol).await?),
+            None => Box::new(tcp),
+        };
+        Ok(Connection { _listed: listed, answer: Answer::default(), stream })
+    }
+
+    /// A gRPC channel over one connection. The answer's first bytes tell what the peer is, should it not be gRPC.
+    pub async fn channel(&self) -> Result<(Channel, Answer), ConnectError> {
+        let connection = self.connect(b"h2").await?;
+        let answer = connection.answer.clone();
+        let scheme = if self.speaks_tls() { "https" } else { "http" };
+        let origin = format!("{scheme}://{}", self.peer());
+        let origin = origin.parse().map_err(|error| {
+            ConnectError::new(
+                ErrorKind::Settings,
+                format!("{} cannot be a host name: {error}; correct it", self.peer()),
+            )
+        })?;
+        let mut once = Some(hyper_util::rt::TokioIo::new(connection));
+        let connector = Once(move || once.take().ok_or_else(|| io::Error::other("the connection ended")));
+        let channel = Endpoint::from_static("http://appliance")
+            .origin(origin)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW)
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| self.no_grpc(&answer, &with_causes(&error)))?;
+        Ok((channel, answer))
+    }
+
+    fn unreachable(&self, error: &io::Error) -> ConnectError {
+        let peer = self.peer();
+        let message = match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                format!("nothing listens at {peer}; start `remotegpu appliance` there, or correct the address")
+            }
+            io::ErrorKind::TimedOut => {
+                format!("no answer from {peer}; check the address and that no firewall is in between")
+            }
+            // The resolver's errors are none of the system's.
+            _ if error.raw_os_error().is_none() => {
+                format!("the host name of {peer} is not known ({error}); correct the address")
+            }
+            _ => format!("no way to {peer}: {error}; check the address and the network"),
+        };
+        ConnectError::new(ErrorKind::Unreachable, message)
+    }
+
+    /// The peer does not behave as a gRPC server: says what it seems to be.
+    pub fn no_grpc(&self, answer: &Answer, detail: &str) -> ConnectError {
+        let peer = self.peer();
+        let first = answer.first_bytes();
+        if let [0x15, 3, ..] = first[..] {
+            let message = format!("{peer} demands TLS; give the appliance's CA file");
+            return ConnectError::new(ErrorKind::Tls, message);
+        }
+        let seen = if first.is_empty() { "it closes the connection" } else { "it speaks another protocol" };
+        let tls = if self.speaks_tls() { "" } else { " (or demands TLS; then give the appliance's CA file)" };
+        let message = format!("{peer} is not a remotegpu appliance: {seen}; correct the address{tls} [{detail}]");
+        ConnectError::new(ErrorKind::NotAnAppliance, message)
+    }
+}
+
+/// As a blocking socket, for code that is not asynchronous.
+///
+/// # Errors
+/// As fcntl.
+pub fn into_blocking(tcp: TcpStream) -> io::Result<OwnedFd> {
+    let tcp = tcp.into_std()?;
+    tcp.set_nonblocking(false)?;
+    Ok(tcp.into())
+}
+
+/// Gives tonic the one connection that was made, so that its failures are known before tonic hides them.
+struct Once<F>(F);
+
+impl<F, T> tower_service::Service<tonic::transport::Uri> for Once<F>
+where
+    F: FnMut() -> io::Result<T>,
+{
+    type Response = T;
+    type Error = io::Error;
+    type Future = std::future::Ready<io::Result<T>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: tonic::transport::Uri) -> Self::Future {
+        std::future::ready((self.0)())
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The first bytes that the peer sent.
+#[derive(Debug, Clone, Default)]
+pub struct Answer(Arc<Mutex<Vec<u8>>>);
+
+impl Answer {
+    const KEEP: usize = 8;
+
+    fn first_bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn record(&self, bytes: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = Self::KEEP - kept.len().min(Self::KEEP);
+        kept.extend(bytes.iter().take(room));
+    }
+}
+
+/// A stream that is on the list of open descriptors.
+pub struct Connection {
+    // First, so that it leaves the list before the descriptor is closed.
+    _listed: Listed,
+    answer: Answer,
+    stream: Box<dyn Stream>,
+}
+
+impl Connection {
+    pub fn local(stream: UnixStream) -> Self {
+        Connection { _listed: Listed::new(stream.as_raw_fd()), answer: Answer::default(), stream: Box::new(stream) }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.answer.record(&buf.filled()[before..]);
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,84 @@
+//! Reaching the appliances: their control service, and the data connection of a session.
+//!
+//! Everything here takes at most [`TIMEOUT`], and every failure is one line that names the cause, the endpoint and what to
+//! do next. The control service is used through short-lived connections, on a thread of ours without signals: the calling
+//! thread may run an async runtime of its own.
+
+mod control;
+mod data;
+mod descriptors;
+mod dial;
+mod error;
+mod shares;
+mod thread;
+mod tls;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+pub use control::{device_state, hello, open_session};
+pub use data::open_data;
+pub use descriptors::open_fds;
+pub use error::{ConnectError, ErrorKind};
+pub use shares::{Share, shares_from_env};
+
+/// For one call, connecting and TLS included.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What an appliance says before a session exists. Nothing is taken from the share by asking.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hello {
+    /// CUDA's form: 13040 is 13.4.
+    pub driver_version: i32,
+    /// NVML's form: "580.65.06".
+    pub driver_release: String,
+    pub data_port: u16,
+    pub tls: bool,
+    /// Of the lease, in the share's order.
+    pub devices: Vec<DeviceInfo>,
+}
+
+/// A GPU as the holder of a lease sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceInfo {
+    pub name: String,
+    /// The share's own; distinct for two shares of one GPU.
+    pub uuid: [u8; 16],
+    pub memory_bytes: u64,
+    /// Domain, bus, device.
+    pub pci: [u32; 3],
+    /// `CUdevice_attribute` and its value.
+    pub attributes: HashMap<i32, i32>,
+    /// Of the physical GPU, for people.
+    pub gpu_uuid: String,
+}
+
+/// Good for one data connection within 10 s.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionTicket {
+    pub session_id: [u8; 16],
+    pub ticket: [u8; 32],
+    pub data_port: u16,
+}
+
+/// What changes on a device of the lease. `None`: the device does not tell.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DeviceState {
+    pub memory_used_bytes: u64,
+    pub gpu_utilization_percent: Option<u32>,
+    pub memory_utilization_percent: Option<u32>,
+    pub temperature_celsius: Option<u32>,
+    pub power_milliwatt: Option<u32>,
+    pub power_limit_milliwatt: Option<u32>,
+    pub sm_clock_mhz: Option<u32>,
+    pub memory_clock_mhz: Option<u32>,
+    /// Of the lease only.
+    pub processes: Vec<Process>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    pub name: String,
+    pub memory_bytes: u64,
+}

@@ -1,0 +1,49 @@
+//! Asynchronous work on threads of ours.
+
+use std::io;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::TIMEOUT;
+use super::error::{ConnectError, ErrorKind};
+use crate::sys;
+
+/// Runs `work` on a thread of its own and waits for its result.
+///
+/// # Errors
+/// As `work`, or if there is no thread to be had.
+pub fn run<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ConnectError>> + Send + 'static,
+) -> Result<T, ConnectError> {
+    let (sender, receiver) = mpsc::channel();
+    let started = start("remotegpu-call", async move {
+        let _ = sender.send(work.await);
+    });
+    started.map_err(no_thread)?;
+    // `work` watches the time itself; this only covers a thread that died.
+    receiver.recv_timeout(TIMEOUT + Duration::from_secs(1)).map_err(no_thread)?
+}
+
+/// Runs `work` on a thread of its own.
+///
+/// # Errors
+/// If the system has no more threads or descriptors.
+pub fn start(name: &str, work: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    sys::spawn(name, move || {
+        runtime.block_on(work);
+        leave(runtime);
+    })
+}
+
+/// Does not wait for a name look-up that hangs.
+fn leave(runtime: Runtime) {
+    runtime.shutdown_background();
+}
+
+pub fn no_thread(error: impl std::fmt::Display) -> ConnectError {
+    let message = format!("this process cannot start a thread to talk to the appliance: {error}; see `ulimit -u -n`");
+    ConnectError::new(ErrorKind::Settings, message)
+}
