@@ -1,0 +1,30 @@
+"""Every name that two parts must spell alike: environment variables, and the defaults they stand for."""
+
+from typing import Final
+
+# Read by the CLI as defaults of its options.
+APPLIANCE_ENV: Final = "REMOTEGPU_APPLIANCE"
+TOKEN_ENV: Final = "REMOTEGPU_TOKEN"  # noqa: S105 (a name, not a secret)
+TOKEN_FILE_ENV: Final = "REMOTEGPU_TOKEN_FILE"  # noqa: S105
+CA_ENV: Final = "REMOTEGPU_CA"
+SERVER_NAME_ENV: Final = "REMOTEGPU_SERVER_NAME"
+
+# Read by the client library in the user's process.
+SHARES_ENV: Final = "REMOTEGPU_SHARES"
+CARRIER_ENV: Final = "REMOTEGPU_CARRIER"
+STATS_ENV: Final = "REMOTEGPU_STATS"
+LOG_ENV: Final = "REMOTEGPU_LOG"
+
+# Read by the software GPU.
+SOFTGPU_DEVICES_ENV: Final = "REMOTEGPU_SOFTGPU_DEVICES"
+SOFTGPU_UUIDS_ENV: Final = "REMOTEGPU_SOFTGPU_UUIDS"
+SOFTGPU_MEMORY_ENV: Final = "REMOTEGPU_SOFTGPU_MEMORY"
+SOFTGPU_PROFILE_ENV: Final = "REMOTEGPU_SOFTGPU_PROFILE"
+SOFTGPU_THREADS_ENV: Final = "REMOTEGPU_SOFTGPU_THREADS"
+
+# Where the built programs and libraries lie.
+DIST_ENV: Final = "REMOTEGPU_DIST"
+
+VISIBLE_DEVICES_ENV: Final = "CUDA_VISIBLE_DEVICES"
+
+DEFAULT_LISTEN: Final = "127.0.0.1:7070"

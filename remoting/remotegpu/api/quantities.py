@@ -1,0 +1,77 @@
+"""What people write for a share: a fraction of a GPU, a number of whole GPUs, or bytes of memory."""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+MILLI_PER_GPU: Final = 1000
+
+POSSIBLE_FRACTIONS: Final = "a fraction is a part of one GPU from 0.001 to 1 in steps of 0.001 (0.25 is a quarter), or a whole number of GPUs (2)"
+POSSIBLE_MEMORY: Final = "memory is a positive number of bytes with an optional unit: 512MiB, 4GiB, 4G, 4e9"
+
+_MEMORY: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*(?P<unit>[KMGT]i?B?|B)?")
+_UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_MAX_BYTES: Final = 1 << 62
+
+
+class QuantityError(ValueError):
+    """What was written is no share; the message says what would be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """`gpus` GPUs, `milli` thousandths of the memory of each."""
+
+    gpus: int
+    milli: int
+
+
+def parse_fraction(text: str) -> Fraction:
+    """Read "0.25" (a quarter of one GPU), "1", or "2" (two whole GPUs)."""
+    try:
+        value = Decimal(text.strip())
+    except InvalidOperation:
+        raise QuantityError(f"{text!r} is not a number; {POSSIBLE_FRACTIONS}") from None
+    if not value.is_finite():
+        raise QuantityError(f"{text!r} is not a finite number; {POSSIBLE_FRACTIONS}")
+    if value <= 0:
+        raise QuantityError(f"{text} is not more than nothing; {POSSIBLE_FRACTIONS}")
+    if value > 1024:
+        raise QuantityError(f"{text} is more GPUs than any pool has; {POSSIBLE_FRACTIONS}")
+    if value > 1 and value != value.to_integral_value():
+        raise QuantityError(f"{text} is neither part of one GPU nor a number of whole ones; {POSSIBLE_FRACTIONS}")
+    if value >= 1:
+        return Fraction(gpus=int(value), milli=MILLI_PER_GPU)
+    milli = value * MILLI_PER_GPU
+    if milli != milli.to_integral_value():
+        raise QuantityError(f"{text} has more than three decimals; {POSSIBLE_FRACTIONS}")
+    return Fraction(gpus=1, milli=int(milli))
+
+
+def parse_memory(text: str) -> int:
+    """Read "4GiB" as bytes. As in Kubernetes, Ki is 1024 and K is 1000."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise QuantityError(f"{text!r} is not an amount of memory; {POSSIBLE_MEMORY}")
+    unit = (match["unit"] or "").removesuffix("B")
+    base = 1024 if unit.endswith("i") else 1000
+    value = int(Decimal(match["number"]) * base ** _UNITS[unit.removesuffix("i")])
+    if not 0 < value <= _MAX_BYTES:
+        raise QuantityError(f"{text!r} is not an amount of memory that a GPU can have; {POSSIBLE_MEMORY}")
+    return value
+
+
+def format_bytes(count: int) -> str:
+    """Bytes for people: "2.0 GiB"."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def format_milli(milli: int) -> str:
+    """Thousandths for people: 250 is "0.25"."""
+    return f"{Decimal(milli) / MILLI_PER_GPU:f}"

@@ -1,0 +1,118 @@
+"""Which GPUs a lease gets: best fit, first come first served. Pure state, no I/O; sums never exceed a GPU.
+
+Waiting is strictly in order: a small request does not overtake a large one that came before it, because otherwise a
+stream of small ones would keep the large one waiting for ever.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import format_bytes
+
+# A share smaller than the driver's granularity of mapped memory could not hold a single allocation.
+MIN_SHARE_BYTES = 2 << 20
+
+
+class ImpossibleError(Exception):
+    """The request can never be met by these GPUs, however long it waits."""
+
+
+@dataclass(slots=True)
+class Capacity:
+    """One GPU as the allocator sees it."""
+
+    shareable: int
+    leased: int = 0
+    unhealthy: str = ""
+
+    @property
+    def free(self) -> int:
+        return 0 if self.unhealthy else self.shareable - self.leased
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The GPUs of a lease and the bytes it has on each of them."""
+
+    gpus: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+class Allocator:
+    """GPUs, the leases on them, and the requests that wait."""
+
+    def __init__(self, shareable: Iterable[int]) -> None:
+        self.gpus = [Capacity(size) for size in shareable]
+        self._placed: dict[str, Placement] = {}
+        self._waiting: dict[str, Ask] = {}
+
+    def submit(self, key: str, ask: Ask) -> None:
+        """Put a request at the end of the queue; `settle` answers it."""
+        self._check(ask)
+        self._waiting[key] = ask
+
+    def settle(self) -> list[tuple[str, Placement]]:
+        """Place requests from the head of the queue as long as they fit."""
+        placed = []
+        while self._waiting:
+            key, ask = next(iter(self._waiting.items()))
+            placement = self._best_fit(ask)
+            if placement is None:
+                break
+            del self._waiting[key]
+            self._placed[key] = placement
+            for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
+                self.gpus[gpu].leased += size
+            placed.append((key, placement))
+        return placed
+
+    def withdraw(self, key: str) -> None:
+        """Forget a waiting request, or release a placed one; unknown keys are no error, both ends may give up at once."""
+        self._waiting.pop(key, None)
+        placement = self._placed.pop(key, None)
+        if placement is not None:
+            for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
+                self.gpus[gpu].leased -= size
+
+    def ahead(self, key: str) -> int:
+        """How many requests stand before this one."""
+        return list(self._waiting).index(key)
+
+    def reason(self, key: str) -> str:
+        """Why this request waits, for people."""
+        ask, ahead = self._waiting[key], self.ahead(key)
+        free = ", ".join(self._free_on(index) for index in range(len(self.gpus)))
+        queue = "" if ahead == 0 else f"; {ahead} {'request' if ahead == 1 else 'requests'} ahead"
+        return f"{ask} is not free: {free}{queue}"
+
+    def _free_on(self, index: int) -> str:
+        gpu = self.gpus[index]
+        if gpu.unhealthy:
+            return f"gpu {index} is unhealthy ({gpu.unhealthy})"
+        return f"{gpu.free / gpu.shareable:.2f} ({format_bytes(gpu.free)}) free on gpu {index}"
+
+    def _check(self, ask: Ask) -> None:
+        healthy = [gpu for gpu in self.gpus if not gpu.unhealthy]
+        if not healthy:
+            told = "; ".join(f"gpu {index}: {gpu.unhealthy}" for index, gpu in enumerate(self.gpus)) or "it has none"
+            raise ImpossibleError(f"no GPU of this appliance is healthy: {told}")
+        if ask.count > len(self.gpus):
+            have = "1 GPU" if len(self.gpus) == 1 else f"{len(self.gpus)} GPUs"
+            raise ImpossibleError(f"{ask.count} GPUs were asked for, this appliance has {have}")
+        sizes = sorted((gpu.shareable for gpu in self.gpus), reverse=True)
+        if ask.bytes_of(sizes[ask.count - 1]) > sizes[ask.count - 1]:
+            raise ImpossibleError(f"{ask} was asked for, a GPU here has {format_bytes(sizes[ask.count - 1])} to share")
+        if ask.bytes_of(sizes[0]) < MIN_SHARE_BYTES:
+            raise ImpossibleError(f"{ask} is less than the smallest share, {format_bytes(MIN_SHARE_BYTES)}")
+
+    def _best_fit(self, ask: Ask) -> Placement | None:
+        fitting = []
+        for index, gpu in enumerate(self.gpus):
+            size = ask.bytes_of(gpu.shareable)
+            if MIN_SHARE_BYTES <= size <= gpu.free:
+                fitting.append((gpu.free - size, index, size))
+        if len(fitting) < ask.count:
+            return None
+        chosen = sorted(sorted(fitting)[: ask.count], key=lambda fit: fit[1])
+        return Placement(tuple(fit[1] for fit in chosen), tuple(fit[2] for fit in chosen))

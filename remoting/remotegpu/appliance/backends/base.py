@@ -1,0 +1,44 @@
+"""What the appliance asks of a back end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+class BackendError(Exception):
+    """There is no usable driver or GPU; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What NVML shows of a GPU at this moment; None is not available."""
+
+    gpu_utilization_percent: int | None = None
+    memory_utilization_percent: int | None = None
+    temperature_celsius: int | None = None
+    power_milliwatt: int | None = None
+    power_limit_milliwatt: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+
+
+class Backend(Protocol):
+    """One kind of GPUs. GPUs are named by their UUID text ("GPU-...")."""
+
+    name: str
+    driver: Path
+    driver_release: str
+
+    def environment(self, overhead_bytes: int) -> Mapping[str, str]:
+        """What workers and the self-test need to find driver and GPUs; a context takes `overhead_bytes`."""
+
+    def shareable(self, uuid: str, total_bytes: int, overhead_bytes: int, sessions: int) -> int:
+        """What leases can have, so that `sessions` contexts fit beside it."""
+
+    def readings(self, uuid: str) -> Readings: ...
+
+    def problem(self, uuid: str) -> str:
+        """Why the GPU should take nothing new; empty if it is well."""
+
+    def close(self) -> None: ...

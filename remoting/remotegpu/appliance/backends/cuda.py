@@ -1,0 +1,112 @@
+"""NVIDIA GPUs: the real libcuda found by its path, inventory and health from NVML."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from remotegpu.appliance.backends.base import BackendError, Readings
+from remotegpu.appliance.settings import Settings
+
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
+
+
+class CudaBackend:
+    name = "cuda"
+
+    def __init__(self, settings: Settings, not_here: Path) -> None:
+        self.driver = settings.driver or find_driver(not_here)
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise BackendError(f"NVML does not start: {error}; is the NVIDIA driver loaded?") from None
+        self.driver_release = _text(pynvml.nvmlSystemGetDriverVersion())
+        self._handles = {uuid: handle for uuid, handle in _devices()}
+        # What other programs use of the GPU now is not ours to share.
+        self._used_before = {uuid: _memory_used(handle) for uuid, handle in self._handles.items()}
+
+    def environment(self, overhead_bytes: int) -> dict[str, str]:
+        """The driver's helper libraries lie beside it; compiled kernels of tenants are not kept in a common cache."""
+        del overhead_bytes
+        return {"LD_LIBRARY_PATH": str(self.driver.parent), "CUDA_CACHE_DISABLE": "1"}
+
+    def shareable(self, uuid: str, total_bytes: int, overhead_bytes: int, sessions: int) -> int:
+        return max(0, total_bytes - self._used_before.get(uuid, 0) - overhead_bytes * sessions)
+
+    def readings(self, uuid: str) -> Readings:
+        handle = self._handles.get(uuid)
+        if handle is None:
+            return Readings()
+        rates = _ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+        return Readings(
+            gpu_utilization_percent=None if rates is None else int(rates.gpu),
+            memory_utilization_percent=None if rates is None else int(rates.memory),
+            temperature_celsius=_number(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+            power_milliwatt=_number(lambda: pynvml.nvmlDeviceGetPowerUsage(handle)),
+            power_limit_milliwatt=_number(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
+            sm_clock_mhz=_number(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            memory_clock_mhz=_number(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+        )
+
+    def problem(self, uuid: str) -> str:
+        handle = self._handles.get(uuid)
+        if handle is None:
+            return "NVML does not know this GPU"
+        try:
+            pynvml.nvmlDeviceGetMemoryInfo(handle)
+            with contextlib.suppress(pynvml.NVMLError_NotSupported):
+                errors = pynvml.nvmlDeviceGetTotalEccErrors(
+                    handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+                )
+                if errors:
+                    return f"{errors} uncorrected ECC errors since the driver was loaded: reset the GPU"
+        except pynvml.NVMLError as error:
+            return f"NVML: {error}"
+        return ""
+
+    def close(self) -> None:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def find_driver(not_here: Path) -> Path:
+    """The real libcuda.so.1, which must not be the client that may lie before it on LD_LIBRARY_PATH."""
+    listed = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    for folder in [*filter(None, listed), *_FOLDERS]:
+        path = Path(folder) / "libcuda.so.1"
+        if path.exists() and not path.resolve().is_relative_to(not_here):
+            return path.resolve()
+    raise BackendError(
+        "no libcuda.so.1 in " + ", ".join(_FOLDERS) + ": is the NVIDIA driver installed? "
+        "Name it with --driver, or use --backend software"
+    )
+
+
+def _devices() -> Iterator[tuple[str, Any]]:
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        yield _text(pynvml.nvmlDeviceGetUUID(handle)), handle
+
+
+def _memory_used(handle: Any) -> int:
+    """Without what the driver reserves for itself, which CUDA's total does not contain either."""
+    return _number(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used) or 0
+
+
+def _ask(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except pynvml.NVMLError:
+        return None
+
+
+def _number(question: Callable[[], Any]) -> int | None:
+    answer = _ask(question)
+    return None if answer is None else int(answer)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,52 @@
+"""GPUs made of CPU: a fixed number and size, each worker process with its own memory."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from remotegpu.api import names
+from remotegpu.appliance.backends.base import Readings
+from remotegpu.appliance.settings import Settings
+
+
+class SoftwareBackend:
+    name = "software"
+    driver_release = "580.0-software"
+
+    def __init__(self, settings: Settings, driver: Path) -> None:
+        self.driver = driver
+        self._settings = settings
+
+    def environment(self, overhead_bytes: int) -> dict[str, str]:
+        """The memory is that of shares: as each process simulates GPUs of its own, only its own context comes on top."""
+        settings = self._settings
+        environment = {
+            names.SOFTGPU_DEVICES_ENV: str(settings.gpus),
+            names.SOFTGPU_UUIDS_ENV: ",".join(_uuid(settings, index) for index in range(settings.gpus)),
+            names.SOFTGPU_MEMORY_ENV: str(settings.memory_bytes + overhead_bytes),
+            names.SOFTGPU_PROFILE_ENV: settings.profile,
+        }
+        if settings.threads is not None:
+            environment[names.SOFTGPU_THREADS_ENV] = str(settings.threads)
+        return environment
+
+    def shareable(self, uuid: str, total_bytes: int, overhead_bytes: int, sessions: int) -> int:
+        del uuid, overhead_bytes, sessions
+        return min(total_bytes, self._settings.memory_bytes)
+
+    def readings(self, uuid: str) -> Readings:
+        del uuid
+        return Readings()
+
+    def problem(self, uuid: str) -> str:
+        del uuid
+        return ""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _uuid(settings: Settings, index: int) -> str:
+    """Different for every appliance of a pool, the same whenever one starts again."""
+    place = f"{os.uname().nodename} {settings.host}:{settings.port} {index}"
+    return hashlib.sha256(place.encode()).hexdigest()[:32]

@@ -1,0 +1,41 @@
+"""Who of a lease's sessions may map how much memory of a GPU. Pure state; the sum never exceeds the share."""
+
+from dataclasses import dataclass, field
+
+# While this part of the share stays free a session gets what it wants, beyond it what it needs at least: a process
+# that hoards would otherwise let another one of the lease fail although memory is unused.
+_PLENTY = 4
+
+
+@dataclass(slots=True)
+class Quota:
+    """The share of one GPU, and what each session was granted of it."""
+
+    limit: int
+    granted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def used(self) -> int:
+        return sum(self.granted.values())
+
+    @property
+    def free(self) -> int:
+        return self.limit - self.used
+
+    def grant(self, session: str, least: int, want: int) -> int:
+        """Grant `want` bytes while plenty is free, `least` near the limit, 0 past it."""
+        free = self.free
+        if not 0 < least <= free:
+            return 0
+        size = want if want > least and free - want >= self.limit // _PLENTY else least
+        self.granted[session] = self.granted.get(session, 0) + size
+        return size
+
+    def give_back(self, session: str, size: int) -> None:
+        """Take back part of what a session was granted; more than that is not believed."""
+        held = self.granted.get(session, 0)
+        self.granted[session] = held - max(0, min(size, held))
+
+    def forget(self, session: str) -> None:
+        """The session's process has ended, and the driver has freed all it had."""
+        self.granted.pop(session, None)

@@ -1,0 +1,115 @@
+"""What is found at the start: the driver's snapshot, and each GPU's self-test. Both in processes of their own."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remotegpu.api.names import LOG_ENV, VISIBLE_DEVICES_ENV
+from remotegpu.appliance.backends.base import Backend, BackendError
+from remotegpu.appliance.views import PhysicalGpu
+from remotegpu.appliance.workers import exit_text
+
+# A hostile or cold driver takes its time, a broken one takes for ever.
+_PROBE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    driver_version: int
+    table_hash: int
+    gpus: list[PhysicalGpu]
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """GPUs, what a context costs on them, and what is wrong with them (UUID text to sentence)."""
+
+    snapshot: Snapshot
+    overhead_bytes: int
+    problems: Mapping[str, str]
+
+
+def worker_environment(backend: Backend, overhead_bytes: int) -> dict[str, str]:
+    """All that a worker gets of our environment: an allow-list, so that no token or path of ours can be in it."""
+    environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **backend.environment(overhead_bytes)}
+    if level := os.environ.get(LOG_ENV):
+        environment[LOG_ENV] = level
+    return environment
+
+
+async def probe(backend: Backend, worker: Path, *, self_test: bool) -> Hardware:
+    snapshot = await take_snapshot(worker, backend.driver, worker_environment(backend, 0))
+    if not self_test:
+        return Hardware(snapshot, 0, {})
+    results = await asyncio.gather(*(_self_test(backend, gpu.uuid_text) for gpu in snapshot.gpus))
+    problems = {
+        gpu.uuid_text: f"self-test: {result}"
+        for gpu, result in zip(snapshot.gpus, results, strict=True)
+        if isinstance(result, str)
+    }
+    overhead = max((result for result in results if isinstance(result, int)), default=0)
+    return Hardware(snapshot, overhead, problems)
+
+
+async def take_snapshot(worker: Path, driver: Path, environment: Mapping[str, str]) -> Snapshot:
+    code, out = await _output([str(worker), "--snapshot", "--driver", str(driver)], environment)
+    if code != 0:
+        raise BackendError(f"{driver} cannot be used ({exit_text(code)}): the worker's own message stands above")
+    try:
+        return parse_snapshot(out)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackendError(
+            f"the worker {worker} described the GPUs in an unknown way: {error!r}; build it again"
+        ) from None
+
+
+def parse_snapshot(text: str) -> Snapshot:
+    found = json.loads(text)
+    gpus = [
+        PhysicalGpu(
+            name=str(device["name"]),
+            uuid=bytes.fromhex(device["uuid"]),
+            memory_bytes=int(device["memory_bytes"]),
+            pci=tuple(device["pci"]),
+            attributes={int(key): int(value) for key, value in device["attributes"].items()},
+        )
+        for device in found["devices"]
+    ]
+    return Snapshot(int(found["driver_version"]), int(found.get("table_hash", 0)), gpus)
+
+
+async def _self_test(backend: Backend, uuid: str) -> int | str:
+    """The overhead of a context, or what went wrong."""
+    environment = worker_environment(backend, 0)
+    folder = str(backend.driver.parent)
+    environment |= {"LD_LIBRARY_PATH": folder, VISIBLE_DEVICES_ENV: uuid}
+    if path := os.environ.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = path
+    code, out = await _output([sys.executable, "-m", "remotegpu.appliance.selftest"], environment)
+    try:
+        result: dict[str, Any] = json.loads(out)
+        return int(result["overhead_bytes"]) if "error" not in result else str(result["error"])
+    except (ValueError, KeyError):
+        return f"it ended without a result ({exit_text(code)})"
+
+
+async def _output(command: list[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise BackendError(f"{command[0]} did not start: {error.strerror or error}") from None
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), _PROBE_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return -9, ""
+    assert process.returncode is not None
+    return process.returncode, out.decode(errors="replace")

@@ -1,0 +1,213 @@
+"""Leases: opened by a client, held by a data connection, ended as a whole."""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from remotegpu.api.objects import Ask
+from remotegpu.appliance.allocation import Allocator, ImpossibleError, Placement
+from remotegpu.appliance.door import Door
+from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Session, Sessions
+from remotegpu.appliance.views import PhysicalGpu, device_of_share
+from remotegpu.rpc import pb
+
+_log = logging.getLogger(__name__)
+
+# How long a lease lives without a connection that holds it: after it was granted, and after the door was restarted.
+HOLD_SECONDS: Final = 10.0
+_TELL_WAITING_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    lease_id: str
+    secret: str
+    client: str
+    placement: Placement
+    devices: list[pb.Device]
+    quotas: list[Quota]
+    since: float = field(default_factory=time.monotonic)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(quota.used for quota in self.quotas)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    reason: str
+    ahead: int
+    seconds: float
+
+
+class Leases:
+    """All leases of the appliance, and the requests that wait for one."""
+
+    def __init__(
+        self, gpus: Sequence[PhysicalGpu], allocator: Allocator, sessions: Sessions, limit: int, counters: Counters
+    ) -> None:
+        self.allocator = allocator
+        self.door: Door | None = None
+        self.draining = False
+        self._gpus = gpus
+        self._sessions = sessions
+        self._limit = limit
+        self._counters = counters
+        self._live: dict[str, Lease] = {}
+        self._waiting: dict[str, asyncio.Future[Placement]] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+
+    def all(self) -> list[Lease]:
+        return list(self._live.values())
+
+    def find(self, lease_id: str, secret: str) -> Lease:
+        lease = self._live.get(lease_id)
+        if lease is None or not hmac.compare_digest(lease.secret.encode(), secret.encode()):
+            raise self._refuse(
+                grpc.StatusCode.NOT_FOUND,
+                "no such lease, or not its secret: the lease has ended; start the program again under `remotegpu run`",
+            )
+        return lease
+
+    async def open(self, ask: Ask, client: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
+        """Yield why it waits, once a second, and at last the lease."""
+        if self.draining:
+            raise self._refuse(
+                grpc.StatusCode.UNAVAILABLE, "this appliance is draining and opens no new lease; try another one"
+            )
+        if len(self._live) + len(self._waiting) >= self._limit:
+            raise self._refuse(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this appliance has its limit of {self._limit} leases; try again later",
+            )
+        lease_id = secrets.token_hex(16)
+        try:
+            self.allocator.submit(lease_id, ask)
+        except ImpossibleError as error:
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
+        placed = self._waiting[lease_id] = asyncio.get_running_loop().create_future()
+        since = time.monotonic()
+        try:
+            self._settle()
+            while not placed.done():
+                reason = self.allocator.reason(lease_id)
+                if not wait:
+                    raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+                yield Waiting(reason, self.allocator.ahead(lease_id), time.monotonic() - since)
+                await asyncio.wait({placed}, timeout=_TELL_WAITING_SECONDS)
+            self._counters.lease_wait.observe(time.monotonic() - since)
+            lease = self._create(lease_id, client, placed.result())
+        finally:
+            self._waiting.pop(lease_id, None)
+            if lease_id not in self._live:
+                self.allocator.withdraw(lease_id)
+                self._settle()
+        yield lease
+
+    def held(self, lease_id: str) -> None:
+        """The door says that the holding connection is there."""
+        lease = self._live.get(lease_id)
+        if lease is not None and lease.expiry is not None:
+            lease.expiry.cancel()
+            lease.expiry = None
+
+    def gone(self, lease_id: str) -> None:
+        """The door says that the holding connection has ended."""
+        self.end(lease_id, "its holder is gone")
+
+    def readmit(self) -> None:
+        """A new door knows no leases; their holders connect again."""
+        assert self.door is not None
+        for lease in self._live.values():
+            self.door.admit_lease(lease.lease_id, lease.secret)
+            self._expect_holder(lease)
+
+    def end(self, lease_id: str, reason: str) -> asyncio.Task[None] | None:
+        """End a lease and its sessions. The share is free again when the last worker is gone, and not before.
+
+        The task that is returned ends then.
+        """
+        lease = self._live.pop(lease_id, None)
+        if lease is None:
+            return None
+        if lease.expiry is not None:
+            lease.expiry.cancel()
+        if self.door is not None:
+            self.door.forget(lease_id)
+        _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
+        ending = asyncio.create_task(self._release(lease, reason))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        return ending
+
+    async def end_all(self, reason: str) -> None:
+        for lease_id in list(self._live):
+            self.end(lease_id, reason)
+        await asyncio.gather(*self._endings)
+
+    def mark_unhealthy(self, gpu: int, message: str) -> None:
+        """Nothing new goes there; what runs there goes on."""
+        if self.allocator.gpus[gpu].unhealthy != message:
+            _log.error("gpu %d is unhealthy: %s", gpu, message)
+            self.allocator.gpus[gpu].unhealthy = message
+
+    def mark_healthy(self, gpu: int) -> None:
+        if self.allocator.gpus[gpu].unhealthy:
+            _log.info("gpu %d is healthy again", gpu)
+            self.allocator.gpus[gpu].unhealthy = ""
+            self._settle()
+
+    async def _release(self, lease: Lease, reason: str) -> None:
+        code = CUDA_ERROR_DEVICE_UNAVAILABLE
+        await asyncio.gather(
+            *(
+                self._sessions.end(session, code, f"the lease has ended: {reason}")
+                for session in list(lease.sessions.values())
+            )
+        )
+        self.allocator.withdraw(lease.lease_id)
+        self._settle()
+
+    def _settle(self) -> None:
+        for lease_id, placement in self.allocator.settle():
+            waiting = self._waiting.get(lease_id)
+            if waiting is None or waiting.cancelled():
+                self.allocator.withdraw(lease_id)
+            else:
+                waiting.set_result(placement)
+
+    def _create(self, lease_id: str, client: str, placement: Placement) -> Lease:
+        devices = [
+            device_of_share(self._gpus[gpu], lease_id, size)
+            for gpu, size in zip(placement.gpus, placement.sizes, strict=True)
+        ]
+        quotas = [Quota(size) for size in placement.sizes]
+        lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas)
+        self._live[lease_id] = lease
+        self._counters.leases.inc()
+        assert self.door is not None
+        self.door.admit_lease(lease_id, lease.secret)
+        self._expect_holder(lease)
+        return lease
+
+    def _expect_holder(self, lease: Lease) -> None:
+        if lease.expiry is not None:
+            lease.expiry.cancel()
+        reason = f"nobody has held it for {HOLD_SECONDS:.0f} s"
+        lease.expiry = asyncio.get_running_loop().call_later(HOLD_SECONDS, self.end, lease.lease_id, reason)
+
+    def _refuse(self, code: grpc.StatusCode, message: str) -> RefusalError:
+        self._counters.refusals.labels(reason=code.name.lower()).inc()
+        return RefusalError(code, message)

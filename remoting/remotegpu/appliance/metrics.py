@@ -1,0 +1,83 @@
+"""What Prometheus can read: counters that the parts increment, gauges computed when asked. Base units throughout."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from remotegpu.rpc import pb
+
+_WAIT_BUCKETS = (0.01, 0.1, 1, 10, 60, 600, 3600)
+
+
+class Counters:
+    """Everything that only grows."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.leases = Counter("remotegpu_leases_opened", "Leases granted.", registry=registry)
+        self.lease_wait = Histogram(
+            "remotegpu_lease_wait_seconds", "From the request to the lease.", registry=registry, buckets=_WAIT_BUCKETS
+        )
+        self.sessions = Counter("remotegpu_sessions_opened", "Sessions opened.", registry=registry)
+        self.refusals = Counter(
+            "remotegpu_refusals", "Requests refused, by gRPC status.", ["reason"], registry=registry
+        )
+        self.grants = Counter("remotegpu_grants", "Memory grants to sessions.", ["gpu"], registry=registry)
+        self.grants_refused = Counter("remotegpu_grants_refused", "Grants past the share.", ["gpu"], registry=registry)
+        self.worker_exits = Counter(
+            "remotegpu_worker_exits",
+            "Ended workers: clean, ended (by us), error, signal.",
+            ["result"],
+            registry=registry,
+        )
+        self.door_restarts = Counter("remotegpu_door_restarts", "How often the door died.", registry=registry)
+        self.stats = {
+            "commands": Counter("remotegpu_commands", "Commands executed by workers.", registry=registry),
+            "launches": Counter("remotegpu_launches", "Kernels launched by workers.", registry=registry),
+            "bytes_in": Counter("remotegpu_received_bytes", "Bytes from clients.", registry=registry),
+            "bytes_out": Counter("remotegpu_sent_bytes", "Bytes to clients.", registry=registry),
+        }
+
+
+class Gauges(Collector):
+    """What is true now, from the same inventory that `remotegpu ls` shows."""
+
+    def __init__(self, inventory: Callable[[], pb.InventoryReply]) -> None:
+        self._inventory = inventory
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        now = self._inventory()
+        for name, text, value in (
+            ("total", "Memory of the GPU.", lambda gpu: gpu.total_bytes),
+            ("shareable", "Memory that leases can have.", lambda gpu: gpu.shareable_bytes),
+            ("leased", "Memory that leases have.", lambda gpu: gpu.leased_bytes),
+            ("used", "Memory granted to sessions.", lambda gpu: gpu.used_bytes),
+        ):
+            family = GaugeMetricFamily(f"remotegpu_gpu_{name}_bytes", text, labels=["gpu"])
+            for gpu in now.gpus:
+                family.add_metric([str(gpu.index)], value(gpu))
+            yield family
+        healthy = GaugeMetricFamily("remotegpu_gpu_healthy", "1 if the GPU takes new leases.", labels=["gpu"])
+        for gpu in now.gpus:
+            healthy.add_metric([str(gpu.index)], gpu.healthy)
+        yield healthy
+        yield GaugeMetricFamily("remotegpu_leases", "Leases now.", value=len(now.leases))
+        yield GaugeMetricFamily(
+            "remotegpu_sessions", "Sessions now.", value=sum(lease.sessions for lease in now.leases)
+        )
+        yield GaugeMetricFamily("remotegpu_draining", "1 while no new lease is opened.", value=now.draining)
+
+
+def serve_metrics(counters: Counters, inventory: Callable[[], pb.InventoryReply], port: int) -> Callable[[], None]:
+    """Answer on 127.0.0.1; returned is what stops it."""
+    counters.registry.register(Gauges(inventory))
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=counters.registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

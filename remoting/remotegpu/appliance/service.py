@@ -1,0 +1,257 @@
+"""The control service: requests in, the parts' answers out. All decisions are theirs."""
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from remotegpu import __version__
+from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import MILLI_PER_GPU
+from remotegpu.appliance.backends.base import Backend
+from remotegpu.appliance.hardware import Hardware
+from remotegpu.appliance.leases import Lease, Leases, Waiting
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.tokens import TokenFile
+from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
+
+_MAX_COUNT = 1024
+_MAX_NAME = 200
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+def _answering(
+    method: Callable[["ControlService", Request, Context], Awaitable[Reply]],
+) -> Callable[["ControlService", Request, Context], Awaitable[Reply]]:
+    """A refusal ends the call with its status and sentence."""
+
+    @functools.wraps(method)
+    async def answer(self: "ControlService", request: Request, context: Context) -> Reply:
+        try:
+            return await method(self, request, context)
+        except RefusalError as refusal:
+            await context.abort(refusal.code, refusal.message)
+            raise AssertionError("abort does not return") from None
+
+    return answer
+
+
+class ControlService(pb_grpc.ControlServicer):
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        hardware: Hardware,
+        leases: Leases,
+        sessions: Sessions,
+        tokens: TokenFile | None,
+        tls: bool,
+        data_port: Callable[[], int],
+        drain: Callable[[float], int],
+        checks: Callable[[], list[pb.Check]],
+    ) -> None:
+        self._backend = backend
+        self._hardware = hardware
+        self._leases = leases
+        self._sessions = sessions
+        self._tokens = tokens
+        self._tls = tls
+        self._data_port = data_port
+        self._drain = drain
+        self._checks = checks
+        self._versions = pb.Versions(
+            wire=WIRE_VERSION, table_hash=hardware.snapshot.table_hash, program=f"remotegpu {__version__}"
+        )
+
+    @_answering
+    async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:  # noqa: N802
+        reply = pb.HelloReply(
+            versions=self._versions,
+            driver_version=self._hardware.snapshot.driver_version,
+            driver_release=self._backend.driver_release,
+            data_port=self._data_port(),
+            refusal=refusal_of_versions(self._versions, request.versions),
+            tls=self._tls,
+        )
+        if request.lease_id and not reply.refusal:
+            reply.devices.extend(self._leases.find(request.lease_id, request.lease_secret).devices)
+        return reply
+
+    async def OpenLease(  # noqa: N802
+        self, request: pb.OpenLeaseRequest, context: Context
+    ) -> AsyncIterator[pb.OpenLeaseReply]:
+        try:
+            self._require_token(context)
+            self._require_versions(request.versions)
+            ask = ask_of(request)
+            async for event in self._leases.open(ask, request.client[:_MAX_NAME], wait=request.wait):
+                yield self._lease_event(event)
+        except RefusalError as refusal:
+            await context.abort(refusal.code, refusal.message)
+
+    @_answering
+    async def CloseLease(self, request: pb.CloseLeaseRequest, context: Context) -> pb.CloseLeaseReply:  # noqa: N802
+        lease = self._leases.find(request.lease_id, request.lease_secret)
+        if ending := self._leases.end(lease.lease_id, "closed by its holder"):
+            # Answered when the share is free, so that whoever comes next finds it. A caller who leaves stops nothing.
+            await asyncio.shield(ending)
+        return pb.CloseLeaseReply()
+
+    @_answering
+    async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionReply:  # noqa: N802
+        if refusal := refusal_of_versions(self._versions, request.versions):
+            return pb.OpenSessionReply(refusal=refusal)
+        lease = self._leases.find(request.lease_id, request.lease_secret)
+        try:
+            session, ticket = await self._sessions.open(lease, request.pid, request.process_name[:_MAX_NAME])
+        except SessionRefusedError as error:
+            return pb.OpenSessionReply(refusal=str(error))
+        return pb.OpenSessionReply(session_id=session.session_id, ticket=ticket, data_port=self._data_port())
+
+    @_answering
+    async def CloseSession(  # noqa: N802
+        self, request: pb.CloseSessionRequest, context: Context
+    ) -> pb.CloseSessionReply:
+        session = self._sessions.find(request.session_id)
+        if session is not None:
+            self._leases.find(session.lease.lease_id, request.lease_secret)
+            await self._sessions.end(session, 0, "closed by its client")
+        return pb.CloseSessionReply()
+
+    @_answering
+    async def DeviceState(self, request: pb.DeviceStateRequest, context: Context) -> pb.DeviceStateReply:  # noqa: N802
+        lease = self._leases.find(request.lease_id, request.lease_secret)
+        uuids = [device.gpu_uuid for device in lease.devices]
+        readings = await asyncio.gather(*(asyncio.to_thread(self._backend.readings, uuid) for uuid in uuids))
+        reply = pb.DeviceStateReply()
+        for device, (quota, now) in enumerate(zip(lease.quotas, readings, strict=True)):
+            reply.devices.append(
+                pb.DeviceState(
+                    memory_used_bytes=quota.used,
+                    gpu_utilization_percent=now.gpu_utilization_percent,
+                    memory_utilization_percent=now.memory_utilization_percent,
+                    temperature_celsius=now.temperature_celsius,
+                    power_milliwatt=now.power_milliwatt,
+                    power_limit_milliwatt=now.power_limit_milliwatt,
+                    sm_clock_mhz=now.sm_clock_mhz,
+                    memory_clock_mhz=now.memory_clock_mhz,
+                    processes=[
+                        pb.Process(pid=s.client_pid, name=s.process_name, memory_bytes=s.used_on(device))
+                        for s in lease.sessions.values()
+                    ],
+                )
+            )
+        return reply
+
+    @_answering
+    async def Inventory(self, request: pb.InventoryRequest, context: Context) -> pb.InventoryReply:  # noqa: N802
+        self._require_token(context)
+        return self.inventory()
+
+    @_answering
+    async def Health(self, request: pb.HealthRequest, context: Context) -> pb.HealthReply:  # noqa: N802
+        self._require_token(context)
+        checks = self._checks()
+        return pb.HealthReply(ready=all(check.status != "fail" for check in checks), checks=checks)
+
+    @_answering
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
+        self._require_token(context)
+        return pb.DrainReply(sessions=self._drain(request.deadline_seconds))
+
+    def inventory(self) -> pb.InventoryReply:
+        """What is there now; also read by the metrics thread, hence copies of everything that can change."""
+        leases = self._leases.all()
+        now = time.monotonic()
+        used = [0] * len(self._hardware.snapshot.gpus)
+        for lease in leases:
+            for gpu, quota in zip(lease.placement.gpus, lease.quotas, strict=True):
+                used[gpu] += sum(list(quota.granted.values()))
+        return pb.InventoryReply(
+            gpus=[
+                pb.Gpu(
+                    index=index,
+                    uuid=gpu.uuid_text,
+                    name=gpu.name,
+                    total_bytes=gpu.memory_bytes,
+                    shareable_bytes=capacity.shareable,
+                    leased_bytes=capacity.leased,
+                    used_bytes=used[index],
+                    healthy=not capacity.unhealthy,
+                    health_message=capacity.unhealthy,
+                )
+                for index, (gpu, capacity) in enumerate(
+                    zip(self._hardware.snapshot.gpus, self._leases.allocator.gpus, strict=True)
+                )
+            ],
+            leases=[
+                pb.Lease(
+                    lease_id=lease.lease_id,
+                    client=lease.client,
+                    gpus=lease.placement.gpus,
+                    memory_bytes=min(lease.placement.sizes),
+                    used_bytes=sum(sum(list(quota.granted.values())) for quota in lease.quotas),
+                    sessions=len(lease.sessions),
+                    age_seconds=now - lease.since,
+                )
+                for lease in leases
+            ],
+            versions=self._versions,
+            driver_version=self._hardware.snapshot.driver_version,
+            backend=self._backend.name,
+            draining=self._leases.draining,
+        )
+
+    def _lease_event(self, event: Waiting | Lease) -> pb.OpenLeaseReply:
+        if isinstance(event, Waiting):
+            waiting = pb.Waiting(reason=event.reason, ahead=event.ahead, seconds=event.seconds)
+            return pb.OpenLeaseReply(waiting=waiting)
+        granted = pb.Granted(
+            lease_id=event.lease_id, lease_secret=event.secret, devices=event.devices, data_port=self._data_port()
+        )
+        return pb.OpenLeaseReply(granted=granted)
+
+    def _require_token(self, context: Context) -> None:
+        if self._tokens is None:
+            return
+        for key, value in context.invocation_metadata() or ():
+            if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
+                if self._tokens.name_of(value.removeprefix("Bearer ").strip()):
+                    return
+                raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, "this appliance does not know the token")
+        raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, "this appliance wants a token")
+
+    def _require_versions(self, theirs: pb.Versions) -> None:
+        if refusal := refusal_of_versions(self._versions, theirs):
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+
+
+def refusal_of_versions(ours: pb.Versions, theirs: pb.Versions) -> str:
+    """Empty if both ends fit. A table hash of 0 is someone who sends no frames, as the CLI."""
+    named = f"the appliance is {ours.program} (wire {ours.wire}, table {ours.table_hash:016x})"
+    other = f"the client is {theirs.program or 'unnamed'} (wire {theirs.wire}, table {theirs.table_hash:016x})"
+    same_table = not (ours.table_hash and theirs.table_hash) or ours.table_hash == theirs.table_hash
+    if ours.wire == theirs.wire and same_table:
+        return ""
+    return f"versions do not fit: {named}, {other}; install the same version on both ends"
+
+
+def ask_of(request: pb.OpenLeaseRequest) -> Ask:
+    """The request as an `Ask`, refused if it makes no sense."""
+    if not 1 <= request.count <= _MAX_COUNT:
+        message = f"{request.count} GPUs were asked for; ask for 1 to {_MAX_COUNT}"
+    elif bool(request.milli) == bool(request.memory_bytes):
+        message = "a share is given by a fraction or by memory: exactly one of them"
+    elif request.milli > MILLI_PER_GPU:
+        message = f"{request.milli}/1000 is more than one GPU; a share is a part of one GPU, or several whole ones"
+    else:
+        return Ask(request.count, request.milli, request.memory_bytes)
+    raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -1,0 +1,230 @@
+"""Sessions: one client process, one worker process. What a worker asks for is answered here."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from remotegpu.api.names import VISIBLE_DEVICES_ENV
+from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.packets import Packet, whole_number
+from remotegpu.appliance.settings import Limits
+from remotegpu.appliance.views import PhysicalGpu
+from remotegpu.appliance.workers import Uids, Worker, WorkerError, exit_text, start_worker
+
+if TYPE_CHECKING:
+    from remotegpu.appliance.door import Door
+    from remotegpu.appliance.leases import Lease
+
+_log = logging.getLogger(__name__)
+
+CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
+
+# The ticket is good for 10 s; a worker whose client has not come by then has none.
+_CONNECT_SECONDS: Final = 12.0
+_STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
+_MAX_LOG_LINE: Final = 500
+
+
+class SessionRefusedError(Exception):
+    """No session; the message says why and what to do."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    session_id: str
+    lease: "Lease"
+    client_pid: int
+    process_name: str
+    uid: int | None
+    since: float = field(default_factory=time.monotonic)
+    worker: Worker | None = None
+    connected: bool = False
+    ended: bool = False
+    stats: dict[str, int] = field(default_factory=dict)
+
+    def used_on(self, device: int) -> int:
+        return self.lease.quotas[device].granted.get(self.session_id, 0)
+
+
+class Sessions:
+    """All sessions of the appliance."""
+
+    def __init__(
+        self,
+        *,
+        program: Path,
+        driver: Path,
+        environment: Mapping[str, str],
+        gpus: Sequence[PhysicalGpu],
+        limits: Limits,
+        uids: Uids,
+        counters: Counters,
+        on_unhealthy: Callable[[int, str], None],
+    ) -> None:
+        self.door: Door | None = None
+        self._program = program
+        self._driver = driver
+        self._environment = environment
+        self._gpus = gpus
+        self._limits = limits
+        self._uids = uids
+        self._counters = counters
+        self._on_unhealthy = on_unhealthy
+        self._live: dict[str, Session] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def all(self) -> list[Session]:
+        return list(self._live.values())
+
+    def find(self, session_id: str) -> Session | None:
+        return self._live.get(session_id)
+
+    async def open(self, lease: "Lease", client_pid: int, process_name: str) -> tuple[Session, str]:
+        """Start a worker; returned are the session and the ticket for its data connection."""
+        self._check_limits(lease)
+        session = Session(secrets.token_hex(16), lease, client_pid, process_name, self._uids.take())
+        # Registered before the worker starts, so that simultaneous requests count each other.
+        self._live[session.session_id] = lease.sessions[session.session_id] = session
+        door_end = None
+        try:
+            session.worker, door_end = await start_worker(
+                self._program,
+                self._driver,
+                self._worker_environment(lease),
+                session.uid,
+                lambda p: self._receive(session, p),
+            )
+            self._spawn(self._watch(session, session.worker))
+            await session.worker.wait_until_ready()
+            if session.ended or self.door is None:
+                raise WorkerError("the lease ended while the worker started")
+            ticket = secrets.token_hex(32)
+            self.door.admit_session(session.session_id, ticket, door_end)
+        except WorkerError as error:
+            if door_end is not None:
+                door_end.close()
+            await self._abandon(session)
+            raise SessionRefusedError(str(error)) from None
+        except asyncio.CancelledError:
+            if door_end is not None:
+                door_end.close()
+            self._spawn(self._abandon(session))
+            raise
+        self._counters.sessions.inc()
+        asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
+        return session, ticket
+
+    async def end(self, session: Session, code: int, reason: str) -> None:
+        """End a session; returns when its worker is gone and its memory is nobody's."""
+        session.ended = True
+        if session.worker is not None:
+            await session.worker.end(code, reason)
+        self._forget(session)
+
+    def connected(self, session_id: str) -> None:
+        if session := self._live.get(session_id):
+            session.connected = True
+
+    async def settled(self) -> None:
+        """Wait until nothing of ours runs in the background."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _check_limits(self, lease: "Lease") -> None:
+        if len(lease.sessions) >= self._limits.sessions_per_lease:
+            raise SessionRefusedError(
+                f"the lease has its limit of {self._limits.sessions_per_lease} sessions (--sessions-per-lease): "
+                "end some of the processes that use CUDA"
+            )
+        for gpu in lease.placement.gpus:
+            there = sum(gpu in session.lease.placement.gpus for session in self._live.values())
+            if there >= self._limits.sessions_per_gpu:
+                raise SessionRefusedError(
+                    f"gpu {gpu} has its limit of {self._limits.sessions_per_gpu} sessions (--sessions-per-gpu): try again later"
+                )
+
+    def _worker_environment(self, lease: "Lease") -> dict[str, str]:
+        visible = ",".join(self._gpus[gpu].uuid_text for gpu in lease.placement.gpus)
+        return {**self._environment, VISIBLE_DEVICES_ENV: visible}
+
+    def _receive(self, session: Session, packet: Packet) -> None:
+        """Answer a packet of a worker, which may be under its tenant's control: nothing in it is believed."""
+        worker = session.worker
+        operation = packet.get("op")
+        if operation == "log":
+            _log.info("session %s: %s", session.session_id[:8], str(packet.get("line"))[:_MAX_LOG_LINE])
+        elif operation == "stats":
+            self._count(session, packet)
+        elif operation in ("grant", "return", "memory", "unhealthy") and worker is not None:
+            device = whole_number(packet, "device")
+            if device >= len(session.lease.quotas):
+                return
+            self._account(session, worker, operation, device, packet)
+
+    def _account(self, session: Session, worker: Worker, operation: str, device: int, packet: Packet) -> None:
+        quota = session.lease.quotas[device]
+        gpu = session.lease.placement.gpus[device]
+        match operation:
+            case "grant":
+                # A session that is ending has given up its memory already.
+                least, want = whole_number(packet, "least"), whole_number(packet, "want")
+                size = 0 if session.ended else quota.grant(session.session_id, least, want)
+                (self._counters.grants if size else self._counters.grants_refused).labels(gpu=str(gpu)).inc()
+                worker.send({"op": "granted", "id": whole_number(packet, "id"), "size": size})
+            case "return":
+                quota.give_back(session.session_id, whole_number(packet, "size"))
+            case "memory":
+                numbers = {"id": whole_number(packet, "id"), "device": device}
+                worker.send({"op": "memory", **numbers, "limit": quota.limit, "free": quota.free})
+            case "unhealthy":
+                message = f"error {whole_number(packet, 'code')}: {str(packet.get('message'))[:_MAX_LOG_LINE]}"
+                self._on_unhealthy(gpu, message)
+
+    def _count(self, session: Session, packet: Packet) -> None:
+        for name in _STATS:
+            value = whole_number(packet, name)
+            self._counters.stats[name].inc(max(0, value - session.stats.get(name, 0)))
+            session.stats[name] = max(value, session.stats.get(name, 0))
+
+    async def _watch(self, session: Session, worker: Worker) -> None:
+        code = await worker.process.wait()
+        if code == 0 or session.ended:
+            _log.info("session %s of pid %d ended", session.session_id[:8], session.client_pid)
+        else:
+            _log.error("session %s: its worker %d died (%s)", session.session_id[:8], worker.pid, exit_text(code))
+        result = "ended" if session.ended else "clean" if code == 0 else "signal" if code < 0 else "error"
+        self._counters.worker_exits.labels(result=result).inc()
+        self._forget(session)
+
+    async def _abandon(self, session: Session) -> None:
+        session.ended = True
+        if session.worker is not None:
+            await session.worker.kill()
+        self._forget(session)
+
+    def _expire(self, session: Session) -> None:
+        if not session.connected and session.session_id in self._live:
+            _log.info("session %s: its client never connected", session.session_id[:8])
+            self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
+
+    def _forget(self, session: Session) -> None:
+        """The worker is gone: the driver has freed its memory, the uid and the quota are free."""
+        if self._live.pop(session.session_id, None) is None:
+            return
+        session.lease.sessions.pop(session.session_id, None)
+        for quota in session.lease.quotas:
+            quota.forget(session.session_id)
+        self._uids.give_back(session.uid)
+        if session.worker is not None:
+            session.worker.close()
+        if self.door is not None:
+            self.door.forget(session.session_id)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

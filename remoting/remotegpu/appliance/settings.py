@@ -1,0 +1,42 @@
+"""What the person who starts an appliance can choose."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Counts that keep one tenant from taking everything that is not memory."""
+
+    leases: int = 256
+    sessions_per_lease: int = 64
+    sessions_per_gpu: int = 128
+
+
+def default_sessions_per_gpu(backend: str) -> int:
+    """On a real GPU every allowed session costs memory for a context, half a gigabyte on today's; software GPUs have plenty."""
+    return 16 if backend == "cuda" else 128
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    host: str = "127.0.0.1"
+    port: int = 7070
+    data_port: int | None = None  # None: the control port + 1
+    metrics_port: int | None = None  # None: no metrics
+    backend: str = "software"
+    gpus: int = 1
+    memory_bytes: int = 8 << 30
+    profile: str = "normal"
+    threads: int | None = None
+    driver: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    tokens: Path | None = None
+    drain_seconds: float = 20.0
+    uid_base: int = 64000
+    self_test: bool = True
+    limits: Limits = field(default_factory=Limits)
+    quiet: bool = False
+    ready_fd: int | None = None
+    parent_fd: int | None = None

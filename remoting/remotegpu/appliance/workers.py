@@ -1,0 +1,171 @@
+"""Starting and ending worker processes: own uid, scrubbed environment, two sockets and nothing else."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
+
+_READY_SECONDS = 10.0
+_END_SECONDS = 2.0
+_MAX_OPEN_FILES = 4096
+
+
+class WorkerError(Exception):
+    """A worker did not start; the message says why."""
+
+
+class Uids:
+    """A user id for each live worker, so that the kernel keeps tenants apart. Only root can hand them out."""
+
+    def __init__(self, base: int) -> None:
+        self._base = base
+        self._used: set[int] = set()
+
+    def take(self) -> int | None:
+        if os.geteuid() != 0:
+            return None
+        uid = self._base
+        while uid in self._used:
+            uid += 1
+        self._used.add(uid)
+        return uid
+
+    def give_back(self, uid: int | None) -> None:
+        if uid is not None:
+            self._used.discard(uid)
+
+
+class Worker:
+    """One worker process and our end of its control socket."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, control: socket.socket, on_packet: Callable[[Packet], None]
+    ) -> None:
+        self.process = process
+        self.pid = process.pid
+        self._ready = asyncio.get_running_loop().create_future()
+        self._on_packet = on_packet
+        self._channel = PacketChannel(control, self._receive)
+
+    def send(self, packet: Packet) -> None:
+        self._channel.send(packet)
+
+    async def wait_until_ready(self) -> None:
+        ended = asyncio.ensure_future(self.process.wait())
+        try:
+            await asyncio.wait({ended, self._ready}, timeout=_READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not ended.done():
+                ended.cancel()
+        if not self._ready.done():
+            code = self.process.returncode
+            raise WorkerError(
+                f"the worker was not ready after {_READY_SECONDS:.0f} s"
+                if code is None
+                else f"the worker ended at its start ({exit_text(code)}); its messages are in the appliance's log"
+            )
+
+    async def end(self, code: int, reason: str) -> None:
+        """Ask it to tell its client why and to exit; kill it if it does not. Returns when it is gone."""
+        self._channel.send({"op": "end", "code": code, "reason": reason})
+        try:
+            await asyncio.wait_for(self.process.wait(), _END_SECONDS)
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _receive(self, packet: Packet) -> None:
+        if packet.get("op") == "ready" and not self._ready.done():
+            self._ready.set_result(None)
+        else:
+            self._on_packet(packet)
+
+
+async def start_worker(
+    program: Path, driver: Path, environment: Mapping[str, str], uid: int | None, on_packet: Callable[[Packet], None]
+) -> tuple[Worker, socket.socket]:
+    """Start a worker; also returned: the door's end of its data socket."""
+    control, control_theirs = packet_pair()
+    door_end, data_theirs = packet_pair()
+    with control_theirs, data_theirs:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *(
+                    "--driver",
+                    driver,
+                    "--control-fd",
+                    str(control_theirs.fileno()),
+                    "--data-fd",
+                    str(data_theirs.fileno()),
+                ),
+                env=dict(environment),
+                cwd="/",
+                pass_fds=(control_theirs.fileno(), data_theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                user=uid,
+                group=uid,
+                extra_groups=None if uid is None else [],
+                umask=0o077,
+                start_new_session=True,
+            )
+        except OSError as error:
+            control.close()
+            door_end.close()
+            raise WorkerError(f"the worker {program} did not start: {error.strerror or error}") from None
+    # From outside, because code between fork and exec is not safe in a process with threads.
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (_MAX_OPEN_FILES, _MAX_OPEN_FILES))
+    return Worker(process, control, on_packet), door_end
+
+
+def exit_text(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class Staging:
+    """Copies of programs and libraries that lie where another uid cannot read, as under /root."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def readable(self, path: Path) -> Path:
+        """`path` itself if every user can read it (or nobody else will), else a copy."""
+        if os.geteuid() != 0 or _readable_by_all(path):
+            return path
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="remotegpu-"))
+            self._folder.chmod(0o755)
+        folder = self._folder / path.parent.name
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+        copy = folder / path.name
+        shutil.copyfile(path, copy)
+        copy.chmod(0o755)
+        return copy
+
+    def remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _readable_by_all(path: Path) -> bool:
+    real = path.resolve()
+    return bool(real.stat().st_mode & stat.S_IROTH) and all(p.stat().st_mode & stat.S_IXOTH for p in real.parents)

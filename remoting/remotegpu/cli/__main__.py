@@ -1,0 +1,5 @@
+"""`python -m remotegpu.cli`, as the CLI starts itself."""
+
+from remotegpu.cli.app import main
+
+main()

@@ -1,0 +1,281 @@
+"""The commands and their options; what they do stands in the modules beside this one."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from remotegpu import __version__
+from remotegpu.api import names
+from remotegpu.api.quantities import QuantityError, parse_memory
+from remotegpu.cli import exits
+from remotegpu.paths import NotBuiltError
+from remotegpu.rpc.client import Access, ApplianceError
+
+app = typer.Typer(
+    name="remotegpu",
+    help="Run unmodified CUDA programs on a share of a GPU in another machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ApplianceOption = Annotated[
+    str,
+    typer.Option("--appliance", "-a", envvar=names.APPLIANCE_ENV, metavar="HOST:PORT[,...]", help="Appliances to use."),
+]
+TokenOption = Annotated[
+    str, typer.Option("--token", envvar=names.TOKEN_ENV, help="Token for appliances that want one.", show_envvar=True)
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar=names.TOKEN_FILE_ENV, help="File with the token (kept out of `ps`)."),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option("--ca", envvar=names.CA_ENV, help="Certificate authority of the appliances; turns TLS on."),
+]
+ServerNameOption = Annotated[
+    str, typer.Option("--server-name", envvar=names.SERVER_NAME_ENV, help="Name in the certificate, if not the host.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command, best after `--`.")],
+    appliance: ApplianceOption = "",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1024, help="How many GPUs.")] = 1,
+    fraction: Annotated[str | None, typer.Option("-p", "--fraction", help="Part of each GPU, as 0.25.")] = None,
+    memory: Annotated[str | None, typer.Option("-m", "--memory", help="Memory of each GPU, as 4GiB.")] = None,
+    native: Annotated[
+        bool, typer.Option("--native", help="The software GPU in the program itself, no network.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")] = True,
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Run a command on a share of a GPU. Without --appliance: on a software GPU of this machine."""
+    from remotegpu.cli.child import StoppedError, end_like  # noqa: PLC0415
+    from remotegpu.cli.run import RunOptions, parse_ask, run  # noqa: PLC0415
+
+    options = RunOptions(
+        command=command,
+        ask=parse_ask(count, fraction, memory),
+        appliances=_split(appliance),
+        access=_access(token, token_file, ca, server_name),
+        native=native,
+        wait=wait,
+    )
+    try:
+        result = run(options)
+    except StoppedError as stopped:
+        result = -stopped.number
+    raise typer.Exit(end_like(result))
+
+
+@app.command()
+def ls(
+    appliance: ApplianceOption = "",
+    as_json: JsonOption = False,
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """List appliances, their GPUs and what is free."""
+    from remotegpu.cli import show  # noqa: PLC0415
+
+    show.ls(_required(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+
+
+@app.command()
+def smi(
+    appliance: ApplianceOption = "",
+    as_json: JsonOption = False,
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Show GPUs with their leases, who holds them, and what they use."""
+    from remotegpu.cli import show  # noqa: PLC0415
+
+    show.smi(_required(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+
+
+@app.command()
+def health(
+    appliance: ApplianceOption = "",
+    as_json: JsonOption = False,
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Check this installation and the appliances; the exit code is 0 only without a FAIL."""
+    from remotegpu.cli import health  # noqa: PLC0415
+
+    good = health.health(_split(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+    raise typer.Exit(0 if good else exits.UNAVAILABLE)
+
+
+@app.command()
+def bench(
+    appliance: ApplianceOption = "",
+    as_json: JsonOption = False,
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Measure latency and bandwidth of both carriers against raw TCP."""
+    from remotegpu.cli import bench  # noqa: PLC0415
+
+    bench.bench(_split(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+
+
+@app.command()
+def appliance(
+    backend: Annotated[
+        str, typer.Option(help="cuda or software.", click_type=click.Choice(["cuda", "software"]))
+    ] = "software",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Control port; data is one higher.")
+    ] = names.DEFAULT_LISTEN,
+    data_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Another data port; 0: any free one.")] = None,
+    gpus: Annotated[int, typer.Option(min=1, max=64, envvar=names.SOFTGPU_DEVICES_ENV, help="Software GPUs.")] = 1,
+    memory: Annotated[str, typer.Option(envvar=names.SOFTGPU_MEMORY_ENV, help="Memory of each software GPU.")] = "8GiB",
+    profile: Annotated[
+        str,
+        typer.Option(
+            envvar=names.SOFTGPU_PROFILE_ENV,
+            click_type=click.Choice(["normal", "hostile"]),
+            help="hostile: a software GPU that behaves as badly as a real driver may.",
+        ),
+    ] = "normal",
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, envvar=names.SOFTGPU_THREADS_ENV, help="CPU threads per session.")
+    ] = None,
+    driver: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Path of libcuda.so.1.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    tokens: Annotated[Path | None, typer.Option(help="File with name:token lines; read again when it changes.")] = None,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: none.")] = 0,
+    drain_seconds: Annotated[float, typer.Option(min=0, help="On SIGTERM, how long leases may go on.")] = 20.0,
+    max_leases: Annotated[int, typer.Option(min=1, help="Leases and waiting requests at a time.")] = 256,
+    sessions_per_lease: Annotated[int, typer.Option(min=1, help="Processes of one lease at a time.")] = 64,
+    sessions_per_gpu: Annotated[
+        int | None, typer.Option(min=1, help="Processes on one GPU at a time; memory for their contexts is set aside.")
+    ] = None,
+    uid_base: Annotated[int, typer.Option(min=1000, help="As root: first of the workers' user ids.")] = 64000,
+    self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
+    quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
+    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    parent_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Share the GPUs of this machine."""
+    from remotegpu.appliance.server import StartError, run  # noqa: PLC0415
+    from remotegpu.appliance.settings import Limits, Settings, default_sessions_per_gpu  # noqa: PLC0415
+
+    host, port = _listen_address(listen)
+    try:
+        memory_bytes = parse_memory(memory)
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, f"--memory: {error}") from None
+    settings = Settings(
+        host=host,
+        port=port,
+        data_port=data_port,
+        metrics_port=metrics_port or None,
+        backend=backend,
+        gpus=gpus,
+        memory_bytes=memory_bytes,
+        profile=profile,
+        threads=threads,
+        driver=driver,
+        cert=cert,
+        key=key,
+        tokens=tokens,
+        drain_seconds=drain_seconds,
+        uid_base=uid_base,
+        self_test=self_test,
+        limits=Limits(max_leases, sessions_per_lease, sessions_per_gpu or default_sessions_per_gpu(backend)),
+        quiet=quiet,
+        ready_fd=ready_fd,
+        parent_fd=parent_fd,
+    )
+    try:
+        run(settings)
+    except StartError as error:
+        raise exits.CliError(exits.UNAVAILABLE, str(error)) from None
+
+
+@app.command()
+def version(as_json: JsonOption = False) -> None:
+    """Print the version of this program and of its wire."""
+    from remotegpu.cli import show  # noqa: PLC0415
+
+    show.version(as_json=as_json)
+
+
+def main() -> None:
+    """The entry point: every error is one line on stderr and an exit code of `exits`."""
+    try:
+        result = app(standalone_mode=False, prog_name="remotegpu")
+    except exits.CliError as error:
+        _fail(error.code, str(error))
+    except ApplianceError as error:
+        _fail(exits.OF_FAILURE[error.failure], str(error))
+    except NotBuiltError as error:
+        _fail(exits.SOFTWARE, str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())  # noqa: T201
+        sys.exit(exits.USAGE)
+    except click.ClickException as error:
+        _fail(exits.USAGE, f"{error.format_message().rstrip('.')}; see `remotegpu --help`")
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    sys.exit(result or 0)
+
+
+def _fail(code: int, message: str) -> None:
+    print(f"remotegpu: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)
+
+
+def _split(appliances: str) -> list[str]:
+    return [part for part in appliances.split(",") if part.strip()]
+
+
+def _required(appliances: str) -> list[str]:
+    found = _split(appliances)
+    if not found:
+        raise exits.CliError(
+            exits.USAGE, f"no appliance is named: give --appliance HOST:PORT or set {names.APPLIANCE_ENV}"
+        )
+    return found
+
+
+def _access(token: str, token_file: Path | None, ca: Path | None, server_name: str) -> Access:
+    if not token and token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except OSError as error:
+            raise exits.CliError(exits.USAGE, f"the token file {token_file} cannot be read: {error.strerror}") from None
+    return Access(token=token or None, ca=ca, server_name=server_name or None)
+
+
+def _listen_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise exits.CliError(
+            exits.USAGE, f"--listen {text!r} is not an address; write HOST:PORT, as {names.DEFAULT_LISTEN}"
+        )
+    return host, int(port)

@@ -1,0 +1,86 @@
+"""Runs the user's command as if we were not there: signals, stops and the exit code pass through."""
+
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from remotegpu.cli import exits
+
+_FORWARDED: Final = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+}
+_ENDING: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+# `si_code` of a signal that the kernel sent, as a terminal's Ctrl-C: it went to the whole process group already.
+_FROM_KERNEL: Final = 0x80
+
+
+def block_signals() -> set[signal.Signals]:
+    """To be called before any thread exists, so that all of them inherit it; `run_child` takes the signals one by one."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+    return {signal.Signals(number) for number in previous}
+
+
+class StoppedError(Exception):
+    """A signal asked us to end before the command was started."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def stop_if_interrupted() -> None:
+    """While signals are blocked and the command does not run yet, somebody has to look for Ctrl-C."""
+    info = signal.sigtimedwait(_ENDING, 0)
+    if info is not None:
+        raise StoppedError(info.si_signo)
+
+
+def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> int:
+    """The exit code, or minus the signal that ended the command. `mask` is what `block_signals` returned."""
+    path = shutil.which(command[0], path=environment.get("PATH"))
+    if path is None:
+        raise exits.CliError(exits.NOT_FOUND, f"the command {command[0]!r} was not found; is it installed and on PATH?")
+    try:
+        # Python ignores SIGPIPE for itself; the command must not.
+        pid = os.posix_spawn(path, command, environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+    except OSError as error:
+        raise exits.CliError(
+            exits.NOT_EXECUTABLE, f"the command {command[0]!r} cannot be run: {error.strerror}"
+        ) from None
+    while True:
+        info = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
+        if info.si_signo != signal.SIGCHLD:
+            if info.si_code != _FROM_KERNEL:
+                os.kill(pid, info.si_signo)
+            continue
+        ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if ended and os.WIFSTOPPED(status):
+            # Stop as well, so that the shell takes the terminal back; whoever continues us continues the command.
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(pid, signal.SIGCONT)
+        elif ended:
+            return os.waitstatus_to_exitcode(status)
+
+
+def end_like(result: int) -> int:
+    """The exit code for `result`; does not return if it stands for a signal, of which we then die as well."""
+    if result >= 0:
+        return result
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if -result not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-result, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [-result])
+    os.kill(os.getpid(), -result)
+    return 128 - result

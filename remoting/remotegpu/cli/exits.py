@@ -1,0 +1,30 @@
+"""Exit codes (those of sysexits.h where there is one), and the error that carries one."""
+
+from typing import Final
+
+from remotegpu.rpc.client import Failure
+
+USAGE: Final = 2  # what was asked for makes no sense
+UNAVAILABLE: Final = 69  # no appliance, or not what it should be
+SOFTWARE: Final = 70  # something of ours is missing or broke
+BUSY: Final = 75  # the share is not available
+MISMATCH: Final = 76  # versions do not fit
+DENIED: Final = 77  # the token is missing or wrong
+NOT_EXECUTABLE: Final = 126  # as shells do
+NOT_FOUND: Final = 127
+
+OF_FAILURE: Final = {
+    Failure.UNAVAILABLE: UNAVAILABLE,
+    Failure.DENIED: DENIED,
+    Failure.BUSY: BUSY,
+    Failure.MISMATCH: MISMATCH,
+    Failure.INVALID: USAGE,
+}
+
+
+class CliError(Exception):
+    """One line for stderr, and the exit code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,196 @@
+"""Getting leases, telling why it takes so long, and holding them."""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+
+from remotegpu.api.objects import Ask, Share
+from remotegpu.cli.child import stop_if_interrupted
+from remotegpu.cli.placement import possible, spread
+from remotegpu.rpc import pb
+from remotegpu.rpc.client import ApplianceClient, ApplianceError, Endpoint, Failure
+
+_POLL_SECONDS: Final = 1.0
+_TELL_AGAIN_SECONDS: Final = 30.0
+# As long as an appliance keeps a lease whose holding connection ended through no fault of ours.
+_RECONNECT_SECONDS: Final = 10.0
+
+
+class WaitNotice:
+    """Why and how long a share is waited for: one live line on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._console = Console(stderr=True)
+        self._status = self._console.status("") if self._console.is_terminal else None
+        self._told = ("", 0.0)
+
+    def show(self, reason: str) -> None:
+        stop_if_interrupted()
+        waited = time.monotonic() - self._since
+        if self._status is not None:
+            self._status.update(f"waiting {waited:.0f} s for a share: {reason}")
+            self._status.start()
+            return
+        told, when = self._told
+        if reason != told or waited >= when + _TELL_AGAIN_SECONDS:
+            self._told = (reason, waited)
+            print(f"remotegpu: waiting {waited:.0f} s for a share: {reason}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def end(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease and the connection that holds it."""
+
+    client: ApplianceClient
+    granted: pb.Granted
+    tls: bool
+    connection: socket.socket | None = None
+    closing: bool = False
+
+    @property
+    def share(self) -> Share:
+        access = self.client.access
+        return Share(
+            endpoint=str(self.client.endpoint),
+            lease_id=self.granted.lease_id,
+            lease_secret=self.granted.lease_secret,
+            ca=None if access.ca is None else str(access.ca.resolve()),
+            server_name=access.server_name,
+        )
+
+    def hold(self) -> None:
+        """Open the holding connection, and keep it open from a thread of its own."""
+        self.connection = self._connect()
+        threading.Thread(target=self._keep, daemon=True).start()
+
+    def close(self) -> None:
+        self.closing = True
+        with contextlib.suppress(ApplianceError):
+            self.client.close_lease(self.granted.lease_id, self.granted.lease_secret)
+        if self.connection is not None:
+            self.connection.close()
+
+    def _connect(self) -> socket.socket:
+        connection = self.client.connect_data(self.granted.data_port, tls=self.tls)
+        where = Endpoint(self.client.endpoint.host, self.granted.data_port)
+        preface = b"RGL1" + bytes.fromhex(self.granted.lease_id) + bytes.fromhex(self.granted.lease_secret)
+        try:
+            connection.sendall(preface)
+            answer = connection.recv(1)
+        except OSError:
+            answer = b""
+        if answer != b"K":
+            connection.close()
+            raise ApplianceError(
+                Failure.UNAVAILABLE, f"{where} did not accept the lease: is it the appliance's data port?"
+            )
+        connection.settimeout(None)
+        return connection
+
+    def _keep(self) -> None:
+        while not self.closing:
+            assert self.connection is not None
+            with contextlib.suppress(OSError):
+                self.connection.recv(1)
+            if self.closing:
+                return
+            deadline = time.monotonic() + _RECONNECT_SECONDS
+            while True:
+                with contextlib.suppress(ApplianceError):
+                    self.connection = self._connect()
+                    break
+                if self.closing:
+                    return
+                if time.monotonic() > deadline:
+                    text = (
+                        f"remotegpu: the appliance at {self.client.endpoint} ended the lease; its GPU answers no more"
+                    )
+                    print(text, file=sys.stderr, flush=True)  # noqa: T201
+                    return
+                time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def leases(
+    clients: Sequence[ApplianceClient], ask: Ask, command: Sequence[str], *, wait: bool
+) -> Iterator[list[HeldLease]]:
+    """Leases that together are what was asked for; closed with the block."""
+    who = f"{socket.gethostname()} pid {os.getpid()} {' '.join(command)}"
+    tls = [client.hello().tls for client in clients]
+    notice = WaitNotice()
+    held: list[HeldLease] = []
+    try:
+        if len(clients) == 1:
+            held.append(HeldLease(clients[0], _open_one(clients[0], ask, who, notice if wait else None), tls[0]))
+        else:
+            held.extend(_open_several(clients, tls, ask, who, notice if wait else None))
+        notice.end()
+        for lease in held:
+            lease.hold()
+        yield held
+    finally:
+        notice.end()
+        for lease in held:
+            lease.close()
+
+
+def _open_one(client: ApplianceClient, ask: Ask, who: str, notice: WaitNotice | None) -> pb.Granted:
+    with contextlib.closing(client.open_lease(ask, who, wait=notice is not None)) as events:
+        for event in events:
+            if event.HasField("granted"):
+                return event.granted
+            if notice is not None:
+                notice.show(event.waiting.reason)
+    raise ApplianceError(Failure.UNAVAILABLE, f"{client.endpoint} ended the request for a share; is it shutting down?")
+
+
+def _open_several(
+    clients: Sequence[ApplianceClient], tls: Sequence[bool], ask: Ask, who: str, notice: WaitNotice | None
+) -> list[HeldLease]:
+    """All or nothing, again and again: to hold one share while waiting for another would let two callers block each other."""
+    while True:
+        inventories = [client.inventory() for client in clients]
+        if not possible(inventories, ask):
+            places = ", ".join(str(client.endpoint) for client in clients)
+            raise ApplianceError(Failure.BUSY, f"{ask} is more than {places} have together; ask for less")
+        counts = spread(inventories, ask)
+        if counts is not None:
+            held = _try_open(clients, tls, counts, ask, who)
+            if held is not None:
+                return held
+        reason = f"{ask} is not free on {len(clients)} appliances together"
+        if notice is None:
+            raise ApplianceError(Failure.BUSY, f"{reason}; try later, or leave out --no-wait")
+        notice.show(reason)
+        time.sleep(_POLL_SECONDS)
+
+
+def _try_open(
+    clients: Sequence[ApplianceClient], tls: Sequence[bool], counts: Sequence[int], ask: Ask, who: str
+) -> list[HeldLease] | None:
+    held: list[HeldLease] = []
+    try:
+        for client, its_tls, count in zip(clients, tls, counts, strict=True):
+            if count:
+                part = Ask(count, ask.milli, ask.memory_bytes)
+                held.append(HeldLease(client, _open_one(client, part, who, None), its_tls))
+    except ApplianceError as error:
+        for lease in held:
+            lease.close()
+        if error.failure is Failure.BUSY:
+            return None
+        raise
+    return held

@@ -1,0 +1,94 @@
+"""`remotegpu run`: a share, the environment of the command, and the command."""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from remotegpu.api import names
+from remotegpu.api.objects import Ask, Share, shares_to_env
+from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_memory
+from remotegpu.cli import exits
+from remotegpu.cli.child import block_signals, run_child
+from remotegpu.cli.leasing import leases
+from remotegpu.cli.local import local_appliance, software_memory
+from remotegpu.paths import Dist, find_dist
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+# The software GPU executes PTX; these make frameworks keep it instead of machine code for a real GPU.
+_KEEP_PTX: Final = {"CUPY_COMPILE_WITH_PTX": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    command: Sequence[str]
+    ask: Ask = field(default_factory=Ask)
+    appliances: Sequence[str] = ()
+    access: Access = field(default_factory=Access)
+    native: bool = False
+    wait: bool = True
+
+
+def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
+    """What -n, -p and -m together ask for."""
+    try:
+        if fraction is not None and memory is not None:
+            raise QuantityError("-p and -m both say how much of a GPU: give one of them")
+        if memory is not None:
+            return Ask(count, 0, parse_memory(memory))
+        if fraction is None:
+            return Ask(count, MILLI_PER_GPU)
+        share = parse_fraction(fraction)
+        if share.gpus > 1 and count > 1:
+            raise QuantityError(f"-p {fraction} and -n {count} both say how many GPUs: give one of them")
+        return Ask(max(count, share.gpus), share.milli)
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, str(error)) from None
+
+
+def run(options: RunOptions) -> int:
+    """Run the command to its end; as `run_child`."""
+    mask = block_signals()
+    dist = find_dist()
+    if options.native:
+        return run_child(options.command, native_environment(os.environ, dist, options.ask), mask)
+    with contextlib.ExitStack() as stack:
+        endpoints = options.appliances or [stack.enter_context(local_appliance(options.ask))]
+        clients = [ApplianceClient(parse_endpoint(text), options.access) for text in endpoints]
+        for client in clients:
+            stack.callback(client.close)
+        held = stack.enter_context(leases(clients, options.ask, options.command, wait=options.wait))
+        software = any(lease.client.inventory().backend == "software" for lease in held)
+        environment = remote_environment(os.environ, dist, [lease.share for lease in held], software=software)
+        return run_child(options.command, environment, mask)
+
+
+def remote_environment(
+    base: Mapping[str, str], dist: Dist, shares: Sequence[Share], *, software: bool
+) -> dict[str, str]:
+    """What makes a command use the shares: the client's library first, and where its appliances are."""
+    dist.library(dist.client)
+    environment = {**(_KEEP_PTX if software else {}), **base, names.SHARES_ENV: shares_to_env(shares)}
+    _prepend(environment, "LD_LIBRARY_PATH", str(dist.client))
+    _prepend(environment, "PATH", str(dist.bin))
+    # The token opens more than this lease; the command needs only the lease.
+    for name in (names.TOKEN_ENV, names.TOKEN_FILE_ENV):
+        environment.pop(name, None)
+    return environment
+
+
+def native_environment(base: Mapping[str, str], dist: Dist, ask: Ask) -> dict[str, str]:
+    """What makes a command use the software GPU without the wire, with the same memory as a share has."""
+    dist.library(dist.native)
+    environment = {**_KEEP_PTX, **base}
+    environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
+    environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask)))
+    _prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
+    _prepend(environment, "PATH", str(dist.bin))
+    return environment
+
+
+def _prepend(environment: dict[str, str], name: str, folder: str) -> None:
+    rest = environment.get(name)
+    environment[name] = f"{folder}:{rest}" if rest else folder

@@ -1,0 +1,124 @@
+"""`ls`, `smi` and `version`: what appliances say about themselves, as a table or JSON."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from remotegpu import __version__
+from remotegpu.api.quantities import format_bytes
+from remotegpu.rpc import WIRE_VERSION, pb
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+
+def ls(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
+    found = inventories(appliances, access)
+    if as_json:
+        print_json({"appliances": [describe(endpoint, inventory) for endpoint, inventory in found]})
+        return
+    table = _table("APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE PART", "LEASES", "STATE")
+    for endpoint, inventory in found:
+        for gpu in inventory.gpus:
+            free = gpu.shareable_bytes - gpu.leased_bytes
+            part = f"{free / gpu.shareable_bytes:.2f}" if gpu.shareable_bytes else "-"
+            leases = sum(gpu.index in lease.gpus for lease in inventory.leases)
+            table.add_row(
+                endpoint, str(gpu.index), gpu.name, format_bytes(gpu.shareable_bytes), format_bytes(free), part,
+                str(leases), _state(inventory, gpu),
+            )  # fmt: skip
+    console().print(table)
+
+
+def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
+    found = inventories(appliances, access)
+    if as_json:
+        print_json({"appliances": [describe(endpoint, inventory) for endpoint, inventory in found]})
+        return
+    out = console()
+    for endpoint, inventory in found:
+        driver = f"CUDA {inventory.driver_version // 1000}.{inventory.driver_version % 1000 // 10}"
+        out.print(f"{endpoint}  {inventory.versions.program}  {inventory.backend}  {driver}", highlight=False)
+        gpus = _table("GPU", "NAME", "UUID", "USED", "LEASED", "SHAREABLE", "TOTAL", "STATE")
+        for gpu in inventory.gpus:
+            sizes = (gpu.used_bytes, gpu.leased_bytes, gpu.shareable_bytes, gpu.total_bytes)
+            gpus.add_row(str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
+        out.print(gpus)
+        leases = _table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", "CLIENT")
+        for lease in inventory.leases:
+            leases.add_row(
+                lease.lease_id[:8], ",".join(map(str, lease.gpus)), format_bytes(lease.memory_bytes),
+                format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds), lease.client,
+            )  # fmt: skip
+        out.print(leases if inventory.leases else "no leases")
+
+
+def version(*, as_json: bool) -> None:
+    if as_json:
+        print_json({"version": __version__, "wire": WIRE_VERSION})
+    else:
+        print(f"remotegpu {__version__} (wire {WIRE_VERSION})")  # noqa: T201
+
+
+def inventories(appliances: Sequence[str], access: Access) -> list[tuple[str, pb.InventoryReply]]:
+    found = []
+    for text in appliances:
+        client = ApplianceClient(parse_endpoint(text), access)
+        try:
+            found.append((str(client.endpoint), client.inventory()))
+        finally:
+            client.close()
+    return found
+
+
+def describe(endpoint: str, inventory: pb.InventoryReply) -> dict[str, Any]:
+    """The inventory for JSON; the names are those of control.proto."""
+    return {
+        "endpoint": endpoint,
+        "program": inventory.versions.program,
+        "backend": inventory.backend,
+        "driver_version": inventory.driver_version,
+        "draining": inventory.draining,
+        "gpus": [_fields(gpu) for gpu in inventory.gpus],
+        "leases": [_fields(lease) for lease in inventory.leases],
+    }
+
+
+def console() -> Console:
+    """A terminal's width on a terminal; elsewhere lines are as long as they are."""
+    return Console(width=None if sys.stdout.isatty() else 1000, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))  # noqa: T201
+
+
+def _fields(message: pb.Gpu | pb.Lease) -> dict[str, Any]:
+    values = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    return {name: list(value) if name == "gpus" else value for name, value in values.items()}
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _state(inventory: pb.InventoryReply, gpu: pb.Gpu) -> str:
+    if not gpu.healthy:
+        return f"unhealthy: {gpu.health_message}"
+    return "draining" if inventory.draining else "ready"
+
+
+def _age(seconds: float) -> str:
+    minutes, hours = int(seconds) // 60, int(seconds) // 3600
+    return (
+        f"{hours}h{minutes % 60:02}m"
+        if hours
+        else f"{minutes}m{int(seconds) % 60:02}s"
+        if minutes
+        else f"{seconds:.0f}s"
+    )

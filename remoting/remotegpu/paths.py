@@ -1,0 +1,55 @@
+"""Where the built programs and libraries lie."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from remotegpu.api.names import DIST_ENV
+
+
+class NotBuiltError(RuntimeError):
+    """A program or library of ours is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dist:
+    """The folder that the build fills."""
+
+    root: Path
+
+    @property
+    def bin(self) -> Path:
+        return self.root / "bin"
+
+    @property
+    def client(self) -> Path:
+        """The folder with the client's libcuda.so.1."""
+        return self.root / "client"
+
+    @property
+    def native(self) -> Path:
+        """The folder with the software GPU's libcuda.so.1."""
+        return self.root / "native"
+
+    def program(self, name: str) -> Path:
+        return _existing(self.bin / name)
+
+    def library(self, folder: Path) -> Path:
+        return _existing(folder / "libcuda.so.1")
+
+
+def find_dist() -> Dist:
+    """REMOTEGPU_DIST, else the folder inside an installed package, else the repository's build folder."""
+    if given := os.environ.get(DIST_ENV):
+        return Dist(Path(given).resolve())
+    here = Path(__file__).resolve().parent
+    packaged = here / "_dist"
+    return Dist(packaged if packaged.is_dir() else here.parents[1] / "target" / "dist")
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise NotBuiltError(
+            f"{path} does not exist: build it with `make build`, or point {DIST_ENV} at a folder that has it"
+        )
+    return path

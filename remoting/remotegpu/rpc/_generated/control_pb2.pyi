@@ -1,0 +1,316 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Piece(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class Versions(_message.Message):
+    __slots__ = ("wire", "table_hash", "program")
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_HASH_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    wire: int
+    table_hash: int
+    program: str
+    def __init__(self, wire: _Optional[int] = ..., table_hash: _Optional[int] = ..., program: _Optional[str] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("name", "uuid", "memory_bytes", "pci_domain", "pci_bus", "pci_device", "attributes", "gpu_uuid")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PCI_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    PCI_BUS_FIELD_NUMBER: _ClassVar[int]
+    PCI_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_UUID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uuid: bytes
+    memory_bytes: int
+    pci_domain: int
+    pci_bus: int
+    pci_device: int
+    attributes: _containers.ScalarMap[int, int]
+    gpu_uuid: str
+    def __init__(self, name: _Optional[str] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., pci_domain: _Optional[int] = ..., pci_bus: _Optional[int] = ..., pci_device: _Optional[int] = ..., attributes: _Optional[_Mapping[int, int]] = ..., gpu_uuid: _Optional[str] = ...) -> None: ...
+
+class HelloRequest(_message.Message):
+    __slots__ = ("versions", "lease_id", "lease_secret")
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    versions: Versions
+    lease_id: str
+    lease_secret: str
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("versions", "driver_version", "driver_release", "data_port", "devices", "refusal", "tls")
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
+    versions: Versions
+    driver_version: int
+    driver_release: str
+    data_port: int
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    refusal: str
+    tls: bool
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., driver_release: _Optional[str] = ..., data_port: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., refusal: _Optional[str] = ..., tls: _Optional[bool] = ...) -> None: ...
+
+class OpenLeaseRequest(_message.Message):
+    __slots__ = ("versions", "count", "milli", "memory_bytes", "client", "wait")
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    versions: Versions
+    count: int
+    milli: int
+    memory_bytes: int
+    client: str
+    wait: bool
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., count: _Optional[int] = ..., milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., client: _Optional[str] = ..., wait: _Optional[bool] = ...) -> None: ...
+
+class OpenLeaseReply(_message.Message):
+    __slots__ = ("waiting", "granted")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    waiting: Waiting
+    granted: Granted
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("reason", "ahead", "seconds")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    ahead: int
+    seconds: float
+    def __init__(self, reason: _Optional[str] = ..., ahead: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class Granted(_message.Message):
+    __slots__ = ("lease_id", "lease_secret", "devices", "data_port")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    lease_secret: str
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    data_port: int
+    def __init__(self, lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., data_port: _Optional[int] = ...) -> None: ...
+
+class CloseLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "lease_secret")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    lease_secret: str
+    def __init__(self, lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
+
+class CloseLeaseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OpenSessionRequest(_message.Message):
+    __slots__ = ("versions", "lease_id", "lease_secret", "pid", "process_name")
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_NAME_FIELD_NUMBER: _ClassVar[int]
+    versions: Versions
+    lease_id: str
+    lease_secret: str
+    pid: int
+    process_name: str
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ...) -> None: ...
+
+class OpenSessionReply(_message.Message):
+    __slots__ = ("session_id", "ticket", "data_port", "refusal")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    ticket: str
+    data_port: int
+    refusal: str
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class CloseSessionRequest(_message.Message):
+    __slots__ = ("session_id", "lease_secret")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    lease_secret: str
+    def __init__(self, session_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
+
+class CloseSessionReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DeviceStateRequest(_message.Message):
+    __slots__ = ("lease_id", "lease_secret")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    lease_secret: str
+    def __init__(self, lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
+
+class DeviceStateReply(_message.Message):
+    __slots__ = ("devices",)
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceState]
+    def __init__(self, devices: _Optional[_Iterable[_Union[DeviceState, _Mapping]]] = ...) -> None: ...
+
+class DeviceState(_message.Message):
+    __slots__ = ("memory_used_bytes", "gpu_utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_milliwatt", "power_limit_milliwatt", "sm_clock_mhz", "memory_clock_mhz", "processes")
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    POWER_MILLIWATT_FIELD_NUMBER: _ClassVar[int]
+    POWER_LIMIT_MILLIWATT_FIELD_NUMBER: _ClassVar[int]
+    SM_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    memory_used_bytes: int
+    gpu_utilization_percent: int
+    memory_utilization_percent: int
+    temperature_celsius: int
+    power_milliwatt: int
+    power_limit_milliwatt: int
+    sm_clock_mhz: int
+    memory_clock_mhz: int
+    processes: _containers.RepeatedCompositeFieldContainer[Process]
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., gpu_utilization_percent: _Optional[int] = ..., memory_utilization_percent: _Optional[int] = ..., temperature_celsius: _Optional[int] = ..., power_milliwatt: _Optional[int] = ..., power_limit_milliwatt: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ...) -> None: ...
+
+class Process(_message.Message):
+    __slots__ = ("pid", "name", "memory_bytes")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    name: str
+    memory_bytes: int
+    def __init__(self, pid: _Optional[int] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class InventoryRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InventoryReply(_message.Message):
+    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining")
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    versions: Versions
+    driver_version: int
+    backend: str
+    draining: bool
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class Gpu(_message.Message):
+    __slots__ = ("index", "uuid", "name", "total_bytes", "shareable_bytes", "leased_bytes", "used_bytes", "healthy", "health_message")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHAREABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int
+    shareable_bytes: int
+    leased_bytes: int
+    used_bytes: int
+    healthy: bool
+    health_message: str
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., total_bytes: _Optional[int] = ..., shareable_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    client: str
+    gpus: _containers.RepeatedScalarFieldContainer[int]
+    memory_bytes: int
+    used_bytes: int
+    sessions: int
+    age_seconds: float
+    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ...) -> None: ...
+
+class HealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HealthReply(_message.Message):
+    __slots__ = ("ready", "checks")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    ready: bool
+    checks: _containers.RepeatedCompositeFieldContainer[Check]
+    def __init__(self, ready: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ...) -> None: ...
+
+class Check(_message.Message):
+    __slots__ = ("name", "status", "message", "fix")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    status: str
+    message: str
+    fix: str
+    def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., message: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("deadline_seconds",)
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    deadline_seconds: float
+    def __init__(self, deadline_seconds: _Optional[float] = ...) -> None: ...
+
+class DrainReply(_message.Message):
+    __slots__ = ("sessions",)
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: int
+    def __init__(self, sessions: _Optional[int] = ...) -> None: ...

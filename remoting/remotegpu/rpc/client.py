@@ -1,0 +1,237 @@
+"""An appliance's control service for callers that want values or one sentence, never a gRPC exception."""
+
+import enum
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+
+from remotegpu.api.names import CA_ENV, TOKEN_ENV
+from remotegpu.api.objects import Ask
+from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
+
+DEFAULT_PORT: Final = 7070
+
+# An answer and a diagnosis together stay under the five seconds that a person waits for an error.
+_CALL_SECONDS: Final = 2.5
+_DIAGNOSE_SECONDS: Final = 1.5
+# Closing waits for workers to end, which they are given two seconds for.
+_CLOSE_SECONDS: Final = 4.0
+# An appliance says every second why a request waits.
+_SILENCE_SECONDS: Final = 15.0
+
+_T = TypeVar("_T")
+
+
+class Failure(enum.Enum):
+    """What kind of thing went wrong, for exit codes."""
+
+    UNAVAILABLE = enum.auto()
+    DENIED = enum.auto()
+    BUSY = enum.auto()
+    MISMATCH = enum.auto()
+    INVALID = enum.auto()
+
+
+class ApplianceError(Exception):
+    """One line: cause, the thing at fault, next step."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """HOST, HOST:PORT or [V6]:PORT."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text.strip(), str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ApplianceError(Failure.INVALID, f"{text!r} is not the address of an appliance; write HOST:PORT")
+    return Endpoint(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to get in: the token, and for TLS the certificate authority and the name that the certificate bears."""
+
+    token: str | None = None
+    ca: Path | None = None
+    server_name: str | None = None
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        if self.ca is None:
+            return None
+        try:
+            return ssl.create_default_context(cafile=str(self.ca))
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or str(error)
+            raise ApplianceError(
+                Failure.INVALID, f"the CA certificate {self.ca} cannot be used: {reason}; correct --ca or {CA_ENV}"
+            ) from None
+
+
+class ApplianceClient:
+    """One appliance. Closing the client leaves its leases as they are."""
+
+    def __init__(self, endpoint: Endpoint, access: Access) -> None:
+        self.endpoint = endpoint
+        self.access = access
+        access.tls_context()
+        self._channel = _channel(endpoint, access)
+        self._stub = pb_grpc.ControlStub(self._channel)
+        self._metadata = (("authorization", f"Bearer {access.token}"),) if access.token else ()
+        self.versions = pb.Versions(wire=WIRE_VERSION, program="remotegpu CLI")
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def hello(self) -> pb.HelloReply:
+        reply = self._call(lambda: self._stub.Hello(pb.HelloRequest(versions=self.versions), timeout=_CALL_SECONDS))
+        if reply.refusal:
+            raise ApplianceError(Failure.MISMATCH, f"{self.endpoint}: {reply.refusal}")
+        return reply
+
+    def inventory(self) -> pb.InventoryReply:
+        request = pb.InventoryRequest()
+        return self._call(lambda: self._stub.Inventory(request, metadata=self._metadata, timeout=_CALL_SECONDS))
+
+    def health(self) -> pb.HealthReply:
+        request = pb.HealthRequest()
+        return self._call(lambda: self._stub.Health(request, metadata=self._metadata, timeout=_CALL_SECONDS))
+
+    def open_lease(self, ask: Ask, client: str, *, wait: bool) -> Iterator[pb.OpenLeaseReply]:
+        """Why it waits, again and again, and at last what was granted. Fails if the appliance falls silent."""
+        fraction = {} if ask.memory_bytes else {"milli": ask.milli}
+        request = pb.OpenLeaseRequest(
+            versions=self.versions, count=ask.count, memory_bytes=ask.memory_bytes, client=client, wait=wait, **fraction
+        )
+        stream = self._stub.OpenLease(request, metadata=self._metadata)
+        try:
+            while True:
+                silence = threading.Timer(_SILENCE_SECONDS, stream.cancel)
+                silence.daemon = True
+                silence.start()
+                try:
+                    reply = self._call(lambda: next(stream, None))
+                finally:
+                    silence.cancel()
+                if reply is None:
+                    return
+                yield reply
+        finally:
+            stream.cancel()
+
+    def close_lease(self, lease_id: str, secret: str) -> None:
+        request = pb.CloseLeaseRequest(lease_id=lease_id, lease_secret=secret)
+        self._call(lambda: self._stub.CloseLease(request, timeout=_CLOSE_SECONDS))
+
+    def connect_data(self, port: int, *, tls: bool) -> socket.socket:
+        """A connection to the data port."""
+        context = self.access.tls_context() if tls else None
+        try:
+            plain = socket.create_connection((self.endpoint.host, port), _CALL_SECONDS)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            name = self.access.server_name or self.endpoint.host
+            return plain if context is None else context.wrap_socket(plain, server_hostname=name)
+        except OSError as error:
+            where = Endpoint(self.endpoint.host, port)
+            raise ApplianceError(
+                Failure.UNAVAILABLE,
+                f"the data port {where} of the appliance does not answer ({_reason(error)}): "
+                "is a firewall between? It must let control and data port through",
+            ) from None
+
+    def _call(self, call: Callable[[], _T]) -> _T:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            raise self._explain(error) from None
+
+    def _explain(self, error: grpc.RpcError) -> ApplianceError:
+        code, details = error.code(), " ".join((error.details() or "").split())
+        match code:
+            case grpc.StatusCode.UNAUTHENTICATED:
+                hint = f"give the right one with --token or {TOKEN_ENV}"
+                return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}; {hint}")
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}; try later, or leave out --no-wait")
+            case grpc.StatusCode.FAILED_PRECONDITION:
+                return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}; ask for less, or another appliance")
+            case grpc.StatusCode.INVALID_ARGUMENT:
+                return ApplianceError(Failure.INVALID, f"{self.endpoint}: {details}")
+            case grpc.StatusCode.UNIMPLEMENTED:
+                message = f"{self.endpoint} is not the control port of an appliance; its data port is one higher"
+                return ApplianceError(Failure.UNAVAILABLE, message)
+            case _:
+                found = diagnose(self.endpoint, self.access)
+                return ApplianceError(Failure.UNAVAILABLE, found or f"{self.endpoint}: {details or code.name.lower()}")
+
+
+def diagnose(endpoint: Endpoint, access: Access) -> str:
+    """Why gRPC got no answer, found out by simpler means; empty if nothing simple is wrong."""
+    correct = (
+        f"is the appliance running? Start one with `remotegpu appliance --listen {endpoint}`, or correct --appliance"
+    )
+    try:
+        plain = socket.create_connection((endpoint.host, endpoint.port), _DIAGNOSE_SECONDS)
+    except OSError as error:
+        return f"no appliance at {endpoint} ({_reason(error)}): {correct}"
+    with plain:
+        plain.settimeout(_DIAGNOSE_SECONDS)
+        context = access.tls_context() or _unverified()
+        context.set_alpn_protocols(["h2"])
+        try:
+            with context.wrap_socket(plain, server_hostname=access.server_name or endpoint.host):
+                speaks_tls = True
+        except ssl.SSLCertVerificationError as error:
+            return (
+                f"the certificate of {endpoint} is not accepted ({error.verify_message}): "
+                f"give the right authority with --ca or {CA_ENV}, and the name it bears with --server-name"
+            )
+        except OSError:
+            speaks_tls = False
+    if speaks_tls and access.ca is None:
+        return f"the appliance at {endpoint} wants TLS: give its certificate authority with --ca or {CA_ENV}"
+    if not speaks_tls and access.ca is not None:
+        return f"what listens on {endpoint} does not speak TLS: leave out --ca, or correct --appliance"
+    return f"what listens on {endpoint} does not answer as an appliance does: correct the port in --appliance"
+
+
+def _channel(endpoint: Endpoint, access: Access) -> grpc.Channel:
+    # An appliance is reached directly; a web proxy of the environment is not meant for it.
+    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    if access.ca is None:
+        return grpc.insecure_channel(str(endpoint), options)
+    if access.server_name:
+        options.append(("grpc.ssl_target_name_override", access.server_name))
+    return grpc.secure_channel(str(endpoint), grpc.ssl_channel_credentials(access.ca.read_bytes()), options)
+
+
+def _unverified() -> ssl.SSLContext:
+    """Only to find out whether somebody speaks TLS; nothing is sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror or str(error)).lower()
