@@ -1,6 +1,7 @@
 //! Calls of the control service.
 
 use std::collections::HashMap;
+use std::error::Error;
 
 use carrier::from_hex;
 use carrier::proto::control_client::ControlClient;
@@ -11,8 +12,8 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use super::dial::Target;
-use super::error::{ConnectError, ErrorKind};
+use super::dial::{Answer, Target};
+use super::error::{ConnectError, ErrorKind, with_causes};
 use super::shares::Share;
 use super::{DeviceInfo, DeviceState, Hello, Process, SessionTicket, TIMEOUT, thread};
 
@@ -79,21 +80,19 @@ where
         let exchange = async {
             let (channel, answer) = target.channel().await?;
             let reply = method(ControlClient::new(channel)).await;
-            reply.map(Response::into_inner).map_err(|status| match status.code() {
-                // What tonic makes of a broken connection.
-                Code::Unavailable | Code::Unknown | Code::Internal if status.metadata().is_empty() => {
-                    target.no_grpc(&answer, status.message())
-                }
-                _ => explain(&target.peer(), &status),
-            })
+            reply.map(Response::into_inner).map_err(|status| explain(&target, &answer, &status))
         };
         timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(target.too_slow(TIMEOUT)))
     })
 }
 
-/// What the appliance's status means to the user.
-pub fn explain(peer: &str, status: &Status) -> ConnectError {
-    let said = status.message();
+/// What a failed call means to the user.
+pub fn explain(target: &Target, answer: &Answer, status: &Status) -> ConnectError {
+    // A status with a source is tonic's own, made of a broken connection; the others come from the appliance.
+    if status.source().is_some() {
+        return target.no_grpc(answer, &with_causes(status));
+    }
+    let (peer, said) = (target.peer(), status.message());
     let (kind, message) = match status.code() {
         Code::Unauthenticated | Code::PermissionDenied | Code::NotFound => {
             let next = "the lease has ended or is not this one's; start the program again with `remotegpu run`";

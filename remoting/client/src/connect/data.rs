@@ -97,10 +97,7 @@ fn grpc(target: Target, ticket: &SessionTicket, limit: Duration) -> Result<Owned
         let (upward, downward) = tokio::io::split(core);
         match DataClient::new(channel).session(into_pieces(upward)).await {
             Ok(pieces) => drop(carrier::copy(from_pieces(pieces.into_inner()), downward).await),
-            Err(status) if status.metadata().is_empty() && status.code() != tonic::Code::Unauthenticated => {
-                failure.set(target.no_grpc(&answer, status.message()));
-            }
-            Err(status) => failure.set(explain(&target.peer(), &status)),
+            Err(status) => failure.set(explain(&target, &answer, &status)),
         }
     })
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use carrier::{ACCEPTED, to_hex};
@@ -13,9 +13,11 @@ use tokio::sync::watch;
 
 use super::control::Event;
 use super::probation::{Probation, too_slow};
-use super::registry::Admitted;
+use super::registry::{Admitted, Refusal};
 use super::rewind::Rewind;
 use super::{Door, grpc, pass};
+
+const ORDER_DELAY: Duration = Duration::from_millis(100);
 
 /// What the first four bytes tell. No more are read than needed: what follows belongs to the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +145,14 @@ pub async fn admit(
     probation: &Probation,
 ) -> Result<(), Refused> {
     let Some(preface) = Preface::decode(preface) else { return refused("no preface of ours") };
-    let admitted = door.registry().admit(&preface, Instant::now());
+    let admitted = match try_admit(door, &preface) {
+        // Orders come beside the data port; one may be a moment late.
+        Err(Refusal::Unknown) => {
+            tokio::time::sleep(ORDER_DELAY).await;
+            try_admit(door, &preface)
+        }
+        decided => decided,
+    };
     let admitted = admitted.map_err(|refusal| Refused(refusal.to_string()))?;
     probation.pass();
     match admitted {
@@ -165,6 +174,10 @@ pub async fn admit(
         }
     }
     Ok(())
+}
+
+fn try_admit(door: &Door, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
+    door.registry().admit(preface, Instant::now())
 }
 
 /// Returns when the connection or the lease ends.

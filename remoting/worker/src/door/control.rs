@@ -61,9 +61,12 @@ pub async fn serve(door: &Door, socket: OwnedFd, mut events: mpsc::Receiver<Even
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
-            received = socket.async_io(Interest::READABLE, || pass::receive(&socket)) => match received? {
-                Some((packet, descriptors)) => obey(door, &packet, descriptors),
-                None => return Ok(()),
+            received = socket.async_io(Interest::READABLE, || pass::receive(&socket)) => match received {
+                Ok(Some((packet, descriptors))) => obey(door, &packet, descriptors),
+                Ok(None) => return Ok(()),
+                // It left with events of ours unread.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(error),
             },
             Some(event) = events.recv() => {
                 let packet = serde_json::to_vec(&event)?;

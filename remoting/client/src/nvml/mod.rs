@@ -1,0 +1,1 @@
+//! NVML for the process of the user: the devices of its shares.

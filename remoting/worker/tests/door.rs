@@ -1,0 +1,299 @@
+//! The door as the appliance, clients and strangers see it, on real sockets.
+
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use carrier::to_hex;
+use protocol::{PREFACE_BYTES, Preface, PrefaceKind};
+use remotegpu_worker::door::{self, Options};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, socketpair,
+};
+use serde_json::{Value, json};
+
+const ID: [u8; 16] = [0xa1; 16];
+const TICKET: [u8; 32] = [0xb2; 32];
+
+/// Tests fail rather than hang.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Packets(OwnedFd);
+
+impl Packets {
+    fn pair() -> (Packets, OwnedFd) {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::sockopt::set_socket_timeout(&ours, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+        (Packets(ours), theirs)
+    }
+
+    fn send(&self, packet: Value, descriptor: Option<BorrowedFd<'_>>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptor.into_iter().collect();
+        if !descriptors.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        }
+        let text = packet.to_string();
+        let parts = [std::io::IoSlice::new(text.as_bytes())];
+        rustix::net::sendmsg(&self.0, &parts, &mut ancillary, SendFlags::empty()).unwrap();
+    }
+
+    /// The next packet and its descriptor; `None` at the end.
+    fn receive(&self) -> Option<(Value, Option<OwnedFd>)> {
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let received = rustix::net::recvmsg(&self.0, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let descriptor = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let bytes = &bytes[..received.bytes];
+        (!bytes.is_empty()).then(|| (serde_json::from_slice(bytes).unwrap(), descriptor))
+    }
+}
+
+/// A running door, seen from the appliance.
+struct House {
+    control: Packets,
+    port: u16,
+    door: JoinHandle<()>,
+}
+
+impl House {
+    fn open() -> House {
+        let (control, theirs) = Packets::pair();
+        let door = std::thread::spawn(move || {
+            let options = Options { listen: "127.0.0.1:0".into(), control_fd: -1, tls: None };
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            runtime.block_on(door::run(options, theirs)).unwrap();
+        });
+        let (listening, _) = control.receive().unwrap();
+        assert_eq!(listening["op"], "listening");
+        House { control, port: listening["port"].as_u64().unwrap() as u16, door }
+    }
+
+    /// Registers the session and returns the worker's end of its data socket.
+    fn expect_session(&self) -> Packets {
+        let (worker, doors_end) = Packets::pair();
+        let order = json!({"op": "session", "id": to_hex(&ID), "ticket": to_hex(&TICKET)});
+        self.control.send(order, Some(doors_end.as_fd()));
+        worker
+    }
+
+    fn expect_lease(&self) {
+        self.control.send(json!({"op": "lease", "id": to_hex(&ID), "ticket": to_hex(&TICKET)}), None);
+    }
+
+    fn event(&self) -> Value {
+        self.control.receive().expect("the door left").0
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn connect_with(&self, preface: &Preface) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(&preface.encode()).unwrap();
+        stream
+    }
+}
+
+fn preface(kind: PrefaceKind) -> Preface {
+    Preface { kind, id: ID, ticket: TICKET }
+}
+
+fn accepted(stream: &mut TcpStream) -> bool {
+    let mut answer = [0];
+    matches!(stream.read(&mut answer), Ok(1)) && answer == *b"K"
+}
+
+/// Orders travel beside the data port: tries until the door has heard of the session or lease.
+fn admitted(house: &House, preface: &Preface) -> TcpStream {
+    loop {
+        let mut stream = house.connect_with(preface);
+        if accepted(&mut stream) {
+            return stream;
+        }
+        assert_eq!(house.event()["op"], "refused");
+    }
+}
+
+/// The peer has ended the connection, one way or the other.
+fn at_end(stream: &mut TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(len) => len == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
+#[test]
+fn a_session_s_own_socket_reaches_its_worker() {
+    let house = House::open();
+    let worker = house.expect_session();
+    let mut client = admitted(&house, &preface(PrefaceKind::Session));
+    assert_eq!(house.event(), json!({"op": "session_connected", "id": to_hex(&ID)}));
+
+    let (packet, connection) = worker.receive().unwrap();
+    assert_eq!(packet, json!({"op": "connection"}));
+    let mut connection = TcpStream::from(connection.unwrap());
+    assert_eq!(connection.peer_addr().unwrap(), client.local_addr().unwrap(), "the very socket");
+
+    client.write_all(b"first frame").unwrap();
+    let mut got = [0; 11];
+    connection.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"first frame", "nothing lost, nothing left of the preface");
+    connection.write_all(b"reply").unwrap();
+    let mut got = [0; 5];
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"reply");
+
+    drop(connection);
+    assert!(at_end(&mut client), "the worker's end is the client's end: the door keeps no copy");
+    assert!(worker.receive().is_none(), "the door keeps no way to the worker");
+}
+
+#[test]
+fn a_ticket_lets_one_connection_in() {
+    let house = House::open();
+    let _worker = house.expect_session();
+    let _client = admitted(&house, &preface(PrefaceKind::Session));
+    assert_eq!(house.event()["op"], "session_connected");
+    let mut second = house.connect_with(&preface(PrefaceKind::Session));
+    assert!(!accepted(&mut second));
+    let event = house.event();
+    assert_eq!(event["op"], "refused");
+    assert!(event["reason"].as_str().unwrap().contains("used before"), "{event}");
+}
+
+#[test]
+fn a_wrong_ticket_is_refused_and_the_right_one_still_good() {
+    let house = House::open();
+    let _worker = house.expect_session();
+    let mut wrong = preface(PrefaceKind::Session);
+    wrong.ticket[31] ^= 1;
+    let mut stranger = house.connect_with(&wrong);
+    assert!(!accepted(&mut stranger));
+    admitted(&house, &preface(PrefaceKind::Session));
+}
+
+#[test]
+fn a_lease_lives_as_long_as_its_connection() {
+    let house = House::open();
+    house.expect_lease();
+    let holder = admitted(&house, &preface(PrefaceKind::Lease));
+    assert_eq!(house.event(), json!({"op": "lease_held", "id": to_hex(&ID)}));
+    drop(holder);
+    assert_eq!(house.event(), json!({"op": "lease_gone", "id": to_hex(&ID)}));
+}
+
+#[test]
+fn a_forgotten_lease_ends_its_connection() {
+    let house = House::open();
+    house.expect_lease();
+    let mut holder = admitted(&house, &preface(PrefaceKind::Lease));
+    assert_eq!(house.event()["op"], "lease_held");
+    house.control.send(json!({"op": "forget", "id": to_hex(&ID)}), None);
+    assert!(at_end(&mut holder));
+}
+
+#[test]
+fn an_expected_session_that_is_forgotten_lets_its_worker_go() {
+    let house = House::open();
+    let worker = house.expect_session();
+    house.control.send(json!({"op": "forget", "id": to_hex(&ID)}), None);
+    assert!(worker.receive().is_none());
+}
+
+#[test]
+fn strangers_are_shown_out() {
+    let house = House::open();
+    for (bytes, reason) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "none of the carriers"),
+        (&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3], "without a certificate"),
+        (b"RGP1 too short", "within its preface"),
+        (b"RG", "before its preface"),
+        (b"", "before its preface"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand then no frame", "HTTP/2"),
+    ] {
+        let mut stream = house.connect();
+        stream.write_all(bytes).unwrap();
+        // The door may have closed already.
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let event = house.event();
+        assert!(event["reason"].as_str().unwrap().contains(reason), "{event}");
+    }
+}
+
+#[test]
+fn who_says_nothing_is_shown_out_too() {
+    let house = House::open();
+    let mut silent = house.connect();
+    let mut hesitant = house.connect();
+    hesitant.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    assert!(at_end(&mut silent));
+    let mut rest = Vec::new();
+    hesitant.read_to_end(&mut rest).unwrap();
+    for _ in 0..2 {
+        let event = house.event();
+        assert!(event["reason"].as_str().unwrap().contains("no preface within 5 s"), "{event}");
+    }
+}
+
+#[test]
+fn random_bytes_neither_stop_nor_confuse_the_door() {
+    let house = House::open();
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let heads: [&[u8]; 5] = [b"", b"RGP1", b"RGL1", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0x16, 3, 1]];
+    for round in 0..400 {
+        let mut bytes = heads[round % heads.len()].to_vec();
+        bytes.extend((0..random() % 200).map(|_| random() as u8));
+        let mut stream = house.connect();
+        // The door may close while this still writes.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+        if round % heads.len() == 2 && bytes.len() >= PREFACE_BYTES {
+            assert_eq!(house.event()["op"], "refused");
+        } else {
+            house.control.receive();
+        }
+    }
+    let _worker = house.expect_session();
+    admitted(&house, &preface(PrefaceKind::Session));
+}
+
+#[test]
+fn orders_that_are_none_are_passed_over() {
+    let house = House::open();
+    for wrong in [json!({}), json!({"op": "dance"}), json!({"op": "session", "id": "a1", "ticket": "b2"}), json!([1])] {
+        house.control.send(wrong, None);
+    }
+    house.expect_lease();
+    admitted(&house, &preface(PrefaceKind::Lease));
+}
+
+#[test]
+fn the_door_leaves_with_the_appliance() {
+    let house = House::open();
+    drop(house.control);
+    house.door.join().unwrap();
+}
