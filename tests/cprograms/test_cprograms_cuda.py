@@ -1,0 +1,78 @@
+"""C and CUDA C++ programs, compiled by nvcc with the static runtime, natively and remotely.
+
+Each checks its results itself and prints "ok". Natively they run on the software GPU (or the driver in
+REMOTEGPU_NATIVE_LIB_DIR); remotely on a share of an appliance.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+CHECKING = [
+    "vector_add.cu",
+    "reduction.cu",
+    "streams_events.cu",
+    "async_copies.cu",
+    "callbacks.cu",
+    "per_thread.cu",
+    "pools.cu",
+    "copies.cu",
+    "properties.cu",
+    "symbols.cu",
+    "illegal_address.cu",
+    "driver_modules.c",
+    "stale_handles.c",
+]
+
+
+@pytest.mark.parametrize("source", CHECKING)
+def test_program_checks_itself(runner: Run, compiled: Callable[[str], Path], source: str) -> None:
+    run = runner(compiled(source))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_default_build_with_machine_code_and_ptx(runner: Run, compiled: Callable[..., Path]) -> None:
+    """nvcc without options packs a cubin, which may not fit the device, and PTX, which does."""
+    run = runner(compiled("vector_add.cu", "--default"))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None:
+    run = runner(compiled("print.cu"))
+    expected = [f"block {b} thread {t}: text {0.5 * t:5.2f} z -5000000000 beef%" for b in range(2) for t in range(3)]
+    *lines, last = run.stdout.splitlines()
+    assert (run.returncode, last, sorted(lines)) == (0, "ok", expected), run.stderr
+
+
+def test_failed_assertion_names_its_place(runner: Run, compiled: Callable[[str], Path]) -> None:
+    run = runner(compiled("device_assert.cu"))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+    pattern = r"device_assert\.cu:\d+: .*block: \[0,0,0\], thread: \[3,0,0\] Assertion `.*limit` failed\."
+    assert re.search(pattern, run.stderr)
+
+
+NOT_INITIALIZED, INVALID_VALUE = 3, 1
+
+
+def test_zeros_crash_nothing(runner: Run, compiled: Callable[[str], Path], exported: list[str]) -> None:
+    """Every exported function, called with nothing but zeros: an answer from each, and the documented ones."""
+    run = runner(compiled("null_handles.c"), stdin="\n".join(exported))
+    assert run.returncode == 0, run.stdout.splitlines()[-1:]
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+    for line in run.stdout.splitlines():
+        round_, name, code = line.split()
+        (after if round_ == "1" else before)[name] = int(code)
+    assert len(before) == len(after) > 200
+    for name in ("cuDeviceGetCount", "cuCtxGetCurrent", "cuMemAlloc_v2", "cuLaunchKernel", "cuStreamSynchronize"):
+        assert before[name] == NOT_INITIALIZED, name
+    for name in ("cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuCtxGetCurrent"):
+        assert after[name] == INVALID_VALUE, name
+    assert not {name for name, code in after.items() if code == NOT_INITIALIZED}
