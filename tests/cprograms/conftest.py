@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.system import DIST, REMOTEGPU, Appliance, appliance
 
 SOURCES = Path(__file__).parent
@@ -80,13 +82,9 @@ def runner(request: pytest.FixtureRequest) -> Run:
         prefix = request.getfixturevalue("share").command("true")[:-1]
 
     def run(*command: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        line = prefix + [str(part) for part in command]
         return subprocess.run(
-            [*prefix, *map(os.fspath, command)],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=environment,
+            line, check=False, input=stdin, capture_output=True, text=True, timeout=120, env=environment
         )
 
     return run
@@ -95,13 +93,8 @@ def runner(request: pytest.FixtureRequest) -> Run:
 @pytest.fixture(scope="session")
 def exported(toolkit: Path) -> list[str]:
     """The driver's functions, by the names that the installed header's internal prototypes give them."""
-    listing = subprocess.run(
-        ["cc", "-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", toolkit / "include" / "cuda.h"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    names = {
-        token.split("(")[0]
-        for token in listing.stdout.replace("\n", " ").split()
-        if token.startswith("cu") and "(" in token
-    }
-    return sorted(names)
+    # As programs built with per-thread default streams see it, which adds those variants.
+    options = ["-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]
+    header = os.fspath(toolkit / "include" / "cuda.h")
+    listing = subprocess.run(["cc", *options, header], check=True, capture_output=True, text=True)
+    return sorted(set(re.findall(r"CUresult\s+(cu\w+)\(", listing.stdout)))
