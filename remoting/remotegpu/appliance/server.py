@@ -228,7 +228,7 @@ class Appliance:
             checks.append(check("gpus", "the driver shows no GPU", "", "check CUDA_VISIBLE_DEVICES of the appliance"))
         draining = "it is draining and opens no new lease" if self._leases.draining else ""
         checks.append(check("accepts leases", draining, "yes", "use another appliance"))
-        isolation = "" if os.geteuid() == 0 else "workers run under the appliance's own uid"
+        isolation = "" if os.geteuid() == 0 and self._settings.uid_base else "workers run under the appliance's own uid"
         checks.append(
             check("worker isolation", isolation, "every session has its own uid", "start the appliance as root", "warn")
         )

@@ -23,14 +23,17 @@ class WorkerError(Exception):
 
 
 class Uids:
-    """A user id for each live worker, so that the kernel keeps tenants apart. Only root can hand them out."""
+    """A user id for each live worker, so that the kernel keeps tenants apart. Only root can hand them out.
+
+    With base 0 workers keep the appliance's own, as where root may not change its id.
+    """
 
     def __init__(self, base: int) -> None:
         self._base = base
         self._used: set[int] = set()
 
     def take(self) -> int | None:
-        if os.geteuid() != 0:
+        if os.geteuid() != 0 or self._base == 0:
             return None
         uid = self._base
         while uid in self._used:

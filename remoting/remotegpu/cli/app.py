@@ -2,12 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 import typer
 
-from remotegpu import __version__
 from remotegpu.api import names
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
@@ -142,7 +141,7 @@ def bench(
 @app.command()
 def appliance(
     backend: Annotated[
-        str, typer.Option(help="cuda or software.", click_type=click.Choice(["cuda", "software"]))
+        Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")
     ] = "software",
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Control port; data is one higher.")
@@ -151,10 +150,9 @@ def appliance(
     gpus: Annotated[int, typer.Option(min=1, max=64, envvar=names.SOFTGPU_DEVICES_ENV, help="Software GPUs.")] = 1,
     memory: Annotated[str, typer.Option(envvar=names.SOFTGPU_MEMORY_ENV, help="Memory of each software GPU.")] = "8GiB",
     profile: Annotated[
-        str,
+        Literal["normal", "hostile"],
         typer.Option(
             envvar=names.SOFTGPU_PROFILE_ENV,
-            click_type=click.Choice(["normal", "hostile"]),
             help="hostile: a software GPU that behaves as badly as a real driver may.",
         ),
     ] = "normal",
@@ -172,7 +170,7 @@ def appliance(
     sessions_per_gpu: Annotated[
         int | None, typer.Option(min=1, help="Processes on one GPU at a time; memory for their contexts is set aside.")
     ] = None,
-    uid_base: Annotated[int, typer.Option(min=1000, help="As root: first of the workers' user ids.")] = 64000,
+    uid_base: Annotated[int, typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours.")] = 64000,
     self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
     quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,

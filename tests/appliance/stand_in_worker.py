@@ -1,0 +1,105 @@
+"""Stands in for remotegpu-worker towards the appliance: the real control protocol, and a toy language on the data connection.
+
+A line on the connection is carried out and answered by one line of JSON, so that a test can play the tenant:
+`grant DEVICE LEAST WANT`, `return DEVICE SIZE`, `memory DEVICE`, `environ`, `uid`, `unhealthy DEVICE TEXT`, `die SIGNAL`, `stats N`, `raw TEXT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import socket
+import time
+from typing import Any
+
+TOTAL = 1 << 30
+
+
+def snapshot() -> dict[str, Any]:
+    uuids = os.environ.get("REMOTEGPU_SOFTGPU_UUIDS", "").split(",")
+    device = {"name": "Stand-in GPU", "memory_bytes": TOTAL, "pci": [0, 1, 0], "attributes": {"1": 1024, "83": 1, "33": 1}}
+    return {"driver_version": 13040, "table_hash": 7, "devices": [{**device, "uuid": uuid} for uuid in uuids]}
+
+
+class Worker:
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.next_id = 1
+
+    def send(self, **packet: Any) -> None:
+        self.control.send(json.dumps(packet).encode())
+
+    def ask(self, **packet: Any) -> dict[str, Any]:
+        self.next_id += 1
+        self.send(id=self.next_id, **packet)
+        answer: dict[str, Any] = json.loads(self.control.recv(65536))
+        return answer
+
+    def carry_out(self, line: str) -> Any:
+        verb, *rest = line.split()
+        match verb:
+            case "grant":
+                device, least, want = map(int, rest)
+                return self.ask(op="grant", device=device, least=least, want=want)
+            case "return":
+                return self.send(op="return", device=int(rest[0]), size=int(rest[1]))
+            case "memory":
+                return self.ask(op="memory", device=int(rest[0]))
+            case "environ":
+                return dict(os.environ)
+            case "identity":
+                return {"uid": os.getuid(), "groups": os.getgroups(), "cwd": os.getcwd(), "fds": sorted(os.listdir("/proc/self/fd"))}
+            case "unhealthy":
+                return self.send(op="unhealthy", device=int(rest[0]), code=700, message=" ".join(rest[1:]))
+            case "stats":
+                return self.send(op="stats", commands=int(rest[0]), launches=0, bytes_in=0, bytes_out=0)
+            case "raw":
+                return self.control.send(line.removeprefix("raw ").encode())
+            case "die":
+                os.kill(os.getpid(), int(rest[0]))
+        raise ValueError(line)
+
+    def serve(self, data: socket.socket) -> None:
+        connection: socket.socket | None = None
+        while True:
+            readable, _, _ = select.select([self.control, connection or data], [], [])
+            if self.control in readable:
+                packet = self.control.recv(65536)
+                if packet and connection is not None and json.loads(packet)["op"] == "end":
+                    connection.sendall(packet + b"\n")
+                return
+            if connection is None:
+                packet, fds, _, _ = socket.recv_fds(data, 65536, 1)
+                if not fds:
+                    return
+                connection = socket.socket(fileno=fds[0])
+                continue
+            line = connection.recv(65536)
+            if not line:
+                return
+            connection.sendall(json.dumps(self.carry_out(line.decode().strip())).encode() + b"\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--snapshot", action="store_true")
+    parser.add_argument("--driver")
+    parser.add_argument("--control-fd", type=int)
+    parser.add_argument("--data-fd", type=int)
+    options = parser.parse_args()
+    if options.snapshot:
+        print(json.dumps(snapshot()))
+        return
+    mode = os.environ.get("REMOTEGPU_LOG", "")
+    if mode == "broken":
+        raise SystemExit(3)
+    worker = Worker(socket.socket(fileno=options.control_fd))
+    time.sleep(0.05 if mode == "slow" else 0)
+    worker.send(op="ready")
+    worker.serve(socket.socket(fileno=options.data_fd))
+
+
+if __name__ == "__main__":
+    main()
