@@ -80,17 +80,20 @@ where
         let exchange = async {
             let (channel, answer) = target.channel().await?;
             let reply = method(ControlClient::new(channel)).await;
-            reply.map(Response::into_inner).map_err(|status| explain(&target, &answer, &status))
+            match reply {
+                Ok(reply) => Ok(reply.into_inner()),
+                Err(status) => Err(explain(&target, &answer, &status).await),
+            }
         };
         timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(target.too_slow(TIMEOUT)))
     })
 }
 
 /// What a failed call means to the user.
-pub fn explain(target: &Target, answer: &Answer, status: &Status) -> ConnectError {
+pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> ConnectError {
     // A status with a source is tonic's own, made of a broken connection; the others come from the appliance.
     if status.source().is_some() {
-        return target.no_grpc(answer, &with_causes(status));
+        return target.no_grpc(answer, &with_causes(status)).await;
     }
     let (peer, said) = (target.peer(), status.message());
     let (kind, message) = match status.code() {

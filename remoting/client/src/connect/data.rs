@@ -20,42 +20,57 @@ use super::shares::Share;
 use super::{Hello, SessionTicket, TIMEOUT, thread};
 use crate::log;
 
-pub const CARRIER: &str = "REMOTEGPU_CARRIER";
+const CARRIER: &str = "REMOTEGPU_CARRIER";
 
+/// How the frames travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Choice {
+pub enum Carrier {
+    /// Directly, or through gRPC where that does not work.
     Auto,
     Direct,
     Grpc,
 }
 
-fn choice(value: Option<&str>) -> Result<Choice, ConnectError> {
-    match value {
-        None | Some("" | "auto") => Ok(Choice::Auto),
-        Some("direct") => Ok(Choice::Direct),
-        Some("grpc") => Ok(Choice::Grpc),
-        Some(other) => Err(ConnectError::new(
-            ErrorKind::Settings,
-            format!("{CARRIER}={other} is none of the carriers; set it to auto, direct or grpc"),
-        )),
+impl Carrier {
+    fn from_name(name: Option<&str>) -> Result<Carrier, ConnectError> {
+        match name {
+            None | Some("" | "auto") => Ok(Carrier::Auto),
+            Some("direct") => Ok(Carrier::Direct),
+            Some("grpc") => Ok(Carrier::Grpc),
+            Some(other) => Err(ConnectError::new(
+                ErrorKind::Settings,
+                format!("{CARRIER}={other} is none of the carriers; set it to auto, direct or grpc"),
+            )),
+        }
     }
 }
 
-/// Connects to the session's worker.
+/// Connects to the session's worker, over the carrier that the environment names.
 ///
 /// # Errors
 /// If the appliance cannot be reached, or no longer knows the ticket.
 pub fn open_data(share: &Share, hello: &Hello, ticket: &SessionTicket) -> Result<OwnedFd, ConnectError> {
+    open_data_over(Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?, share, hello, ticket)
+}
+
+/// # Errors
+/// As [`open_data`].
+pub fn open_data_over(
+    carrier: Carrier,
+    share: &Share,
+    hello: &Hello,
+    ticket: &SessionTicket,
+) -> Result<OwnedFd, ConnectError> {
     let target = Target::new(share, Some(ticket.data_port))?;
     if hello.tls != target.speaks_tls() {
         let message =
             format!("the data port {} and the share's CA file do not agree on TLS; give both or none", target.peer());
         return Err(ConnectError::new(ErrorKind::Tls, message));
     }
-    match choice(std::env::var(CARRIER).ok().as_deref())? {
-        Choice::Direct => direct(&target, ticket, TIMEOUT),
-        Choice::Grpc => grpc(target, ticket, TIMEOUT),
-        Choice::Auto => direct(&target, ticket, TIMEOUT / 2).or_else(|direct_error| {
+    match carrier {
+        Carrier::Direct => direct(&target, ticket, TIMEOUT),
+        Carrier::Grpc => grpc(target, ticket, TIMEOUT),
+        Carrier::Auto => direct(&target, ticket, TIMEOUT / 2).or_else(|direct_error| {
             log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
             // Where both fail, gRPC knows more only of a refusal.
             grpc(target, ticket, TIMEOUT / 2).map_err(|error| match error.kind {
@@ -97,7 +112,7 @@ fn grpc(target: Target, ticket: &SessionTicket, limit: Duration) -> Result<Owned
         let (upward, downward) = tokio::io::split(core);
         match DataClient::new(channel).session(into_pieces(upward)).await {
             Ok(pieces) => drop(carrier::copy(from_pieces(pieces.into_inner()), downward).await),
-            Err(status) => failure.set(explain(&target, &answer, &status)),
+            Err(status) => failure.set(explain(&target, &answer, &status).await),
         }
     })
 }
@@ -171,9 +186,9 @@ mod tests {
 
     #[test]
     fn the_carrier_is_chosen_by_name() {
-        assert_eq!(choice(None), Ok(Choice::Auto));
-        assert_eq!(choice(Some("grpc")), Ok(Choice::Grpc));
-        let error = choice(Some("pigeon")).unwrap_err();
+        assert_eq!(Carrier::from_name(None), Ok(Carrier::Auto));
+        assert_eq!(Carrier::from_name(Some("grpc")), Ok(Carrier::Grpc));
+        let error = Carrier::from_name(Some("pigeon")).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Settings);
         assert!(error.message.contains("REMOTEGPU_CARRIER=pigeon"), "{}", error.message);
     }

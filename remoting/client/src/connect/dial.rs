@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::descriptors::Listed;
 use super::error::{ConnectError, ErrorKind, with_causes};
 use super::shares::Share;
-use super::tls::Trust;
+use super::tls::{self, Trust};
 
 /// Bytes of one stream, and twice that of one connection, that may be on their way to us: at 10 ms this is 800 MB/s.
 const WINDOW: u32 = 8 << 20;
@@ -101,14 +101,16 @@ impl Target {
         })?;
         let mut once = Some(hyper_util::rt::TokioIo::new(connection));
         let connector = Once(move || once.take().ok_or_else(|| io::Error::other("the connection ended")));
-        let channel = Endpoint::from_static("http://appliance")
+        let made = Endpoint::from_static("http://appliance")
             .origin(origin)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
             .connect_with_connector(connector)
-            .await
-            .map_err(|error| self.no_grpc(&answer, &with_causes(&error)))?;
-        Ok((channel, answer))
+            .await;
+        match made {
+            Ok(channel) => Ok((channel, answer)),
+            Err(error) => Err(self.no_grpc(&answer, &with_causes(&error)).await),
+        }
     }
 
     fn unreachable(&self, error: &io::Error) -> ConnectError {
@@ -130,17 +132,27 @@ impl Target {
     }
 
     /// The peer does not behave as a gRPC server: says what it seems to be.
-    pub fn no_grpc(&self, answer: &Answer, detail: &str) -> ConnectError {
+    pub async fn no_grpc(&self, answer: &Answer, detail: &str) -> ConnectError {
         let peer = self.peer();
         let first = answer.first_bytes();
-        if let [0x15, 3, ..] = first[..] {
-            let message = format!("{peer} demands TLS; give the appliance's CA file");
-            return ConnectError::new(ErrorKind::Tls, message);
+        if self.trust.is_none() && self.demands_tls(&first).await {
+            return ConnectError::new(ErrorKind::Tls, format!("{peer} demands TLS; give the appliance's CA file"));
         }
         let seen = if first.is_empty() { "it closes the connection" } else { "it speaks another protocol" };
-        let tls = if self.speaks_tls() { "" } else { " (or demands TLS; then give the appliance's CA file)" };
-        let message = format!("{peer} is not a remotegpu appliance: {seen}; correct the address{tls} [{detail}]");
+        let message = format!("{peer} is not a remotegpu appliance: {seen}; correct the address [{detail}]");
         ConnectError::new(ErrorKind::NotAnAppliance, message)
+    }
+
+    /// Its alert may have been lost with the connection; then it is asked in its own language.
+    async fn demands_tls(&self, first: &[u8]) -> bool {
+        match first {
+            [0x15, 3, ..] => true,
+            [] => match self.tcp().await {
+                Ok(tcp) => tls::is_spoken(tcp).await,
+                Err(_) => false,
+            },
+            _ => false,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 pub use control::{device_state, hello, open_session};
-pub use data::open_data;
+pub use data::{Carrier, open_data, open_data_over};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
 pub use shares::{Share, shares_from_env};

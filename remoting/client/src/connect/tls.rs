@@ -1,6 +1,7 @@
 //! TLS 1.3 to an appliance whose authority is known.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
@@ -49,20 +50,14 @@ impl Trust {
         if roots.is_empty() {
             return Err(unusable(&"it holds none"));
         }
-        let mut config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-            .with_protocol_versions(&[&version::TLS13])
-            .map_err(|error| unusable(&error))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![protocol.to_vec()];
-        Ok(config)
+        config_with(roots, protocol).map_err(|error| unusable(&error))
     }
 
     fn explain(&self, peer: &str, error: &io::Error) -> String {
         let Trust { ca, name } = self;
         let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
         match cause {
-            Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
                 format!(
                     "the certificate of {peer} is not signed by an authority in {ca}; use the appliance's own CA file"
                 )
@@ -91,6 +86,24 @@ impl Trust {
             ),
         }
     }
+}
+
+fn config_with(roots: RootCertStore, protocol: &'static [u8]) -> Result<ClientConfig, TlsError> {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
+}
+
+/// Does the peer speak TLS? It is asked without an authority to trust: a peer that does is turned down, which is the sign.
+pub async fn is_spoken(tcp: TcpStream) -> bool {
+    let Ok(config) = config_with(RootCertStore::empty(), b"h2") else { return false };
+    let nobody = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
+    let Err(error) = TlsConnector::from(Arc::new(config)).connect(nobody, tcp).await else { return true };
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+    matches!(cause, Some(TlsError::InvalidCertificate(_) | TlsError::AlertReceived(_) | TlsError::PeerIncompatible(_)))
 }
 
 fn tls_error(message: String) -> ConnectError {

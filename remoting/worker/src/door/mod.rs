@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use options::Options;
+pub use options::{KeyPair, Options};
 
 use control::Event;
 use registry::Registry;
