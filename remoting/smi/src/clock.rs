@@ -1,0 +1,16 @@
+//! The local time as text.
+
+use std::ffi::CStr;
+
+/// Formats the time now as `strftime` does.
+pub fn now(format: &CStr) -> String {
+    let mut text = [0u8; 64];
+    // SAFETY: all arguments are locals, and the length is that of the buffer; an all-zero `tm` is a valid one.
+    let length = unsafe {
+        let time = libc::time(std::ptr::null_mut());
+        let mut local = std::mem::zeroed();
+        libc::localtime_r(&time, &mut local);
+        libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), &local)
+    };
+    String::from_utf8_lossy(&text[..length]).into_owned()
+}

@@ -1,0 +1,237 @@
+//! NVML, loaded by name. One wrapper per shape of function; a function that is missing or fails answers `None`.
+
+use driverapi::nvml::{
+    NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, error_string, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t,
+    nvmlPciInfo_t, nvmlProcessInfo_v2_t, nvmlReturn_t, nvmlUtilization_t, struct_version,
+};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// Exit codes for a driver that is not there and a library that is not.
+const DRIVER_NOT_LOADED: u8 = 9;
+const LIBRARY_NOT_FOUND: u8 = 12;
+
+pub struct Library(*mut c_void);
+
+#[derive(Clone, Copy)]
+pub struct Device(nvmlDevice_t);
+
+macro_rules! call {
+    ($library:expr, $name:literal, ($($type:ty),*), $($argument:expr),*) => {
+        // SAFETY: the name belongs to a function of this signature, and pointers are to locals of the caller.
+        $library.find($name).is_some_and(|address| unsafe {
+            let function: unsafe extern "C" fn($($type),*) -> nvmlReturn_t = std::mem::transmute(address);
+            function($($argument),*) == NVML_SUCCESS
+        })
+    };
+}
+
+/// Functions that fill one value for a device.
+macro_rules! device_values {
+    ($($method:ident = $name:literal -> $type:ty;)*) => {
+        $(pub fn $method(&self, device: Device) -> Option<$type> {
+            let mut value = <$type>::default();
+            call!(self, $name, (nvmlDevice_t, *mut $type), device.0, &mut value).then_some(value)
+        })*
+    };
+}
+
+/// Functions that fill one number for a device and a kind of it.
+macro_rules! device_numbers_by_kind {
+    ($($method:ident = $name:literal;)*) => {
+        $(pub fn $method(&self, device: Device, kind: c_uint) -> Option<c_uint> {
+            let mut value = 0;
+            call!(self, $name, (nvmlDevice_t, c_uint, *mut c_uint), device.0, kind, &mut value).then_some(value)
+        })*
+    };
+}
+
+/// Functions that fill two numbers for a device (current and pending, major and minor).
+macro_rules! device_pairs {
+    ($($method:ident = $name:literal;)*) => {
+        $(pub fn $method(&self, device: Device) -> Option<(c_uint, c_uint)> {
+            let (mut first, mut second) = (0, 0);
+            let types = (device.0, &raw mut first, &raw mut second);
+            call!(self, $name, (nvmlDevice_t, *mut c_uint, *mut c_uint), types.0, types.1, types.2)
+                .then_some((first, second))
+        })*
+    };
+}
+
+/// Functions that fill a text for a device.
+macro_rules! device_texts {
+    ($($method:ident = $name:literal;)*) => {
+        $(pub fn $method(&self, device: Device) -> Option<String> {
+            text(|buffer, length| {
+                call!(self, $name, (nvmlDevice_t, *mut c_char, c_uint), device.0, buffer, length)
+            })
+        })*
+    };
+}
+
+fn text(fill: impl FnOnce(*mut c_char, c_uint) -> bool) -> Option<String> {
+    let mut buffer = [0u8; 96];
+    // The last byte stays NUL whatever the function does.
+    let length = buffer.len() as c_uint - 1;
+    fill(buffer.as_mut_ptr().cast(), length).then(|| until_nul(&buffer))
+}
+
+fn until_nul(bytes: &[u8]) -> String {
+    let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..length]).into_owned()
+}
+
+impl Library {
+    /// Loads and initialises NVML; otherwise a sentence and the exit code.
+    pub fn load() -> Result<Self, (String, u8)> {
+        // SAFETY: loads a library by name, which runs its initialisers; that is what starting it means.
+        let handle = unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_NOW) };
+        if handle.is_null() {
+            let cause =
+                "libnvidia-ml.so.1 cannot be loaded. Start the command with `remotegpu run`, or in a pod with a share.";
+            return Err((cause.to_owned(), LIBRARY_NOT_FOUND));
+        }
+        let library = Self(handle);
+        let Some(init) = library.find(c"nvmlInit_v2") else {
+            return Err(("libnvidia-ml.so.1 has no nvmlInit_v2.".to_owned(), LIBRARY_NOT_FOUND));
+        };
+        // SAFETY: this is the function's signature.
+        let code = unsafe {
+            let init: unsafe extern "C" fn() -> nvmlReturn_t = std::mem::transmute(init);
+            init()
+        };
+        if code == NVML_SUCCESS {
+            return Ok(library);
+        }
+        Err((format!("NVML does not start: {}.", error_string(code).to_string_lossy()), DRIVER_NOT_LOADED))
+    }
+
+    fn find(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the handle is open.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    }
+
+    pub fn driver_version(&self) -> Option<String> {
+        text(|buffer, length| call!(self, c"nvmlSystemGetDriverVersion", (*mut c_char, c_uint), buffer, length))
+    }
+
+    pub fn cuda_version(&self) -> Option<c_int> {
+        let mut version = 0;
+        call!(self, c"nvmlSystemGetCudaDriverVersion_v2", (*mut c_int), &mut version).then_some(version)
+    }
+
+    pub fn devices(&self) -> Vec<Device> {
+        let mut count = 0;
+        if !call!(self, c"nvmlDeviceGetCount_v2", (*mut c_uint), &mut count) {
+            return Vec::new();
+        }
+        let device = |index| {
+            let mut device = std::ptr::null_mut();
+            let found = call!(self, c"nvmlDeviceGetHandleByIndex_v2", (c_uint, *mut nvmlDevice_t), index, &mut device);
+            found.then_some(Device(device))
+        };
+        (0..count).filter_map(device).collect()
+    }
+
+    device_texts! {
+        name = c"nvmlDeviceGetName";
+        uuid = c"nvmlDeviceGetUUID";
+        serial = c"nvmlDeviceGetSerial";
+        vbios_version = c"nvmlDeviceGetVbiosVersion";
+    }
+
+    device_values! {
+        fan_speed = c"nvmlDeviceGetFanSpeed" -> c_uint;
+        performance_state = c"nvmlDeviceGetPerformanceState" -> c_uint;
+        power_usage = c"nvmlDeviceGetPowerUsage" -> c_uint;
+        power_limit = c"nvmlDeviceGetEnforcedPowerLimit" -> c_uint;
+        persistence_mode = c"nvmlDeviceGetPersistenceMode" -> c_uint;
+        display_active = c"nvmlDeviceGetDisplayActive" -> c_uint;
+        compute_mode = c"nvmlDeviceGetComputeMode" -> c_uint;
+        utilization = c"nvmlDeviceGetUtilizationRates" -> nvmlUtilization_t;
+        memory_v1 = c"nvmlDeviceGetMemoryInfo" -> nvmlMemory_t;
+    }
+
+    device_numbers_by_kind! {
+        temperature = c"nvmlDeviceGetTemperature";
+        clock = c"nvmlDeviceGetClockInfo";
+        max_clock = c"nvmlDeviceGetMaxClockInfo";
+    }
+
+    device_pairs! {
+        compute_capability = c"nvmlDeviceGetCudaComputeCapability";
+        mig_mode = c"nvmlDeviceGetMigMode";
+        ecc_mode = c"nvmlDeviceGetEccMode";
+    }
+
+    /// Errors that could not be corrected since the driver was loaded.
+    pub fn volatile_ecc_errors(&self, device: Device) -> Option<u64> {
+        let (uncorrected, volatile, mut count) = (1, 0, 0);
+        let types = (device.0, uncorrected, volatile, &raw mut count);
+        call!(
+            self,
+            c"nvmlDeviceGetTotalEccErrors",
+            (nvmlDevice_t, c_uint, c_uint, *mut u64),
+            types.0,
+            types.1,
+            types.2,
+            types.3
+        )
+        .then_some(count)
+    }
+
+    /// Memory with what the driver reserves apart, from drivers that tell.
+    pub fn memory_v2(&self, device: Device) -> Option<nvmlMemory_v2_t> {
+        let mut memory = nvmlMemory_v2_t { version: struct_version::<nvmlMemory_v2_t>(2), ..Default::default() };
+        call!(self, c"nvmlDeviceGetMemoryInfo_v2", (nvmlDevice_t, *mut nvmlMemory_v2_t), device.0, &mut memory)
+            .then_some(memory)
+    }
+
+    pub fn bus_id(&self, device: Device) -> Option<String> {
+        let mut info = nvmlPciInfo_t {
+            busIdLegacy: [0; 16],
+            domain: 0,
+            bus: 0,
+            device: 0,
+            pciDeviceId: 0,
+            pciSubSystemId: 0,
+            busId: [0; 32],
+        };
+        call!(self, c"nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, *mut nvmlPciInfo_t), device.0, &mut info)
+            .then(|| until_nul(&info.busId.map(|byte| byte as u8)))
+    }
+
+    pub fn compute_processes(&self, device: Device) -> Vec<nvmlProcessInfo_v2_t> {
+        let Some(address) = self.find(c"nvmlDeviceGetComputeRunningProcesses_v3") else { return Vec::new() };
+        let mut processes = vec![nvmlProcessInfo_v2_t::default(); 64];
+        loop {
+            let mut count = processes.len() as c_uint;
+            // SAFETY: this is the function's signature, and the count is that of the buffer.
+            let code = unsafe {
+                let function: unsafe extern "C" fn(
+                    nvmlDevice_t,
+                    *mut c_uint,
+                    *mut nvmlProcessInfo_v2_t,
+                ) -> nvmlReturn_t = std::mem::transmute(address);
+                function(device.0, &mut count, processes.as_mut_ptr())
+            };
+            match code {
+                NVML_SUCCESS => {
+                    processes.truncate(count as usize);
+                    return processes;
+                }
+                // More may start before the next try.
+                NVML_ERROR_INSUFFICIENT_SIZE if processes.len() < 1 << 16 => {
+                    processes.resize(processes.len() * 4, nvmlProcessInfo_v2_t::default());
+                }
+                _ => return Vec::new(),
+            }
+        }
+    }
+
+    pub fn process_name(&self, process: c_uint) -> Option<String> {
+        text(|buffer, length| {
+            call!(self, c"nvmlSystemGetProcessName", (c_uint, *mut c_char, c_uint), process, buffer, length)
+        })
+    }
+}
