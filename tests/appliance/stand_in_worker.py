@@ -1,7 +1,7 @@
-"""Stands in for remotegpu-worker towards the appliance: the real control protocol, and a toy language on the data connection.
+"""Stands in for remotegpu-worker: the real control protocol, and a toy language on the data connection.
 
-A line on the connection is carried out and answered by one line of JSON, so that a test can play the tenant:
-`grant DEVICE LEAST WANT`, `return DEVICE SIZE`, `memory DEVICE`, `environ`, `uid`, `unhealthy DEVICE TEXT`, `die SIGNAL`, `stats N`, `raw TEXT`.
+A line on the connection is carried out and answered by one line of JSON, so that a test can play the tenant.
+The verbs are those of `Worker.carry_out`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 TOTAL = 1 << 30
@@ -19,7 +20,8 @@ TOTAL = 1 << 30
 
 def snapshot() -> dict[str, Any]:
     uuids = os.environ.get("REMOTEGPU_SOFTGPU_UUIDS", "").split(",")
-    device = {"name": "Stand-in GPU", "memory_bytes": TOTAL, "pci": [0, 1, 0], "attributes": {"1": 1024, "83": 1, "33": 1}}
+    device = {"name": "Stand-in GPU", "memory_bytes": TOTAL, "pci": [0, 1, 0]}
+    device["attributes"] = {"1": 1024, "83": 1, "33": 1}
     return {"driver_version": 13040, "table_hash": 7, "devices": [{**device, "uuid": uuid} for uuid in uuids]}
 
 
@@ -50,7 +52,7 @@ class Worker:
             case "environ":
                 return dict(os.environ)
             case "identity":
-                return {"uid": os.getuid(), "groups": os.getgroups(), "cwd": os.getcwd(), "fds": sorted(os.listdir("/proc/self/fd"))}
+                return {"uid": os.getuid(), "groups": os.getgroups(), "cwd": str(Path.cwd())}
             case "unhealthy":
                 return self.send(op="unhealthy", device=int(rest[0]), code=700, message=" ".join(rest[1:]))
             case "stats":

@@ -7,7 +7,9 @@ from typing import Final
 
 MILLI_PER_GPU: Final = 1000
 
-POSSIBLE_FRACTIONS: Final = "a fraction is a part of one GPU from 0.001 to 1 in steps of 0.001 (0.25 is a quarter), or a whole number of GPUs (2)"
+POSSIBLE_FRACTIONS: Final = (
+    "a fraction is 0.001 to 1 of one GPU in steps of 0.001, as 0.25, or a whole number of GPUs, as 2"
+)
 POSSIBLE_MEMORY: Final = "memory is a positive number of bytes with an optional unit: 512MiB, 4GiB, 4G, 4e9"
 
 _MEMORY: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*(?P<unit>[KMGT]i?B?|B)?")

@@ -1,1 +1,1 @@
-"""The appliance: leases, sessions, grants, workers and the door on a machine with GPUs, real or software. Never imports the CLI."""
+"""The appliance: leases, sessions, grants, workers and the door of a machine with GPUs. Never imports the CLI."""

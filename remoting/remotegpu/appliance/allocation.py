@@ -68,7 +68,7 @@ class Allocator:
         return placed
 
     def withdraw(self, key: str) -> None:
-        """Forget a waiting request, or release a placed one; unknown keys are no error, both ends may give up at once."""
+        """Forget a waiting request or release a placed one; both ends may give up, so unknown keys are no error."""
         self._waiting.pop(key, None)
         placement = self._placed.pop(key, None)
         if placement is not None:

@@ -1,4 +1,4 @@
-"""The door: the program that accepts data connections and passes them to workers. Started, watched and restarted here."""
+"""The door: the program that passes data connections to workers. Started, watched and restarted here."""
 
 import asyncio
 import contextlib
@@ -26,6 +26,7 @@ class Door:
 
     def __init__(
         self,
+        *,
         program: Path,
         host: str,
         port: int,

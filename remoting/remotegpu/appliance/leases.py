@@ -68,6 +68,8 @@ class Leases:
         self._live: dict[str, Lease] = {}
         self._waiting: dict[str, asyncio.Future[Placement]] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        self.none_left = asyncio.Event()
+        self.none_left.set()
 
     def all(self) -> list[Lease]:
         return list(self._live.values())
@@ -179,6 +181,8 @@ class Leases:
         )
         self.allocator.withdraw(lease.lease_id)
         self._settle()
+        if not self._live:
+            self.none_left.set()
 
     def _settle(self) -> None:
         for lease_id, placement in self.allocator.settle():
@@ -196,6 +200,7 @@ class Leases:
         quotas = [Quota(size) for size in placement.sizes]
         lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas)
         self._live[lease_id] = lease
+        self.none_left.clear()
         self._counters.leases.inc()
         assert self.door is not None
         self.door.admit_lease(lease_id, lease.secret)

@@ -49,15 +49,15 @@ class Gauges(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         now = self._inventory()
-        for name, text, value in (
-            ("total", "Memory of the GPU.", lambda gpu: gpu.total_bytes),
-            ("shareable", "Memory that leases can have.", lambda gpu: gpu.shareable_bytes),
-            ("leased", "Memory that leases have.", lambda gpu: gpu.leased_bytes),
-            ("used", "Memory granted to sessions.", lambda gpu: gpu.used_bytes),
+        for name, text in (
+            ("total_bytes", "Memory of the GPU."),
+            ("shareable_bytes", "Memory that leases can have."),
+            ("leased_bytes", "Memory that leases have."),
+            ("used_bytes", "Memory granted to sessions."),
         ):
-            family = GaugeMetricFamily(f"remotegpu_gpu_{name}_bytes", text, labels=["gpu"])
+            family = GaugeMetricFamily(f"remotegpu_gpu_{name}", text, labels=["gpu"])
             for gpu in now.gpus:
-                family.add_metric([str(gpu.index)], value(gpu))
+                family.add_metric([str(gpu.index)], getattr(gpu, name))
             yield family
         healthy = GaugeMetricFamily("remotegpu_gpu_healthy", "1 if the GPU takes new leases.", labels=["gpu"])
         for gpu in now.gpus:

@@ -1,4 +1,4 @@
-"""JSON objects, one per packet, between the appliance and the programs it starts (SOCK_SEQPACKET, in the event loop)."""
+"""JSON objects, one a packet, between the appliance and the programs it starts (SOCK_SEQPACKET)."""
 
 import asyncio
 import json

@@ -99,7 +99,7 @@ def _free_before_context(total: int) -> int:
 def main() -> None:
     try:
         result: dict[str, object] = {"overhead_bytes": measure()}
-    except Exception as error:  # noqa: BLE001 (whatever happens is the result)
+    except Exception as error:  # whatever happens is the result
         result = {"error": f"{type(error).__name__}: {error}" if not isinstance(error, RuntimeError) else str(error)}
     print(json.dumps(result))  # noqa: T201
     sys.stdout.flush()

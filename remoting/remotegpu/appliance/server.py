@@ -6,12 +6,14 @@ import json
 import logging
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
 
 from remotegpu.appliance.allocation import Allocator
 from remotegpu.appliance.backends.base import Backend, BackendError
+from remotegpu.appliance.checks import Situation, checks
 from remotegpu.appliance.door import Door, DoorError
 from remotegpu.appliance.hardware import Hardware, probe, worker_environment
 from remotegpu.appliance.leases import Leases
@@ -54,7 +56,6 @@ class Appliance:
         self._counters = Counters()
         self._stop = asyncio.Event()
         self._deadline = settings.drain_seconds
-        self._background: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
         dist = find_dist()
@@ -95,14 +96,15 @@ class Appliance:
             limits=limits,
             uids=Uids(settings.uid_base),
             counters=self._counters,
-            on_unhealthy=lambda gpu, message: self._leases.mark_unhealthy(gpu, message),
+            on_unhealthy=self._gpu_is_unhealthy,
         )
         self._leases = Leases(gpus, Allocator(sizes), self._sessions, limits.leases, self._counters)
         for index, gpu in enumerate(gpus):
             if problem := hardware.problems.get(gpu.uuid_text):
                 self._leases.mark_unhealthy(index, problem)
 
-        server = grpc.aio.server()
+        # Without this two appliances could listen on one port, each getting half of the calls.
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         host, port = settings.host, settings.port
         credentials = _server_credentials(certificate)
         address = f"{host}:{port}"
@@ -114,7 +116,12 @@ class Appliance:
             ) from None
         data_port = settings.data_port if settings.data_port is not None else (port + 1 if settings.port else 0)
         door = Door(
-            dist.program("remotegpu-door"), host, data_port, certificate, self._door_event, self._door_restarted
+            program=dist.program("remotegpu-door"),
+            host=host,
+            port=data_port,
+            certificate=certificate,
+            on_event=self._door_event,
+            on_restart=self._door_restarted,
         )
         await door.start()
         self._door = self._leases.door = self._sessions.door = door
@@ -151,12 +158,11 @@ class Appliance:
         if self._settings.parent_fd is not None:
             loop.add_reader(self._settings.parent_fd, self._stop_now)
         health = asyncio.create_task(self._watch_health())
-        stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({stopped, door.failed}, return_when=asyncio.FIRST_COMPLETED)
+        door.failed.add_done_callback(lambda _: self._stop.set())
+        await self._stop.wait()
         if not door.failed.done() and self._deadline > 0:
-            await self._drained()
-        for task in (health, stopped):
-            task.cancel()
+            await self._until_no_lease_is_left()
+        health.cancel()
 
     def _signalled(self) -> None:
         """The first signal drains, a second one does not wait."""
@@ -177,12 +183,15 @@ class Appliance:
         self._stop.set()
         return alive
 
-    async def _drained(self) -> None:
-        """Wait for the leases to end by themselves, up to the deadline."""
-        loop = asyncio.get_running_loop()
-        since = loop.time()
-        while self._leases.all() and loop.time() < since + self._deadline:
-            await asyncio.sleep(0.1)
+    async def _until_no_lease_is_left(self) -> None:
+        """Up to the deadline, which a second signal shortens."""
+        since = asyncio.get_running_loop().time()
+        while not self._leases.none_left.is_set():
+            left = since + self._deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leases.none_left.wait(), min(left, 0.5))
 
     def _door_event(self, packet: Packet) -> None:
         some_id = str(packet.get("id", ""))
@@ -197,6 +206,9 @@ class Appliance:
                 self._counters.refusals.labels(reason="door").inc()
                 _log.warning("the door refused %s: %s", packet.get("peer"), packet.get("reason"))
 
+    def _gpu_is_unhealthy(self, gpu: int, message: str) -> None:
+        self._leases.mark_unhealthy(gpu, message)
+
     def _door_restarted(self) -> None:
         self._counters.door_restarts.inc()
         self._leases.readmit()
@@ -210,52 +222,27 @@ class Appliance:
                     self._leases.mark_unhealthy(index, problem)
 
     def _checks(self) -> list[pb.Check]:
-        def check(name: str, bad: str, good: str, fix: str, status: str = "fail") -> pb.Check:
-            return pb.Check(name=name, status=status if bad else "ok", message=bad or good, fix=fix if bad else "")
-
-        checks = []
-        overhead = self._hardware.overhead_bytes >> 20
-        for index, capacity in enumerate(self._leases.allocator.gpus):
-            good = (
-                f"self-test passed, a context takes {overhead} MiB"
-                if self._settings.self_test
-                else "not tested (--no-self-test)"
-            )
-            others = any(not other.unhealthy for other in self._leases.allocator.gpus)
-            fix = "see the appliance's log; restart it when the GPU is well"
-            checks.append(check(f"gpu {index}", capacity.unhealthy, good, fix, "warn" if others else "fail"))
-        if not checks:
-            checks.append(check("gpus", "the driver shows no GPU", "", "check CUDA_VISIBLE_DEVICES of the appliance"))
-        draining = "it is draining and opens no new lease" if self._leases.draining else ""
-        checks.append(check("accepts leases", draining, "yes", "use another appliance"))
-        isolation = "" if os.geteuid() == 0 and self._settings.uid_base else "workers run under the appliance's own uid"
-        checks.append(
-            check("worker isolation", isolation, "every session has its own uid", "start the appliance as root", "warn")
-        )
-        local = self._settings.host in ("127.0.0.1", "::1", "localhost")
-        plain = "" if self._settings.cert or local else "data and tokens travel in the clear"
-        good = "TLS" if self._settings.cert else "plain, but only on this machine"
-        checks.append(check("encryption", plain, good, "start the appliance with --cert and --key", "warn"))
-        open_door = "" if self._settings.tokens or local else "anybody who reaches the port can take a share"
-        good = "tokens are required" if self._settings.tokens else "none, but only this machine reaches it"
-        checks.append(check("authentication", open_door, good, "start the appliance with --tokens FILE", "warn"))
-        checks.append(
-            pb.Check(
-                name="compute share",
-                status="ok",
-                message="memory is shared by fraction; compute is shared by time slices without weights",
+        return list(
+            checks(
+                Situation(
+                    settings=self._settings,
+                    gpus=self._leases.allocator.gpus,
+                    overhead_bytes=self._hardware.overhead_bytes,
+                    draining=self._leases.draining,
+                    root=os.geteuid() == 0,
+                )
             )
         )
-        return checks
 
-    def _start_metrics(self, service: ControlService):  # type: ignore[no-untyped-def]
+    def _start_metrics(self, service: ControlService) -> Callable[[], None]:
         if self._settings.metrics_port is None:
             return lambda: None
         try:
             return serve_metrics(self._counters, service.inventory, self._settings.metrics_port)
         except OSError as error:
             raise StartError(
-                f"cannot serve metrics on 127.0.0.1:{self._settings.metrics_port}: {error.strerror}; choose another --metrics-port"
+                f"cannot serve metrics on 127.0.0.1:{self._settings.metrics_port}: {error.strerror}; "
+                "choose another --metrics-port"
             ) from None
 
     def _announce(self, host: str, port: int, data_port: int) -> None:

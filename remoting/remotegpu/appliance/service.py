@@ -72,7 +72,7 @@ class ControlService(pb_grpc.ControlServicer):
         )
 
     @_answering
-    async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:  # noqa: N802
+    async def Hello(self, request: pb.HelloRequest, _context: Context) -> pb.HelloReply:  # noqa: N802
         reply = pb.HelloReply(
             versions=self._versions,
             driver_version=self._hardware.snapshot.driver_version,
@@ -98,7 +98,7 @@ class ControlService(pb_grpc.ControlServicer):
             await context.abort(refusal.code, refusal.message)
 
     @_answering
-    async def CloseLease(self, request: pb.CloseLeaseRequest, context: Context) -> pb.CloseLeaseReply:  # noqa: N802
+    async def CloseLease(self, request: pb.CloseLeaseRequest, _context: Context) -> pb.CloseLeaseReply:  # noqa: N802
         lease = self._leases.find(request.lease_id, request.lease_secret)
         if ending := self._leases.end(lease.lease_id, "closed by its holder"):
             # Answered when the share is free, so that whoever comes next finds it. A caller who leaves stops nothing.
@@ -106,7 +106,7 @@ class ControlService(pb_grpc.ControlServicer):
         return pb.CloseLeaseReply()
 
     @_answering
-    async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionReply:  # noqa: N802
+    async def OpenSession(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionReply:  # noqa: N802
         if refusal := refusal_of_versions(self._versions, request.versions):
             return pb.OpenSessionReply(refusal=refusal)
         lease = self._leases.find(request.lease_id, request.lease_secret)
@@ -118,7 +118,7 @@ class ControlService(pb_grpc.ControlServicer):
 
     @_answering
     async def CloseSession(  # noqa: N802
-        self, request: pb.CloseSessionRequest, context: Context
+        self, request: pb.CloseSessionRequest, _context: Context
     ) -> pb.CloseSessionReply:
         session = self._sessions.find(request.session_id)
         if session is not None:
@@ -127,7 +127,7 @@ class ControlService(pb_grpc.ControlServicer):
         return pb.CloseSessionReply()
 
     @_answering
-    async def DeviceState(self, request: pb.DeviceStateRequest, context: Context) -> pb.DeviceStateReply:  # noqa: N802
+    async def DeviceState(self, request: pb.DeviceStateRequest, _context: Context) -> pb.DeviceStateReply:  # noqa: N802
         lease = self._leases.find(request.lease_id, request.lease_secret)
         uuids = [device.gpu_uuid for device in lease.devices]
         readings = await asyncio.gather(*(asyncio.to_thread(self._backend.readings, uuid) for uuid in uuids))
@@ -152,12 +152,12 @@ class ControlService(pb_grpc.ControlServicer):
         return reply
 
     @_answering
-    async def Inventory(self, request: pb.InventoryRequest, context: Context) -> pb.InventoryReply:  # noqa: N802
+    async def Inventory(self, _request: pb.InventoryRequest, context: Context) -> pb.InventoryReply:  # noqa: N802
         self._require_token(context)
         return self.inventory()
 
     @_answering
-    async def Health(self, request: pb.HealthRequest, context: Context) -> pb.HealthReply:  # noqa: N802
+    async def Health(self, _request: pb.HealthRequest, context: Context) -> pb.HealthReply:  # noqa: N802
         self._require_token(context)
         checks = self._checks()
         return pb.HealthReply(ready=all(check.status != "fail" for check in checks), checks=checks)

@@ -144,7 +144,8 @@ class Sessions:
             there = sum(gpu in session.lease.placement.gpus for session in self._live.values())
             if there >= self._limits.sessions_per_gpu:
                 raise SessionRefusedError(
-                    f"gpu {gpu} has its limit of {self._limits.sessions_per_gpu} sessions (--sessions-per-gpu): try again later"
+                    f"gpu {gpu} has its limit of {self._limits.sessions_per_gpu} sessions (--sessions-per-gpu), "
+                    "try later"
                 )
 
     def _worker_environment(self, lease: "Lease") -> dict[str, str]:

@@ -14,7 +14,7 @@ class Limits:
 
 
 def default_sessions_per_gpu(backend: str) -> int:
-    """On a real GPU every allowed session costs memory for a context, half a gigabyte on today's; software GPUs have plenty."""
+    """On a real GPU memory for a context is set aside for each allowed session; today that is half a gigabyte."""
     return 16 if backend == "cuda" else 128
 
 

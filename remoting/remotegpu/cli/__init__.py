@@ -1,4 +1,4 @@
-"""The command line: `remotegpu run/ls/smi/health/bench/appliance/version`. Starts programs, shows, and explains errors."""
+"""The command line: `remotegpu run/ls/smi/health/bench/appliance/version`. No logic of shares."""
 
 from remotegpu.cli.app import main
 

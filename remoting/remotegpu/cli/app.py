@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from remotegpu.api import names
 from remotegpu.api.quantities import QuantityError, parse_memory
@@ -16,7 +16,6 @@ from remotegpu.rpc.client import Access, ApplianceError
 app = typer.Typer(
     name="remotegpu",
     help="Run unmodified CUDA programs on a share of a GPU in another machine.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -140,9 +139,7 @@ def bench(
 
 @app.command()
 def appliance(
-    backend: Annotated[
-        Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")
-    ] = "software",
+    backend: Annotated[Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")] = "software",
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Control port; data is one higher.")
     ] = names.DEFAULT_LISTEN,
@@ -170,7 +167,9 @@ def appliance(
     sessions_per_gpu: Annotated[
         int | None, typer.Option(min=1, help="Processes on one GPU at a time; memory for their contexts is set aside.")
     ] = None,
-    uid_base: Annotated[int, typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours.")] = 64000,
+    uid_base: Annotated[
+        int, typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours.")
+    ] = 64000,
     self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
     quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -224,19 +223,16 @@ def version(as_json: JsonOption = False) -> None:
 def main() -> None:
     """The entry point: every error is one line on stderr and an exit code of `exits`."""
     try:
-        result = app(standalone_mode=False, prog_name="remotegpu")
+        result = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="remotegpu")
     except exits.CliError as error:
         _fail(error.code, str(error))
     except ApplianceError as error:
         _fail(exits.OF_FAILURE[error.failure], str(error))
     except NotBuiltError as error:
         _fail(exits.SOFTWARE, str(error))
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())  # noqa: T201
-        sys.exit(exits.USAGE)
-    except click.ClickException as error:
+    except TyperException as error:
         _fail(exits.USAGE, f"{error.format_message().rstrip('.')}; see `remotegpu --help`")
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)

@@ -26,7 +26,7 @@ _FROM_KERNEL: Final = 0x80
 
 
 def block_signals() -> set[signal.Signals]:
-    """To be called before any thread exists, so that all of them inherit it; `run_child` takes the signals one by one."""
+    """To be called before any thread exists, so that all inherit it; `run_child` takes the signals one by one."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
     return {signal.Signals(number) for number in previous}
@@ -54,7 +54,9 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[
         raise exits.CliError(exits.NOT_FOUND, f"the command {command[0]!r} was not found; is it installed and on PATH?")
     try:
         # Python ignores SIGPIPE for itself; the command must not.
-        pid = os.posix_spawn(path, command, environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+        pid = os.posix_spawn(
+            path, list(command), environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+        )
     except OSError as error:
         raise exits.CliError(
             exits.NOT_EXECUTABLE, f"the command {command[0]!r} cannot be run: {error.strerror}"

@@ -148,7 +148,7 @@ def leases(
 
 
 def _open_one(client: ApplianceClient, ask: Ask, who: str, notice: WaitNotice | None) -> pb.Granted:
-    with contextlib.closing(client.open_lease(ask, who, wait=notice is not None)) as events:
+    with client.open_lease(ask, who, wait=notice is not None) as events:
         for event in events:
             if event.HasField("granted"):
                 return event.granted
@@ -160,7 +160,7 @@ def _open_one(client: ApplianceClient, ask: Ask, who: str, notice: WaitNotice | 
 def _open_several(
     clients: Sequence[ApplianceClient], tls: Sequence[bool], ask: Ask, who: str, notice: WaitNotice | None
 ) -> list[HeldLease]:
-    """All or nothing, again and again: to hold one share while waiting for another would let two callers block each other."""
+    """All or nothing, again and again: holding one while waiting for another, two callers could block each other."""
     while True:
         inventories = [client.inventory() for client in clients]
         if not possible(inventories, ask):

@@ -1,4 +1,4 @@
-"""The control service as seen from Python: generated stubs, channels, and errors as one sentence. Imports only the API."""
+"""The control service as seen from Python: stubs, channels, errors as one sentence. Imports only the API."""
 
 from remotegpu.rpc._generated import control_pb2 as pb
 from remotegpu.rpc._generated import control_pb2_grpc as pb_grpc

@@ -1,5 +1,6 @@
 """An appliance's control service for callers that want values or one sentence, never a gRPC exception."""
 
+import contextlib
 import enum
 import socket
 import ssl
@@ -7,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -102,20 +103,22 @@ class ApplianceClient:
         self._channel.close()
 
     def hello(self) -> pb.HelloReply:
-        reply = self._call(lambda: self._stub.Hello(pb.HelloRequest(versions=self.versions), timeout=_CALL_SECONDS))
+        request = pb.HelloRequest(versions=self.versions)
+        reply: pb.HelloReply = self._call(lambda: self._stub.Hello(request, timeout=_CALL_SECONDS))
         if reply.refusal:
             raise ApplianceError(Failure.MISMATCH, f"{self.endpoint}: {reply.refusal}")
         return reply
 
     def inventory(self) -> pb.InventoryReply:
-        request = pb.InventoryRequest()
-        return self._call(lambda: self._stub.Inventory(request, metadata=self._metadata, timeout=_CALL_SECONDS))
+        reply: pb.InventoryReply = self._ask(self._stub.Inventory, pb.InventoryRequest())
+        return reply
 
     def health(self) -> pb.HealthReply:
-        request = pb.HealthRequest()
-        return self._call(lambda: self._stub.Health(request, metadata=self._metadata, timeout=_CALL_SECONDS))
+        reply: pb.HealthReply = self._ask(self._stub.Health, pb.HealthRequest())
+        return reply
 
-    def open_lease(self, ask: Ask, client: str, *, wait: bool) -> Iterator[pb.OpenLeaseReply]:
+    @contextlib.contextmanager
+    def open_lease(self, ask: Ask, client: str, *, wait: bool) -> Iterator[Iterator[pb.OpenLeaseReply]]:
         """Why it waits, again and again, and at last what was granted. Fails if the appliance falls silent."""
         fraction = {} if ask.memory_bytes else {"milli": ask.milli}
         request = pb.OpenLeaseRequest(
@@ -123,17 +126,7 @@ class ApplianceClient:
         )
         stream = self._stub.OpenLease(request, metadata=self._metadata)
         try:
-            while True:
-                silence = threading.Timer(_SILENCE_SECONDS, stream.cancel)
-                silence.daemon = True
-                silence.start()
-                try:
-                    reply = self._call(lambda: next(stream, None))
-                finally:
-                    silence.cancel()
-                if reply is None:
-                    return
-                yield reply
+            yield self._events(stream)
         finally:
             stream.cancel()
 
@@ -156,6 +149,22 @@ class ApplianceClient:
                 f"the data port {where} of the appliance does not answer ({_reason(error)}): "
                 "is a firewall between? It must let control and data port through",
             ) from None
+
+    def _ask(self, method: Callable[..., Any], request: Any) -> Any:
+        return self._call(lambda: method(request, metadata=self._metadata, timeout=_CALL_SECONDS))
+
+    def _events(self, stream: Any) -> Iterator[pb.OpenLeaseReply]:
+        while True:
+            silence = threading.Timer(_SILENCE_SECONDS, stream.cancel)
+            silence.daemon = True
+            silence.start()
+            try:
+                reply = self._call(lambda: next(stream, None))
+            finally:
+                silence.cancel()
+            if reply is None:
+                return
+            yield reply
 
     def _call(self, call: Callable[[], _T]) -> _T:
         try:

@@ -24,7 +24,7 @@ class CudaBackend:
         except pynvml.NVMLError as error:
             raise BackendError(f"NVML does not start: {error}; is the NVIDIA driver loaded?") from None
         self.driver_release = _text(pynvml.nvmlSystemGetDriverVersion())
-        self._handles = {uuid: handle for uuid, handle in _devices()}
+        self._handles = dict(_devices())
         # What other programs use of the GPU now is not ours to share.
         self._used_before = {uuid: _memory_used(handle) for uuid, handle in self._handles.items()}
 

@@ -18,7 +18,7 @@ class SoftwareBackend:
         self._settings = settings
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
-        """The memory is that of shares: as each process simulates GPUs of its own, only its own context comes on top."""
+        """The memory is that of shares; each process simulates GPUs of its own, so one context comes on top."""
         settings = self._settings
         environment = {
             names.SOFTGPU_DEVICES_ENV: str(settings.gpus),

@@ -1,0 +1,78 @@
+"""The appliance's own health checks, each with what is wrong and how to mend it. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from remotegpu.appliance.allocation import Capacity
+from remotegpu.appliance.settings import Settings
+from remotegpu.rpc import pb
+
+_LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the checks look at."""
+
+    settings: Settings
+    gpus: Sequence[Capacity]
+    overhead_bytes: int
+    draining: bool
+    root: bool
+
+
+def checks(now: Situation) -> Iterator[pb.Check]:
+    """In the order in which a person would look."""
+    settings = now.settings
+    yield from _gpus(now)
+    yield _check(
+        "accepts leases",
+        "it is draining and opens no new lease" if now.draining else "",
+        good="yes",
+        fix="use another appliance",
+    )
+    yield _check(
+        "worker isolation",
+        "" if now.root and settings.uid_base else "workers run under the appliance's own uid",
+        good="every session has its own uid",
+        fix="start the appliance as root, without --uid-base 0",
+        severity="warn",
+    )
+    local = settings.host in _LOCAL_HOSTS
+    yield _check(
+        "encryption",
+        "" if settings.cert or local else "data and tokens travel in the clear",
+        good="TLS" if settings.cert else "none, but only this machine reaches it",
+        fix="start the appliance with --cert and --key",
+        severity="warn",
+    )
+    yield _check(
+        "authentication",
+        "" if settings.tokens or local else "anybody who reaches the port can take a share",
+        good="tokens are required" if settings.tokens else "none, but only this machine reaches it",
+        fix="start the appliance with --tokens FILE",
+        severity="warn",
+    )
+    message = "memory is shared by fraction; compute by the driver's time slices, without weights"
+    yield pb.Check(name="compute share", status="ok", message=message)
+
+
+def _gpus(now: Situation) -> Iterator[pb.Check]:
+    tested = f"self-test passed, a context takes {now.overhead_bytes >> 20} MiB"
+    if not now.gpus:
+        fix = "check the driver, and CUDA_VISIBLE_DEVICES of the appliance"
+        yield _check("gpus", "the driver shows no GPU", good="", fix=fix)
+    # As long as one GPU is well, the appliance is of use.
+    severity = "warn" if any(not gpu.unhealthy for gpu in now.gpus) else "fail"
+    for index, gpu in enumerate(now.gpus):
+        yield _check(
+            f"gpu {index}",
+            gpu.unhealthy,
+            good=tested if now.settings.self_test else "not tested (--no-self-test)",
+            fix="see the appliance's log; restart it when the GPU is well",
+            severity=severity,
+        )
+
+
+def _check(name: str, bad: str, *, good: str, fix: str, severity: str = "fail") -> pb.Check:
+    return pb.Check(name=name, status=severity if bad else "ok", message=bad or good, fix=fix if bad else "")
