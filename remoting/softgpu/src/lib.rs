@@ -1,2 +1,29 @@
+//! The software GPU: a `libcuda.so.1` and `libnvidia-ml.so.1` that execute PTX on the CPU.
+//!
+//! `api` and `nvml` are the entry points that programs call; everything below them is safe Rust except for the files
+//! named in SAFETY.md. It knows nothing of remoting: a program or a worker loads it as it would load NVIDIA's driver.
 
 pub mod engine;
+
+mod api;
+mod arena;
+mod code;
+mod config;
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod ffi;
+mod handles;
+mod jit;
+mod launch;
+mod link;
+mod memory;
+mod nvml;
+mod pool;
+mod queue;
+mod ranges;
+mod signals;
+mod source;
+mod stream;
+mod vmm;

@@ -1,0 +1,228 @@
+//! Contexts: which one is current, and what can be set on it.
+
+use super::{entry_points, handle, id};
+use crate::context::Context;
+use crate::driver::{self, Driver, current, driver};
+use crate::ffi::{In, Out, R};
+use driverapi::attributes::*;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// What `cuCtxGetApiVersion` has answered since CUDA 4.
+const API_VERSION: c_uint = 3020;
+
+pub fn check_flags(flags: c_uint) -> R {
+    let several_policies = (flags & CU_CTX_SCHED_MASK).count_ones() > 1;
+    if flags & !CU_CTX_FLAGS_MASK != 0 || several_policies { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
+fn create(context: Out<CUcontext>, flags: c_uint, device: CUdevice) -> R {
+    let driver = driver()?;
+    let context = context.required()?;
+    check_flags(flags)?;
+    let made = driver.create_context(driver.device(device)?, flags)?;
+    driver::push(made);
+    context.set(handle(made))
+}
+
+/// A live context named by its handle, null for the current one.
+fn named(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
+    if context.is_null() {
+        return current();
+    }
+    let context = driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    context.check()?;
+    Ok(context)
+}
+
+fn default_limit(limit: CUlimit) -> R<u64> {
+    match limit {
+        CU_LIMIT_STACK_SIZE => Ok(1024),
+        CU_LIMIT_PRINTF_FIFO_SIZE => Ok(1 << 20),
+        CU_LIMIT_MALLOC_HEAP_SIZE => Ok(8 << 20),
+        CU_LIMIT_MAX_L2_FETCH_GRANULARITY => Ok(64),
+        CU_LIMIT_PERSISTING_L2_CACHE_SIZE => Ok(0),
+        _ => Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
+    }
+}
+
+entry_points! {
+    fn cuCtxCreate | cuCtxCreate_v2(context: Out<CUcontext>, flags: c_uint, device: CUdevice) {
+        create(context, flags, device)
+    }
+
+    fn cuCtxCreate_v3(
+        context: Out<CUcontext>, affinity: In<CUexecAffinityParam>, count: c_int, flags: c_uint, device: CUdevice,
+    ) {
+        if !affinity.is_null() || count != 0 {
+            return Err(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        create(context, flags, device)
+    }
+
+    fn cuCtxCreate_v4(context: Out<CUcontext>, params: In<CUctxCreateParams>, flags: c_uint, device: CUdevice) {
+        if !params.is_null() {
+            let params = params.get()?;
+            if params.numExecAffinityParams != 0 || !params.cigParams.is_null() {
+                return Err(CUDA_ERROR_NOT_SUPPORTED);
+            }
+        }
+        create(context, flags, device)
+    }
+
+    fn cuCtxDestroy | cuCtxDestroy_v2(context: CUcontext) {
+        let driver = driver()?;
+        let context = driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        if context.primary {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        driver.end_context(context.id)?;
+        if driver::current_id() == Some(context.id) {
+            driver::pop();
+        }
+        Ok(())
+    }
+
+    fn cuCtxPushCurrent | cuCtxPushCurrent_v2(context: CUcontext) {
+        if !driver()?.is_context(id(context)) {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        driver::push(id(context));
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent | cuCtxPopCurrent_v2(context: Out<CUcontext>) {
+        driver()?;
+        let popped = driver::pop().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        context.set_if_wanted(handle(popped));
+        Ok(())
+    }
+
+    fn cuCtxSetCurrent(context: CUcontext) {
+        let driver = driver()?;
+        if !context.is_null() && !driver.is_context(id(context)) {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        driver::pop();
+        if !context.is_null() {
+            driver::push(id(context));
+        }
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent(context: Out<CUcontext>) {
+        driver()?;
+        context.set(handle(driver::current_id().unwrap_or(0)))
+    }
+
+    fn cuCtxGetDevice(device: Out<CUdevice>) {
+        device.set(driver::current_even_if_faulted()?.device.ordinal as CUdevice)
+    }
+
+    fn cuCtxGetDevice_v2(device: Out<CUdevice>, context: CUcontext) {
+        device.set(named(driver()?, context)?.device.ordinal as CUdevice)
+    }
+
+    fn cuCtxGetFlags(flags: Out<c_uint>) {
+        flags.set(current()?.flags.load(Ordering::Relaxed))
+    }
+
+    fn cuCtxSetFlags(flags: c_uint) {
+        let context = current()?;
+        check_flags(flags)?;
+        context.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetId(context: CUcontext, number: Out<u64>) {
+        number.set(named(driver()?, context)?.id as u64)
+    }
+
+    fn cuCtxGetApiVersion(context: CUcontext, version: Out<c_uint>) {
+        named(driver()?, context)?;
+        version.set(API_VERSION)
+    }
+
+    fn cuCtxSynchronize() {
+        driver::current_even_if_faulted()?.synchronise()
+    }
+
+    fn cuCtxSynchronize_v2(context: CUcontext) {
+        let driver = driver()?;
+        if context.is_null() {
+            return driver::current_even_if_faulted()?.synchronise();
+        }
+        driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.synchronise()
+    }
+
+    fn cuCtxSetLimit(limit: CUlimit, value: usize) {
+        let context = current()?;
+        default_limit(limit)?;
+        context.limits.lock().unwrap_or_else(PoisonError::into_inner).insert(limit, value as u64);
+        Ok(())
+    }
+
+    fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) {
+        let context = current()?;
+        let default = default_limit(limit)?;
+        let limits = context.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        value.set(limits.get(&limit).copied().unwrap_or(default) as usize)
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        current().map(drop)
+    }
+
+    fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) {
+        config.set(current()?.cache_config.load(Ordering::Relaxed))
+    }
+
+    fn cuCtxSetCacheConfig(config: CUfunc_cache) {
+        let context = current()?;
+        if config > CU_FUNC_CACHE_PREFER_EQUAL {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        context.cache_config.store(config, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) {
+        current()?;
+        config.set(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE)
+    }
+
+    fn cuCtxSetSharedMemConfig(config: CUsharedconfig) {
+        current()?;
+        if config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Priorities can be asked for and change nothing: the CPU's scheduler decides.
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
+        current()?;
+        least.set_if_wanted(0);
+        greatest.set_if_wanted(super::streams::GREATEST_PRIORITY);
+        Ok(())
+    }
+
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) {
+        current()?;
+        super::no_flags(flags.into())?;
+        driver()?.contexts.get(id(peer)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+    }
+
+    fn cuCtxDisablePeerAccess(peer: CUcontext) {
+        current()?;
+        driver()?.contexts.get(id(peer)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
+    }
+
+    /// No profiler is ever attached.
+    fn cuProfilerStart | cuProfilerStop() {
+        current().map(drop)
+    }
+}

@@ -1,0 +1,228 @@
+//! `cuMemcpy*`.
+
+use super::{DefaultStream, id, stream_entry_points};
+use crate::copy::{Copy, End, Extent, Mode, Place};
+use crate::driver::driver;
+use crate::ffi::{In, R};
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::c_void;
+
+fn line(dst: End, src: End, bytes: usize) -> Copy {
+    Copy { dst, src, extent: Extent::line(bytes as u64) }
+}
+
+fn sync(default: DefaultStream, copy: Copy) -> R {
+    driver()?.copy(copy, Mode::Sync, &default.stream()?)
+}
+
+fn queued(default: DefaultStream, copy: Copy, stream: CUstream) -> R {
+    driver()?.copy(copy, Mode::Async, &default.resolve(stream)?)
+}
+
+fn host(address: *const c_void) -> End {
+    End::line(Place::Host, address as u64)
+}
+
+fn device(address: CUdeviceptr) -> End {
+    End::line(Place::Device, address)
+}
+
+fn unified(address: CUdeviceptr) -> End {
+    End::line(Place::Unified, address)
+}
+
+/// Contexts of a peer copy must be alive; their memory is in one address space anyway.
+fn check_contexts(contexts: [CUcontext; 2]) -> R {
+    let driver = driver()?;
+    let alive = |context: &CUcontext| driver.contexts.get(id(*context)).is_some();
+    if contexts.iter().all(alive) { Ok(()) } else { Err(CUDA_ERROR_INVALID_CONTEXT) }
+}
+
+/// One side of a two- or three-dimensional copy as the descriptor has it.
+struct Side {
+    kind: CUmemorytype,
+    host: *const c_void,
+    device: CUdeviceptr,
+    x: usize,
+    y: usize,
+    z: usize,
+    pitch: usize,
+    height: usize,
+}
+
+impl Side {
+    /// `width` and `rows` are those of the copy: a pitch or height of 0 stands for them where nothing is left to skip.
+    fn end(self, width: usize, rows: usize) -> R<End> {
+        let (place, base) = match self.kind {
+            CU_MEMORYTYPE_HOST => (Place::Host, self.host as u64),
+            CU_MEMORYTYPE_DEVICE => (Place::Device, self.device),
+            CU_MEMORYTYPE_UNIFIED => (Place::Unified, self.device),
+            CU_MEMORYTYPE_ARRAY => return Err(CUDA_ERROR_NOT_SUPPORTED),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        let pitch = if self.pitch == 0 { self.x + width } else { self.pitch } as u64;
+        let height = if self.height == 0 { self.y + rows } else { self.height } as u64;
+        let offset = |n: usize, unit: u64| (n as u64).checked_mul(unit);
+        let slice = pitch.checked_mul(height).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let skipped = offset(self.z, slice)
+            .and_then(|sum| sum.checked_add(offset(self.y, pitch)?))
+            .and_then(|sum| sum.checked_add(self.x as u64));
+        let address = skipped.and_then(|n| base.checked_add(n)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        Ok(End { place, address, pitch, slice })
+    }
+}
+
+fn plane(copy: In<CUDA_MEMCPY2D>) -> R<Copy> {
+    let c = copy.get()?;
+    let (width, rows) = (c.WidthInBytes, c.Height);
+    let side = |kind, host, device, x, y, pitch| Side { kind, host, device, x, y, z: 0, pitch, height: 0 };
+    let dst = side(c.dstMemoryType, c.dstHost, c.dstDevice, c.dstXInBytes, c.dstY, c.dstPitch);
+    let src = side(c.srcMemoryType, c.srcHost, c.srcDevice, c.srcXInBytes, c.srcY, c.srcPitch);
+    let extent = Extent { width: width as u64, height: rows as u64, depth: 1 };
+    Ok(Copy { dst: dst.end(width, rows)?, src: src.end(width, rows)?, extent })
+}
+
+fn volume(copy: In<CUDA_MEMCPY3D>) -> R<Copy> {
+    let c = copy.get()?;
+    let (width, rows) = (c.WidthInBytes, c.Height);
+    let dst = Side {
+        kind: c.dstMemoryType,
+        host: c.dstHost,
+        device: c.dstDevice,
+        x: c.dstXInBytes,
+        y: c.dstY,
+        z: c.dstZ,
+        pitch: c.dstPitch,
+        height: c.dstHeight,
+    };
+    let src = Side {
+        kind: c.srcMemoryType,
+        host: c.srcHost,
+        device: c.srcDevice,
+        x: c.srcXInBytes,
+        y: c.srcY,
+        z: c.srcZ,
+        pitch: c.srcPitch,
+        height: c.srcHeight,
+    };
+    let extent = Extent { width: width as u64, height: rows as u64, depth: c.Depth as u64 };
+    Ok(Copy { dst: dst.end(width, rows)?, src: src.end(width, rows)?, extent })
+}
+
+stream_entry_points! { default;
+    fn cuMemcpy / cuMemcpy_ptds(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
+        sync(default, line(unified(dst), unified(src), bytes))
+    }
+
+    fn cuMemcpyHtoD_v2 / cuMemcpyHtoD_v2_ptds(dst: CUdeviceptr, src: *const c_void, bytes: usize) {
+        sync(default, line(device(dst), host(src), bytes))
+    }
+
+    fn cuMemcpyDtoH_v2 / cuMemcpyDtoH_v2_ptds(dst: *mut c_void, src: CUdeviceptr, bytes: usize) {
+        sync(default, line(host(dst), device(src), bytes))
+    }
+
+    fn cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
+        sync(default, line(device(dst), device(src), bytes))
+    }
+
+    fn cuMemcpyPeer / cuMemcpyPeer_ptds(
+        dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext, bytes: usize,
+    ) {
+        check_contexts([dst_context, src_context])?;
+        sync(default, line(device(dst), device(src), bytes))
+    }
+
+    fn cuMemcpy2D_v2 / cuMemcpy2D_v2_ptds(copy: In<CUDA_MEMCPY2D>) {
+        sync(default, plane(copy)?)
+    }
+
+    fn cuMemcpy2DUnaligned_v2 / cuMemcpy2DUnaligned_v2_ptds(copy: In<CUDA_MEMCPY2D>) {
+        sync(default, plane(copy)?)
+    }
+
+    fn cuMemcpy3D_v2 / cuMemcpy3D_v2_ptds(copy: In<CUDA_MEMCPY3D>) {
+        sync(default, volume(copy)?)
+    }
+
+    fn cuMemcpy3DPeer / cuMemcpy3DPeer_ptds(copy: In<CUDA_MEMCPY3D_PEER>) {
+        let contexts = copy.get()?;
+        check_contexts([contexts.dstContext, contexts.srcContext])?;
+        sync(default, volume(copy)?)
+    }
+
+    fn cuMemcpyAsync / cuMemcpyAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) {
+        queued(default, line(unified(dst), unified(src), bytes), stream)
+    }
+
+    fn cuMemcpyHtoDAsync_v2 / cuMemcpyHtoDAsync_v2_ptsz(
+        dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream,
+    ) {
+        queued(default, line(device(dst), host(src), bytes), stream)
+    }
+
+    fn cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz(
+        dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream,
+    ) {
+        queued(default, line(host(dst), device(src), bytes), stream)
+    }
+
+    fn cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz(
+        dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream,
+    ) {
+        queued(default, line(device(dst), device(src), bytes), stream)
+    }
+
+    fn cuMemcpyPeerAsync / cuMemcpyPeerAsync_ptsz(
+        dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext, bytes: usize,
+        stream: CUstream,
+    ) {
+        check_contexts([dst_context, src_context])?;
+        queued(default, line(device(dst), device(src), bytes), stream)
+    }
+
+    fn cuMemcpy2DAsync_v2 / cuMemcpy2DAsync_v2_ptsz(copy: In<CUDA_MEMCPY2D>, stream: CUstream) {
+        queued(default, plane(copy)?, stream)
+    }
+
+    fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz(copy: In<CUDA_MEMCPY3D>, stream: CUstream) {
+        queued(default, volume(copy)?, stream)
+    }
+
+    fn cuMemcpy3DPeerAsync / cuMemcpy3DPeerAsync_ptsz(copy: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) {
+        let contexts = copy.get()?;
+        check_contexts([contexts.dstContext, contexts.srcContext])?;
+        queued(default, volume(copy)?, stream)
+    }
+}
+
+/// Batches are refused on default streams, as CUDA documents.
+fn batch(
+    default: DefaultStream,
+    dsts: In<CUdeviceptr>,
+    srcs: In<CUdeviceptr>,
+    sizes: In<usize>,
+    count: usize,
+    stream: CUstream,
+) -> R {
+    if count == 0 || default.resolve(stream)?.is_default() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let (dsts, srcs, sizes) = (dsts.list(count)?, srcs.list(count)?, sizes.list(count)?);
+    for ((dst, src), bytes) in dsts.into_iter().zip(srcs).zip(sizes) {
+        queued(default, line(unified(dst), unified(src), bytes), stream)?;
+    }
+    Ok(())
+}
+
+stream_entry_points! { default;
+    /// The attributes are hints about where and when memory is read; reading at the call or in order is always right.
+    fn cuMemcpyBatchAsync_v2 / cuMemcpyBatchAsync_v2_ptsz(
+        dsts: In<CUdeviceptr>, srcs: In<CUdeviceptr>, sizes: In<usize>, count: usize, _attributes: In<CUmemcpyAttributes>,
+        _indices: In<usize>, _attribute_count: usize, stream: CUstream,
+    ) {
+        batch(default, dsts, srcs, sizes, count, stream)
+    }
+}

@@ -1,0 +1,147 @@
+//! Starting up and asking what devices there are.
+
+use super::entry_points;
+use crate::config::parse_pci;
+use crate::device::{COMPUTE_CAPABILITY, Device};
+use crate::driver::{self, driver};
+use crate::ffi::{Out, Text};
+use driverapi::attributes::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::{c_char, c_int, c_uint};
+
+entry_points! {
+    fn cuInit(flags: c_uint) {
+        super::no_flags(flags.into())?;
+        driver::init()
+    }
+
+    fn cuDriverGetVersion(version: Out<c_int>) {
+        version.set(driver::read_config().driver_version)
+    }
+
+    fn cuDeviceGet(device: Out<CUdevice>, ordinal: c_int) {
+        driver()?.device(ordinal)?;
+        device.set(ordinal)
+    }
+
+    fn cuDeviceGetCount(count: Out<c_int>) {
+        count.set(driver()?.devices.len() as c_int)
+    }
+
+    fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: CUdevice) {
+        driver()?.device(device)?;
+        name.set_text(crate::device::NAME, usize::try_from(len).map_err(|_| CUDA_ERROR_INVALID_VALUE)?)
+    }
+
+    fn cuDeviceGetUuid | cuDeviceGetUuid_v2(uuid: Out<CUuuid>, device: CUdevice) {
+        uuid.set(driver()?.device(device)?.uuid)
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: CUdevice) {
+        bytes.set(driver()?.device(device)?.memory as usize)
+    }
+
+    fn cuDeviceGetAttribute(value: Out<c_int>, attribute: CUdevice_attribute, device: CUdevice) {
+        let device = driver()?.device(device)?;
+        value.set(device.attribute(attribute).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+    }
+
+    fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: CUdevice) {
+        driver()?.device(device)?;
+        major.set(COMPUTE_CAPABILITY.0)?;
+        minor.set(COMPUTE_CAPABILITY.1)
+    }
+
+    fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: CUdevice) {
+        properties.set(old_properties(driver()?.device(device)?))
+    }
+
+    fn cuDeviceGetPCIBusId(text: Out<c_char>, len: c_int, device: CUdevice) {
+        let pci = driver()?.device(device)?.pci;
+        let bus_id = format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+        text.set_text(&bus_id, usize::try_from(len).map_err(|_| CUDA_ERROR_INVALID_VALUE)?)
+    }
+
+    fn cuDeviceGetByPCIBusId(device: Out<CUdevice>, bus_id: Text) {
+        let driver = driver()?;
+        let pci = parse_pci(bus_id.get()?).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let found = driver.devices.iter().find(|d| d.pci == pci).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+        device.set(found.ordinal as CUdevice)
+    }
+
+    fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CUdevice, peer: CUdevice) {
+        let driver = driver()?;
+        driver.device(device).and(driver.device(peer))?;
+        can.set(0)
+    }
+
+    fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: CUdevice_P2PAttribute, source: CUdevice, target: CUdevice) {
+        let driver = driver()?;
+        driver.device(source).and(driver.device(target))?;
+        if source == target || !(1..=CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED).contains(&attribute) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        value.set(0)
+    }
+
+    fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, kind: c_uint, device: CUdevice) {
+        driver()?.device(device)?;
+        super::no_flags(kind.into())?;
+        supported.set(0)
+    }
+
+    fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: CUdevice) {
+        let driver = driver()?;
+        let context = context.required()?;
+        context.set(super::handle(driver.retain_primary(driver.device(device)?)?))
+    }
+
+    fn cuDevicePrimaryCtxRelease | cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
+        let driver = driver()?;
+        driver.release_primary(driver.device(device)?)
+    }
+
+    fn cuDevicePrimaryCtxReset | cuDevicePrimaryCtxReset_v2(device: CUdevice) {
+        let driver = driver()?;
+        driver.reset_primary(driver.device(device)?)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags | cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) {
+        let driver = driver()?;
+        super::contexts::check_flags(flags)?;
+        driver.set_primary_flags(driver.device(device)?, flags);
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<c_uint>, active: Out<c_int>) {
+        let driver = driver()?;
+        let (now, alive) = driver.primary_state(driver.device(device)?);
+        flags.set(now)?;
+        active.set(alive.into())
+    }
+}
+
+fn old_properties(device: &Device) -> CUdevprop {
+    let read = |attribute| device.attribute(attribute).unwrap_or(0);
+    CUdevprop {
+        maxThreadsPerBlock: read(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+        maxThreadsDim: [
+            read(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X),
+            read(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y),
+            read(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z),
+        ],
+        maxGridSize: [
+            read(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X),
+            read(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y),
+            read(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z),
+        ],
+        sharedMemPerBlock: read(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK),
+        totalConstantMemory: read(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY),
+        SIMDWidth: read(CU_DEVICE_ATTRIBUTE_WARP_SIZE),
+        memPitch: read(CU_DEVICE_ATTRIBUTE_MAX_PITCH),
+        regsPerBlock: read(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK),
+        clockRate: read(CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+        textureAlign: read(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT),
+    }
+}

@@ -1,0 +1,97 @@
+//! Pinned memory: kernels reach it at the address the program uses.
+
+use super::entry_points;
+use crate::driver::{current, driver};
+use crate::ffi::{Out, R};
+use crate::memory::Kind;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::{c_uint, c_void};
+
+const ALLOC_FLAGS: c_uint = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+const REGISTER_FLAGS: c_uint =
+    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+
+fn allocate(address: Out<*mut c_void>, bytes: usize, flags: c_uint) -> R {
+    let context = current()?;
+    let address = address.required()?;
+    if flags & !ALLOC_FLAGS != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // With unified addressing all pinned memory is portable and mapped; the flags read back that way.
+    let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    let kind = Kind::Pinned { flags };
+    let base = driver()?.memory.allocate(bytes as u64, kind, context.device.ordinal, context.id)?.base;
+    address.set(std::ptr::with_exposed_provenance_mut(base as usize))
+}
+
+entry_points! {
+    fn cuMemHostAlloc(address: Out<*mut c_void>, bytes: usize, flags: c_uint) {
+        allocate(address, bytes, flags)
+    }
+
+    fn cuMemAllocHost_v2(address: Out<*mut c_void>, bytes: usize) {
+        allocate(address, bytes, 0)
+    }
+
+    fn cuMemFreeHost(address: *mut c_void) {
+        let driver = driver()?;
+        current()?;
+        if address.is_null() {
+            return Ok(());
+        }
+        let allocation = driver.memory.find(address as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        driver.wait_before_free(&allocation);
+        let pinned = |kind| matches!(kind, Kind::Pinned { .. });
+        driver.memory.release(address as u64, |a| a.id == allocation.id && pinned(a.kind)).map(drop)
+    }
+
+    fn cuMemHostRegister | cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint) {
+        let driver = driver()?;
+        let context = current()?;
+        let base = address as u64;
+        if address.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 || base.checked_add(bytes as u64).is_none() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if driver.memory.is_device_address(base) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if driver.memory.overlaps(base, bytes as u64) {
+            return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        let kind = Kind::Registered { flags };
+        driver.memory.adopt(base, bytes as u64, kind, context.device.ordinal, context.id)
+    }
+
+    fn cuMemHostUnregister(address: *mut c_void) {
+        let driver = driver()?;
+        current()?;
+        let unknown = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+        if address.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let allocation = driver.memory.find(address as u64).ok_or(unknown)?;
+        driver.wait_before_free(&allocation);
+        let registered = |kind| matches!(kind, Kind::Registered { .. });
+        driver.memory.release(address as u64, |a| a.id == allocation.id && registered(a.kind)).map(drop).map_err(|_| unknown)
+    }
+
+    fn cuMemHostGetDevicePointer_v2(device: Out<CUdeviceptr>, address: *mut c_void, flags: c_uint) {
+        let driver = driver()?;
+        current()?;
+        super::no_flags(flags.into())?;
+        let known = driver.memory.find(address as u64).filter(|a| a.kind.is_host());
+        known.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        device.set(address as u64)
+    }
+
+    fn cuMemHostGetFlags(flags: Out<c_uint>, address: *mut c_void) {
+        let driver = driver()?;
+        current()?;
+        match driver.memory.find(address as u64).map(|a| a.kind) {
+            Some(Kind::Pinned { flags: set } | Kind::Registered { flags: set }) => flags.set(set),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What kernels and functions are like.
+
+use super::libraries::kernel;
+use super::{entry_points, handle, id};
+use crate::code::{Function, Settings, check_supported};
+use crate::device::SHARED_PER_BLOCK_OPTIN;
+use crate::driver::{current, driver};
+use crate::engine::{Kernel, Program, Space};
+use crate::ffi::{Out, R};
+use crate::launch::{max_dynamic_shared, max_threads};
+use driverapi::attributes::*;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+fn function(which: CUfunction) -> R<Arc<Function>> {
+    driver()?.function_or_kernel(id(which), &*current()?)
+}
+
+fn attribute(which: CUfunction_attribute, program: &Program, kernel: &Kernel, settings: &Settings) -> R<c_int> {
+    let constants = || program.globals().iter().filter(|g| g.space == Space::Const).map(|g| g.size).sum::<u64>();
+    Ok(match which {
+        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => max_threads(kernel) as c_int,
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => kernel.static_shared as c_int,
+        CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => constants() as c_int,
+        CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => kernel.local_bytes as c_int,
+        CU_FUNC_ATTRIBUTE_NUM_REGS => kernel.registers as c_int,
+        // Both are the architecture that the PTX was written for, as a driver reports of the image it picked.
+        CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => program.target() as c_int,
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => max_dynamic_shared(kernel, settings) as c_int,
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.load(Ordering::Relaxed),
+        CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 0,
+        CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET..CU_FUNC_ATTRIBUTE_MAX => 0,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    })
+}
+
+fn set_attribute(which: CUfunction_attribute, value: c_int, kernel: &Kernel, settings: &Settings) -> R {
+    let most = SHARED_PER_BLOCK_OPTIN.saturating_sub(kernel.static_shared) as c_int;
+    match which {
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES if (0..=most).contains(&value) => {
+            settings.dynamic_shared.store(value, Ordering::Relaxed);
+        }
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => {
+            settings.carveout.store(value, Ordering::Relaxed);
+        }
+        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        | CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
+            if value == 0 => {}
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    }
+    Ok(())
+}
+
+fn set_cache_config(config: CUfunc_cache, settings: &Settings) -> R {
+    if config > CU_FUNC_CACHE_PREFER_EQUAL {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    settings.cache_config.store(config, Ordering::Relaxed);
+    Ok(())
+}
+
+fn param_info(kernel: &Kernel, index: usize, offset: Out<usize>, size: Out<usize>) -> R {
+    let param = kernel.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    size.set_if_wanted(param.size as usize);
+    offset.set(param.offset as usize)
+}
+
+/// A name as C text that is never freed: programs keep the pointer for as long as the library is loaded.
+fn lasting_name(name: &str) -> R<*const c_char> {
+    static NAMES: Mutex<Vec<CString>> = Mutex::new(Vec::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.iter().find(|known| known.as_bytes() == name.as_bytes()) {
+        return Ok(known.as_ptr());
+    }
+    let new = CString::new(name).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    let address = new.as_ptr();
+    names.push(new);
+    Ok(address)
+}
+
+entry_points! {
+    fn cuFuncGetAttribute(value: Out<c_int>, which: CUfunction_attribute, of: CUfunction) {
+        let function = function(of)?;
+        value.set(attribute(which, function.module.program(), function.kernel(), &function.settings)?)
+    }
+
+    fn cuFuncSetAttribute(of: CUfunction, which: CUfunction_attribute, value: c_int) {
+        let function = function(of)?;
+        set_attribute(which, value, function.kernel(), &function.settings)
+    }
+
+    fn cuFuncSetCacheConfig(of: CUfunction, config: CUfunc_cache) {
+        set_cache_config(config, &function(of)?.settings)
+    }
+
+    fn cuFuncSetSharedMemConfig(of: CUfunction, config: CUsharedconfig) {
+        function(of)?;
+        if config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+
+    fn cuFuncGetModule(module: Out<CUmodule>, of: CUfunction) {
+        module.set(handle(function(of)?.module.id))
+    }
+
+    fn cuFuncGetName(name: Out<*const c_char>, of: CUfunction) {
+        name.set(lasting_name(&function(of)?.kernel().name)?)
+    }
+
+    fn cuFuncGetParamInfo(of: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>) {
+        param_info(function(of)?.kernel(), index, offset, size)
+    }
+
+    fn cuFuncGetParamCount(of: CUfunction, count: Out<usize>) {
+        count.set(function(of)?.kernel().params.len())
+    }
+
+    fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, of: CUfunction) {
+        function(of)?;
+        state.set(CU_FUNCTION_LOADING_STATE_LOADED)
+    }
+
+    fn cuFuncLoad(of: CUfunction) {
+        function(of).map(drop)
+    }
+
+    fn cuKernelGetFunction(out: Out<CUfunction>, of: CUkernel) {
+        let driver = driver()?;
+        let context = current()?;
+        let kernel = kernel(of)?;
+        check_supported(kernel.kernel()?)?;
+        out.set(handle(driver.function_or_kernel(kernel.id, &context)?.id))
+    }
+
+    fn cuKernelGetLibrary(out: Out<CUlibrary>, of: CUkernel) {
+        out.set(handle(kernel(of)?.library.id))
+    }
+
+    fn cuKernelGetAttribute(value: Out<c_int>, which: CUfunction_attribute, of: CUkernel, device: CUdevice) {
+        driver()?.device(device)?;
+        let kernel = kernel(of)?;
+        value.set(attribute(which, kernel.library.program()?, kernel.kernel()?, kernel.settings()?)?)
+    }
+
+    fn cuKernelSetAttribute(which: CUfunction_attribute, value: c_int, of: CUkernel, device: CUdevice) {
+        driver()?.device(device)?;
+        let kernel = kernel(of)?;
+        set_attribute(which, value, kernel.kernel()?, kernel.settings()?)
+    }
+
+    fn cuKernelSetCacheConfig(of: CUkernel, config: CUfunc_cache, device: CUdevice) {
+        driver()?.device(device)?;
+        set_cache_config(config, kernel(of)?.settings()?)
+    }
+
+    fn cuKernelGetName(name: Out<*const c_char>, of: CUkernel) {
+        name.set(lasting_name(&kernel(of)?.kernel()?.name)?)
+    }
+
+    fn cuKernelGetParamInfo(of: CUkernel, index: usize, offset: Out<usize>, size: Out<usize>) {
+        param_info(kernel(of)?.kernel()?, index, offset, size)
+    }
+
+    fn cuKernelGetParamCount(of: CUkernel, count: Out<usize>) {
+        count.set(kernel(of)?.kernel()?.params.len())
+    }
+}

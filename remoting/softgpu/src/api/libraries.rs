@@ -1,0 +1,109 @@
+//! Libraries: images loaded once for all contexts.
+
+use super::{entry_points, handle, id};
+use crate::code::{KernelHandle, Library, find_kernel, report};
+use crate::driver::{current, driver};
+use crate::ffi::{In, Out, R, Text};
+use crate::handles;
+use crate::jit::JitOptions;
+use crate::source::Source;
+use driverapi::attributes::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+fn load(out: Out<CUlibrary>, source: R<Source>, options: &JitOptions) -> R {
+    let driver = driver()?;
+    let out = out.required()?;
+    let source = source?;
+    let (number, at_once) = (handles::mint(), source.is_text());
+    let library = Library::new(number, source);
+    // Text comes from a compiler that ran just now and may want to read the log. Fat binaries are registered by the
+    // hundred and must never fail here: what nobody calls may hold nothing for this device.
+    if at_once {
+        library.compile().map_err(|error| {
+            report(&error);
+            options.write_error(&error.log);
+            error.code
+        })?;
+    }
+    options.write_nothing();
+    driver.libraries.insert(number, Arc::new(library));
+    out.set(handle(number))
+}
+
+fn library(which: CUlibrary) -> R<Arc<Library>> {
+    driver()?.libraries.get(id(which)).ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+pub fn kernel(which: CUkernel) -> R<Arc<KernelHandle>> {
+    driver()?.kernels.get(id(which)).ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+entry_points! {
+    fn cuLibraryLoadData(
+        out: Out<CUlibrary>, image: *const c_void, jit_options: In<CUjit_option>, jit_values: Out<usize>,
+        jit_count: c_uint, _options: In<CUlibraryOption>, _values: In<usize>, _count: c_uint,
+    ) {
+        driver()?;
+        load(out, Source::read(image), &JitOptions::read(jit_count, jit_options, jit_values)?)
+    }
+
+    fn cuLibraryLoadFromFile(
+        out: Out<CUlibrary>, path: Text, jit_options: In<CUjit_option>, jit_values: Out<usize>, jit_count: c_uint,
+        _options: In<CUlibraryOption>, _values: In<usize>, _count: c_uint,
+    ) {
+        driver()?;
+        load(out, Source::read_file(path.get()?), &JitOptions::read(jit_count, jit_options, jit_values)?)
+    }
+
+    fn cuLibraryUnload(which: CUlibrary) {
+        driver()?.unload_library(&*library(which)?);
+        Ok(())
+    }
+
+    fn cuLibraryGetKernel(out: Out<CUkernel>, which: CUlibrary, name: Text) {
+        let driver = driver()?;
+        let library = library(which)?;
+        let index = find_kernel(library.program()?, name.get()?)?;
+        out.set(handle(library.kernel_handle(driver, index)))
+    }
+
+    fn cuLibraryGetKernelCount(count: Out<c_uint>, which: CUlibrary) {
+        count.set(library(which)?.program()?.kernels().len() as c_uint)
+    }
+
+    fn cuLibraryEnumerateKernels(out: Out<CUkernel>, count: c_uint, which: CUlibrary) {
+        let driver = driver()?;
+        let library = library(which)?;
+        let wanted = library.program()?.kernels().len().min(count as usize);
+        out.set_all((0..wanted).map(|index| handle(library.kernel_handle(driver, index))))
+    }
+
+    fn cuLibraryGetModule(out: Out<CUmodule>, which: CUlibrary) {
+        let context = current()?;
+        out.set(handle(library(which)?.module(driver()?, &context)?.id))
+    }
+
+    fn cuLibraryGetGlobal(address: Out<CUdeviceptr>, bytes: Out<usize>, which: CUlibrary, name: Text) {
+        let context = current()?;
+        let (at, size) = library(which)?.module(driver()?, &context)?.global(name.get()?)?;
+        address.set_if_wanted(at);
+        bytes.set_if_wanted(size as usize);
+        Ok(())
+    }
+
+    /// There is no managed memory, hence no managed variable to find.
+    fn cuLibraryGetManaged(_address: Out<CUdeviceptr>, _bytes: Out<usize>, which: CUlibrary, name: Text) {
+        library(which)?;
+        name.get()?;
+        Err(CUDA_ERROR_NOT_FOUND)
+    }
+
+    fn cuLibraryGetUnifiedFunction(_function: Out<*mut c_void>, which: CUlibrary, name: Text) {
+        library(which)?;
+        name.get()?;
+        Err(CUDA_ERROR_NOT_FOUND)
+    }
+}

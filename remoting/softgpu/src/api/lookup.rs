@@ -1,0 +1,100 @@
+//! Finding entry points and private tables, and naming errors.
+
+use super::{entry_points, handle};
+use crate::driver::{self, driver, read_config};
+use crate::ffi::{In, Out, R, Text};
+use crate::signals::own_symbol;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::export_tables::{self, Host};
+use driverapi::integrity::DeviceIdentity;
+use driverapi::proc_address::{PROC_TABLE, resolve};
+use driverapi::types::*;
+use std::ffi::{c_char, c_int, c_void};
+
+fn find(
+    name: Text,
+    out: Out<*const c_void>,
+    version: c_int,
+    flags: u64,
+    status: Out<CUdriverProcAddressQueryResult>,
+) -> R {
+    let out = out.required()?;
+    let version = u32::try_from(version).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    // A program may be built for a newer CUDA than this driver speaks of and still be served what exists.
+    let newest = (read_config().driver_version.unsigned_abs()).max(version);
+    let answer = resolve(PROC_TABLE, newest, name.get()?, version, flags, &own_symbol);
+    out.set(answer.address)?;
+    status.set_if_wanted(answer.status);
+    match answer.result {
+        CUDA_SUCCESS if answer.address.is_null() && status.is_null() => Err(CUDA_ERROR_NOT_FOUND),
+        CUDA_SUCCESS => Ok(()),
+        code => Err(code),
+    }
+}
+
+entry_points! {
+    fn cuGetProcAddress(name: Text, out: Out<*const c_void>, version: c_int, flags: u64) {
+        find(name, out, version, flags, Out::at(std::ptr::null_mut()))
+    }
+
+    fn cuGetProcAddress_v2(
+        name: Text, out: Out<*const c_void>, version: c_int, flags: u64, status: Out<CUdriverProcAddressQueryResult>,
+    ) {
+        find(name, out, version, flags, status)
+    }
+
+    fn cuGetExportTable(out: Out<*const c_void>, table: In<CUuuid>) {
+        let out = out.required()?;
+        out.set(export_tables::find(&table.get()?, &SoftwareHost).ok_or(CUDA_ERROR_NOT_FOUND)?)
+    }
+
+    fn cuGetErrorName(code: CUresult, text: Out<*const c_char>) {
+        let name = error_name(code);
+        text.set(name.map_or(std::ptr::null(), |name| name.as_ptr()))?;
+        name.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuGetErrorString(code: CUresult, text: Out<*const c_char>) {
+        let sentence = error_string(code);
+        text.set(sentence.map_or(std::ptr::null(), |sentence| sentence.as_ptr()))?;
+        sentence.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+/// The private tables' view of this driver.
+struct SoftwareHost;
+
+impl Host for SoftwareHost {
+    fn driver_version(&self) -> u32 {
+        read_config().driver_version.unsigned_abs()
+    }
+
+    fn devices(&self) -> Vec<DeviceIdentity> {
+        let Ok(driver) = driver() else { return Vec::new() };
+        let identity = |device: &std::sync::Arc<crate::device::Device>| DeviceIdentity {
+            uuid: device.uuid,
+            pci_domain: device.pci.domain,
+            pci_bus: device.pci.bus,
+            pci_device: device.pci.device,
+        };
+        driver.devices.iter().map(identity).collect()
+    }
+
+    fn primary_context(&self, device: CUdevice) -> R<CUcontext> {
+        Ok(handle(driver()?.device(device)?.primary))
+    }
+
+    fn current_context(&self) -> CUcontext {
+        handle(driver::current_id().unwrap_or(0))
+    }
+
+    fn module_functions(&self, module: CUmodule) -> R<Vec<CUfunction>> {
+        let module = super::modules::module(module)?;
+        (0..module.program().kernels().len()).map(|index| Ok(handle(driver()?.function(&module, index)?.id))).collect()
+    }
+
+    fn missing_slot(&self, table: u32, slot: usize) {
+        eprintln!("remotegpu: software GPU: slot {slot} of the private table {table:08x} is not provided");
+    }
+}

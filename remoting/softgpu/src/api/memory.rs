@@ -1,0 +1,67 @@
+//! Device memory.
+
+use super::entry_points;
+use crate::device::PITCH_ALIGNMENT;
+use crate::driver::{current, driver};
+use crate::ffi::{Out, R};
+use crate::memory::Kind;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::c_uint;
+
+fn allocate(address: Out<CUdeviceptr>, bytes: u64) -> R {
+    let context = current()?;
+    let address = address.required()?;
+    let allocation = driver()?.memory.allocate(bytes, Kind::Device, context.device.ordinal, context.id)?;
+    address.set(allocation.base)
+}
+
+entry_points! {
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        let device = &current()?.device;
+        free.set_if_wanted(device.free_bytes() as usize);
+        total.set_if_wanted(device.memory as usize);
+        Ok(())
+    }
+
+    fn cuMemAlloc_v2(address: Out<CUdeviceptr>, bytes: usize) {
+        allocate(address, bytes as u64)
+    }
+
+    fn cuMemAllocPitch_v2(
+        address: Out<CUdeviceptr>, pitch: Out<usize>, width: usize, height: usize, element: c_uint,
+    ) {
+        current()?;
+        if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let row = (width as u64).checked_next_multiple_of(PITCH_ALIGNMENT).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = row.checked_mul(height as u64).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let pitch = pitch.required()?;
+        allocate(address, bytes)?;
+        pitch.set(row as usize)
+    }
+
+    fn cuMemFree_v2(address: CUdeviceptr) {
+        let driver = driver()?;
+        current()?;
+        if address == 0 {
+            return Ok(());
+        }
+        let allocation = driver.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let freeable = matches!(allocation.kind, Kind::Device | Kind::Pooled { .. }) && !allocation.freeing;
+        if allocation.base != address || !freeable {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        driver.wait_before_free(&allocation);
+        driver.release_memory(&allocation)
+    }
+
+    fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, address: CUdeviceptr) {
+        current()?;
+        let allocation = driver()?.memory.find(address).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        base.set_if_wanted(allocation.base);
+        size.set_if_wanted(allocation.len as usize);
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! The entry points of `libcuda.so.1`, in files by subject. Their names, arguments and meaning are CUDA's.
+
+#![allow(non_snake_case)]
+
+mod contexts;
+mod copying;
+mod devices;
+mod fills;
+mod host_memory;
+mod kernels;
+mod launching;
+mod libraries;
+mod linking;
+mod lookup;
+mod memory;
+mod modules;
+mod pointers;
+mod pools;
+mod refused;
+mod streams;
+mod virtual_memory;
+
+use crate::context::Context;
+use crate::driver::{self, Driver, driver};
+use crate::ffi::R;
+use crate::stream::Stream;
+use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+use driverapi::errors::*;
+use driverapi::types::CUstream;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+/// Defines exported functions whose bodies return `R`. Two names may share a body: CUDA exports every ABI it ever
+/// had, and some never changed.
+macro_rules! entry_points {
+    () => {};
+    ($(#[$meta:meta])* fn $name:ident | $alias:ident $arguments:tt $body:block $($rest:tt)*) => {
+        $crate::api::entry_point! { $(#[$meta])* $name $arguments $body }
+        $crate::api::entry_point! { $(#[$meta])* $alias $arguments $body }
+        $crate::api::entry_points! { $($rest)* }
+    };
+    ($(#[$meta:meta])* fn $name:ident $arguments:tt $body:block $($rest:tt)*) => {
+        $crate::api::entry_point! { $(#[$meta])* $name $arguments $body }
+        $crate::api::entry_points! { $($rest)* }
+    };
+}
+
+macro_rules! entry_point {
+    ($(#[$meta:meta])* $name:ident ($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::types::CUresult {
+            $crate::ffi::edge(move || $body)
+        }
+    };
+}
+
+/// As `entry_points`, for functions that exist twice: the second name takes a null stream for the calling thread's
+/// default stream. The bodies see which as `$default`.
+macro_rules! stream_entry_points {
+    ($default:ident;) => {};
+    ($default:ident; $(#[$meta:meta])* fn $name:ident / $twin:ident $arguments:tt $body:block $($rest:tt)*) => {
+        $crate::api::stream_entry_point! { $(#[$meta])* $default = Legacy, $name $arguments $body }
+        $crate::api::stream_entry_point! { $(#[$meta])* $default = PerThread, $twin $arguments $body }
+        $crate::api::stream_entry_points! { $default; $($rest)* }
+    };
+}
+
+macro_rules! stream_entry_point {
+    ($(#[$meta:meta])* $default:ident = $kind:ident, $name:ident ($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::types::CUresult {
+            let $default = $crate::api::DefaultStream::$kind;
+            $crate::ffi::edge(move || $body)
+        }
+    };
+}
+
+pub(crate) use {entry_point, entry_points, stream_entry_point, stream_entry_points};
+
+/// What a null stream means.
+#[derive(Clone, Copy)]
+enum DefaultStream {
+    Legacy,
+    PerThread,
+}
+
+impl DefaultStream {
+    /// The stream a handle names, for work in the current context.
+    fn resolve(self, handle: CUstream) -> R<Stream> {
+        self.resolve_in(driver()?, handle, driver::current)
+    }
+
+    /// The stream a handle names, even in a context that has faulted.
+    fn resolve_even_if_faulted(self, handle: CUstream) -> R<Stream> {
+        self.resolve_in(driver()?, handle, driver::current_even_if_faulted)
+    }
+
+    fn resolve_in(self, driver: &Driver, handle: CUstream, current: impl Fn() -> R<Arc<Context>>) -> R<Stream> {
+        let context = current()?;
+        match (handle, self) {
+            (CU_STREAM_LEGACY, _) => Ok(Stream::legacy(context)),
+            (CU_STREAM_PER_THREAD, _) => Ok(Stream::per_thread(context)),
+            (handle, DefaultStream::Legacy) if handle.is_null() => Ok(Stream::legacy(context)),
+            (handle, DefaultStream::PerThread) if handle.is_null() => Ok(Stream::per_thread(context)),
+            (handle, _) => Ok((*driver.streams.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?).clone()),
+        }
+    }
+
+    fn stream(self) -> R<Stream> {
+        self.resolve(ptr::null_mut())
+    }
+}
+
+/// The number a handle stands for.
+fn id(handle: *mut c_void) -> usize {
+    handle.addr()
+}
+
+fn handle(id: usize) -> *mut c_void {
+    ptr::without_provenance_mut(id)
+}
+
+/// Reserved words that have to be 0.
+fn no_flags(flags: u64) -> R {
+    if flags == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}

@@ -1,0 +1,296 @@
+//! Streams, events and callbacks.
+
+use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
+use crate::driver::{current, driver, in_callback};
+use crate::ffi::{In, Out, R};
+use crate::handles;
+use crate::stream::{Event, Order, Progress, Stream};
+use driverapi::attributes::*;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+pub const GREATEST_PRIORITY: c_int = -5;
+
+thread_local! {
+    /// Kept only to be given back: nothing is captured here.
+    static CAPTURE_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
+}
+
+fn create(out: Out<CUstream>, flags: c_uint, priority: c_int) -> R {
+    let context = current()?;
+    let out = out.required()?;
+    let order = match flags {
+        CU_STREAM_DEFAULT => Order::Blocking,
+        CU_STREAM_NON_BLOCKING => Order::NonBlocking,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    let number = handles::mint();
+    let stream = Stream::new(number, context, flags, priority.clamp(GREATEST_PRIORITY, 0), order);
+    driver()?.streams.insert(number, Arc::new(stream));
+    out.set(handle(number))
+}
+
+fn event(handle: CUevent) -> R<Arc<Event>> {
+    driver()?.events.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+fn record(default: DefaultStream, which: CUevent, stream: CUstream, flags: c_uint) -> R {
+    let stream = default.resolve(stream)?;
+    let event = event(which)?;
+    if event.context != stream.context.id {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    // The external flag means something in a capture only.
+    if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    event.record(&stream, driver()?.start);
+    Ok(())
+}
+
+fn elapsed(milliseconds: Out<f32>, from: CUevent, to: CUevent) -> R {
+    let (from, to) = (event(from)?, event(to)?);
+    current()?;
+    if !from.timed || !to.timed {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    match (from.progress(), to.progress()) {
+        (Progress::NeverRecorded, _) | (_, Progress::NeverRecorded) => Err(CUDA_ERROR_INVALID_HANDLE),
+        (Progress::Reached(start), Progress::Reached(end)) => {
+            milliseconds.set((end as f64 - start as f64) as f32 / 1e6)
+        }
+        _ => Err(CUDA_ERROR_NOT_READY),
+    }
+}
+
+/// A stream never captures here.
+fn no_capture(default: DefaultStream, stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>) -> R {
+    default.resolve(stream)?;
+    number.set_if_wanted(0);
+    status.set(CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+fn call_host(default: DefaultStream, stream: CUstream, function: CUhostFn, data: *mut c_void) -> R {
+    let stream = default.resolve(stream)?;
+    let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let data = data.expose_provenance();
+    stream.enqueue(move || {
+        // SAFETY: the program gave this function to be called with this argument.
+        in_callback(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
+        Ok(())
+    });
+    Ok(())
+}
+
+entry_points! {
+    fn cuStreamCreate(out: Out<CUstream>, flags: c_uint) {
+        create(out, flags, 0)
+    }
+
+    fn cuStreamCreateWithPriority(out: Out<CUstream>, flags: c_uint, priority: c_int) {
+        create(out, flags, priority)
+    }
+
+    fn cuStreamDestroy | cuStreamDestroy_v2(stream: CUstream) {
+        let stream = driver()?.streams.remove(id(stream)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        stream.retire();
+        stream.context.check()
+    }
+
+    fn cuStreamGetGreenCtx(stream: CUstream, out: Out<CUgreenCtx>) {
+        DefaultStream::Legacy.resolve(stream)?;
+        out.set(handle(0))
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) {
+        driver()?;
+        mode.set(CAPTURE_MODE.replace(mode.get()?))
+    }
+
+    fn cuEventCreate(out: Out<CUevent>, flags: c_uint) {
+        let context = current()?;
+        let out = out.required()?;
+        let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+        if flags & !known != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if flags & CU_EVENT_INTERPROCESS != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let number = handles::mint();
+        let event = Event::new(context.id, flags & CU_EVENT_DISABLE_TIMING == 0);
+        driver()?.events.insert(number, Arc::new(event));
+        out.set(handle(number))
+    }
+
+    fn cuEventDestroy | cuEventDestroy_v2(which: CUevent) {
+        driver()?.events.remove(id(which)).ok_or(CUDA_ERROR_INVALID_HANDLE).map(drop)
+    }
+
+    fn cuEventQuery(which: CUevent) {
+        let event = event(which)?;
+        current()?;
+        match event.progress() {
+            Progress::Pending => Err(CUDA_ERROR_NOT_READY),
+            Progress::NeverRecorded | Progress::Reached(_) => current()?.check(),
+        }
+    }
+
+    fn cuEventSynchronize(which: CUevent) {
+        event(which)?.synchronise()
+    }
+
+    fn cuEventElapsedTime | cuEventElapsedTime_v2(milliseconds: Out<f32>, from: CUevent, to: CUevent) {
+        elapsed(milliseconds, from, to)
+    }
+}
+
+stream_entry_points! { default;
+    fn cuStreamQuery / cuStreamQuery_ptsz(stream: CUstream) {
+        let stream = default.resolve(stream)?;
+        if stream.end().is_reached() { stream.context.check() } else { Err(CUDA_ERROR_NOT_READY) }
+    }
+
+    fn cuStreamSynchronize / cuStreamSynchronize_ptsz(stream: CUstream) {
+        default.resolve_even_if_faulted(stream)?.synchronise()
+    }
+
+    fn cuStreamGetPriority / cuStreamGetPriority_ptsz(stream: CUstream, priority: Out<c_int>) {
+        priority.set(default.resolve(stream)?.priority)
+    }
+
+    fn cuStreamGetFlags / cuStreamGetFlags_ptsz(stream: CUstream, flags: Out<c_uint>) {
+        flags.set(default.resolve(stream)?.flags)
+    }
+
+    fn cuStreamGetId / cuStreamGetId_ptsz(stream: CUstream, number: Out<u64>) {
+        number.set(default.resolve(stream)?.id as u64)
+    }
+
+    fn cuStreamGetCtx / cuStreamGetCtx_ptsz(stream: CUstream, context: Out<CUcontext>) {
+        context.set(handle(default.resolve(stream)?.context.id))
+    }
+
+    fn cuStreamGetCtx_v2 / cuStreamGetCtx_v2_ptsz(stream: CUstream, context: Out<CUcontext>, green: Out<CUgreenCtx>) {
+        let stream = default.resolve(stream)?;
+        green.set_if_wanted(handle(0));
+        context.set(handle(stream.context.id))
+    }
+
+    fn cuStreamGetDevice / cuStreamGetDevice_ptsz(stream: CUstream, device: Out<CUdevice>) {
+        device.set(default.resolve(stream)?.context.device.ordinal as CUdevice)
+    }
+
+    fn cuStreamWaitEvent / cuStreamWaitEvent_ptsz(stream: CUstream, which: CUevent, flags: c_uint) {
+        let stream = default.resolve(stream)?;
+        let event = event(which)?;
+        if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        event.hold(&stream);
+        Ok(())
+    }
+
+    fn cuEventRecord / cuEventRecord_ptsz(which: CUevent, stream: CUstream) {
+        record(default, which, stream, 0)
+    }
+
+    fn cuEventRecordWithFlags / cuEventRecordWithFlags_ptsz(which: CUevent, stream: CUstream, flags: c_uint) {
+        record(default, which, stream, flags)
+    }
+
+    fn cuLaunchHostFunc / cuLaunchHostFunc_ptsz(stream: CUstream, function: CUhostFn, data: *mut c_void) {
+        call_host(default, stream, function, data)
+    }
+
+    /// The last argument chooses between waiting asleep and awake; a stream's thread sleeps.
+    fn cuLaunchHostFunc_v2 / cuLaunchHostFunc_v2_ptsz(
+        stream: CUstream, function: CUhostFn, data: *mut c_void, _sync_mode: c_uint,
+    ) {
+        call_host(default, stream, function, data)
+    }
+
+    fn cuStreamAddCallback / cuStreamAddCallback_ptsz(
+        stream: CUstream, callback: CUstreamCallback, data: *mut c_void, flags: c_uint,
+    ) {
+        let given = id(stream);
+        let stream = default.resolve(stream)?;
+        let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        super::no_flags(flags.into())?;
+        let data = data.expose_provenance();
+        let context = Arc::clone(&stream.context);
+        // Unlike host functions, callbacks run after a fault, too, and are told of it.
+        stream.submit(Vec::new(), move || {
+            let data = std::ptr::with_exposed_provenance_mut(data);
+            // SAFETY: the program gave this callback to be called with this argument.
+            in_callback(|| unsafe { callback(handle(given), context.fault(), data) });
+        });
+        Ok(())
+    }
+
+    fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz(stream: CUstream, status: Out<CUstreamCaptureStatus>) {
+        no_capture(default, stream, status, Out::at(std::ptr::null_mut()))
+    }
+
+    fn cuStreamGetCaptureInfo / cuStreamGetCaptureInfo_ptsz(
+        stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>,
+    ) {
+        no_capture(default, stream, status, number)
+    }
+
+    fn cuStreamGetCaptureInfo_v2 / cuStreamGetCaptureInfo_v2_ptsz(
+        stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>, _graph: Out<CUgraph>,
+        _dependencies: Out<*const CUgraphNode>, _count: Out<usize>,
+    ) {
+        no_capture(default, stream, status, number)
+    }
+
+    fn cuStreamGetCaptureInfo_v3 / cuStreamGetCaptureInfo_v3_ptsz(
+        stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>, _graph: Out<CUgraph>,
+        _dependencies: Out<*const CUgraphNode>, _edges: Out<*const CUgraphEdgeData>, _count: Out<usize>,
+    ) {
+        no_capture(default, stream, status, number)
+    }
+
+    /// Attributes are hints about caches and scheduling; the value that is always in force is 0, but the priority's.
+    fn cuStreamGetAttribute / cuStreamGetAttribute_ptsz(
+        stream: CUstream, attribute: CUlaunchAttributeID, value: Out<CUlaunchAttributeValue>,
+    ) {
+        let stream = default.resolve(stream)?;
+        let mut answer = CUlaunchAttributeValue { pad: [0; 64] };
+        match attribute {
+            CU_LAUNCH_ATTRIBUTE_PRIORITY => answer.scalar = stream.priority,
+            _ => check_attribute(attribute)?,
+        }
+        value.set(answer)
+    }
+
+    fn cuStreamSetAttribute / cuStreamSetAttribute_ptsz(
+        stream: CUstream, attribute: CUlaunchAttributeID, value: In<CUlaunchAttributeValue>,
+    ) {
+        default.resolve(stream)?;
+        check_attribute(attribute)?;
+        value.get().map(drop)
+    }
+
+    fn cuStreamCopyAttributes / cuStreamCopyAttributes_ptsz(target: CUstream, source: CUstream) {
+        default.resolve(target)?;
+        default.resolve(source).map(drop)
+    }
+}
+
+/// The attributes that streams have.
+fn check_attribute(attribute: CUlaunchAttributeID) -> R {
+    match attribute {
+        CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+        | CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY
+        | CU_LAUNCH_ATTRIBUTE_PRIORITY
+        | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
+        | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN => Ok(()),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}

@@ -1,0 +1,126 @@
+//! Virtual memory management.
+
+use super::entry_points;
+use crate::driver::{Driver, current, driver};
+use crate::ffi::{In, Out, R};
+use crate::handles;
+use crate::vmm::GRANULARITY;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use std::ffi::{c_ulonglong, c_void};
+
+/// Only pinned memory on a device exists here, and it cannot be shared with other processes.
+fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
+    match (properties.type_, properties.location.type_) {
+        (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
+        (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST..=CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) => {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        (CU_MEM_ALLOCATION_TYPE_MANAGED, _) => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    }
+    if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    Ok(driver.device(properties.location.id)?.ordinal)
+}
+
+entry_points! {
+    fn cuMemGetAllocationGranularity(
+        granularity: Out<usize>, properties: In<CUmemAllocationProp>, option: CUmemAllocationGranularity_flags,
+    ) {
+        device_of(driver()?, &properties.get()?)?;
+        if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        granularity.set(GRANULARITY as usize)
+    }
+
+    fn cuMemAddressReserve(
+        address: Out<CUdeviceptr>, size: usize, alignment: usize, hint: CUdeviceptr, flags: c_ulonglong,
+    ) {
+        let driver = driver()?;
+        let address = address.required()?;
+        super::no_flags(flags)?;
+        address.set(driver.reserve_addresses(size as u64, alignment as u64, hint)?)
+    }
+
+    fn cuMemAddressFree(address: CUdeviceptr, size: usize) {
+        driver()?.free_addresses(address, size as u64)
+    }
+
+    fn cuMemCreate(
+        out: Out<CUmemGenericAllocationHandle>, size: usize, properties: In<CUmemAllocationProp>, flags: c_ulonglong,
+    ) {
+        let driver = driver()?;
+        let out = out.required()?;
+        super::no_flags(flags)?;
+        let device = device_of(driver, &properties.get()?)?;
+        let id = handles::mint();
+        driver.create_physical(id, device, size as u64)?;
+        out.set(id as u64)
+    }
+
+    fn cuMemRelease(physical: CUmemGenericAllocationHandle) {
+        driver()?.release_physical(physical as usize)
+    }
+
+    fn cuMemMap(
+        address: CUdeviceptr, size: usize, offset: usize, physical: CUmemGenericAllocationHandle, flags: c_ulonglong,
+    ) {
+        let driver = driver()?;
+        super::no_flags(flags)?;
+        driver.map_physical(address, size as u64, offset as u64, physical as usize)
+    }
+
+    fn cuMemUnmap(address: CUdeviceptr, size: usize) {
+        driver()?.unmap_physical(address, size as u64)
+    }
+
+    fn cuMemSetAccess(address: CUdeviceptr, size: usize, list: In<CUmemAccessDesc>, count: usize) {
+        let driver = driver()?;
+        if count == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        for access in list.list(count)? {
+            if access.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            let device = driver.device(access.location.id)?.ordinal;
+            driver.set_access(address, size as u64, device, access.flags)?;
+        }
+        Ok(())
+    }
+
+    fn cuMemGetAccess(flags: Out<c_ulonglong>, location: In<CUmemLocation>, address: CUdeviceptr) {
+        let driver = driver()?;
+        let location = location.get()?;
+        if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        flags.set(driver.access(address, driver.device(location.id)?.ordinal)?.into())
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle(
+        properties: Out<CUmemAllocationProp>, physical: CUmemGenericAllocationHandle,
+    ) {
+        let physical = driver()?.physical(physical as usize)?;
+        properties.set(CUmemAllocationProp {
+            type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: CU_MEM_HANDLE_TYPE_NONE,
+            location: CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: physical.device as i32 },
+            win32HandleMetaData: std::ptr::null_mut(),
+            allocFlags: CUmemAllocFlags::default(),
+        })
+    }
+
+    fn cuMemRetainAllocationHandle(out: Out<CUmemGenericAllocationHandle>, address: *mut c_void) {
+        let driver = driver()?;
+        current()?;
+        let out = out.required()?;
+        let physical = driver.physical_at(address as u64)?;
+        driver.retain_physical(physical)?;
+        out.set(physical as u64)
+    }
+}

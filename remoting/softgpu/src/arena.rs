@@ -1,0 +1,196 @@
+//! The virtual addresses of device memory, and the bytes behind them.
+//!
+//! A region is reserved once and never given back to the operating system: a kernel that still runs while its memory is
+//! freed or unmapped touches zero pages, it cannot crash the process.
+
+use crate::ranges::Ranges;
+use driverapi::errors::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use crate::ffi::R;
+
+pub const PAGE: u64 = 4096;
+const REGION_SIZES: [u64; 4] = [256 << 30, 64 << 30, 16 << 30, 4 << 30];
+/// Places that Linux leaves alone in most processes; the same ones in every run keep addresses comparable.
+const BASES: [u64; 4] = [0x2000_0000_0000, 0x3000_0000_0000, 0x1000_0000_0000, 0];
+
+/// One reserved piece of address space.
+struct Region {
+    base: u64,
+    len: u64,
+    free: Ranges,
+}
+
+/// All address space that device addresses come from.
+pub struct Arena {
+    regions: Vec<Region>,
+}
+
+impl Arena {
+    pub fn reserve() -> R<Arena> {
+        let place = REGION_SIZES.iter().flat_map(|&len| BASES.iter().map(move |&base| (base, len)));
+        let region = place.into_iter().find_map(|(base, len)| map(base, len).map(|base| Region::new(base, len)));
+        Ok(Arena { regions: vec![region.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?] })
+    }
+
+    pub fn contains(&self, address: u64) -> bool {
+        self.region(address).is_some()
+    }
+
+    fn region(&self, address: u64) -> Option<usize> {
+        self.regions.iter().position(|r| address >= r.base && address - r.base < r.len)
+    }
+
+    pub fn take(&mut self, len: u64, align: u64) -> R<u64> {
+        self.regions.iter_mut().find_map(|r| r.free.take(len, align)).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// `[at, at + len)` and nothing else, inside a region or as a new one.
+    pub fn take_at(&mut self, at: u64, len: u64) -> bool {
+        if let Some(region) = self.region(at) {
+            return self.regions[region].free.take_at(at, len);
+        }
+        if map(at, len).is_none() {
+            return false;
+        }
+        let mut region = Region::new(at, len);
+        region.free.take_at(at, len);
+        self.regions.push(region);
+        true
+    }
+
+    pub fn give_back(&mut self, at: u64, len: u64) {
+        if let Some(region) = self.region(at) {
+            self.regions[region].free.give_back(at, len);
+        }
+    }
+}
+
+impl Region {
+    fn new(base: u64, len: u64) -> Region {
+        Region { base, len, free: Ranges::new(base, len) }
+    }
+}
+
+/// Reserves address space at `base`, anywhere if that is 0.
+fn map(base: u64, len: u64) -> Option<u64> {
+    let exact = if base == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | exact;
+    let len = usize::try_from(len).ok()?;
+    // SAFETY: a new anonymous mapping that replaces none.
+    let at = unsafe { libc::mmap(address(base), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    if base != 0 && at != address(base) {
+        // SAFETY: the mapping was made just now. Kernels before 4.17 take the address as a hint.
+        unsafe { libc::munmap(at, len) };
+        return None;
+    }
+    Some(at as u64)
+}
+
+fn address<T>(at: u64) -> *mut T {
+    ptr::with_exposed_provenance_mut(at as usize)
+}
+
+/// Makes `[at, at + len)` read as zeros and gives its pages back. `at` lies in the arena.
+pub fn discard(at: u64, len: u64) {
+    let (first, last) = (at.next_multiple_of(PAGE), (at + len) / PAGE * PAGE);
+    if first >= last {
+        return fill(at, len);
+    }
+    fill(at, first - at);
+    fill(last, at + len - last);
+    // SAFETY: whole pages inside the arena, which holds private anonymous memory that stays mapped.
+    unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) };
+}
+
+fn fill(at: u64, len: u64) {
+    // SAFETY: the callers stay inside the arena, which is always writable.
+    unsafe { ptr::write_bytes(address::<u8>(at), 0, len as usize) };
+}
+
+/// Memory that can be mapped at several places in turn and keeps its contents.
+pub struct Backing {
+    file: OwnedFd,
+}
+
+impl Backing {
+    pub fn create(len: u64) -> R<Backing> {
+        // SAFETY: a constant name and a valid flag; the descriptor belongs to the OwnedFd from here on.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"remotegpu".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(CUDA_ERROR_OUT_OF_MEMORY);
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        // SAFETY: an open descriptor of our own.
+        match unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } {
+            0 => Ok(Backing { file }),
+            _ => Err(CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    /// Shows the memory at `[at, at + len)`, a page-aligned range of the arena.
+    pub fn map(&self, at: u64, len: u64, offset: u64) -> R {
+        replace(at, len, libc::MAP_SHARED, self.file.as_raw_fd(), offset)
+    }
+}
+
+/// Puts zero pages back at a range that showed a `Backing`.
+pub fn unmap(at: u64, len: u64) -> R {
+    replace(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0)
+}
+
+fn replace(at: u64, len: u64, flags: i32, fd: i32, offset: u64) -> R {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a range of the arena: what is replaced is only ever reached through device addresses.
+    let now =
+        unsafe { libc::mmap(address(at), len as usize, access, flags | libc::MAP_FIXED, fd, offset as libc::off_t) };
+    if now == libc::MAP_FAILED { Err(CUDA_ERROR_UNKNOWN) } else { Ok(()) }
+}
+
+/// Copies bytes between checked device memory and memory that the program named.
+pub fn copy(dst: u64, src: u64, len: u64) {
+    // SAFETY: the range on the device is inside the arena; the other one is the program's promise. They may overlap.
+    unsafe { ptr::copy(address::<u8>(src), address::<u8>(dst), len as usize) };
+}
+
+/// Copies captured bytes into checked device memory.
+pub fn write(dst: u64, bytes: &[u8]) {
+    // SAFETY: the destination was checked against the allocation it lies in.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address::<u8>(dst), bytes.len()) };
+}
+
+/// Writes `count` copies of a 1, 2 or 4 byte pattern to checked device memory.
+pub fn set(dst: u64, pattern: Pattern, count: u64) {
+    let count = count as usize;
+    // SAFETY: the range was checked; `cuMemset` refuses addresses that the pattern does not divide.
+    unsafe {
+        match pattern {
+            Pattern::Byte(v) => ptr::write_bytes(address::<u8>(dst), v, count),
+            Pattern::Half(v) => std::slice::from_raw_parts_mut(address::<u16>(dst), count).fill(v),
+            Pattern::Word(v) => std::slice::from_raw_parts_mut(address::<u32>(dst), count).fill(v),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub enum Pattern {
+    Byte(u8),
+    Half(u16),
+    Word(u32),
+}
+
+impl Pattern {
+    pub fn size(self) -> u64 {
+        match self {
+            Pattern::Byte(_) => 1,
+            Pattern::Half(_) => 2,
+            Pattern::Word(_) => 4,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What the environment says about the software GPU. Read once, at the first call.
+
+use driverapi::types::CUuuid;
+
+/// The place of a device on the (imaginary) PCI bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciId {
+    pub domain: u32,
+    pub bus: u32,
+    pub device: u32,
+}
+
+/// Everything that can be set from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub memory: u64,
+    pub uuids: Vec<CUuuid>,
+    pub pci: Vec<PciId>,
+    /// OS threads that run blocks of one kernel; 1 runs them in fixed order.
+    pub threads: usize,
+    pub driver_version: i32,
+    pub profile: Profile,
+    pub visible: Option<String>,
+}
+
+/// How much the driver helps a program that relies on luck. `hostile` is as a real driver may behave on a bad day.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Whether `cuMemAddressReserve` tries to give the address asked for.
+    pub honours_hints: bool,
+    /// Operations queued on a stream before the caller blocks.
+    pub queue_limit: usize,
+    /// Whether `cuMemFree` waits for work that may use the memory.
+    pub free_waits: bool,
+    pub module_load_millis: u64,
+    /// Device memory that a context itself takes.
+    pub context_bytes: u64,
+    /// Whether a fault is told only by calls that synchronise.
+    pub late_faults: bool,
+}
+
+impl Profile {
+    pub const NORMAL: Profile = Profile {
+        honours_hints: true,
+        queue_limit: usize::MAX,
+        free_waits: true,
+        module_load_millis: 0,
+        context_bytes: 0,
+        late_faults: false,
+    };
+    pub const HOSTILE: Profile = Profile {
+        honours_hints: false,
+        queue_limit: 1024,
+        free_waits: false,
+        module_load_millis: 50,
+        context_bytes: 512 << 20,
+        late_faults: true,
+    };
+}
+
+const DEFAULT_MEMORY: u64 = 8 << 30;
+const DEFAULT_DRIVER_VERSION: i32 = 13040;
+const MAX_DEVICES: usize = 64;
+
+impl Config {
+    /// Reads the settings through `get`; a value that makes no sense counts as not set.
+    pub fn read(get: impl Fn(&str) -> Option<String>, cpus: usize) -> Config {
+        let number = |name: &str| get(name).and_then(|v| v.trim().parse::<u64>().ok()).filter(|&n| n > 0);
+        let list = |name: &str| -> Vec<String> {
+            get(name).map(|v| v.split(',').map(|s| s.trim().to_owned()).collect()).unwrap_or_default()
+        };
+        let count = (number("REMOTEGPU_SOFTGPU_DEVICES").unwrap_or(1) as usize).min(MAX_DEVICES);
+        let (uuids, pci) = (list("REMOTEGPU_SOFTGPU_UUIDS"), list("REMOTEGPU_SOFTGPU_PCI_IDS"));
+        Config {
+            memory: number("REMOTEGPU_SOFTGPU_MEMORY").unwrap_or(DEFAULT_MEMORY),
+            uuids: (0..count).map(|i| uuids.get(i).and_then(|t| parse_uuid(t)).unwrap_or_else(|| uuid(i))).collect(),
+            pci: (0..count).map(|i| pci.get(i).and_then(|t| parse_pci(t)).unwrap_or_else(|| pci_id(i))).collect(),
+            threads: number("REMOTEGPU_SOFTGPU_THREADS").map_or(cpus, |n| n.min(1024) as usize),
+            driver_version: number("REMOTEGPU_SOFTGPU_DRIVER_VERSION")
+                .map_or(DEFAULT_DRIVER_VERSION, |n| i32::try_from(n).unwrap_or(DEFAULT_DRIVER_VERSION)),
+            profile: match get("REMOTEGPU_SOFTGPU_PROFILE").as_deref() {
+                Some("hostile") => Profile::HOSTILE,
+                _ => Profile::NORMAL,
+            },
+            visible: get("CUDA_VISIBLE_DEVICES"),
+        }
+    }
+
+    /// Ordinals of the devices that CUDA_VISIBLE_DEVICES leaves, in the order it names them.
+    pub fn visible_devices(&self) -> Vec<usize> {
+        match &self.visible {
+            None => (0..self.uuids.len()).collect(),
+            Some(list) => select(list, &self.uuids),
+        }
+    }
+}
+
+/// CUDA's rules: entries are indices or (beginnings of) UUIDs; the list ends at the first entry that names no device,
+/// and a device named twice makes the whole list empty.
+fn select(list: &str, uuids: &[CUuuid]) -> Vec<usize> {
+    let mut chosen = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let found = if entry.starts_with("GPU-") {
+            let mut matching = (0..uuids.len()).filter(|&i| uuid_text(&uuids[i]).starts_with(entry));
+            matching.next().filter(|_| matching.next().is_none())
+        } else {
+            entry.parse::<usize>().ok().filter(|&i| i < uuids.len())
+        };
+        match found {
+            Some(i) if chosen.contains(&i) => return Vec::new(),
+            Some(i) => chosen.push(i),
+            None => break,
+        }
+    }
+    chosen
+}
+
+/// The default UUID spells the product and ends in the ordinal.
+fn uuid(ordinal: usize) -> CUuuid {
+    let mut bytes = *b"remotegpu-soft\0\0";
+    bytes[14..].copy_from_slice(&(ordinal as u16).to_be_bytes());
+    CUuuid { bytes }
+}
+
+fn pci_id(ordinal: usize) -> PciId {
+    PciId { domain: 0, bus: 1 + ordinal as u32, device: 0 }
+}
+
+/// As NVML and nvidia-smi print it.
+pub fn uuid_text(uuid: &CUuuid) -> String {
+    let hex: String = uuid.bytes.iter().map(|b| format!("{b:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+fn parse_uuid(text: &str) -> Option<CUuuid> {
+    let hex: Vec<u8> = text.strip_prefix("GPU-").unwrap_or(text).bytes().filter(|&b| b != b'-').collect();
+    if hex.len() != 32 {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (byte, digits) in bytes.iter_mut().zip(hex.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(CUuuid { bytes })
+}
+
+/// `domain:bus:device.function`, in hexadecimal; domain and function may be missing.
+pub fn parse_pci(text: &str) -> Option<PciId> {
+    let text = text.split('.').next()?;
+    let mut parts: Vec<u32> =
+        text.split(':').map(|part| u32::from_str_radix(part, 16)).collect::<Result<_, _>>().ok()?;
+    if parts.len() == 2 {
+        parts.insert(0, 0);
+    }
+    match parts[..] {
+        [domain, bus, device] => Some(PciId { domain, bus, device }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(vars: &[(&str, &str)]) -> Config {
+        let vars: Vec<(String, String)> = vars.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        Config::read(|name| vars.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone()), 4)
+    }
+
+    #[test]
+    fn defaults_are_one_device_of_8_gib() {
+        let config = config(&[]);
+        assert_eq!((config.memory, config.uuids.len(), config.threads), (8 << 30, 1, 4));
+        assert_eq!(config.profile, Profile::NORMAL);
+        assert_eq!(config.visible_devices(), [0]);
+    }
+
+    #[test]
+    fn visible_devices_follow_cudas_rules() {
+        let chosen = |list: &str| {
+            config(&[("REMOTEGPU_SOFTGPU_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", list)]).visible_devices()
+        };
+        assert_eq!(chosen("2,0"), [2, 0]);
+        assert_eq!(chosen("1,7,0"), [1]);
+        assert_eq!(chosen("abc"), Vec::<usize>::new());
+        assert_eq!(chosen("-1"), Vec::<usize>::new());
+        assert_eq!(chosen(""), Vec::<usize>::new());
+        assert_eq!(chosen("0,0"), Vec::<usize>::new());
+        assert_eq!(chosen(&uuid_text(&uuid(1))), [1]);
+        assert_eq!(chosen("GPU-72"), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn uuids_and_pci_ids_can_be_given() {
+        let text = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        let config = config(&[("REMOTEGPU_SOFTGPU_UUIDS", text), ("REMOTEGPU_SOFTGPU_PCI_IDS", "0002:0a:1f.0")]);
+        assert_eq!(uuid_text(&config.uuids[0]), text);
+        assert_eq!(config.pci[0], PciId { domain: 2, bus: 10, device: 31 });
+    }
+}

@@ -1,0 +1,170 @@
+//! A context: the streams of a program on a device, and the fault that ends it.
+
+use crate::config::Profile;
+use crate::device::Device;
+use crate::engine::{Fault, Output};
+use crate::ffi::R;
+use crate::queue::{Marker, Queue};
+use crate::signals;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// A queue that takes part in the context's order. Blocking ones and the legacy default stream wait for each other.
+pub struct Lane {
+    pub queue: Arc<Queue>,
+    pub blocking: bool,
+    /// Its stream was destroyed; it stays until its work is done.
+    pub retired: bool,
+}
+
+pub struct Context {
+    pub id: usize,
+    pub device: Arc<Device>,
+    pub primary: bool,
+    pub flags: AtomicU32,
+    pub cache_config: AtomicU32,
+    pub limits: Mutex<HashMap<u32, u64>>,
+    /// Set to stop running kernels: the context has faulted or is being destroyed.
+    pub cancel: AtomicBool,
+    pub legacy: Arc<Queue>,
+    pub printed: Printed,
+    profile: Profile,
+    lanes: Mutex<Vec<Lane>>,
+    per_thread: Mutex<HashMap<ThreadId, Arc<Queue>>>,
+    fault: AtomicU32,
+    /// The fault as far as calls may tell it already.
+    told: AtomicU32,
+}
+
+impl Context {
+    pub fn new(id: usize, device: Arc<Device>, flags: u32, profile: Profile, primary: bool) -> R<Context> {
+        device.charge(profile.context_bytes)?;
+        Ok(Context {
+            id,
+            device,
+            primary,
+            flags: AtomicU32::new(flags),
+            cache_config: AtomicU32::new(0),
+            limits: Mutex::default(),
+            cancel: AtomicBool::new(false),
+            legacy: Queue::new(profile.queue_limit),
+            printed: Printed::default(),
+            profile,
+            lanes: Mutex::default(),
+            per_thread: Mutex::default(),
+            fault: AtomicU32::new(0),
+            told: AtomicU32::new(0),
+        })
+    }
+
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The lock under which work of several streams gets its order.
+    pub fn lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue for a new stream.
+    pub fn add_queue(&self, blocking: bool) -> Arc<Queue> {
+        let queue = Queue::new(self.profile.queue_limit);
+        let mut lanes = self.lanes();
+        lanes.retain(|lane| !(lane.retired && lane.queue.is_idle()));
+        lanes.push(Lane { queue: Arc::clone(&queue), blocking, retired: false });
+        queue
+    }
+
+    pub fn retire_queue(&self, queue: &Arc<Queue>) {
+        if let Some(lane) = self.lanes().iter_mut().find(|lane| Arc::ptr_eq(&lane.queue, queue)) {
+            lane.retired = true;
+        }
+    }
+
+    /// The default stream of the calling thread.
+    pub fn per_thread_queue(&self) -> Arc<Queue> {
+        let mut queues = self.per_thread.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(queues.entry(thread::current().id()).or_insert_with(|| self.add_queue(true)))
+    }
+
+    /// Where all work of the context submitted so far ends.
+    pub fn ends(&self) -> Vec<Marker> {
+        let lanes = self.lanes();
+        lanes.iter().map(|lane| lane.queue.end()).chain([self.legacy.end()]).collect()
+    }
+
+    pub fn synchronise(&self) -> R {
+        self.ends().iter().for_each(Marker::wait);
+        self.tell()
+    }
+
+    /// Records why work of this context failed. The first fault stays; everything still queued is skipped.
+    pub fn fail(&self, fault: &Fault) {
+        let first = self.fault.compare_exchange(0, fault.code, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if first {
+            eprintln!("remotegpu: software GPU: CUDA error {}: {}", fault.code, fault.message.trim_end());
+            if !self.profile.late_faults {
+                self.told.store(fault.code, Ordering::Release);
+            }
+        }
+        self.cancel.store(true, Ordering::Release);
+    }
+
+    pub fn fault(&self) -> u32 {
+        self.fault.load(Ordering::Acquire)
+    }
+
+    /// Fails if the program may know of a fault.
+    pub fn check(&self) -> R {
+        match self.told.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    /// For calls that synchronise: from here on every call reports the fault. Device printf appears now, too.
+    pub fn tell(&self) -> R {
+        self.printed.flush();
+        self.told.store(self.fault(), Ordering::Release);
+        self.check()
+    }
+
+    /// Stops everything that runs and waits until nothing does.
+    pub fn stop(&self) {
+        self.cancel.store(true, Ordering::Release);
+        self.ends().iter().for_each(Marker::wait);
+        self.printed.flush();
+        self.device.discharge(self.profile.context_bytes);
+    }
+}
+
+/// Text that kernels printed, shown when the program synchronises, as CUDA does.
+#[derive(Default)]
+pub struct Printed {
+    text: Mutex<Vec<u8>>,
+}
+
+/// Enough for the default printf buffer of CUDA many times over; a program that never synchronises still gets its text.
+const PRINT_AT: usize = 1 << 20;
+
+impl Printed {
+    pub fn flush(&self) {
+        let text = std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        if !text.is_empty() {
+            signals::print(&text);
+        }
+    }
+}
+
+impl Output for Printed {
+    fn write(&self, text: &[u8]) {
+        let mut kept = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(text);
+        if kept.len() > PRINT_AT {
+            drop(kept);
+            self.flush();
+        }
+    }
+}

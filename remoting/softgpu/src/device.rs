@@ -1,0 +1,184 @@
+//! A device: what it says about itself and how much of its memory is taken.
+
+use crate::config::{Config, PciId};
+use crate::engine::MemoryMap;
+use crate::ffi::R;
+use crate::handles;
+use driverapi::attributes::*;
+use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
+use driverapi::types::CUuuid;
+use std::sync::{Mutex, PoisonError};
+
+pub const NAME: &str = "remotegpu software GPU";
+pub const COMPUTE_CAPABILITY: (i32, i32) = (8, 0);
+/// Sizes that a program plans its kernels with; those of compute capability 8.0 except the number of multiprocessors,
+/// which is kept small because grids are often made as large as it.
+pub const MULTIPROCESSORS: u32 = 16;
+pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
+pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
+pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+pub const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
+pub const MAX_BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
+pub const SHARED_PER_BLOCK: u32 = 48 << 10;
+pub const SHARED_PER_BLOCK_OPTIN: u32 = 163 << 10;
+pub const SHARED_PER_MULTIPROCESSOR: u32 = 164 << 10;
+pub const SHARED_RESERVED_PER_BLOCK: u32 = 1 << 10;
+pub const REGISTERS: u32 = 65536;
+pub const CONSTANT_BYTES: u32 = 64 << 10;
+pub const WARP: u32 = 32;
+pub const L2_BYTES: u32 = 32 << 20;
+pub const CLOCK_KHZ: u32 = 1_000_000;
+pub const MEMORY_CLOCK_KHZ: u32 = 1_000_000;
+pub const MEMORY_BUS_BITS: u32 = 256;
+pub const TEXTURE_ALIGNMENT: u32 = 512;
+pub const PITCH_ALIGNMENT: u64 = 512;
+/// "10DE" is the vendor every CUDA device has; the device number is of no product.
+pub const PCI_DEVICE_ID: u32 = 0x0000_10de;
+
+pub struct Device {
+    pub ordinal: usize,
+    pub uuid: CUuuid,
+    pub pci: PciId,
+    pub memory: u64,
+    /// What kernels of this device may touch.
+    pub map: MemoryMap,
+    /// The handle its primary context has whenever it is alive.
+    pub primary: usize,
+    /// The handle of its default memory pool.
+    pub pool: usize,
+    used: Mutex<u64>,
+}
+
+impl Device {
+    /// `card` is the device's number in the machine, `ordinal` its number among the visible ones.
+    pub fn new(config: &Config, card: usize, ordinal: usize) -> Device {
+        Device {
+            ordinal,
+            uuid: config.uuids[card],
+            pci: config.pci[card],
+            memory: config.memory,
+            map: MemoryMap::new(),
+            primary: handles::mint(),
+            pool: handles::mint(),
+            used: Mutex::new(0),
+        }
+    }
+
+    pub fn charge(&self, bytes: u64) -> R {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = used.checked_add(bytes).filter(|&sum| sum <= self.memory).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        *used = sum;
+        Ok(())
+    }
+
+    pub fn discharge(&self, bytes: u64) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        *used = used.saturating_sub(bytes);
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        self.memory - *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `cuDeviceGetAttribute`; what is not listed here does not exist on this device and reads 0. `None` is a number
+    /// that no attribute has.
+    pub fn attribute(&self, attribute: CUdevice_attribute) -> Option<i32> {
+        if attribute == 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX {
+            return None;
+        }
+        let value = match attribute {
+            CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => MAX_THREADS_PER_BLOCK,
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X => MAX_BLOCK[0],
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y => MAX_BLOCK[1],
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z => MAX_BLOCK[2],
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X => MAX_GRID[0],
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y => MAX_GRID[1],
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z => MAX_GRID[2],
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK => SHARED_PER_BLOCK,
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => SHARED_PER_BLOCK_OPTIN,
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => SHARED_PER_MULTIPROCESSOR,
+            RESERVED_SHARED_MEMORY_PER_BLOCK => SHARED_RESERVED_PER_BLOCK,
+            CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY => CONSTANT_BYTES,
+            CU_DEVICE_ATTRIBUTE_WARP_SIZE => WARP,
+            CU_DEVICE_ATTRIBUTE_MAX_PITCH => i32::MAX as u32,
+            CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK | CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => {
+                REGISTERS
+            }
+            CU_DEVICE_ATTRIBUTE_CLOCK_RATE => CLOCK_KHZ,
+            CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => MEMORY_CLOCK_KHZ,
+            CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => MEMORY_BUS_BITS,
+            CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT | CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT => TEXTURE_ALIGNMENT,
+            CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT => 32,
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => MULTIPROCESSORS,
+            CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => MAX_THREADS_PER_MULTIPROCESSOR,
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => MAX_BLOCKS_PER_MULTIPROCESSOR,
+            CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => L2_BYTES,
+            CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
+            CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => 2,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => COMPUTE_CAPABILITY.0 as u32,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => COMPUTE_CAPABILITY.1 as u32,
+            CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => self.pci.bus,
+            CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => self.pci.device,
+            CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => self.pci.domain,
+            CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID => PCI_DEVICE_ID,
+            CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID => self.ordinal as u32,
+            CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => 1,
+            CU_DEVICE_ATTRIBUTE_NUMA_ID | CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => -1i32 as u32,
+            CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
+            | CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
+            | CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS
+            | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING
+            | CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED
+            | CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED
+            | CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED
+            | CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED
+            | CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+            | CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED
+            | CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+            | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
+            _ => 0,
+        };
+        Some(value as i32)
+    }
+}
+
+/// The one device attribute whose public name has no `MAX_`-style prefix in the table: bytes of shared memory that the
+/// system keeps of every block.
+const RESERVED_SHARED_MEMORY_PER_BLOCK: CUdevice_attribute = 111;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> Device {
+        Device::new(&Config::read(|_| None, 1), 0, 0)
+    }
+
+    #[test]
+    fn memory_is_charged_up_to_the_size() {
+        let device = device();
+        device.charge(5 << 30).unwrap();
+        assert_eq!(device.charge(4 << 30), Err(CUDA_ERROR_OUT_OF_MEMORY));
+        assert_eq!(device.free_bytes(), 3 << 30);
+        device.discharge(5 << 30);
+        device.charge(8 << 30).unwrap();
+        assert_eq!(device.charge(u64::MAX), Err(CUDA_ERROR_OUT_OF_MEMORY));
+    }
+
+    #[test]
+    fn what_is_not_provided_reads_zero_and_what_does_not_exist_is_refused() {
+        let device = device();
+        for absent in [
+            CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
+            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+            CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH,
+            CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+            CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+        ] {
+            assert_eq!(device.attribute(absent), Some(0));
+        }
+        assert_eq!(device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), Some(8));
+        assert_eq!(device.attribute(0), None);
+        assert_eq!(device.attribute(100_000), None);
+    }
+}

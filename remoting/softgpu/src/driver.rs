@@ -1,0 +1,271 @@
+//! The driver as a whole: its life, its devices and the tables of everything that has a handle.
+
+use crate::code::{Function, KernelHandle, Library, Module};
+use crate::config::Config;
+use crate::context::Context;
+use crate::device::Device;
+use crate::engine::ThreadPool;
+use crate::ffi::R;
+use crate::handles::{self, Table};
+use crate::link::Link;
+use crate::memory::{Allocation, Memory};
+use crate::pool::Pool;
+use crate::signals;
+use crate::stream::{Event, Stream};
+use crate::vmm::Physical;
+use driverapi::context_storage;
+use driverapi::errors::*;
+use driverapi::types::CUdevice;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+pub struct Driver {
+    pub config: Config,
+    pub devices: Vec<Arc<Device>>,
+    pub memory: Memory,
+    pub contexts: Table<Context>,
+    pub streams: Table<Stream>,
+    pub events: Table<Event>,
+    pub modules: Table<Module>,
+    pub functions: Table<Function>,
+    pub libraries: Table<Library>,
+    pub kernels: Table<KernelHandle>,
+    pub links: Table<Link>,
+    pub pools: Table<Pool>,
+    pub physical: Table<Physical>,
+    /// Address ranges handed out by `cuMemAddressReserve`: base to length.
+    pub reservations: Mutex<HashMap<u64, u64>>,
+    pub workers: ThreadPool,
+    pub start: Instant,
+    primaries: Vec<Mutex<Primary>>,
+    current_pools: Vec<Mutex<usize>>,
+}
+
+/// How often a device's primary context is retained, and the flags for its next life.
+#[derive(Default)]
+struct Primary {
+    retained: usize,
+    flags: u32,
+}
+
+static DRIVER: OnceLock<R<Driver>> = OnceLock::new();
+static FORKED: AtomicBool = AtomicBool::new(false);
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Release);
+}
+
+extern "C" fn at_exit() {
+    ENDED.store(true, Ordering::Release);
+}
+
+thread_local! {
+    /// Handles of the contexts pushed on this thread; the last one is current.
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Whether this thread is inside a stream callback, where CUDA may not be called.
+    static IN_CALLBACK: RefCell<bool> = const { RefCell::new(false) };
+}
+
+/// The settings as the environment has them now.
+pub fn read_config() -> Config {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    Config::read(|name| std::env::var(name).ok(), cpus)
+}
+
+/// `cuInit`.
+pub fn init() -> R {
+    check_process()?;
+    let driver = DRIVER.get_or_init(|| {
+        let driver = Driver::new(read_config())?;
+        signals::watch_process(in_child, at_exit);
+        Ok(driver)
+    });
+    driver.as_ref().map(|_| ()).map_err(|&code| code)
+}
+
+fn check_process() -> R {
+    if FORKED.load(Ordering::Acquire) {
+        return Err(CUDA_ERROR_NOT_INITIALIZED);
+    }
+    if ENDED.load(Ordering::Acquire) {
+        return Err(CUDA_ERROR_DEINITIALIZED);
+    }
+    Ok(())
+}
+
+/// The driver, for every call but the few that need no `cuInit`.
+pub fn driver() -> R<&'static Driver> {
+    check_process()?;
+    if IN_CALLBACK.try_with(|inside| *inside.borrow()).unwrap_or(false) {
+        return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
+    DRIVER.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)?.as_ref().map_err(|&code| code)
+}
+
+/// Runs a function of the program on a stream's thread.
+pub fn in_callback(function: impl FnOnce()) {
+    IN_CALLBACK.with(|inside| *inside.borrow_mut() = true);
+    function();
+    IN_CALLBACK.with(|inside| *inside.borrow_mut() = false);
+}
+
+/// The calling thread's context, usable.
+pub fn current() -> R<Arc<Context>> {
+    let context = current_even_if_faulted()?;
+    context.check()?;
+    Ok(context)
+}
+
+pub fn current_even_if_faulted() -> R<Arc<Context>> {
+    let driver = driver()?;
+    let id = current_id().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    driver.contexts.get(id).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+}
+
+pub fn current_id() -> Option<usize> {
+    STACK.try_with(|stack| stack.borrow().last().copied()).ok().flatten()
+}
+
+pub fn push(context: usize) {
+    let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
+}
+
+pub fn pop() -> Option<usize> {
+    STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten()
+}
+
+impl Driver {
+    fn new(config: Config) -> R<Driver> {
+        let cards = config.visible_devices();
+        if cards.is_empty() {
+            return Err(CUDA_ERROR_NO_DEVICE);
+        }
+        let devices: Vec<Arc<Device>> =
+            cards.iter().enumerate().map(|(ordinal, &card)| Arc::new(Device::new(&config, card, ordinal))).collect();
+        let pools = Table::default();
+        for device in &devices {
+            pools.insert(device.pool, Arc::new(Pool::new(device.pool, device.ordinal, 0)));
+        }
+        Ok(Driver {
+            memory: Memory::new(devices.clone())?,
+            contexts: Table::default(),
+            streams: Table::default(),
+            events: Table::default(),
+            modules: Table::default(),
+            functions: Table::default(),
+            libraries: Table::default(),
+            kernels: Table::default(),
+            links: Table::default(),
+            physical: Table::default(),
+            reservations: Mutex::default(),
+            workers: ThreadPool::new(config.threads.saturating_sub(1)),
+            start: Instant::now(),
+            primaries: devices.iter().map(|_| Mutex::default()).collect(),
+            current_pools: devices.iter().map(|device| Mutex::new(device.pool)).collect(),
+            pools,
+            devices,
+            config,
+        })
+    }
+
+    pub fn device(&self, ordinal: CUdevice) -> R<&Arc<Device>> {
+        usize::try_from(ordinal).ok().and_then(|i| self.devices.get(i)).ok_or(CUDA_ERROR_INVALID_DEVICE)
+    }
+
+    fn primary(&self, device: &Device) -> MutexGuard<'_, Primary> {
+        self.primaries[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn retain_primary(&self, device: &Arc<Device>) -> R<usize> {
+        let mut primary = self.primary(device);
+        if primary.retained == 0 {
+            let profile = self.config.profile.clone();
+            let context = Context::new(device.primary, Arc::clone(device), primary.flags, profile, true)?;
+            self.contexts.insert(device.primary, Arc::new(context));
+        }
+        primary.retained += 1;
+        Ok(device.primary)
+    }
+
+    pub fn release_primary(&self, device: &Device) -> R {
+        let mut primary = self.primary(device);
+        primary.retained = primary.retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        if primary.retained == 0 {
+            self.end_context(device.primary)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the primary context whatever its count; the next retain starts a new one.
+    pub fn reset_primary(&self, device: &Device) -> R {
+        let mut primary = self.primary(device);
+        if std::mem::take(&mut primary.retained) > 0 {
+            self.end_context(device.primary)?;
+        }
+        Ok(())
+    }
+
+    pub fn primary_state(&self, device: &Device) -> (u32, bool) {
+        let primary = self.primary(device);
+        let flags = self.contexts.get(device.primary).map_or(primary.flags, |c| c.flags.load(Ordering::Relaxed));
+        (flags, primary.retained > 0)
+    }
+
+    pub fn set_primary_flags(&self, device: &Device, flags: u32) {
+        self.primary(device).flags = flags;
+        if let Some(context) = self.contexts.get(device.primary) {
+            context.flags.store(flags, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a handle names a context, be it a primary context that is not alive now.
+    pub fn is_context(&self, id: usize) -> bool {
+        self.contexts.get(id).is_some() || self.devices.iter().any(|device| device.primary == id)
+    }
+
+    pub fn create_context(&self, device: &Arc<Device>, flags: u32) -> R<usize> {
+        let id = handles::mint();
+        let context = Context::new(id, Arc::clone(device), flags, self.config.profile.clone(), false)?;
+        self.contexts.insert(id, Arc::new(context));
+        Ok(id)
+    }
+
+    /// Stops a context's work and frees all that belongs to it.
+    pub fn end_context(&self, id: usize) -> R {
+        let context = self.contexts.get(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        context_storage::drop_context(ptr::without_provenance_mut(id));
+        self.contexts.remove(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        context.stop();
+        self.streams.remove_where(|stream| stream.context.id == id);
+        self.events.remove_where(|event| event.context == id);
+        self.functions.remove_where(|function| function.module.context == id);
+        self.modules.remove_where(|module| module.context == id);
+        self.libraries.all().iter().for_each(|library| library.forget_context(id));
+        for allocation in self.memory.all_where(|a| a.context == id) {
+            let _ = self.memory.release(allocation.base, |a| a.id == allocation.id);
+        }
+        Ok(())
+    }
+
+    /// Waits until no work that may use the memory is left, as freeing does in CUDA.
+    pub fn wait_before_free(&self, allocation: &Allocation) {
+        if !self.config.profile.free_waits {
+            return;
+        }
+        for context in self.contexts.all() {
+            if allocation.kind.is_host() || context.device.ordinal == allocation.device {
+                context.ends().iter().for_each(crate::queue::Marker::wait);
+            }
+        }
+    }
+
+    /// The pool that `cuMemAllocAsync` takes from.
+    pub fn current_pool(&self, device: &Device) -> MutexGuard<'_, usize> {
+        self.current_pools[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

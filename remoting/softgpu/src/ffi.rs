@@ -1,0 +1,173 @@
+//! The C boundary: what arrives from a program and how answers leave.
+//!
+//! `Out`, `In`, `Array` and `Text` have the layout of the C pointer they stand for, so that an entry point can name
+//! them in its signature. They check for null; that the memory behind is what the CUDA documentation asks for is the
+//! caller's promise, as with any driver.
+
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
+use driverapi::types::CUresult;
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The result of everything behind an entry point; the error is the `CUresult` that the program sees.
+pub type R<T = ()> = Result<T, CUresult>;
+
+/// Runs the body of an entry point. No panic crosses the C boundary.
+pub fn edge(body: impl FnOnce() -> R) -> CUresult {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(code)) => code,
+        Err(_) => CUDA_ERROR_UNKNOWN,
+    }
+}
+
+/// Where an answer goes.
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
+
+// Derived, these would ask the same of T.
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T> Out<T> {
+    pub fn at(address: *mut T) -> Self {
+        Self(address)
+    }
+
+    pub fn address(self) -> *mut T {
+        self.0
+    }
+
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    pub fn set(self, value: T) -> R {
+        if self.0.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null; the caller promises a writable T, which C does not align beyond what the type needs.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// For answers a program may leave out.
+    pub fn set_if_wanted(self, value: T) {
+        let _ = self.set(value);
+    }
+
+    /// Null is refused before any work is done, so that nothing is created that nobody can name.
+    pub fn required(self) -> R<Self> {
+        if self.0.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(self) }
+    }
+
+    /// Writes the elements of an array.
+    pub fn set_all(self, values: impl IntoIterator<Item = T>) -> R {
+        if self.0.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        for (i, value) in values.into_iter().enumerate() {
+            // SAFETY: the caller gave the number of elements that the iterator was cut to.
+            unsafe { self.0.add(i).write_unaligned(value) };
+        }
+        Ok(())
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// For arguments that are read and then answered, such as sizes and versions.
+    pub fn get(self) -> R<T> {
+        In(self.0.cast_const()).get()
+    }
+}
+
+impl Out<c_char> {
+    /// Writes text cut to `size` bytes, its NUL included.
+    pub fn set_text(self, text: &str, size: usize) -> R {
+        if size == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let kept = text.len().min(size - 1);
+        self.set_all(text.bytes().take(kept).chain([0]).map(|b| b as c_char))
+    }
+}
+
+/// An argument passed by address.
+#[repr(transparent)]
+pub struct In<T>(*const T);
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for In<T> {}
+
+impl<T> In<T> {
+    pub fn at(address: *const T) -> Self {
+        Self(address)
+    }
+
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    pub fn address(self) -> *const T {
+        self.0
+    }
+}
+
+impl<T: Copy> In<T> {
+    pub fn get(self) -> R<T> {
+        self.read(0)
+    }
+
+    fn read(self, i: usize) -> R<T> {
+        if self.0.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null; the caller promises readable elements.
+        Ok(unsafe { self.0.add(i).read_unaligned() })
+    }
+
+    /// Copies `count` elements out of an array.
+    pub fn list(self, count: usize) -> R<Vec<T>> {
+        if count > isize::MAX as usize / size_of::<T>().max(1) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        (0..count).map(|i| self.read(i)).collect()
+    }
+}
+
+/// A C string from the program.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Text(*const c_char);
+
+impl Text {
+    pub fn get<'a>(self) -> R<&'a str> {
+        if self.0.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null; the caller promises a NUL-terminated string that outlives the call.
+        unsafe { CStr::from_ptr(self.0) }.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+/// Bytes of the program's own memory, copied.
+pub fn bytes(address: *const u8, len: usize) -> R<Vec<u8>> {
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    if address.is_null() || len > isize::MAX as usize {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null; the caller promises `len` readable bytes.
+    Ok(unsafe { std::slice::from_raw_parts(address, len) }.to_vec())
+}

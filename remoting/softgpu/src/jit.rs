@@ -1,0 +1,67 @@
+//! The option lists of the functions that compile: who wants to read a log, and where.
+
+use crate::ffi::{In, Out, R};
+use driverapi::attributes::*;
+use std::ffi::c_char;
+use std::ptr;
+
+/// Log buffers that the program offered.
+#[derive(Default)]
+pub struct JitOptions {
+    error: LogBuffer,
+    info: LogBuffer,
+}
+
+/// Addresses of a buffer, of its size, and of the slot that takes the number of bytes written.
+#[derive(Default)]
+struct LogBuffer {
+    address: usize,
+    size: usize,
+    written: usize,
+}
+
+impl JitOptions {
+    /// `values` holds numbers cast to pointers, and takes some answers.
+    pub fn read(count: u32, options: In<CUjit_option>, values: Out<usize>) -> R<JitOptions> {
+        let mut found = JitOptions::default();
+        if count == 0 {
+            return Ok(found);
+        }
+        let values = values.required()?;
+        let names = options.list(count as usize)?;
+        let given = In::at(values.address()).list(count as usize)?;
+        for (i, (&name, &value)) in names.iter().zip(&given).enumerate() {
+            let slot = values.address().wrapping_add(i) as usize;
+            match name {
+                CU_JIT_ERROR_LOG_BUFFER => found.error.address = value,
+                CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => (found.error.size, found.error.written) = (value, slot),
+                CU_JIT_INFO_LOG_BUFFER => found.info.address = value,
+                CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => (found.info.size, found.info.written) = (value, slot),
+                _ => (),
+            }
+        }
+        Ok(found)
+    }
+
+    pub fn write_error(&self, text: &str) {
+        self.error.write(text);
+    }
+
+    /// The logs of a compilation that went well are empty.
+    pub fn write_nothing(&self) {
+        self.error.write("");
+        self.info.write("");
+    }
+}
+
+impl LogBuffer {
+    fn write(&self, text: &str) {
+        // The size in the option list is 32 bits wide in spirit; a wild pointer-sized value would say nothing.
+        let size = self.size as u32 as usize;
+        let buffer: Out<c_char> = Out::at(ptr::with_exposed_provenance_mut(self.address));
+        if buffer.set_text(text, size).is_ok() {
+            let slot: Out<usize> = Out::at(ptr::with_exposed_provenance_mut(self.written));
+            slot.set_if_wanted(text.len().min(size - 1));
+        }
+    }
+}

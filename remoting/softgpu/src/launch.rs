@@ -1,0 +1,212 @@
+//! Kernel launches: limits, parameters, and how many blocks fit.
+
+use crate::code::{Function, Settings, check_supported};
+use crate::device::*;
+use crate::driver::Driver;
+use crate::engine::{self, Kernel, LaunchSpec, Param};
+use crate::ffi::{self, In, R};
+use crate::stream::Stream;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The shape of a launch.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: u32,
+}
+
+/// The dynamic shared memory that a launch may ask for.
+pub fn max_dynamic_shared(kernel: &Kernel, settings: &Settings) -> u32 {
+    let default = SHARED_PER_BLOCK.saturating_sub(kernel.static_shared);
+    u32::try_from(settings.dynamic_shared.load(Ordering::Relaxed)).unwrap_or(default)
+}
+
+fn check(shape: &Shape, kernel: &Kernel, settings: &Settings) -> R {
+    let within = |sizes: [u32; 3], limits: [u32; 3]| sizes.iter().zip(limits).all(|(&n, limit)| n > 0 && n <= limit);
+    let threads: u64 = shape.block.iter().map(|&n| u64::from(n)).product();
+    if !within(shape.grid, MAX_GRID) || !within(shape.block, MAX_BLOCK) || threads > u64::from(MAX_THREADS_PER_BLOCK) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if kernel.reqntid.is_some_and(|required| required != shape.block)
+        || shape.dynamic_shared > max_dynamic_shared(kernel, settings)
+    {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if threads > u64::from(max_threads(kernel)) {
+        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    }
+    Ok(())
+}
+
+pub fn max_threads(kernel: &Kernel) -> u32 {
+    kernel.max_threads.min(MAX_THREADS_PER_BLOCK)
+}
+
+/// Blocks of a kernel that a multiprocessor of this size would hold at a time.
+pub fn blocks_per_multiprocessor(kernel: &Kernel, settings: &Settings, threads: u32, dynamic_shared: u64) -> u32 {
+    let shared = u64::from(kernel.static_shared) + dynamic_shared;
+    if threads == 0 || threads > max_threads(kernel) || dynamic_shared > u64::from(max_dynamic_shared(kernel, settings))
+    {
+        return 0;
+    }
+    let threads = threads.next_multiple_of(WARP);
+    let by_shared = u64::from(SHARED_PER_MULTIPROCESSOR) / (shared + u64::from(SHARED_RESERVED_PER_BLOCK));
+    let by_registers = REGISTERS / (kernel.registers.max(1) * threads);
+    (MAX_THREADS_PER_MULTIPROCESSOR / threads)
+        .min(MAX_BLOCKS_PER_MULTIPROCESSOR)
+        .min(by_registers)
+        .min(u32::try_from(by_shared).unwrap_or(u32::MAX))
+}
+
+/// Parameters as the program gave them: an address per parameter, or one packed buffer.
+#[derive(Clone, Copy)]
+pub struct Arguments {
+    pub each: In<*const u8>,
+    pub extra: In<usize>,
+}
+
+impl Arguments {
+    /// The kernel's parameter buffer. The program may reuse its own memory after the call.
+    fn pack(self, kernel: &Kernel) -> R<Vec<u8>> {
+        let size = kernel.param_bytes as usize;
+        if size == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.each.is_null() {
+            return pack_each(&kernel.params, size, &self.each.list(kernel.params.len())?);
+        }
+        let (address, given) = self.packed_buffer()?;
+        let mut buffer = ffi::bytes(address, given.min(size))?;
+        buffer.resize(size, 0);
+        Ok(buffer)
+    }
+
+    fn packed_buffer(self) -> R<(*const u8, usize)> {
+        let (mut address, mut size) = (None, None);
+        let mut rest = self.extra.address();
+        loop {
+            match In::at(rest).get()? {
+                CU_LAUNCH_PARAM_END => break,
+                CU_LAUNCH_PARAM_BUFFER_POINTER => address = Some(In::at(rest.wrapping_add(1)).get()?),
+                CU_LAUNCH_PARAM_BUFFER_SIZE => {
+                    let at: *const usize = std::ptr::with_exposed_provenance(In::at(rest.wrapping_add(1)).get()?);
+                    size = Some(In::at(at).get()?);
+                }
+                _ => return Err(CUDA_ERROR_INVALID_VALUE),
+            }
+            rest = rest.wrapping_add(2);
+        }
+        let address = std::ptr::with_exposed_provenance(address.ok_or(CUDA_ERROR_INVALID_VALUE)?);
+        Ok((address, size.ok_or(CUDA_ERROR_INVALID_VALUE)?))
+    }
+}
+
+fn pack_each(params: &[Param], size: usize, addresses: &[*const u8]) -> R<Vec<u8>> {
+    let mut buffer = vec![0; size];
+    for (param, &address) in params.iter().zip(addresses) {
+        let range = param.offset as usize..(param.offset + param.size) as usize;
+        let slot = buffer.get_mut(range).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        slot.copy_from_slice(&ffi::bytes(address, slot.len())?);
+    }
+    Ok(buffer)
+}
+
+impl Driver {
+    /// Queues a kernel. What the program may see of errors of the launch itself is decided before it is queued.
+    pub fn launch(&'static self, function: &Arc<Function>, shape: Shape, arguments: Arguments, stream: &Stream) -> R {
+        if function.module.context != stream.context.id {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        let kernel = function.kernel();
+        check_supported(kernel)?;
+        check(&shape, kernel, &function.settings)?;
+        let params = arguments.pack(kernel)?;
+        let (function, context) = (Arc::clone(function), Arc::clone(&stream.context));
+        stream.enqueue(move || {
+            let spec = LaunchSpec {
+                grid: shape.grid,
+                block: shape.block,
+                dynamic_shared: shape.dynamic_shared,
+                params: &params,
+                threads: self.config.threads,
+            };
+            let (image, map) = (&function.module.image, &context.device.map);
+            engine::launch(image, function.index, &spec, map, &self.workers, &context.printed, &context.cancel)
+        });
+        Ok(())
+    }
+}
+
+/// The two ways of `cuLaunchKernel` to pass parameters, from its C arguments.
+pub fn arguments(each: *mut *mut c_void, extra: *mut *mut c_void) -> Arguments {
+    Arguments { each: In::at(each.cast()), extra: In::at(extra.cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicI32, AtomicU32};
+
+    fn kernel() -> Kernel {
+        Kernel {
+            name: "k".to_owned(),
+            params: vec![Param { offset: 0, size: 4, align: 4 }, Param { offset: 8, size: 8, align: 8 }],
+            param_bytes: 16,
+            static_shared: 1024,
+            local_bytes: 0,
+            registers: 32,
+            max_threads: 256,
+            reqntid: None,
+            unsupported: None,
+        }
+    }
+
+    fn settings() -> Settings {
+        Settings { dynamic_shared: AtomicI32::new(-1), carveout: AtomicI32::new(-1), cache_config: AtomicU32::new(0) }
+    }
+
+    fn verdict(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> R {
+        check(&Shape { grid, block, dynamic_shared }, &kernel(), &settings())
+    }
+
+    #[test]
+    fn launches_are_held_to_the_devices_limits() {
+        assert_eq!(verdict([1, 1, 1], [256, 1, 1], 47 << 10), Ok(()));
+        assert_eq!(verdict([0, 1, 1], [32, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(verdict([1, 65536, 1], [32, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(verdict([1, 1, 1], [1024, 2, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(verdict([1, 1, 1], [512, 1, 1], 0), Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
+        assert_eq!(verdict([1, 1, 1], [32, 1, 1], 48 << 10), Err(CUDA_ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn parameters_are_packed_by_offset_either_way() {
+        let (a, b) = (7u32, 9u64);
+        let each = [(&raw const a).cast::<u8>(), (&raw const b).cast::<u8>()];
+        let packed =
+            Arguments { each: In::at(each.as_ptr()), extra: In::at(std::ptr::null()) }.pack(&kernel()).unwrap();
+        assert_eq!(packed, [7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+
+        let size = packed.len();
+        let extra = [1, packed.as_ptr() as usize, 2, &raw const size as usize, 0];
+        let again =
+            Arguments { each: In::at(std::ptr::null()), extra: In::at(extra.as_ptr()) }.pack(&kernel()).unwrap();
+        assert_eq!(again, packed);
+        let neither = Arguments { each: In::at(std::ptr::null()), extra: In::at(std::ptr::null()) };
+        assert_eq!(neither.pack(&kernel()), Err(CUDA_ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn occupancy_is_bound_by_the_scarcest_resource() {
+        let blocks = |threads, shared| blocks_per_multiprocessor(&kernel(), &settings(), threads, shared);
+        assert_eq!(blocks(256, 0), 8);
+        assert_eq!(blocks(32, 0), 32);
+        assert_eq!(blocks(32, 39 << 10), 4);
+        assert_eq!(blocks(512, 0), 0);
+    }
+}

@@ -1,0 +1,213 @@
+//! A stream's first-in first-out queue, run by a thread of its own that exists only while there is work.
+//!
+//! Order between queues is made of markers: "queue q has finished its n-th operation". An operation may wait for
+//! markers of operations that were submitted before it, so waiting can never go round in a circle.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A thread that found nothing to do this long goes away; the next operation starts another.
+const IDLE: Duration = Duration::from_secs(2);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+struct Operation {
+    after: Vec<Marker>,
+    work: Work,
+}
+
+#[derive(Default)]
+struct State {
+    pending: VecDeque<Operation>,
+    submitted: u64,
+    completed: u64,
+    busy: bool,
+    has_thread: bool,
+}
+
+pub struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    limit: usize,
+}
+
+/// A point in a queue: reached when its operation has finished.
+#[derive(Clone)]
+pub struct Marker {
+    queue: Arc<Queue>,
+    ticket: u64,
+}
+
+impl Marker {
+    pub fn is_reached(&self) -> bool {
+        self.queue.lock().completed >= self.ticket
+    }
+
+    pub fn wait(&self) {
+        let mut state = self.queue.lock();
+        while state.completed < self.ticket {
+            state = self.queue.wait(state);
+        }
+    }
+}
+
+impl Queue {
+    pub fn new(limit: usize) -> Arc<Queue> {
+        Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), limit })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The point where everything submitted so far has finished.
+    pub fn end(self: &Arc<Self>) -> Marker {
+        Marker { queue: Arc::clone(self), ticket: self.lock().submitted }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.completed == state.submitted
+    }
+
+    /// Blocks while the queue is full.
+    pub fn wait_for_room(&self) {
+        let mut state = self.lock();
+        while state.pending.len() >= self.limit {
+            state = self.wait(state);
+        }
+    }
+
+    /// Queues work that starts once everything before it and every marker in `after` is done.
+    pub fn submit(self: &Arc<Self>, after: Vec<Marker>, work: Work) -> Marker {
+        let mut state = self.lock();
+        state.pending.push_back(Operation { after, work });
+        state.submitted += 1;
+        let ticket = state.submitted;
+        if !state.has_thread {
+            state.has_thread = true;
+            let queue = Arc::clone(self);
+            spawn_without_signals(move || queue.run());
+        }
+        drop(state);
+        self.changed.notify_all();
+        Marker { queue: Arc::clone(self), ticket }
+    }
+
+    /// Claims the queue's next turn for the calling thread, if nothing at all has to be waited for: a synchronous call
+    /// on an idle stream then costs no change of threads.
+    pub fn try_turn(self: &Arc<Self>) -> Option<Turn<'_>> {
+        let mut state = self.lock();
+        if state.busy || !state.pending.is_empty() {
+            return None;
+        }
+        state.busy = true;
+        state.submitted += 1;
+        Some(Turn { queue: self })
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            if state.busy {
+                state = self.wait(state);
+            } else if let Some(operation) = state.pending.pop_front() {
+                state.busy = true;
+                drop(state);
+                self.changed.notify_all();
+                operation.after.iter().for_each(Marker::wait);
+                // A panic must not take the stream with it: what waits for this operation would wait for ever.
+                let _ = catch_unwind(AssertUnwindSafe(operation.work));
+                state = self.finish();
+            } else {
+                let (now, waited) = self.changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+                state = now;
+                if waited.timed_out() && state.pending.is_empty() {
+                    state.has_thread = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn finish(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.busy = false;
+        state.completed += 1;
+        self.changed.notify_all();
+        state
+    }
+}
+
+/// The right to act as the queue's next operation; dropping it completes the operation.
+pub struct Turn<'a> {
+    queue: &'a Arc<Queue>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        drop(self.queue.finish());
+    }
+}
+
+/// Starts a thread that leaves all signals to the program's own threads; threads it starts inherit that.
+pub fn spawn_without_signals(body: impl FnOnce() + Send + 'static) {
+    let old = crate::signals::block_all();
+    let started = std::thread::Builder::new().name("softgpu".to_owned()).spawn(body);
+    crate::signals::restore(&old);
+    // Without a thread the stream would hang silently; the caller's edge turns the panic into an error code.
+    if let Err(error) = started {
+        panic!("remotegpu: no thread for a stream: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn operations_of_a_queue_keep_their_order_and_markers_order_queues() {
+        let (a, b) = (Queue::new(usize::MAX), Queue::new(usize::MAX));
+        let (send, receive) = channel();
+        let (gate_open, gate) = channel::<()>();
+        let first = send.clone();
+        let marker = a.submit(
+            vec![],
+            Box::new(move || {
+                let _ = gate.recv();
+                let _ = first.send(1);
+            }),
+        );
+        let second = send.clone();
+        let last = b.submit(vec![marker.clone()], Box::new(move || drop(second.send(2))));
+        assert!(!marker.is_reached() && !last.is_reached() && a.try_turn().is_none());
+        gate_open.send(()).unwrap();
+        last.wait();
+        assert!(marker.is_reached() && a.is_idle());
+        assert_eq!(receive.try_iter().collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_turn_counts_as_an_operation() {
+        let queue = Queue::new(1);
+        let turn = queue.try_turn().unwrap();
+        let end = queue.end();
+        assert!(!end.is_reached());
+        drop(turn);
+        assert!(end.is_reached());
+    }
+
+    #[test]
+    fn a_panicking_operation_completes() {
+        let queue = Queue::new(usize::MAX);
+        queue.submit(vec![], Box::new(|| panic!("expected in this test"))).wait();
+        assert!(queue.is_idle());
+    }
+}

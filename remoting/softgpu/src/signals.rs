@@ -1,0 +1,62 @@
+//! Signal masks and process-wide hooks.
+
+use std::ffi::CString;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::OnceLock;
+
+pub fn block_all() -> libc::sigset_t {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises `all`; pthread_sigmask cannot fail with SIG_SETMASK and fills `old`.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+        old.assume_init()
+    }
+}
+
+pub fn restore(old: &libc::sigset_t) {
+    // SAFETY: a mask that pthread_sigmask gave.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
+}
+
+/// Has `in_child` run in every forked child and `at_exit` when the process ends.
+pub fn watch_process(in_child: extern "C" fn(), at_exit: extern "C" fn()) {
+    // SAFETY: both functions only store to an atomic, which is allowed at any time.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        libc::atexit(at_exit);
+    }
+}
+
+/// Sends device printf through C's stdout, where it keeps its order with the program's own printf.
+pub fn print(text: &[u8]) {
+    unsafe extern "C" {
+        static stdout: *mut libc::FILE;
+    }
+    // SAFETY: C's stdout lives as long as the process; the bytes are a live slice.
+    unsafe {
+        libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout);
+        libc::fflush(stdout);
+    }
+}
+
+/// The address of a function that this library exports, or null. Asking the library itself keeps a program's other
+/// libcuda, if it has one, out of the answers.
+pub fn own_symbol(name: &str) -> *const libc::c_void {
+    static SELF: OnceLock<usize> = OnceLock::new();
+    let Ok(name) = CString::new(name) else { return ptr::null() };
+    // SAFETY: dladdr is given an address inside this library; dlopen with NOLOAD of its own path only adds a
+    // reference; dlsym gets a live handle and a C string.
+    unsafe {
+        let library = *SELF.get_or_init(|| {
+            let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+            if libc::dladdr(own_symbol as *const libc::c_void, info.as_mut_ptr()) == 0 {
+                return 0;
+            }
+            libc::dlopen(info.assume_init().dli_fname, libc::RTLD_NOLOAD | libc::RTLD_LAZY) as usize
+        });
+        if library == 0 { ptr::null() } else { libc::dlsym(ptr::with_exposed_provenance_mut(library), name.as_ptr()) }
+    }
+}

@@ -1,0 +1,186 @@
+//! Streams and events: when work starts.
+
+use crate::context::Context;
+use crate::engine::Fault;
+use crate::ffi::R;
+use crate::queue::{Marker, Queue};
+use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+use driverapi::errors::CUDA_ERROR_LAUNCH_FAILED;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The default stream of old: waits for all blocking streams, and they for it.
+    Legacy,
+    Blocking,
+    NonBlocking,
+}
+
+#[derive(Clone)]
+pub struct Stream {
+    pub id: usize,
+    pub context: Arc<Context>,
+    pub flags: u32,
+    pub priority: i32,
+    order: Order,
+    queue: Arc<Queue>,
+}
+
+impl Stream {
+    pub fn new(id: usize, context: Arc<Context>, flags: u32, priority: i32, order: Order) -> Stream {
+        let queue = context.add_queue(order == Order::Blocking);
+        Stream { id, context, flags, priority, order, queue }
+    }
+
+    pub fn legacy(context: Arc<Context>) -> Stream {
+        let queue = Arc::clone(&context.legacy);
+        Stream { id: CU_STREAM_LEGACY.addr(), context, flags: 0, priority: 0, order: Order::Legacy, queue }
+    }
+
+    pub fn per_thread(context: Arc<Context>) -> Stream {
+        let queue = context.per_thread_queue();
+        Stream { id: CU_STREAM_PER_THREAD.addr(), context, flags: 0, priority: 0, order: Order::Blocking, queue }
+    }
+
+    /// Whether it is one of the streams that need no creation.
+    pub fn is_default(&self) -> bool {
+        self.id == CU_STREAM_LEGACY.addr() || self.id == CU_STREAM_PER_THREAD.addr()
+    }
+
+    /// The stream's handle is gone; what it still has to do is done.
+    pub fn retire(&self) {
+        self.context.retire_queue(&self.queue);
+    }
+
+    pub fn end(&self) -> Marker {
+        self.queue.end()
+    }
+
+    pub fn synchronise(&self) -> R {
+        self.end().wait();
+        self.context.tell()
+    }
+
+    /// Queues work that is skipped once the context has faulted.
+    pub fn enqueue(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Marker {
+        let context = Arc::clone(&self.context);
+        self.submit(Vec::new(), move || attempt(&context, work))
+    }
+
+    /// Queues work that runs in any case, after `after` and all that the stream's kind asks for.
+    pub fn submit(&self, mut after: Vec<Marker>, work: impl FnOnce() + Send + 'static) -> Marker {
+        self.queue.wait_for_room();
+        let lanes = self.context.lanes();
+        after.extend(self.dependencies(&lanes));
+        self.queue.submit(after, Box::new(work))
+    }
+
+    /// Does the work in its turn and returns when it is done.
+    pub fn run(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R {
+        if let Some(marker) = self.start(work) {
+            marker.wait();
+        }
+        self.context.tell()
+    }
+
+    /// Does short work that never waits: at once if the stream is idle, else when its turn comes, at the marker.
+    pub fn start(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Option<Marker> {
+        let lanes = self.context.lanes();
+        let idle = self.dependencies(&lanes).is_empty();
+        let turn = if idle { self.queue.try_turn() } else { None };
+        drop(lanes);
+        let Some(turn) = turn else { return Some(self.enqueue(work)) };
+        attempt(&self.context, work);
+        drop(turn);
+        None
+    }
+
+    fn dependencies(&self, lanes: &[crate::context::Lane]) -> Vec<Marker> {
+        let wanted: Vec<Marker> = match self.order {
+            Order::NonBlocking => Vec::new(),
+            Order::Blocking => vec![self.context.legacy.end()],
+            Order::Legacy => lanes.iter().filter(|lane| lane.blocking).map(|lane| lane.queue.end()).collect(),
+        };
+        wanted.into_iter().filter(|marker| !marker.is_reached()).collect()
+    }
+}
+
+/// Runs work unless the context has faulted; a fault or a panic of the work becomes the context's fault.
+fn attempt(context: &Context, work: impl FnOnce() -> Result<(), Fault>) {
+    if context.fault() != 0 {
+        return;
+    }
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => (),
+        Ok(Err(fault)) => context.fail(&fault),
+        Err(_) => {
+            let message = "the software GPU failed inside an operation".to_owned();
+            context.fail(&Fault { code: CUDA_ERROR_LAUNCH_FAILED, message });
+        }
+    }
+}
+
+pub struct Event {
+    pub context: usize,
+    pub timed: bool,
+    last: Mutex<Option<Record>>,
+}
+
+/// One recording: when the stream gets there, and at what time it did.
+#[derive(Clone)]
+struct Record {
+    marker: Marker,
+    nanos: Arc<AtomicU64>,
+    context: Arc<Context>,
+}
+
+/// What is known of an event.
+pub enum Progress {
+    NeverRecorded,
+    Pending,
+    /// Nanoseconds since the driver started.
+    Reached(u64),
+}
+
+impl Event {
+    pub fn new(context: usize, timed: bool) -> Event {
+        Event { context, timed, last: Mutex::new(None) }
+    }
+
+    fn last(&self) -> Option<Record> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn record(&self, stream: &Stream, start: Instant) {
+        let nanos = Arc::new(AtomicU64::new(0));
+        let stamp = Arc::clone(&nanos);
+        let now = move || stamp.store(start.elapsed().as_nanos() as u64, Ordering::Release);
+        let marker = stream.submit(Vec::new(), now);
+        let record = Record { marker, nanos, context: Arc::clone(&stream.context) };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+    }
+
+    /// Work queued on `stream` from now on starts after the last recording.
+    pub fn hold(&self, stream: &Stream) {
+        if let Some(record) = self.last().filter(|record| !record.marker.is_reached()) {
+            stream.submit(vec![record.marker], || ());
+        }
+    }
+
+    pub fn progress(&self) -> Progress {
+        match self.last() {
+            None => Progress::NeverRecorded,
+            Some(record) if record.marker.is_reached() => Progress::Reached(record.nanos.load(Ordering::Acquire)),
+            Some(_) => Progress::Pending,
+        }
+    }
+
+    pub fn synchronise(&self) -> R {
+        let Some(record) = self.last() else { return Ok(()) };
+        record.marker.wait();
+        record.context.tell()
+    }
+}

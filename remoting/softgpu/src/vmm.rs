@@ -1,0 +1,169 @@
+//! Virtual memory management: physical memory, reserved addresses, and one shown at the other.
+
+use crate::arena::{self, Backing};
+use crate::driver::Driver;
+use crate::ffi::R;
+use crate::memory::{Allocation, Kind};
+use driverapi::constants::*;
+use driverapi::errors::*;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// Mappings outlive contexts.
+const NO_CONTEXT: usize = 0;
+
+pub const GRANULARITY: u64 = 2 << 20;
+
+/// Memory made by `cuMemCreate`. It lives until it is released and mapped nowhere.
+pub struct Physical {
+    pub id: usize,
+    pub device: usize,
+    pub len: u64,
+    backing: Backing,
+    references: AtomicUsize,
+    released: AtomicBool,
+}
+
+impl Driver {
+    pub fn create_physical(&self, id: usize, device: usize, len: u64) -> R {
+        if len == 0 || len % GRANULARITY != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        self.devices[device].charge(len)?;
+        let backing = Backing::create(len).inspect_err(|_| self.devices[device].discharge(len))?;
+        let (references, released) = (AtomicUsize::new(1), AtomicBool::new(false));
+        self.physical.insert(id, Arc::new(Physical { id, device, len, backing, references, released }));
+        Ok(())
+    }
+
+    /// A handle the program still holds; memory that is only kept alive by its mappings has none.
+    pub fn physical(&self, id: usize) -> R<Arc<Physical>> {
+        self.physical.get(id).filter(|p| !p.released.load(Ordering::Acquire)).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    pub fn retain_physical(&self, id: usize) -> R {
+        let physical = self.physical.get(id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        physical.references.fetch_add(1, Ordering::AcqRel);
+        physical.released.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    pub fn release_physical(&self, id: usize) -> R {
+        let physical = self.physical(id)?;
+        if physical.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            physical.released.store(true, Ordering::Release);
+            self.drop_physical_if_unused(&physical);
+        }
+        Ok(())
+    }
+
+    fn drop_physical_if_unused(&self, physical: &Physical) {
+        let mapped = |a: &Allocation| a.kind == Kind::Mapped { handle: physical.id };
+        if physical.released.load(Ordering::Acquire)
+            && self.memory.all_where(mapped).is_empty()
+            && self.physical.remove(physical.id).is_some()
+        {
+            self.devices[physical.device].discharge(physical.len);
+        }
+    }
+
+    fn reservations(&self) -> MutexGuard<'_, std::collections::HashMap<u64, u64>> {
+        self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves addresses, at `hint` if the profile follows hints and that place is free.
+    pub fn reserve_addresses(&self, len: u64, align: u64, hint: u64) -> R<u64> {
+        let align = align.max(GRANULARITY);
+        if len == 0 || len % GRANULARITY != 0 || len > 1 << 46 || !align.is_power_of_two() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut arena = self.memory.arena();
+        let wanted = self.config.profile.honours_hints && hint != 0 && hint % align == 0;
+        let base = if wanted && hint < 1 << 47 && arena.take_at(hint, len) { hint } else { arena.take(len, align)? };
+        self.reservations().insert(base, len);
+        Ok(base)
+    }
+
+    pub fn free_addresses(&self, base: u64, len: u64) -> R {
+        let mut reservations = self.reservations();
+        if reservations.get(&base) != Some(&len) || self.memory.overlaps(base, len) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        reservations.remove(&base);
+        self.memory.arena().give_back(base, len);
+        Ok(())
+    }
+
+    pub fn map_physical(&self, base: u64, len: u64, offset: u64, id: usize) -> R {
+        let physical = self.physical(id)?;
+        let reserved =
+            self.reservations().iter().any(|(&at, &size)| base >= at && base - at <= size && len <= size - (base - at));
+        let fits = offset.checked_add(len).is_some_and(|end| end <= physical.len);
+        if len == 0 || [base, len, offset].iter().any(|v| v % GRANULARITY != 0) || !reserved || !fits {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        self.memory.adopt(base, len, Kind::Mapped { handle: id }, physical.device, NO_CONTEXT)?;
+        physical.backing.map(base, len, offset).inspect_err(|_| {
+            let _ = self.memory.release(base, |_| true);
+        })
+    }
+
+    /// The mappings that fill `[base, base + len)` exactly.
+    fn mappings(&self, base: u64, len: u64) -> R<Vec<Allocation>> {
+        let end = base.checked_add(len).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let mapped = self.memory.all_where(|a| {
+            matches!(a.kind, Kind::Mapped { .. }) && a.base >= base && a.base < end && a.base + a.len <= end
+        });
+        if len == 0 || mapped.iter().map(|a| a.len).sum::<u64>() != len {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(mapped)
+    }
+
+    /// Unmaps at once: a kernel that still uses the range faults.
+    pub fn unmap_physical(&self, base: u64, len: u64) -> R {
+        for mapping in self.mappings(base, len)? {
+            self.memory.release(mapping.base, |a| a.id == mapping.id)?;
+            arena::unmap(mapping.base, mapping.len)?;
+            if let Kind::Mapped { handle } = mapping.kind {
+                if let Some(physical) = self.physical.get(handle) {
+                    self.drop_physical_if_unused(&physical);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The CPU that plays the device has no read-only pages, so read access is granted as read and write.
+    pub fn set_access(&self, base: u64, len: u64, device: usize, flags: CUmemAccess_flags) -> R {
+        let map = &self.devices[device].map;
+        for mapping in self.mappings(base, len)? {
+            map.remove(mapping.base);
+            match flags {
+                CU_MEM_ACCESS_FLAGS_PROT_NONE => (),
+                CU_MEM_ACCESS_FLAGS_PROT_READ | CU_MEM_ACCESS_FLAGS_PROT_READWRITE => {
+                    map.insert(mapping.base, mapping.len)
+                }
+                _ => return Err(CUDA_ERROR_INVALID_VALUE),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn access(&self, address: u64, device: usize) -> R<CUmemAccess_flags> {
+        let mapping = self.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if !matches!(mapping.kind, Kind::Mapped { .. }) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let granted = self.devices[device].map.find(address).is_some();
+        Ok(if granted { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
+    }
+
+    /// The physical memory behind an address.
+    pub fn physical_at(&self, address: u64) -> R<usize> {
+        match self.memory.find(address).map(|a| a.kind) {
+            Some(Kind::Mapped { handle }) => Ok(handle),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
