@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def test_default_build_with_machine_code_and_ptx(runner: Run, compiled: Callable
     """nvcc without options packs a cubin, which may not fit the device, and PTX, which does."""
     run = runner(compiled("vector_add.cu", "--default"))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_every_installed_runtime_starts(runner: Run, compiled: Callable[[str], Path]) -> None:
+    """Each runtime checks the driver in its own way: the private tables, and the integrity check (error 103)."""
+    packages = Path(sysconfig.get_path("purelib")) / "nvidia"
+    runtimes = sorted(packages.glob("*/lib/libcudart.so.*"))
+    assert runtimes
+    for runtime in runtimes:
+        run = runner(compiled("start_runtime.c"), runtime)
+        assert (run.returncode, run.stdout) == (0, "ok\n"), f"{runtime.name}: {run.stderr}"
 
 
 def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None:
