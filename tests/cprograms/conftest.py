@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from support.system import DIST, REMOTEGPU, Appliance, appliance
 
 SOURCES = Path(__file__).parent
