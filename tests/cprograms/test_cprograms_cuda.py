@@ -27,9 +27,12 @@ CHECKING = [
     "copies.cu",
     "properties.cu",
     "symbols.cu",
+    "mapped.cu",
+    "offered.cu",
     "illegal_address.cu",
     "driver_modules.c",
     "stale_handles.c",
+    "virtual_memory.c",
 ]
 
 
