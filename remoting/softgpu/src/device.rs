@@ -7,6 +7,7 @@ use crate::handles;
 use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use driverapi::types::CUuuid;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
 
 pub const NAME: &str = "remotegpu software GPU";
@@ -46,6 +47,8 @@ pub struct Device {
     pub primary: usize,
     /// The handle of its default memory pool.
     pub pool: usize,
+    /// Kernels running now.
+    pub running: AtomicUsize,
     used: Mutex<u64>,
 }
 
@@ -60,6 +63,7 @@ impl Device {
             map: MemoryMap::new(),
             primary: handles::mint(),
             pool: handles::mint(),
+            running: AtomicUsize::new(0),
             used: Mutex::new(0),
         }
     }

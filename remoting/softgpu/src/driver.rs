@@ -71,8 +71,15 @@ thread_local! {
     static IN_CALLBACK: RefCell<bool> = const { RefCell::new(false) };
 }
 
-/// The settings as the environment has them now.
-pub fn read_config() -> Config {
+/// The settings of the running driver; before `cuInit`, as the environment has them now.
+pub fn config() -> Config {
+    match DRIVER.get() {
+        Some(Ok(driver)) => driver.config.clone(),
+        _ => read_config(),
+    }
+}
+
+fn read_config() -> Config {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     Config::read(|name| std::env::var(name).ok(), cpus)
 }

@@ -135,8 +135,12 @@ impl Driver {
                 params: &params,
                 threads: self.config.threads,
             };
-            let (image, map) = (&function.module.image, &context.device.map);
-            engine::launch(image, function.index, &spec, map, &self.workers, &context.printed, &context.cancel)
+            let (image, device) = (&function.module.image, &context.device);
+            device.running.fetch_add(1, Ordering::Relaxed);
+            let (workers, printed) = (&self.workers, &context.printed);
+            let done = engine::launch(image, function.index, &spec, &device.map, workers, printed, &context.cancel);
+            device.running.fetch_sub(1, Ordering::Relaxed);
+            done
         });
         Ok(())
     }

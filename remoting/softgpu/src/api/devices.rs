@@ -17,7 +17,7 @@ entry_points! {
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
-        version.set(driver::read_config().driver_version)
+        version.set(driver::config().driver_version)
     }
 
     fn cuDeviceGet(device: Out<CUdevice>, ordinal: c_int) {

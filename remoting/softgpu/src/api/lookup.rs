@@ -1,7 +1,7 @@
 //! Finding entry points and private tables, and naming errors.
 
 use super::{entry_points, handle};
-use crate::driver::{self, driver, read_config};
+use crate::driver::{self, config, driver};
 use crate::ffi::{In, Out, R, Text};
 use crate::signals::own_symbol;
 use driverapi::constants::*;
@@ -22,7 +22,7 @@ fn find(
     let out = out.required()?;
     let version = u32::try_from(version).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     // A program may be built for a newer CUDA than this driver speaks of and still be served what exists.
-    let newest = (read_config().driver_version.unsigned_abs()).max(version);
+    let newest = (config().driver_version.unsigned_abs()).max(version);
     let answer = resolve(PROC_TABLE, newest, name.get()?, version, flags, &own_symbol);
     out.set(answer.address)?;
     status.set_if_wanted(answer.status);
@@ -67,7 +67,7 @@ struct SoftwareHost;
 
 impl Host for SoftwareHost {
     fn driver_version(&self) -> u32 {
-        read_config().driver_version.unsigned_abs()
+        config().driver_version.unsigned_abs()
     }
 
     fn devices(&self) -> Vec<DeviceIdentity> {

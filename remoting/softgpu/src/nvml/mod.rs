@@ -1,1 +1,82 @@
-//! NVML.
+//! The entry points of `libnvidia-ml.so.1`: what management tools ask. NVML shows the machine's devices, whatever
+//! CUDA_VISIBLE_DEVICES says, and of processes only the calling one. What a CPU has no answer for (temperature, power,
+//! fans) is not supported, which tools show as N/A.
+
+#![allow(non_snake_case)]
+
+mod hardware;
+mod info;
+mod refused;
+mod system;
+
+use crate::ffi::Out;
+use driverapi::nvml::*;
+use hardware::Card;
+use std::ffi::{c_char, c_uint};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The error is the `nvmlReturn_t` that the program sees.
+type N<T = ()> = Result<T, nvmlReturn_t>;
+
+/// How often NVML was initialised and not shut down.
+static USERS: AtomicUsize = AtomicUsize::new(0);
+
+macro_rules! nvml_entry_points {
+    () => {};
+    ($(#[$meta:meta])* fn $name:ident | $alias:ident $arguments:tt $body:block $($rest:tt)*) => {
+        $crate::nvml::nvml_entry_point! { $(#[$meta])* $name $arguments $body }
+        $crate::nvml::nvml_entry_point! { $(#[$meta])* $alias $arguments $body }
+        $crate::nvml::nvml_entry_points! { $($rest)* }
+    };
+    ($(#[$meta:meta])* fn $name:ident $arguments:tt $body:block $($rest:tt)*) => {
+        $crate::nvml::nvml_entry_point! { $(#[$meta])* $name $arguments $body }
+        $crate::nvml::nvml_entry_points! { $($rest)* }
+    };
+}
+
+macro_rules! nvml_entry_point {
+    ($(#[$meta:meta])* $name:ident ($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::nvml::nvmlReturn_t {
+            $crate::nvml::edge(move || $body)
+        }
+    };
+}
+
+use {nvml_entry_point, nvml_entry_points};
+
+fn edge(body: impl FnOnce() -> N) -> nvmlReturn_t {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => NVML_SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => NVML_ERROR_UNKNOWN,
+    }
+}
+
+fn initialised() -> N {
+    if USERS.load(Ordering::Acquire) == 0 { Err(NVML_ERROR_UNINITIALIZED) } else { Ok(()) }
+}
+
+fn card(device: nvmlDevice_t) -> N<Card> {
+    initialised()?;
+    hardware::cards().into_iter().find(|card| card.handle() == device).ok_or(NVML_ERROR_INVALID_ARGUMENT)
+}
+
+fn put<T>(out: Out<T>, value: T) -> N {
+    out.set(value).map_err(|_| NVML_ERROR_INVALID_ARGUMENT)
+}
+
+fn put_text(out: Out<c_char>, text: &str, size: c_uint) -> N {
+    if text.len() >= size as usize {
+        return Err(NVML_ERROR_INSUFFICIENT_SIZE);
+    }
+    out.set_text(text, size as usize).map_err(|_| NVML_ERROR_INVALID_ARGUMENT)
+}
+
+/// For questions that exist for every device and that no CPU answers.
+fn no_answer(device: nvmlDevice_t) -> N {
+    card(device)?;
+    Err(NVML_ERROR_NOT_SUPPORTED)
+}
