@@ -294,3 +294,7 @@ unsafe extern "C" fn visit_functions(
     }
     1
 }
+
+#[cfg(test)]
+#[path = "export_tables_tests.rs"]
+mod tests;
