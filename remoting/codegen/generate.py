@@ -1,0 +1,34 @@
+"""Write everything that the function table generates: `python remoting/codegen/generate.py [FOLDER]`.
+
+FOLDER is where the files go instead of remoting/, for a comparison.
+"""
+
+# ruff: noqa: INP001  (a script, not part of a package)
+
+import sys
+from pathlib import Path
+
+from remotegpu_codegen.outputs import outputs
+from remotegpu_codegen.registry import RegistryError
+
+REMOTING = Path(__file__).parents[1]
+
+
+def main() -> int:
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else REMOTING
+    try:
+        texts = outputs(REMOTING)
+    except RegistryError as error:
+        sys.stderr.write(f"remoting/registry: {error}\n")
+        return 1
+    for name, text in texts.items():
+        path = target / name
+        # An unchanged file keeps its time, so that nothing is built again for it.
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

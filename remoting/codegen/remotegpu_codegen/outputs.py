@@ -1,0 +1,27 @@
+"""Which files are written, and with what."""
+
+from pathlib import Path
+
+from remotegpu_codegen import client, numbers, proc_table, protocol, registry, report, sources, worker
+
+
+def outputs(remoting: Path) -> dict[str, str]:
+    """Texts of all generated files by their path below `remoting`, made from what stands there.
+
+    Raises RegistryError if the registry contradicts itself or the lock of numbers.
+    """
+    folder = remoting / "registry"
+    table = registry.load(folder)
+    lock_file = folder / "numbers.lock"
+    lock = numbers.parse(lock_file.read_text() if lock_file.exists() else "")
+    by_hand = [sources.exported_by_hand(remoting / crate) for crate in ("client", "softgpu")]
+    return {
+        "registry/numbers.lock": numbers.render(numbers.extend(lock, table.driver)),
+        "registry/REPORT.md": report.render(table, *by_hand),
+        "driverapi/src/proc_table_generated.rs": proc_table.rust(table),
+        "protocol/src/functions_generated.rs": protocol.rust(table),
+        "client/src/generated.rs": client.rust(table),
+        "client/src/nvml_generated.rs": client.nvml_rust(table),
+        "client/exports_generated": client.exports(table),
+        "worker/src/generated.rs": worker.rust(table),
+    }

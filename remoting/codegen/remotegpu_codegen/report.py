@@ -1,0 +1,87 @@
+"""The committed coverage report: what is provided, what is refused and why. Its diff is what a review looks at."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from remotegpu_codegen.registry import Class, Function, NvmlFunction, Registry
+from remotegpu_codegen.text import banner
+
+MEANING = {
+    Class.LOCAL: "answered in the client",
+    Class.HANDWRITTEN: "a command, both ends written by hand",
+    Class.ASYNC: "generated, nothing is waited for",
+    Class.SYNC: "generated, a round trip",
+    Class.REFUSED: "answers that it is not supported",
+}
+
+
+def render(registry: Registry, client: set[str], softgpu: set[str]) -> str:
+    """`client` and `softgpu`: the symbols that these crates export by hand."""
+    sections = [
+        f"<!-- {banner('', registry, sorted(client), sorted(softgpu)).strip()} -->",
+        "# Coverage of the driver interface and NVML",
+        "Functions are counted by exported symbol, without the per-thread variants. The software GPU exports what "
+        "`native` counts.",
+        "## By class",
+        _classes(registry),
+        "## Driver interface by group",
+        _groups(registry.driver, softgpu),
+        "## NVML by group",
+        _groups(registry.nvml, softgpu),
+        "## Refused, with the reason",
+        _refused(registry.driver),
+        *_differences(registry, client),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _classes(registry: Registry) -> str:
+    driver = Counter(f.handling for f in registry.driver)
+    nvml = Counter(f.handling for f in registry.nvml)
+    rows = [(c.value, MEANING[c], driver[c], nvml[c]) for c in Class]
+    return _table(("class", "meaning", "driver", "NVML"), [*rows, ("all", "", driver.total(), nvml.total())])
+
+
+def _groups(functions: Iterable[Function] | Iterable[NvmlFunction], softgpu: set[str]) -> str:
+    by_group: dict[str, list[Function | NvmlFunction]] = {}
+    for function in functions:
+        by_group.setdefault(function.group, []).append(function)
+    rows = []
+    for group, members in by_group.items():
+        provided = [f.symbol for f in members if f.handling is not Class.REFUSED]
+        native = sum(f.symbol in softgpu for f in members)
+        rows.append((group, len(members), len(provided), native))
+    return _table(("group", "functions", "provided", "native"), rows)
+
+
+def _refused(functions: Iterable[Function]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for function in functions:
+        if function.reason:
+            by_reason.setdefault(function.reason, []).append(f"`{function.symbol}`")
+    rows = [(reason, len(symbols), ", ".join(symbols)) for reason, symbols in sorted(by_reason.items())]
+    return _table(("reason", "functions", ""), rows)
+
+
+def _differences(registry: Registry, client: set[str]) -> list[str]:
+    """What the table promises and the client's sources lack, or the other way round; nothing when all is well."""
+    by_hand = {
+        symbol
+        for f in registry.driver
+        if f.handling in (Class.LOCAL, Class.HANDWRITTEN) or f.client_by_hand
+        for symbol in f.symbols
+    } | {f.symbol for f in registry.nvml if f.handling is Class.LOCAL}
+    found = []
+    for title, symbols in (
+        ("Promised by the table, not in the client's sources", by_hand - client),
+        ("In the client's sources, not expected by the table", client - by_hand),
+    ):
+        if symbols:
+            found += [f"## {title}", ", ".join(f"`{s}`" for s in sorted(symbols))]
+    return found

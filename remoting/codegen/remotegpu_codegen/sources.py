@@ -1,0 +1,22 @@
+"""Which C functions the Rust sources export, read from their text."""
+
+import re
+from pathlib import Path
+
+PAIR = re.compile(r"\bfn\s+((?:cu|nvml)[A-Z]\w*)\s*\|\s*((?:cu|nvml)[A-Z]\w*)\s*\(")
+ONE = re.compile(r"\bfn\s+((?:cu|nvml)[A-Z]\w*)\s*\(")
+EXPORTING = ("no_mangle", "exports!")
+
+
+def exported(text: str) -> set[str]:
+    """Functions named as CUDA's or NVML's in a source that exports functions."""
+    if not any(word in text for word in EXPORTING):
+        return set()
+    names = {name for pair in PAIR.findall(text) for name in pair}
+    return names | set(ONE.findall(text))
+
+
+def exported_by_hand(crate: Path) -> set[str]:
+    """What the hand-written sources of a crate export."""
+    sources = (p for p in (crate / "src").rglob("*.rs") if not p.name.endswith("generated.rs"))
+    return {name for source in sources for name in exported(source.read_text())}
