@@ -41,7 +41,7 @@ test: build lint system-tools ## All tests that need no GPU
 
 # Dropping packets in a network namespace needs nft and root; without them that one test says so and is skipped.
 system-tools:
-	@if ! command -v nft ip openssl pgrep >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	@if ! (command -v nft && command -v ip && command -v openssl && command -v pgrep) >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "==> Debian packages nftables iproute2 openssl procps"; \
 	    apt-get -qq update && apt-get -qq install -y --no-install-recommends nftables iproute2 openssl procps >/dev/null; fi
 

@@ -95,7 +95,16 @@ def main() -> None:
         endpoint = f"127.0.0.1:{free_port()}"
         say(f"An appliance with one software GPU of {GPU_MEMORY >> 20} MiB at {endpoint}")
         appliance = subprocess.Popen(
-            [REMOTEGPU, "appliance", "--backend", "software", "--listen", endpoint, "--memory", f"{GPU_MEMORY >> 20}MiB"],
+            [
+                REMOTEGPU,
+                "appliance",
+                "--backend",
+                "software",
+                "--listen",
+                endpoint,
+                "--memory",
+                f"{GPU_MEMORY >> 20}MiB",
+            ],
             env=os.environ | FIXED_ORDER,
         )
         tenant = None

@@ -170,9 +170,7 @@ def main():
         losses = []
         for start in range(0, split - BATCH + 1, BATCH):
             batch = shuffled[start : start + BATCH]
-            losses.append(
-                network.step(cuda.to_device(pictures[batch]), cuda.to_device(labels[batch]), np.float32(0.2))
-            )
+            losses.append(network.step(cuda.to_device(pictures[batch]), cuda.to_device(labels[batch]), np.float32(0.2)))
             steps += 1
         print(f"epoch {epoch + 1:2d}  loss {np.mean(losses):.4f}", flush=True)
     guesses = network.predict(pictures[split:])

@@ -1,6 +1,6 @@
 """The test programs on a real GPU: directly, then through an appliance with the cuda back end. `make test-gpu`.
 
-Ten minutes on a GPU machine without internet: `tools/gpu_bundle.sh` packs prebuilt binaries and wheels (at most 64 MiB).
+Ten minutes on a GPU machine without internet: `tools/gpu_bundle.sh` packs binaries and wheels (at most 64 MiB).
 REMOTEGPU_RECORD=1 rewrites `golden.json`: what the real driver answered, for comparison without a GPU.
 """
 
@@ -18,7 +18,15 @@ from support.system import PROGRAMS, ROOT, Appliance
 
 pytestmark = pytest.mark.gpu
 GOLDEN = Path(__file__).parent / "golden.json"
-CASES = ["vector_add.py", "free_under_kernel.py", "spin_and_release.py", "full_queue.py", "relay_through_pinned.py", "callbacks.py", "bad_handles.py"]
+CASES = [
+    "vector_add.py",
+    "free_under_kernel.py",
+    "spin_and_release.py",
+    "full_queue.py",
+    "relay_through_pinned.py",
+    "callbacks.py",
+    "bad_handles.py",
+]
 
 
 class CudaAppliance(Appliance):
@@ -67,7 +75,9 @@ def test_the_share_is_a_share(gpu: Appliance) -> None:
 
 def test_the_training_learns(gpu: Appliance, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
-    run = gpu.run(sys.executable, str(ROOT / "examples/01-digits/train.py"), "--json", str(results), share="0.1", timeout=300)
+    run = gpu.run(
+        sys.executable, str(ROOT / "examples/01-digits/train.py"), "--json", str(results), share="0.1", timeout=300
+    )
     assert run.returncode == 0, run.stderr
     assert json.loads(results.read_text())["accuracy"] > 0.95
 

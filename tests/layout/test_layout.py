@@ -31,7 +31,9 @@ def test_tests_are_not_packages_and_have_unique_names() -> None:
 
 
 def test_files_stay_readable() -> None:
-    sources = [p for p in tracked("*.py", "*.rs", "*.go") if not p.name.endswith(FLAT_TABLES) and p.name != "generated.rs"]
+    sources = [
+        p for p in tracked("*.py", "*.rs", "*.go") if not p.name.endswith(FLAT_TABLES) and p.name != "generated.rs"
+    ]
     long = {str(p.relative_to(ROOT)): n for p in sources if (n := len(p.read_text().splitlines())) > HARD_LIMIT}
     assert not long
 
@@ -58,7 +60,9 @@ def test_the_readme_gives_the_two_commands_and_ci_runs_the_tests() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("host", ["pypi" + ".org", "crates" + ".io", "proxy.golang" + ".org", "registry.npmjs" + ".org"])
+@pytest.mark.parametrize(
+    "host", ["pypi" + ".org", "crates" + ".io", "proxy.golang" + ".org", "registry.npmjs" + ".org"]
+)
 def test_no_registry_host_is_named(host: str) -> None:
     """Machines have mirrors; a name in a file would break them. Lock files are the package managers' own."""
     files = [p for p in tracked() if p.suffix not in {".lock", ".sum"} and p != Path(__file__)]

@@ -47,7 +47,14 @@ for pointer in (1, 0xDEAD0000, random.getrandbits(47), (1 << 64) - 1):
     assert call("cuMemcpyDtoH_v2", (ctypes.c_char * 4)(), u64(pointer), u64(4)) == INVALID_VALUE
     assert call("cuMemcpyHtoD_v2", u64(pointer), b"1234", u64(4)) == INVALID_VALUE
 assert call("cuMemFree_v2", u64(0)) == 0
-for name in ("cuDeviceGetCount", "cuMemAlloc_v2", "cuStreamCreate", "cuEventCreate", "cuCtxGetCurrent", "cuDriverGetVersion"):
+for name in (
+    "cuDeviceGetCount",
+    "cuMemAlloc_v2",
+    "cuStreamCreate",
+    "cuEventCreate",
+    "cuCtxGetCurrent",
+    "cuDriverGetVersion",
+):
     assert call(name, ptr(0), 0, 0) == INVALID_VALUE, name
 assert call("cuDeviceGet", by(number), 99) == 101 and call("cuDeviceGet", by(number), -1) == 101
 

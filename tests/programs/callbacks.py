@@ -2,7 +2,6 @@
 
 import ctypes
 
-import numpy as np
 from cu import cu, download, kernels, launch, ok, pinned, start, u32, u64
 
 start()

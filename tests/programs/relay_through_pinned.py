@@ -1,6 +1,5 @@
 """DtoHAsync into pinned memory, then HtoDAsync from it: on one stream, and on two joined by an event."""
 
-import numpy as np
 from cu import cu, download, kernels, launch, ok, pinned, start, u32, u64
 
 start()

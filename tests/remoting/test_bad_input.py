@@ -19,7 +19,9 @@ REPORT = [sys.executable, str(PROGRAMS / "report_error.py")]
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     started = time.monotonic()
-    done = subprocess.run([REMOTEGPU, *arguments], capture_output=True, text=True, timeout=30, env=os.environ | (env or {}))
+    done = subprocess.run(
+        [REMOTEGPU, *arguments], capture_output=True, text=True, timeout=30, env=os.environ | (env or {})
+    )
     assert time.monotonic() - started < 6, "5 s for the answer, 1 s for Python to start"
     return done
 
@@ -69,7 +71,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applianc
     folder = tmp_path_factory.mktemp("tls")
     for name in ("server", "other"):
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-days", "1",
              "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / f"{name}.key",
              "-out", folder / f"{name}.pem"],
             check=True, capture_output=True,
@@ -103,7 +106,9 @@ def test_wrong_token(guarded: tuple[Appliance, Path]) -> None:
 def test_bad_certificate(guarded: tuple[Appliance, Path]) -> None:
     it, folder = guarded
     token = ("--token", "correct-horse-battery-staple")
-    assert_refused(run("run", "--appliance", it.endpoint, "--ca", str(folder / "other.pem"), *token, "--", "true"), "certificate")
+    assert_refused(
+        run("run", "--appliance", it.endpoint, "--ca", str(folder / "other.pem"), *token, "--", "true"), "certificate"
+    )
     assert_refused(run("run", "--appliance", it.endpoint, *token, "--", "true"))
 
 
@@ -162,7 +167,9 @@ def test_program_with_a_broken_environment(value: str) -> None:
 def test_a_closed_lease_refuses_a_second_use(own_remote: Appliance) -> None:
     """What a program keeps of its environment is worth nothing once the lease is closed."""
     first = own_remote.run("printenv", "REMOTEGPU_SHARES")
-    code, message = program({"REMOTEGPU_SHARES": first.stdout.strip(), "LD_LIBRARY_PATH": shares("")["LD_LIBRARY_PATH"]})
+    code, message = program(
+        {"REMOTEGPU_SHARES": first.stdout.strip(), "LD_LIBRARY_PATH": shares("")["LD_LIBRARY_PATH"]}
+    )
     assert code != 0 and "lease" in message
 
 

@@ -39,7 +39,8 @@ def test_the_share_comes_back_when_a_client_ends(remote: Appliance, how: str) ->
         "crash": "ctypes.string_at(0)",
         "kill": "os.kill(os.getpid(), 9)",
     }[how]
-    script = f"import ctypes, os, sys; sys.path.insert(0, {str(PROGRAMS)!r})\nfrom cu import *\nstart(); ok(cu.cuMemAlloc(64 << 20))\n{action}"
+    attach = "from cu import *; start(); ok(cu.cuMemAlloc(64 << 20))"
+    script = f"import ctypes, os, sys; sys.path.insert(0, {str(PROGRAMS)!r})\n{attach}\n{action}"
     remote.run(sys.executable, "-c", script)
     until(lambda: remote.leased_bytes() == 0 and not remote.workers(), 5, "share and worker are gone")
 
@@ -111,7 +112,8 @@ def test_a_silent_peer_gives_its_share_back_within_20_seconds(namespace: str, tm
         with appliance() as remote, remote.start("endless_calls.py") as client:
             assert line(client) == "ready"
             data = int(remote.endpoint.split(":")[1]) + 1
-            rules = f"table inet t {{ chain c {{ type filter hook input priority 0; tcp dport {data} drop; tcp sport {data} drop; }} }}"
+            drop = f"tcp dport {data} drop; tcp sport {data} drop;"
+            rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }} }}"
             subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
             until(lambda: remote.leased_bytes() == 0, 20, "the silent client's share is back")
             assert line(client).startswith(f"error {STICKY}")

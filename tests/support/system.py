@@ -44,7 +44,9 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 class Appliance:
     """A software appliance in a process of its own."""
 
-    def __init__(self, *options: str, profile: str = "normal", memory_mib: int = 2048, listen: str = "127.0.0.1") -> None:
+    def __init__(
+        self, *options: str, profile: str = "normal", memory_mib: int = 2048, listen: str = "127.0.0.1"
+    ) -> None:
         self.endpoint = f"{listen}:{free_port()}"
         self.profile = profile
         command = [REMOTEGPU, "appliance", "--backend", "software", "--listen", self.endpoint]
@@ -85,7 +87,12 @@ class Appliance:
         return [REMOTEGPU, "run", "--appliance", self.endpoint, "-p", share, *options, "--", *actual, *arguments]
 
     def run(
-        self, *program: str, share: str = "0.25", env: dict[str, str] | None = None, timeout: float = 120, options: tuple[str, ...] = ()
+        self,
+        *program: str,
+        share: str = "0.25",
+        env: dict[str, str] | None = None,
+        timeout: float = 120,
+        options: tuple[str, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
         """Run a test program (or any command) on a share to its end."""
         return subprocess.run(
@@ -94,7 +101,9 @@ class Appliance:
         )  # fmt: skip
 
     @contextlib.contextmanager
-    def start(self, *program: str, share: str = "0.25", env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    def start(
+        self, *program: str, share: str = "0.25", env: dict[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
         """Run a test program in a process group of its own, which ends with the block."""
         process = subprocess.Popen(
             self.command(*program, share=share), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -109,7 +118,9 @@ class Appliance:
 
     def workers(self) -> list[int]:
         """Process ids of this appliance's workers."""
-        found = subprocess.run(["pgrep", "-P", str(self.process.pid), "-f", "remotegpu-worker"], capture_output=True, text=True)
+        found = subprocess.run(
+            ["pgrep", "-P", str(self.process.pid), "-f", "remotegpu-worker"], capture_output=True, text=True
+        )
         return [int(pid) for pid in found.stdout.split()]
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """A libcuda.so.1 that counts every call and passes it on: the independent witness of what a program asked for.
 
-It shares no code with the client. Each exported symbol is a two-instruction trampoline (count, jump), so that it needs to
-know no signature; `cuGetProcAddress` answers trampolines too, because that is how most programs find the driver.
+It shares no code with the client. Each exported symbol is a two-instruction trampoline (count, jump), so that it needs
+to know no signature; `cuGetProcAddress` answers trampolines too, because that is how most programs find the driver.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ __attribute__((destructor)) static void end(void) {
     FILE *f = fopen(getenv("TRACER_OUT"), "w");
     fputs("{", f);
     for (int i = 0, first = 1; i < N; i++)
-        if (tracer_counts[i]) { fprintf(f, "%%s\"%%s\":%%lu", first ? "" : ",", names[i], tracer_counts[i]); first = 0; }
+        if (tracer_counts[i]) {
+            fprintf(f, "%%s\"%%s\":%%lu", first ? "" : ",", names[i], tracer_counts[i]);
+            first = 0;
+        }
     fputs("}", f);
     fclose(f);
 }
@@ -77,14 +80,26 @@ def build(driver: Path, folder: Path) -> Path:
         "trampolines": ",".join(names),
     }
     assembly = "".join(
-        f".globl {n}\n.type {n},@function\n{n}: lock incq tracer_counts+{8 * i}(%rip)\njmp *tracer_targets+{8 * i}(%rip)\n"
+        f".globl {n}\n.type {n},@function\n"
+        f"{n}: lock incq tracer_counts+{8 * i}(%rip)\njmp *tracer_targets+{8 * i}(%rip)\n"
         for i, n in enumerate(names)
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tracer.c").write_text(source)
-    (folder / "calls.S").write_text(f".text\n{assembly}.section .note.GNU-stack,\"\",@progbits\n")
+    (folder / "calls.S").write_text(f'.text\n{assembly}.section .note.GNU-stack,"",@progbits\n')
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "tracer.c", "calls.S", "-ldl"],
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-Wl,-soname,libcuda.so.1",
+            "-o",
+            "libcuda.so.1",
+            "tracer.c",
+            "calls.S",
+            "-ldl",
+        ],
         cwd=folder,
         check=True,
     )
@@ -98,5 +113,7 @@ def environment(tracer: Path, driver: Path, out: Path) -> dict[str, str]:
 def synchronising_calls(out: Path) -> int:
     """How many calls in a trace wait for the GPU; versioned names (`_v2`, `_ptsz`) count as their base."""
     counts: dict[str, int] = json.loads(out.read_text())
-    bases = {f"{base}{suffix}" for base in SYNCHRONISING for suffix in ("", "_v2", "_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds")}
+    bases = {
+        f"{base}{suffix}" for base in SYNCHRONISING for suffix in ("", "_v2", "_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds")
+    }
     return sum(n for name, n in counts.items() if name in bases)
