@@ -90,21 +90,21 @@ class Allocator:
         gpu = self.gpus[index]
         if gpu.unhealthy:
             return f"gpu {index} is unhealthy ({gpu.unhealthy})"
-        return f"{gpu.free / gpu.shareable:.2f} ({format_bytes(gpu.free)}) free on gpu {index}"
+        part = gpu.free / gpu.shareable if gpu.shareable else 0.0
+        return f"{part:.2f} ({format_bytes(gpu.free)}) free on gpu {index}"
 
     def _check(self, ask: Ask) -> None:
-        healthy = [gpu for gpu in self.gpus if not gpu.unhealthy]
-        if not healthy:
+        """Refuse what would not fit even if nothing were leased and all GPUs were well again."""
+        if all(gpu.unhealthy for gpu in self.gpus):
             told = "; ".join(f"gpu {index}: {gpu.unhealthy}" for index, gpu in enumerate(self.gpus)) or "it has none"
             raise ImpossibleError(f"no GPU of this appliance is healthy: {told}")
         if ask.count > len(self.gpus):
             have = "1 GPU" if len(self.gpus) == 1 else f"{len(self.gpus)} GPUs"
             raise ImpossibleError(f"{ask.count} GPUs were asked for, this appliance has {have}")
-        sizes = sorted((gpu.shareable for gpu in self.gpus), reverse=True)
-        if ask.bytes_of(sizes[ask.count - 1]) > sizes[ask.count - 1]:
-            raise ImpossibleError(f"{ask} was asked for, a GPU here has {format_bytes(sizes[ask.count - 1])} to share")
-        if ask.bytes_of(sizes[0]) < MIN_SHARE_BYTES:
-            raise ImpossibleError(f"{ask} is less than the smallest share, {format_bytes(MIN_SHARE_BYTES)}")
+        if sum(MIN_SHARE_BYTES <= ask.bytes_of(gpu.shareable) <= gpu.shareable for gpu in self.gpus) < ask.count:
+            sizes = ", ".join(format_bytes(gpu.shareable) for gpu in self.gpus)
+            least = format_bytes(MIN_SHARE_BYTES)
+            raise ImpossibleError(f"{ask} was asked for, the GPUs here share {sizes}, in parts of at least {least}")
 
     def _best_fit(self, ask: Ask) -> Placement | None:
         fitting = []

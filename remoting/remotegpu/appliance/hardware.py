@@ -26,12 +26,23 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What a context costs, or what is wrong."""
+
+    overhead_bytes: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Hardware:
-    """GPUs, what a context costs on them, and what is wrong with them (UUID text to sentence)."""
+    """GPUs and the results of their tests, in the same order."""
 
     snapshot: Snapshot
-    overhead_bytes: int
-    problems: Mapping[str, str]
+    tests: list[SelfTest]
+
+    @property
+    def overhead_bytes(self) -> int:
+        return max((test.overhead_bytes for test in self.tests), default=0)
 
 
 def worker_environment(backend: Backend, overhead_bytes: int) -> dict[str, str]:
@@ -42,18 +53,12 @@ def worker_environment(backend: Backend, overhead_bytes: int) -> dict[str, str]:
     return environment
 
 
-async def probe(backend: Backend, worker: Path, *, self_test: bool) -> Hardware:
+async def probe(backend: Backend, worker: Path, *, test: bool) -> Hardware:
     snapshot = await take_snapshot(worker, backend.driver, worker_environment(backend, 0))
-    if not self_test:
-        return Hardware(snapshot, 0, {})
-    results = await asyncio.gather(*(_self_test(backend, gpu.uuid_text) for gpu in snapshot.gpus))
-    problems = {
-        gpu.uuid_text: f"self-test: {result}"
-        for gpu, result in zip(snapshot.gpus, results, strict=True)
-        if isinstance(result, str)
-    }
-    overhead = max((result for result in results if isinstance(result, int)), default=0)
-    return Hardware(snapshot, overhead, problems)
+    if not test:
+        return Hardware(snapshot, [SelfTest() for _ in snapshot.gpus])
+    tests = await asyncio.gather(*(self_test(backend, gpu.uuid_text) for gpu in snapshot.gpus))
+    return Hardware(snapshot, list(tests))
 
 
 async def take_snapshot(worker: Path, driver: Path, environment: Mapping[str, str]) -> Snapshot:
@@ -83,19 +88,19 @@ def parse_snapshot(text: str) -> Snapshot:
     return Snapshot(int(found["driver_version"]), int(found.get("table_hash", 0)), gpus)
 
 
-async def _self_test(backend: Backend, uuid: str) -> int | str:
-    """The overhead of a context, or what went wrong."""
-    environment = worker_environment(backend, 0)
-    folder = str(backend.driver.parent)
-    environment |= {"LD_LIBRARY_PATH": folder, VISIBLE_DEVICES_ENV: uuid}
-    if path := os.environ.get("PYTHONPATH"):
-        environment["PYTHONPATH"] = path
+async def self_test(backend: Backend, uuid: str) -> SelfTest:
+    """Run `selftest` on one GPU."""
+    # Nothing of a tenant's runs there, so it may have our environment, as Python itself may need it to start.
+    environment = {**os.environ, **worker_environment(backend, 0)}
+    environment |= {"LD_LIBRARY_PATH": str(backend.driver.parent), VISIBLE_DEVICES_ENV: uuid}
     code, out = await _output([sys.executable, "-m", "remotegpu.appliance.selftest"], environment)
     try:
         result: dict[str, Any] = json.loads(out)
-        return int(result["overhead_bytes"]) if "error" not in result else str(result["error"])
+        if "error" in result:
+            return SelfTest(problem=f"self-test: {result['error']}")
+        return SelfTest(overhead_bytes=int(result["overhead_bytes"]))
     except (ValueError, KeyError):
-        return f"it ended without a result ({exit_text(code)})"
+        return SelfTest(problem=f"self-test: it ended without a result ({exit_text(code)})")
 
 
 async def _output(command: list[str], environment: Mapping[str, str]) -> tuple[int, str]:

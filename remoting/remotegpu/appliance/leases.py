@@ -86,9 +86,8 @@ class Leases:
     async def open(self, ask: Ask, client: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
         """Yield why it waits, once a second, and at last the lease."""
         if self.draining:
-            raise self._refuse(
-                grpc.StatusCode.UNAVAILABLE, "this appliance is draining and opens no new lease; try another one"
-            )
+            message = "this appliance is draining and opens no new lease; try another one"
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
         if len(self._live) + len(self._waiting) >= self._limit:
             raise self._refuse(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -98,11 +97,12 @@ class Leases:
         try:
             self.allocator.submit(lease_id, ask)
         except ImpossibleError as error:
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
+            message = f"{error}; ask for less, or another appliance"
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message) from None
         placed = self._waiting[lease_id] = asyncio.get_running_loop().create_future()
         since = time.monotonic()
         try:
-            self._settle()
+            self.settle()
             while not placed.done():
                 reason = self.allocator.reason(lease_id)
                 if not wait:
@@ -115,7 +115,7 @@ class Leases:
             self._waiting.pop(lease_id, None)
             if lease_id not in self._live:
                 self.allocator.withdraw(lease_id)
-                self._settle()
+                self.settle()
         yield lease
 
     def held(self, lease_id: str) -> None:
@@ -159,17 +159,14 @@ class Leases:
             self.end(lease_id, reason)
         await asyncio.gather(*self._endings)
 
-    def mark_unhealthy(self, gpu: int, message: str) -> None:
-        """Nothing new goes there; what runs there goes on."""
-        if self.allocator.gpus[gpu].unhealthy != message:
-            _log.error("gpu %d is unhealthy: %s", gpu, message)
-            self.allocator.gpus[gpu].unhealthy = message
-
-    def mark_healthy(self, gpu: int) -> None:
-        if self.allocator.gpus[gpu].unhealthy:
-            _log.info("gpu %d is healthy again", gpu)
-            self.allocator.gpus[gpu].unhealthy = ""
-            self._settle()
+    def settle(self) -> None:
+        """Something became free: give it to those who wait."""
+        for lease_id, placement in self.allocator.settle():
+            waiting = self._waiting.get(lease_id)
+            if waiting is None or waiting.cancelled():
+                self.allocator.withdraw(lease_id)
+            else:
+                waiting.set_result(placement)
 
     async def _release(self, lease: Lease, reason: str) -> None:
         code = CUDA_ERROR_DEVICE_UNAVAILABLE
@@ -180,17 +177,9 @@ class Leases:
             )
         )
         self.allocator.withdraw(lease.lease_id)
-        self._settle()
+        self.settle()
         if not self._live:
             self.none_left.set()
-
-    def _settle(self) -> None:
-        for lease_id, placement in self.allocator.settle():
-            waiting = self._waiting.get(lease_id)
-            if waiting is None or waiting.cancelled():
-                self.allocator.withdraw(lease_id)
-            else:
-                waiting.set_result(placement)
 
     def _create(self, lease_id: str, client: str, placement: Placement) -> Lease:
         devices = [

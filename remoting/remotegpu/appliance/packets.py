@@ -61,14 +61,15 @@ class PacketChannel:
                 return
             except OSError:
                 data = b""
-            packet = _decode(data)
+            packet = decode(data)
             if packet is None:
                 self.close()
                 return
             self._on_packet(packet)
 
 
-def _decode(data: bytes) -> Packet | None:
+def decode(data: bytes) -> Packet | None:
+    """The object, or None for anything that is none."""
     try:
         packet = json.loads(data)
     except (ValueError, RecursionError):

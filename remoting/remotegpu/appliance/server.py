@@ -15,7 +15,8 @@ from remotegpu.appliance.allocation import Allocator
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.checks import Situation, checks
 from remotegpu.appliance.door import Door, DoorError
-from remotegpu.appliance.hardware import Hardware, probe, worker_environment
+from remotegpu.appliance.gpu_health import GpuHealth
+from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_environment
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, serve_metrics
 from remotegpu.appliance.packets import Packet
@@ -29,7 +30,6 @@ from remotegpu.rpc import pb, pb_grpc
 
 _log = logging.getLogger(__name__)
 
-_HEALTH_SECONDS = 5.0
 _CALLS_GRACE_SECONDS = 1.0
 
 
@@ -65,7 +65,7 @@ class Appliance:
         backend = make_backend(self._settings, dist, staging)
         try:
             worker = staging.readable(dist.program("remotegpu-worker"))
-            hardware = await probe(backend, worker, self_test=self._settings.self_test)
+            hardware = await probe(backend, worker, test=self._settings.self_test)
             await self._serve(dist, worker, backend, hardware, tokens, certificate)
         finally:
             backend.close()
@@ -96,12 +96,17 @@ class Appliance:
             limits=limits,
             uids=Uids(settings.uid_base),
             counters=self._counters,
-            on_unhealthy=self._gpu_is_unhealthy,
+            on_unhealthy=self._suspect,
         )
         self._leases = Leases(gpus, Allocator(sizes), self._sessions, limits.leases, self._counters)
-        for index, gpu in enumerate(gpus):
-            if problem := hardware.problems.get(gpu.uuid_text):
-                self._leases.mark_unhealthy(index, problem)
+        for capacity, test in zip(self._leases.allocator.gpus, hardware.tests, strict=True):
+            capacity.unhealthy = test.problem
+        self._health = GpuHealth(
+            self._leases.allocator.gpus,
+            problem=lambda gpu: backend.problem(gpus[gpu].uuid_text),
+            test=(lambda gpu: self_test(backend, gpus[gpu].uuid_text)) if settings.self_test else None,
+            on_recovery=self._leases.settle,
+        )
 
         # Without this two appliances could listen on one port, each getting half of the calls.
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -157,7 +162,7 @@ class Appliance:
             loop.add_signal_handler(number, self._signalled)
         if self._settings.parent_fd is not None:
             loop.add_reader(self._settings.parent_fd, self._stop_now)
-        health = asyncio.create_task(self._watch_health())
+        health = asyncio.create_task(self._health.watch())
         door.failed.add_done_callback(lambda _: self._stop.set())
         await self._stop.wait()
         if not door.failed.done() and self._deadline > 0:
@@ -206,20 +211,12 @@ class Appliance:
                 self._counters.refusals.labels(reason="door").inc()
                 _log.warning("the door refused %s: %s", packet.get("peer"), packet.get("reason"))
 
-    def _gpu_is_unhealthy(self, gpu: int, message: str) -> None:
-        self._leases.mark_unhealthy(gpu, message)
+    def _suspect(self, gpu: int, message: str) -> None:
+        self._health.suspect(gpu, message)
 
     def _door_restarted(self) -> None:
         self._counters.door_restarts.inc()
         self._leases.readmit()
-
-    async def _watch_health(self) -> None:
-        """Ask the driver about each GPU; what a self-test found at the start stays until the next start."""
-        while True:
-            await asyncio.sleep(_HEALTH_SECONDS)
-            for index, gpu in enumerate(self._hardware.snapshot.gpus):
-                if problem := await asyncio.to_thread(self._backend.problem, gpu.uuid_text):
-                    self._leases.mark_unhealthy(index, problem)
 
     def _checks(self) -> list[pb.Check]:
         return list(

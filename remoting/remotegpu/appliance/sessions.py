@@ -194,7 +194,7 @@ class Sessions:
     async def _watch(self, session: Session, worker: Worker) -> None:
         code = await worker.process.wait()
         if code == 0 or session.ended:
-            _log.info("session %s of pid %d ended", session.session_id[:8], session.client_pid)
+            _log.debug("session %s of pid %d ended", session.session_id[:8], session.client_pid)
         else:
             _log.error("session %s: its worker %d died (%s)", session.session_id[:8], worker.pid, exit_text(code))
         result = "ended" if session.ended else "clean" if code == 0 else "signal" if code < 0 else "error"

@@ -47,11 +47,16 @@ def stop_if_interrupted() -> None:
         raise StoppedError(info.si_signo)
 
 
+def find_command(name: str, search_path: str | None) -> str:
+    path = shutil.which(name, path=search_path)
+    if path is None:
+        raise exits.CliError(exits.NOT_FOUND, f"the command {name!r} was not found; is it installed and on PATH?")
+    return path
+
+
 def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> int:
     """The exit code, or minus the signal that ended the command. `mask` is what `block_signals` returned."""
-    path = shutil.which(command[0], path=environment.get("PATH"))
-    if path is None:
-        raise exits.CliError(exits.NOT_FOUND, f"the command {command[0]!r} was not found; is it installed and on PATH?")
+    path = find_command(command[0], environment.get("PATH"))
     try:
         # Python ignores SIGPIPE for itself; the command must not.
         pid = os.posix_spawn(

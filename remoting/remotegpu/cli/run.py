@@ -10,7 +10,7 @@ from remotegpu.api import names
 from remotegpu.api.objects import Ask, Share, shares_to_env
 from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_memory
 from remotegpu.cli import exits
-from remotegpu.cli.child import block_signals, run_child
+from remotegpu.cli.child import block_signals, find_command, run_child
 from remotegpu.cli.leasing import leases
 from remotegpu.cli.local import local_appliance, software_memory
 from remotegpu.paths import Dist, find_dist
@@ -51,6 +51,8 @@ def run(options: RunOptions) -> int:
     """Run the command to its end; as `run_child`."""
     mask = block_signals()
     dist = find_dist()
+    # Before a share is taken, or waited for.
+    find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
     if options.native:
         return run_child(options.command, native_environment(os.environ, dist, options.ask), mask)
     with contextlib.ExitStack() as stack:

@@ -25,6 +25,13 @@ _DIAGNOSE_SECONDS: Final = 1.5
 _CLOSE_SECONDS: Final = 4.0
 # An appliance says every second why a request waits.
 _SILENCE_SECONDS: Final = 15.0
+# The kernel asks a quiet peer after 5 s, every 3 s, three times; the door does the same on its side.
+_KEEPALIVE: Final = (
+    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 5),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 3),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 3),
+)
 
 _T = TypeVar("_T")
 
@@ -87,6 +94,15 @@ class Access:
             ) from None
 
 
+def hello_with_versions(endpoint: str, *, wire: int, table_hash: int) -> pb.HelloReply:
+    """What an appliance answers a client of these versions, as for finding out which clients it takes."""
+    client = ApplianceClient(parse_endpoint(endpoint), Access())
+    try:
+        return client.answer_to(pb.Versions(wire=wire, table_hash=table_hash, program="a test of versions"))
+    finally:
+        client.close()
+
+
 class ApplianceClient:
     """One appliance. Closing the client leaves its leases as they are."""
 
@@ -103,10 +119,14 @@ class ApplianceClient:
         self._channel.close()
 
     def hello(self) -> pb.HelloReply:
-        request = pb.HelloRequest(versions=self.versions)
-        reply: pb.HelloReply = self._call(lambda: self._stub.Hello(request, timeout=_CALL_SECONDS))
+        reply = self.answer_to(self.versions)
         if reply.refusal:
             raise ApplianceError(Failure.MISMATCH, f"{self.endpoint}: {reply.refusal}")
+        return reply
+
+    def answer_to(self, versions: pb.Versions) -> pb.HelloReply:
+        """What the appliance answers a client of these versions; a refusal is in the reply."""
+        reply: pb.HelloReply = self._ask(self._stub.Hello, pb.HelloRequest(versions=versions))
         return reply
 
     def inventory(self) -> pb.InventoryReply:
@@ -139,7 +159,8 @@ class ApplianceClient:
         context = self.access.tls_context() if tls else None
         try:
             plain = socket.create_connection((self.endpoint.host, port), _CALL_SECONDS)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                plain.setsockopt(*option, value)
             name = self.access.server_name or self.endpoint.host
             return plain if context is None else context.wrap_socket(plain, server_hostname=name)
         except OSError as error:
@@ -181,7 +202,7 @@ class ApplianceClient:
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}; try later, or leave out --no-wait")
             case grpc.StatusCode.FAILED_PRECONDITION:
-                return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}; ask for less, or another appliance")
+                return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}")
             case grpc.StatusCode.INVALID_ARGUMENT:
                 return ApplianceError(Failure.INVALID, f"{self.endpoint}: {details}")
             case grpc.StatusCode.UNIMPLEMENTED:

@@ -1,0 +1,131 @@
+"""Sums never exceed a GPU, nobody overtakes, and the best fit is taken."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from remotegpu.api.objects import Ask
+from remotegpu.appliance.allocation import Allocator, ImpossibleError, Placement
+
+MIB = 1 << 20
+SIZES = (1000 * MIB, 1000 * MIB, 400 * MIB)
+
+
+class AllocatorMachine(RuleBasedStateMachine):
+    """Any order of requests, releases and failing GPUs, against a list kept by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allocator = Allocator(SIZES)
+        self.placed: dict[str, Placement] = {}
+        self.waiting: list[str] = []
+        self.asks: dict[str, Ask] = {}
+
+    @rule(
+        count=st.integers(1, 3),
+        milli=st.integers(1, 1000),
+        memory=st.one_of(st.just(0), st.integers(1, 500 * MIB)),
+    )
+    def ask(self, count: int, milli: int, memory: int) -> None:
+        key, ask = f"request {len(self.asks)}", Ask(count, 0 if memory else milli, memory)
+        self.asks[key] = ask
+        try:
+            self.allocator.submit(key, ask)
+        except ImpossibleError:
+            return
+        self.waiting.append(key)
+        self.settle()
+
+    @rule(choice=st.randoms(use_true_random=False))
+    def release_one(self, choice: st.randoms) -> None:  # type: ignore[valid-type]
+        known = [*self.placed, *self.waiting]
+        if known:
+            key = choice.choice(known)  # type: ignore[attr-defined]
+            self.allocator.withdraw(key)
+            self.placed.pop(key, None)
+            if key in self.waiting:
+                self.waiting.remove(key)
+            self.settle()
+
+    @rule(gpu=st.integers(0, 2), message=st.sampled_from(["", "broken"]))
+    def health(self, gpu: int, message: str) -> None:
+        self.allocator.gpus[gpu].unhealthy = message
+        self.settle()
+
+    def settle(self) -> None:
+        for key, placement in self.allocator.settle():
+            assert key == self.waiting.pop(0), "somebody overtook"
+            assert not any(self.allocator.gpus[gpu].unhealthy for gpu in placement.gpus)
+            self.placed[key] = placement
+
+    @invariant()
+    def sums_are_those_of_the_leases_and_fit(self) -> None:
+        for index, size in enumerate(SIZES):
+            leased = sum(p.sizes[p.gpus.index(index)] for p in self.placed.values() if index in p.gpus)
+            assert self.allocator.gpus[index].leased == leased <= size
+
+    @invariant()
+    def each_has_what_it_asked_for(self) -> None:
+        for key, placement in self.placed.items():
+            ask = self.asks[key]
+            assert len(set(placement.gpus)) == len(placement.gpus) == ask.count
+            assert all(ask.bytes_of(SIZES[g]) == s for g, s in zip(placement.gpus, placement.sizes, strict=True))
+
+    @invariant()
+    def the_first_of_the_queue_really_does_not_fit(self) -> None:
+        if self.waiting:
+            ask = self.asks[self.waiting[0]]
+            free = [0 if g.unhealthy else g.shareable - g.leased for g in self.allocator.gpus]
+            assert sum(ask.bytes_of(size) <= left for size, left in zip(SIZES, free, strict=True)) < ask.count
+            assert self.allocator.reason(self.waiting[0])
+
+
+TestAllocator = AllocatorMachine.TestCase
+
+
+def place(allocator: Allocator, key: str, ask: Ask) -> Placement | None:
+    allocator.submit(key, ask)
+    return dict(allocator.settle()).get(key)
+
+
+def test_the_tightest_gpu_is_taken() -> None:
+    allocator = Allocator(SIZES)
+    assert place(allocator, "a", Ask(memory_bytes=300 * MIB)) == Placement((2,), (300 * MIB,))
+    assert place(allocator, "b", Ask(milli=500)) == Placement((0,), (500 * MIB,))
+    assert place(allocator, "c", Ask(milli=400)) == Placement((0,), (400 * MIB,))
+
+
+def test_a_small_request_does_not_overtake_a_large_one() -> None:
+    allocator = Allocator([100 * MIB])
+    assert place(allocator, "half", Ask(milli=500))
+    assert place(allocator, "whole", Ask(milli=1000)) is None
+    assert place(allocator, "small", Ask(milli=100)) is None
+    assert allocator.ahead("small") == 1
+    assert allocator.reason("small") == "0.1 of a GPU is not free: 0.50 (50.0 MiB) free on gpu 0; 1 request ahead"
+    allocator.withdraw("whole")
+    assert [key for key, _ in allocator.settle()] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (Ask(count=4), "4 GPUs were asked for, this appliance has 3 GPUs"),
+        (Ask(memory_bytes=1001 * MIB), "1001.0 MiB of a GPU was asked for, the GPUs here share 1000.0 MiB, 1000.0 MiB"),
+        (Ask(count=3, memory_bytes=401 * MIB), "401.0 MiB of each of 3 GPUs was asked for, .* 400.0 MiB"),
+        (Ask(milli=1), "0.001 of a GPU was asked for, .* in parts of at least 2.0 MiB"),
+        (Ask(count=3, milli=2), "0.002 of each of 3 GPUs was asked for, .* in parts of at least 2.0 MiB"),
+    ],
+    ids=str,
+)
+def test_what_never_fits_is_refused_at_once(ask: Ask, words: str) -> None:
+    with pytest.raises(ImpossibleError, match=words):
+        Allocator(SIZES).submit("key", ask)
+
+
+def test_no_healthy_gpu_is_said_with_the_reasons() -> None:
+    allocator = Allocator([100 * MIB])
+    allocator.gpus[0].unhealthy = "fell off the bus"
+    with pytest.raises(ImpossibleError, match="no GPU of this appliance is healthy: gpu 0: fell off the bus"):
+        allocator.submit("key", Ask())

@@ -1,0 +1,79 @@
+"""What people write for a share."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remotegpu.api.quantities import (
+    Fraction,
+    QuantityError,
+    format_bytes,
+    format_milli,
+    parse_fraction,
+    parse_memory,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.25", Fraction(1, 250)),
+        (".5", Fraction(1, 500)),
+        ("1", Fraction(1, 1000)),
+        ("1.0", Fraction(1, 1000)),
+        (" 0.001 ", Fraction(1, 1)),
+        ("2", Fraction(2, 1000)),
+        ("25e-2", Fraction(1, 250)),
+    ],
+)
+def test_fractions(text: str, expected: Fraction) -> None:
+    assert parse_fraction(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "-1", "1.5", "abc", "", "nan", "inf", "1e-9", "0.0005", "1e99999", "0x1", "1,5", "\u0661.\u0665"],
+)
+def test_no_fractions(text: str) -> None:
+    with pytest.raises(QuantityError) as caught:
+        parse_fraction(text)
+    assert "0.25" in str(caught.value)
+    assert text in str(caught.value)
+
+
+@given(st.integers(1, 1000))
+def test_every_thousandth_survives(milli: int) -> None:
+    assert parse_fraction(format_milli(milli)) == Fraction(1, milli)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_share_or_refused(text: str) -> None:
+    for parse in (parse_fraction, parse_memory):
+        try:
+            parse(text)
+        except QuantityError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4GiB", 4 << 30), ("4Gi", 4 << 30), ("4G", 4 * 10**9), ("4GB", 4 * 10**9), ("512MiB", 512 << 20),
+     ("4e9", 4 * 10**9), ("1048576", 1 << 20), ("1.5GiB", 3 << 29), ("10B", 10), ("2 TiB", 2 << 40)],
+)  # fmt: skip
+def test_memory(text: str, expected: int) -> None:
+    assert parse_memory(text) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "lots", "9EiB", "4gib", "1e99", "", "GiB", "1.2.3", "9999999999TiB"])
+def test_no_memory(text: str) -> None:
+    with pytest.raises(QuantityError, match="4GiB"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB"), (5 << 40, "5.0 TiB")]
+)
+def test_bytes_for_people(size: int, text: str) -> None:
+    assert format_bytes(size) == text

@@ -1,0 +1,140 @@
+"""The appliance's pure rules: versions, requests, tokens, packets, checks, snapshots."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remotegpu.api.objects import Ask, Share, shares_to_env
+from remotegpu.appliance.allocation import Capacity
+from remotegpu.appliance.checks import Situation, checks
+from remotegpu.appliance.hardware import parse_snapshot
+from remotegpu.appliance.packets import decode, whole_number
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.service import ask_of, refusal_of_versions
+from remotegpu.appliance.settings import Settings
+from remotegpu.appliance.tokens import TokenFile, parse_tokens
+from remotegpu.rpc import pb
+
+OURS = pb.Versions(wire=1, table_hash=0xABC, program="remotegpu 0.1.0")
+
+
+def test_equal_versions_fit_and_a_caller_without_frames_has_no_table() -> None:
+    assert refusal_of_versions(OURS, OURS) == ""
+    assert refusal_of_versions(OURS, pb.Versions(wire=1)) == ""
+
+
+@pytest.mark.parametrize(("wire", "table_hash"), [(2, 0xABC), (1, 0xDEF)])
+def test_other_versions_are_refused_with_both_named(wire: int, table_hash: int) -> None:
+    refusal = refusal_of_versions(OURS, pb.Versions(wire=wire, table_hash=table_hash))
+    assert "(wire 1, table 0000000000000abc)" in refusal
+    assert f"(wire {wire}, table {table_hash:016x})" in refusal
+
+
+def test_a_request_is_a_fraction_or_memory() -> None:
+    assert ask_of(pb.OpenLeaseRequest(count=2, milli=250)) == Ask(2, 250, 0)
+    assert ask_of(pb.OpenLeaseRequest(count=1, memory_bytes=5)) == Ask(1, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("count", "milli", "memory_bytes"),
+    [(1, 0, 0), (0, 1, 0), (5000, 1, 0), (1, 1001, 0), (1, 1, 1)],
+)
+def test_senseless_requests_are_refused(count: int, milli: int, memory_bytes: int) -> None:
+    with pytest.raises(RefusalError) as caught:
+        ask_of(pb.OpenLeaseRequest(count=count, milli=milli, memory_bytes=memory_bytes))
+    assert caught.value.code.name == "INVALID_ARGUMENT"
+
+
+def test_tokens_have_names() -> None:
+    assert sorted(parse_tokens("# people\n\nalice: secret\nbob:other:with:colons\n").values()) == ["alice", "bob"]
+
+
+@pytest.mark.parametrize("text", ["alice", "alice:", ":secret", "a:b\nc"])
+def test_broken_token_files_are_refused_with_the_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"line \d is not of the form name:token"):
+        parse_tokens(text)
+
+
+def test_the_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("alice:one\n")
+    tokens = TokenFile(path)
+    assert (tokens.name_of("one"), tokens.name_of("two"), tokens.name_of("")) == ("alice", None, None)
+    path.write_text("bob:second\n")
+    assert (tokens.name_of("one"), tokens.name_of("second")) == (None, "bob")
+    path.write_text("broken\n")
+    assert tokens.name_of("second") == "bob", "a mistake while editing locks nobody out"
+    path.unlink()
+    assert tokens.name_of("second") == "bob"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_packet_or_none(data: bytes) -> None:
+    packet = decode(data)
+    assert packet is None or isinstance(packet, dict)
+
+
+def test_deeply_nested_packets_are_none() -> None:
+    assert decode(b"[" * 60_000) is None
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner))
+
+
+@given(JSON)
+def test_numbers_of_a_packet_are_whole_and_small(value: object) -> None:
+    assert 0 <= whole_number({"size": value}, "size") < 1 << 63
+    assert whole_number({}, "size") == 0
+
+
+def test_snapshot() -> None:
+    device = {"name": "G", "uuid": "00" * 16, "memory_bytes": 5, "pci": [0, 1, 2], "attributes": {"1": 1024}}
+    snapshot = parse_snapshot(json.dumps({"driver_version": 13040, "devices": [device]}))
+    assert (snapshot.driver_version, snapshot.table_hash) == (13040, 0)
+    assert snapshot.gpus[0].attributes == {1: 1024}
+    assert snapshot.gpus[0].pci == (0, 1, 2)
+
+
+def statuses(settings: Settings, *gpus: Capacity, draining: bool = False, root: bool = True) -> dict[str, str]:
+    found = checks(Situation(settings, gpus, 0, draining, root))
+    for check in found:
+        assert check.message
+        assert bool(check.fix) == (check.status != "ok")
+    return {check.name: check.status for check in checks(Situation(settings, gpus, 0, draining, root))}
+
+
+def test_a_good_appliance_has_no_complaint() -> None:
+    assert set(statuses(Settings(), Capacity(5)).values()) == {"ok"}
+
+
+def test_every_risk_is_named() -> None:
+    found = statuses(Settings(host="0.0.0.0"), Capacity(5, unhealthy="x"), draining=True, root=False)
+    assert found == {
+        "gpu 0": "fail",
+        "accepts leases": "fail",
+        "worker isolation": "warn",
+        "encryption": "warn",
+        "authentication": "warn",
+        "compute share": "ok",
+    }
+
+
+def test_one_well_gpu_is_enough() -> None:
+    found = statuses(Settings(), Capacity(5, unhealthy="x"), Capacity(5))
+    assert (found["gpu 0"], found["gpu 1"]) == ("warn", "ok")
+    assert statuses(Settings())["gpus"] == "fail"
+
+
+def test_shares_in_the_environment() -> None:
+    text = shares_to_env([Share("host:1", "ab", "cd"), Share("host:2", "ef", "01", "/ca.pem", "name")])
+    assert json.loads(text) == [
+        {"endpoint": "host:1", "lease_id": "ab", "lease_secret": "cd", "ca": None, "server_name": None},
+        {"endpoint": "host:2", "lease_id": "ef", "lease_secret": "01", "ca": "/ca.pem", "server_name": "name"},
+    ]
+    assert os.linesep not in text

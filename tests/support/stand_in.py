@@ -1,0 +1,178 @@
+"""An appliance with the real door and stand-in workers, and a tenant that speaks to them. No CUDA, no Rust worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from support.system import REMOTEGPU, free_port, until
+
+from remotegpu.api.objects import Ask
+from remotegpu.paths import find_dist
+from remotegpu.rpc import WIRE_VERSION, pb
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+WORKER = Path(__file__).with_name("stand_in_worker.py")
+MEMORY_MIB = 1024
+
+
+def make_dist(folder: Path) -> Path:
+    """A folder as the build makes it: the real door, the stand-in worker, empty libraries."""
+    for name in ("bin", "client", "native"):
+        (folder / name).mkdir(parents=True)
+    (folder / "bin" / "remotegpu-door").symlink_to(find_dist().program("remotegpu-door"))
+    worker = folder / "bin" / "remotegpu-worker"
+    worker.write_text(f'#!/bin/sh\nexec {sys.executable} {WORKER} "$@"\n')
+    worker.chmod(0o755)
+    for library in ("client/libcuda.so.1", "native/libcuda.so.1", "native/libnvidia-ml.so.1"):
+        (folder / library).touch()
+    return folder
+
+
+class StandIn:
+    """The appliance's process. Workers keep its uid: others may not be able to read this Python."""
+
+    def __init__(self, dist: Path, *options: str, env: dict[str, str] | None = None, access: Access = Access()) -> None:
+        self.environment = {**os.environ, "REMOTEGPU_DIST": str(dist), **(env or {})}
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        self.access = access
+        command = [REMOTEGPU, "appliance", "--listen", self.endpoint, "--memory", f"{MEMORY_MIB}MiB"]
+        command += ["--no-self-test", "--uid-base", "0", "--drain-seconds", "0", *options]
+        ready, theirs = os.pipe()
+        self.log_path = dist.parent / f"appliance-{self.endpoint.rpartition(':')[2]}.log"
+        with self.log_path.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, "--ready-fd", str(theirs)], env=self.environment, pass_fds=(theirs,), stderr=log
+            )
+        os.close(theirs)
+        with os.fdopen(ready) as pipe:
+            assert pipe.readline(), self.log
+        self.client = ApplianceClient(parse_endpoint(self.endpoint), access)
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    @property
+    def gpus(self) -> list[pb.Gpu]:
+        return list(self.client.inventory().gpus)
+
+    @property
+    def leased(self) -> int:
+        return sum(gpu.leased_bytes for gpu in self.gpus)
+
+    def cli(self, *arguments: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+        """A command of ours, against this appliance unless it names another."""
+        environment = {**self.environment, "REMOTEGPU_APPLIANCE": self.endpoint}
+        return subprocess.run([REMOTEGPU, *arguments], env=environment, capture_output=True, text=True, timeout=timeout)
+
+    def lease(self, ask: Ask = Ask(), *, hold: bool = True) -> Tenant:
+        with self.client.open_lease(ask, "test", wait=False) as events:
+            granted = next(event.granted for event in events if event.HasField("granted"))
+        return Tenant(self, granted, hold=hold)
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Tenant:
+    """A lease and its holding connection."""
+
+    def __init__(self, appliance: StandIn, granted: pb.Granted, *, hold: bool) -> None:
+        self.appliance = appliance
+        self.granted = granted
+        self.holding = self.connect(b"RGL1", granted.lease_id, granted.lease_secret) if hold else None
+
+    def connect(self, kind: bytes, some_id: str, ticket: str) -> socket.socket:
+        hello = self.appliance.client.hello()
+        connection = self.appliance.client.connect_data(hello.data_port, tls=hello.tls)
+        connection.sendall(kind + bytes.fromhex(some_id) + bytes.fromhex(ticket))
+        if kind == b"RGL1":
+            assert connection.recv(1) == b"K"
+        connection.settimeout(20)
+        return connection
+
+    def open_session(self, pid: int = 1, table_hash: int = 7) -> pb.OpenSessionReply:
+        """The reply as it is, refused or not."""
+        reply: pb.OpenSessionReply = self.appliance.client._stub.OpenSession(
+            pb.OpenSessionRequest(
+                versions=pb.Versions(wire=WIRE_VERSION, table_hash=table_hash, program="test"),
+                lease_id=self.granted.lease_id,
+                lease_secret=self.granted.lease_secret,
+                pid=pid,
+                process_name=f"process {pid}",
+            ),
+            timeout=20,
+        )
+        return reply
+
+    def session(self, pid: int = 1) -> Session:
+        reply = self.open_session(pid)
+        assert not reply.refusal, reply.refusal
+        return Session(self.connect(b"RGP1", reply.session_id, reply.ticket), reply)
+
+    def let_go(self) -> None:
+        """End the holding connection, as the kernel does when the process dies."""
+        assert self.holding is not None
+        self.holding.close()
+
+    def close(self) -> None:
+        self.appliance.client.close_lease(self.granted.lease_id, self.granted.lease_secret)
+        if self.holding is not None:
+            self.holding.close()
+
+
+class Session:
+    """A data connection to a stand-in worker."""
+
+    def __init__(self, connection: socket.socket, reply: pb.OpenSessionReply) -> None:
+        self.connection = connection
+        self.reply = reply
+        self._lines = connection.makefile("r")
+
+    def ask(self, line: str) -> Any:
+        """Have the worker carry out a line; its answer."""
+        self.connection.sendall(line.encode() + b"\n")
+        return json.loads(self._lines.readline())
+
+    def tell(self, line: str) -> None:
+        self.connection.sendall(line.encode() + b"\n")
+
+    def grant(self, size: int, want: int | None = None, device: int = 0) -> int:
+        granted: int = self.ask(f"grant {device} {size} {want or size}")["size"]
+        return granted
+
+    def rest(self) -> str:
+        """All that comes until the end of the connection."""
+        with contextlib.suppress(ConnectionError):
+            return self._lines.read()
+        return ""
+
+    def close(self) -> None:
+        self._lines.close()
+        self.connection.close()
+
+
+@contextlib.contextmanager
+def all_back(appliance: StandIn) -> Iterator[None]:
+    """After the block nothing is leased any more, within the promised five seconds."""
+    yield
+    until(lambda: appliance.leased == 0 and not appliance.client.inventory().leases, 5, "the share is back")
