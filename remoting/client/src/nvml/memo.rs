@@ -1,0 +1,51 @@
+//! A value that is asked for anew when it is old.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One tool asks for ten values of a device at a time: that is one question to the appliance, not ten.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// An appliance that is gone is not waited for at every call.
+const FAILURE_STANDS: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub struct Memo<T, E>(Mutex<Option<(Instant, Result<T, E>)>>);
+
+impl<T, E> Default for Memo<T, E> {
+    fn default() -> Self {
+        Memo(Mutex::new(None))
+    }
+}
+
+impl<T: Clone, E: Clone> Memo<T, E> {
+    /// The value, or what `ask` says if it is old. Others wait for the same answer meanwhile.
+    pub fn get(&self, ask: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((when, value)) = &*kept
+            && when.elapsed() < if value.is_ok() { FRESH } else { FAILURE_STANDS }
+        {
+            return value.clone();
+        }
+        let value = ask();
+        *kept = Some((Instant::now(), value.clone()));
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_stand_longer_than_values() {
+        let value = Memo::<i32, ()>::default();
+        assert_eq!(value.get(|| Ok(1)), Ok(1));
+        std::thread::sleep(FRESH);
+        assert_eq!(value.get(|| Ok(2)), Ok(2), "asked again");
+        let failure = Memo::<i32, ()>::default();
+        assert_eq!(failure.get(|| Err(())), Err(()));
+        std::thread::sleep(FRESH);
+        assert_eq!(failure.get(|| Ok(2)), Err(()), "not asked again");
+    }
+}
