@@ -1,2 +1,29 @@
+//! The worker: executes the commands of one session on a libcuda that it loads by path. And the door, a program of its own
+//! that hands data connections to workers.
 
+pub mod calls;
+pub mod command;
+pub mod completer;
+mod contexts;
+pub mod control;
+mod copies;
 pub mod door;
+pub mod driver;
+pub mod frames;
+#[allow(clippy::missing_transmute_annotations)]
+#[rustfmt::skip]
+pub mod generated;
+pub mod helpers;
+mod layout;
+mod memory;
+mod modules;
+pub mod objects;
+pub mod sandbox;
+pub mod sched;
+pub mod server;
+pub mod session;
+pub mod snapshot;
+mod staging;
+mod streams;
+pub mod text;
+mod writer;

@@ -1,1 +1,90 @@
-fn main() {}
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M`, or `--snapshot --driver PATH`.
+
+use remotegpu_worker::driver::Driver;
+use remotegpu_worker::session::Session;
+use remotegpu_worker::text::Text;
+use remotegpu_worker::{sandbox, server, snapshot};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M)";
+
+enum Mode {
+    Snapshot,
+    Session { control: RawFd, data: RawFd },
+}
+
+fn arguments() -> Option<(String, Mode)> {
+    let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--driver" => driver = Some(arguments.next()?),
+            "--snapshot" => snapshot = true,
+            "--control-fd" => control = Some(arguments.next()?.parse().ok()?),
+            "--data-fd" => data = Some(arguments.next()?.parse().ok()?),
+            _ => return None,
+        }
+    }
+    let mode = if snapshot { Mode::Snapshot } else { Mode::Session { control: control?, data: data? } };
+    Some((driver?, mode))
+}
+
+fn open_driver(path: &str) -> Result<Driver, String> {
+    let driver = Driver::open(path)?;
+    driver.init().map_err(|code| format!("the CUDA driver {path} does not start: CUDA error {code}"))?;
+    Ok(driver)
+}
+
+fn print_snapshot(path: &str) -> Result<(), String> {
+    let snapshot =
+        snapshot::take(&open_driver(path)?).map_err(|code| format!("{path} does not answer: CUDA error {code}"))?;
+    println!("{}", serde_json::to_string(&snapshot).map_err(|e| e.to_string())?);
+    Ok(())
+}
+
+fn run_session(path: &str, control: RawFd, data: RawFd) -> Result<(), String> {
+    let line = |e: std::io::Error| e.to_string();
+    // SAFETY: the appliance started this process with these two descriptors for it alone to use; nothing else took them.
+    let (control, data) = unsafe { (OwnedFd::from_raw_fd(control), OwnedFd::from_raw_fd(data)) };
+    sandbox::prepare().map_err(line)?;
+    // SAFETY: no other thread exists yet. Code is loaded at once, because a lazy load at a launch may wait for a running
+    // kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
+    unsafe {
+        std::env::set_var("CUDA_MODULE_LOADING", "EAGER");
+        std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+    }
+    let text = Text::capture_stdout().map_err(line)?;
+    let driver = Arc::new(open_driver(path)?);
+    let mut session = Session::new(driver, Some(text))?;
+    sandbox::enter()?;
+    // The kernel may otherwise add 50 us to every short sleep.
+    let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
+    server::tell_ready(control.as_fd()).map_err(line)?;
+    if let Some(connection) = server::accept_connection(control.as_fd(), data.as_fd()).map_err(line)? {
+        drop(data);
+        server::serve(&mut session, connection.as_fd(), control.as_fd());
+    }
+    // The driver's own goodbye would wait for kernels that may never end; the system takes everything back anyway.
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+fn main() -> ExitCode {
+    let Some((driver, mode)) = arguments() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let done = match mode {
+        Mode::Snapshot => print_snapshot(&driver),
+        Mode::Session { control, data } => run_session(&driver, control, data),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(line) => {
+            eprintln!("remotegpu-worker: {line}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What the generated calls see of a session: real handles for the client's ids.
+
+use crate::driver::{Driver, Handle, Raw, Result, code};
+use crate::generated;
+use crate::objects::{Context, Event, Lane, Module, Table};
+use crate::session::{Outcome, Session};
+use protocol::{Reader, Writer};
+use std::cell::Cell;
+
+/// Looks up a client's id; the error is the `CUresult` that the driver would answer. The object's context is made current.
+pub trait Objects {
+    /// Makes a context current.
+    fn enter(&self, context: u64) -> Result<()>;
+    fn context(&self, id: u64) -> Result<Raw>;
+    fn stream(&self, id: u64) -> Result<Raw>;
+    /// The event of the latest record.
+    fn event(&self, id: u64) -> Result<Raw>;
+    fn module(&self, id: u64) -> Result<Raw>;
+    fn function(&self, module: u64, kernel: u32) -> Result<Raw>;
+}
+
+/// The context that is current on the sequencer's thread.
+#[derive(Default)]
+pub struct CurrentContext(Cell<Handle>);
+
+impl CurrentContext {
+    pub fn set(&self, driver: &Driver, context: Handle) -> Result<()> {
+        if self.0.get() != context {
+            driver.set_current(context)?;
+            self.0.set(context);
+        }
+        Ok(())
+    }
+}
+
+struct Lookup<'a> {
+    driver: &'a Driver,
+    current: &'a CurrentContext,
+    contexts: &'a Table<Context>,
+    lanes: &'a Table<Lane>,
+    events: &'a Table<Event>,
+    modules: &'a Table<Module>,
+}
+
+impl Objects for Lookup<'_> {
+    fn enter(&self, context: u64) -> Result<()> {
+        self.current.set(self.driver, self.contexts.get(context)?.handle)
+    }
+
+    fn context(&self, id: u64) -> Result<Raw> {
+        Ok(self.contexts.get(id)?.handle.raw())
+    }
+
+    fn stream(&self, id: u64) -> Result<Raw> {
+        let lane = self.lanes.get(id)?;
+        self.enter(lane.context)?;
+        if lane.destroyed { Err(code::INVALID_HANDLE) } else { Ok(lane.stream.raw()) }
+    }
+
+    fn event(&self, id: u64) -> Result<Raw> {
+        let event = self.events.get(id)?;
+        self.enter(event.context)?;
+        event.latest().ok_or(code::INVALID_HANDLE)?.map(|record| record.handle.raw())
+    }
+
+    fn module(&self, id: u64) -> Result<Raw> {
+        let module = self.modules.get(id)?;
+        self.enter(module.context)?;
+        Ok(module.handle.raw())
+    }
+
+    fn function(&self, module: u64, kernel: u32) -> Result<Raw> {
+        let module = self.modules.get(module)?;
+        self.enter(module.context)?;
+        module.kernels.get(kernel as usize).map(|k| k.function.raw()).ok_or(code::INVALID_HANDLE)
+    }
+}
+
+/// Is this function answered by a reply, errors included?
+pub fn replies(number: u32) -> bool {
+    matches!(generated::class(number), Some(generated::Class::Sync))
+}
+
+impl Session {
+    pub fn enter(&self, context: u64) -> Result<()> {
+        self.current.set(&self.driver, self.contexts.get(context)?.handle)
+    }
+
+    pub fn generated(&mut self, seq: u64, lane: u64, number: u32, payload: &[u8]) -> Result<Outcome> {
+        let Some(class) = generated::class(number) else {
+            self.end(code::UNKNOWN, &format!("there is no function {number}"));
+            return Ok(Outcome::Done);
+        };
+        let stream = match lane {
+            0 => Handle::NULL,
+            _ => match self.begin(lane)? {
+                Some(stream) => stream,
+                None => return Ok(Outcome::Blocked),
+            },
+        };
+        let objects = Lookup {
+            driver: &self.driver,
+            current: &self.current,
+            contexts: &self.contexts,
+            lanes: &self.lanes,
+            events: &self.events,
+            modules: &self.modules,
+        };
+        let mut answer = Writer::new();
+        let called = generated::call(
+            number,
+            &self.driver.functions,
+            &objects,
+            stream.raw(),
+            &mut Reader::new(payload),
+            &mut answer,
+        );
+        let result = match called {
+            Ok(result) => result,
+            Err(e) => {
+                self.end(code::UNKNOWN, &format!("call of function {number} is malformed: {e}"));
+                return Ok(Outcome::Done);
+            }
+        };
+        if lane != 0 && result == 0 {
+            self.issued(lane);
+        }
+        match class {
+            generated::Class::Sync => {
+                let tail = if result == 0 { &answer.bytes[..] } else { &[] };
+                self.out.push(
+                    <protocol::Reply as protocol::Message>::CODE,
+                    seq,
+                    &protocol::Reply { code: result },
+                    tail,
+                );
+            }
+            generated::Class::Async if result != 0 => self.late(result),
+            generated::Class::Async => {}
+        }
+        Ok(Outcome::Done)
+    }
+}

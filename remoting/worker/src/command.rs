@@ -1,0 +1,203 @@
+//! A frame as a command, and the keys it stands in for the scheduler.
+
+use crate::frames::Payload;
+use crate::sched::Mode;
+use protocol::{DecodeError, Header, Message};
+use std::collections::HashMap;
+
+macro_rules! commands {
+    ($($name:ident),*) => {
+        #[derive(Debug)]
+        pub enum Command {
+            $($name(protocol::$name),)*
+            /// A function of the registry.
+            Generated(u32),
+        }
+
+        fn decode(code: u32, payload: &[u8]) -> Result<(Command, &[u8]), DecodeError> {
+            match code {
+                $(protocol::$name::CODE => {
+                    protocol::$name::decode(payload).map(|(message, tail)| (Command::$name(message), tail))
+                })*
+                0..0x8000 => Ok((Command::Generated(code), payload)),
+                _ => Err(DecodeError::Invalid),
+            }
+        }
+    };
+}
+
+commands! {
+    Open, Rebase, Close,
+    ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
+    SlabMap, SlabUnmap, Grant, GrantReturn, MemoryQuery,
+    StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
+    EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
+    HostFunction, CallbackDone,
+    ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, Launch, Link,
+    CopyToDevice, CopyToDeviceLate, SupplyBytes, CopyToHost, CopyOnDevice
+}
+
+/// A command on its way through the worker.
+#[derive(Debug)]
+pub struct Frame {
+    pub seq: u64,
+    pub lane: u64,
+    pub command: Command,
+    pub payload: Payload,
+    /// Where in the payload the message's tail starts.
+    pub tail: usize,
+    /// How far a command that runs in steps has come.
+    pub progress: u64,
+    /// Is this frame counted among those that refer to its event?
+    pub refers: bool,
+}
+
+impl Frame {
+    /// # Errors
+    /// If the payload is not what the code says.
+    pub fn decode(header: &Header, payload: Payload) -> Result<Frame, DecodeError> {
+        let bytes = payload.bytes();
+        let (command, tail) = decode(header.code, bytes)?;
+        let tail = bytes.len() - tail.len();
+        Ok(Frame { seq: header.seq, lane: header.lane, command, payload, tail, progress: 0, refers: false })
+    }
+
+    pub fn tail(&self) -> &[u8] {
+        self.payload.bytes().get(self.tail..).unwrap_or_default()
+    }
+
+    /// The event that this command waits for or records.
+    pub fn event(&self) -> Option<u64> {
+        match &self.command {
+            Command::EventRecord(c) => Some(c.event),
+            Command::EventSynchronize(c) => Some(c.event),
+            Command::EventQuery(c) => Some(c.event),
+            Command::StreamWaitEvent(c) => Some(c.event),
+            _ => None,
+        }
+    }
+}
+
+/// What commands are ordered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Key {
+    Lane(u64),
+    /// The context's lanes that the legacy stream orders: exclusive for the legacy stream, shared for blocking lanes.
+    Legacy(u64),
+    /// Everything in a context: exclusive for its creation, shared for its lanes' commands.
+    Context(u64),
+    /// The creation of contexts, for commands that need one without naming it.
+    Creation,
+    /// The destruction of contexts, which the next creation waits for: a reset device starts anew.
+    Destruction,
+    /// One record of an event.
+    Record(u64, u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneKind {
+    Legacy,
+    Blocking,
+    NonBlocking,
+}
+
+/// Which lanes there are, known from the moment their creation arrives.
+#[derive(Debug, Default)]
+pub struct Topology {
+    lanes: HashMap<u64, (u64, LaneKind)>,
+}
+
+impl Topology {
+    /// Lanes beyond this are not remembered; their commands answer that there is no such stream.
+    pub const MOST_LANES: usize = 1 << 20;
+
+    /// Learns of lanes from a command that arrives.
+    pub fn note(&mut self, command: &Command) {
+        const NON_BLOCKING: u32 = 1;
+        if self.lanes.len() >= Self::MOST_LANES {
+            return;
+        }
+        match command {
+            Command::ContextCreate(c) => {
+                self.lanes.entry(c.legacy_stream).or_insert((c.context, LaneKind::Legacy));
+            }
+            Command::StreamCreate(c) => {
+                let kind = if c.flags & NON_BLOCKING != 0 { LaneKind::NonBlocking } else { LaneKind::Blocking };
+                self.lanes.entry(c.stream).or_insert((c.context, kind));
+            }
+            _ => {}
+        }
+    }
+
+    pub fn lane(&self, lane: u64) -> Option<(u64, LaneKind)> {
+        self.lanes.get(&lane).copied()
+    }
+
+    pub fn forget_lane(&mut self, lane: u64) {
+        self.lanes.remove(&lane);
+    }
+
+    pub fn forget_context(&mut self, context: u64) {
+        self.lanes.retain(|_, (c, _)| *c != context);
+    }
+
+    /// The keys of a command in the lane's order.
+    fn lane_keys(&self, lane: u64) -> Vec<(Key, Mode)> {
+        let mut keys = vec![(Key::Lane(lane), Mode::Exclusive)];
+        let Some((context, kind)) = self.lane(lane) else { return keys };
+        keys.push((Key::Context(context), Mode::Shared));
+        match kind {
+            LaneKind::Legacy => keys.push((Key::Legacy(context), Mode::Exclusive)),
+            LaneKind::Blocking => keys.push((Key::Legacy(context), Mode::Shared)),
+            LaneKind::NonBlocking => {}
+        }
+        keys
+    }
+
+    /// The keys of a command. Commands without keys run when they arrive.
+    pub fn keys(&self, frame: &Frame, module_context: impl FnOnce(u64) -> Option<u64>) -> Vec<(Key, Mode)> {
+        use Mode::{After, Exclusive, Observe, Shared};
+        match &frame.command {
+            Command::ContextCreate(c) => vec![
+                (Key::Context(c.context), Exclusive),
+                (Key::Creation, Exclusive),
+                (Key::Destruction, Observe),
+                (Key::Lane(c.legacy_stream), Exclusive),
+            ],
+            Command::ContextDestroy(c) => vec![(Key::Context(c.context), Observe), (Key::Destruction, Shared)],
+            Command::ContextSynchronize(c) => vec![(Key::Context(c.context), Observe)],
+            Command::ContextFence(c) => vec![(Key::Context(c.context), Observe)],
+            Command::SlabMap(_) | Command::ModuleGlobal(_) => vec![(Key::Creation, After)],
+            Command::StreamCreate(c) => vec![(Key::Lane(c.stream), Exclusive), (Key::Context(c.context), After)],
+            Command::StreamDestroy(c) => self.lane_keys(c.stream),
+            Command::ModuleLoad(c) => vec![(Key::Context(c.context), After)],
+            Command::Link(c) => vec![(Key::Context(c.context), After)],
+            Command::ModuleUnload(c) => {
+                module_context(c.module).map(|c| (Key::Context(c), Observe)).into_iter().collect()
+            }
+            Command::EventSynchronize(c) => vec![(Key::Record(c.event, c.generation), Observe)],
+            Command::EventQuery(c) => vec![(Key::Record(c.event, c.generation), Observe)],
+            Command::EventRecord(c) => {
+                let mut keys = self.lane_keys(frame.lane);
+                keys.push((Key::Record(c.event, c.generation), Exclusive));
+                keys
+            }
+            Command::StreamWaitEvent(c) => {
+                let mut keys = self.lane_keys(frame.lane);
+                keys.push((Key::Record(c.event, c.generation), Observe));
+                keys
+            }
+            Command::StreamSynchronize(_)
+            | Command::StreamFence(_)
+            | Command::HostFunction(_)
+            | Command::Launch(_)
+            | Command::CopyToDevice(_)
+            | Command::CopyToDeviceLate(_)
+            | Command::CopyToHost(_)
+            | Command::CopyOnDevice(_) => self.lane_keys(frame.lane),
+            Command::Generated(_) if frame.lane != 0 => self.lane_keys(frame.lane),
+            Command::Generated(_) => vec![(Key::Creation, After)],
+            _ => Vec::new(),
+        }
+    }
+}

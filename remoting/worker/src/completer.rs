@@ -1,0 +1,334 @@
+//! Completions: what is to be told to the client when the GPU gets somewhere.
+//!
+//! Nothing waits in the driver. Each lane has a queue of entries in its stream's order, some with an event; entries are
+//! done when their event is, or, without one, when all before them are. Events are only ever queried.
+
+use crate::driver::{Code, code};
+use crate::objects::RealEvent;
+use crate::session::Session;
+use crate::staging::Buffer;
+use protocol::{Callback, Consumed, EventDone, Fenced, HostBytes, Message};
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+/// Entries are made at least this often, so that it is known how much a stream still has to do.
+const MARKER_EVERY: u32 = 64;
+/// The driver blocks at about 1,024 operations in a stream; a lane is held before.
+pub const MOST_IN_FLIGHT: u32 = 900;
+/// Waits for single events that a client may have outstanding.
+const MOST_WATCHES: usize = 1 << 16;
+
+#[derive(Debug)]
+pub enum Action {
+    Marker,
+    /// The reply of a command that synchronises.
+    Reply(Code),
+    /// Bytes of a `CopyToHost` have arrived in the buffer.
+    HostBytes {
+        offset: u64,
+        buffer: Buffer,
+    },
+    /// The buffer of a `CopyToDevice` is free again.
+    Consumed {
+        bytes: u64,
+        _buffer: Buffer,
+    },
+    /// The stream got to a `CopyToDeviceLate`.
+    LateCopy,
+    Fenced {
+        token: u64,
+    },
+    Callback {
+        token: u64,
+    },
+    EventDone {
+        event: u64,
+        generation: u64,
+    },
+    Part {
+        join: u64,
+    },
+}
+
+impl Action {
+    /// Can the program conclude something about other commands from it?
+    fn is_visible(&self) -> bool {
+        !matches!(self, Action::Marker | Action::HostBytes { .. } | Action::Consumed { .. })
+    }
+}
+
+#[derive(Debug)]
+pub struct Entry {
+    seq: u64,
+    event: Option<Rc<RealEvent>>,
+    operations: u32,
+    action: Action,
+}
+
+#[derive(Debug)]
+struct Watch {
+    seq: u64,
+    event: Rc<RealEvent>,
+    action: Action,
+}
+
+/// Something that happens when several lanes have got somewhere.
+#[derive(Debug)]
+struct Join {
+    seq: u64,
+    remaining: usize,
+    code: Code,
+    then: Then,
+}
+
+#[derive(Debug)]
+pub enum Then {
+    Reply,
+    Fenced { token: u64 },
+    UnloadModule { context: u64, module: crate::driver::Handle },
+    DestroyContext { context: u64 },
+}
+
+struct Done {
+    seq: u64,
+    code: Code,
+    action: Action,
+}
+
+#[derive(Default)]
+pub struct Completions {
+    /// Lanes that have entries.
+    active: BTreeSet<u64>,
+    watches: Vec<Watch>,
+    joins: HashMap<u64, Join>,
+    next_join: u64,
+    /// `HostBytes` entries.
+    bytes_pending: usize,
+}
+
+impl Completions {
+    /// Is the GPU to be asked again later?
+    pub fn is_pending(&self) -> bool {
+        !self.active.is_empty() || !self.watches.is_empty()
+    }
+}
+
+impl Session {
+    /// Counts an operation that was given to the lane's stream.
+    pub fn issued(&mut self, lane: u64) {
+        let Ok(l) = self.lanes.get_mut(lane) else { return };
+        l.issued += 1;
+        l.in_flight += 1;
+        let (issued, context, kind) = (l.issued, l.context, l.kind);
+        if kind == crate::command::LaneKind::Legacy
+            && let Ok(context) = self.contexts.get_mut(context)
+        {
+            context.legacy_unmarked = true;
+        }
+        if issued >= MARKER_EVERY {
+            self.mark(lane);
+        }
+    }
+
+    /// Makes it known when everything given to the stream so far is complete.
+    pub fn mark(&mut self, lane: u64) {
+        // Without its event the entry is done when the next one is.
+        if let Err(code) = self.entry(lane, 0, Action::Marker) {
+            self.late(code);
+        }
+    }
+
+    /// Records an event in the lane's stream; `action` happens when it is complete.
+    /// After an error (which is returned) the action happens when the earlier entries are done.
+    pub fn entry(&mut self, lane: u64, seq: u64, action: Action) -> Result<(), Code> {
+        self.enter(self.lanes.get(lane)?.context)?;
+        let l = self.lanes.get_mut(lane)?;
+        let context = self.contexts.get_mut(l.context)?;
+        let stream = l.stream;
+        let event = context.events.take(&self.driver, false);
+        let event = event.and_then(|e| self.driver.event_record(e.handle, stream, 0).map(|()| e));
+        let action = match (&event, action) {
+            (Err(code), Action::Reply(0)) => Action::Reply(*code),
+            (Err(_), Action::HostBytes { buffer, .. }) => Action::Consumed { bytes: 0, _buffer: buffer },
+            (_, action) => action,
+        };
+        let operations = match &event {
+            Ok(_) => std::mem::take(&mut l.issued) + 1,
+            Err(_) => 0,
+        };
+        if event.is_ok() {
+            l.in_flight += 1;
+            if l.kind == crate::command::LaneKind::Legacy {
+                context.legacy_unmarked = false;
+            }
+        }
+        self.push_entry(lane, seq, event.as_ref().ok().cloned(), operations, action);
+        event.map(|_| ())
+    }
+
+    /// `action` happens when the entries before it are done.
+    pub fn piggyback(&mut self, lane: u64, seq: u64, action: Action) {
+        self.push_entry(lane, seq, None, 0, action);
+    }
+
+    fn push_entry(&mut self, lane: u64, seq: u64, event: Option<Rc<RealEvent>>, operations: u32, action: Action) {
+        let Ok(l) = self.lanes.get_mut(lane) else { return };
+        if matches!(action, Action::HostBytes { .. }) {
+            self.completions.bytes_pending += 1;
+        }
+        l.entries.push_back(Entry { seq, event, operations, action });
+        self.completions.active.insert(lane);
+    }
+
+    /// As `entry`, but without a new event if nothing was given to the stream since the last.
+    pub fn entry_if_needed(&mut self, lane: u64, seq: u64, action: Action) -> Result<(), Code> {
+        if self.lanes.get(lane)?.issued > 0 {
+            return self.entry(lane, seq, action);
+        }
+        self.piggyback(lane, seq, action);
+        Ok(())
+    }
+
+    /// `action` happens when this record of an event is complete, whatever else its stream does.
+    pub fn watch(&mut self, seq: u64, event: Rc<RealEvent>, action: Action) {
+        if self.completions.watches.len() >= MOST_WATCHES {
+            return self.end(code::UNKNOWN, "too many events are waited for");
+        }
+        self.completions.watches.push(Watch { seq, event, action });
+    }
+
+    /// `then` happens when everything given to the lanes so far is complete.
+    pub fn join(&mut self, lanes: &[u64], seq: u64, then: Then) {
+        let id = self.completions.next_join;
+        self.completions.next_join += 1;
+        let busy: Vec<u64> = lanes.iter().copied().filter(|l| self.is_busy(*l)).collect();
+        // One part is ours, so that the join is complete only when all others exist.
+        let join = Join { seq, remaining: busy.len() + 1, code: 0, then };
+        self.completions.joins.insert(id, join);
+        let mut failed = 0;
+        for lane in busy {
+            if let Err(code) = self.entry_if_needed(lane, seq, Action::Part { join: id }) {
+                failed = code;
+            }
+        }
+        self.part_done(id, failed);
+    }
+
+    /// Has the lane's stream work that is not known to be complete, or entries to be told?
+    pub fn is_busy(&self, lane: u64) -> bool {
+        self.lanes.get(lane).is_ok_and(|l| l.in_flight > 0 || !l.entries.is_empty())
+    }
+
+    /// Tells the client everything that the GPU has got to. Returns whether there was anything.
+    pub fn collect(&mut self) -> bool {
+        if !self.completions.is_pending() {
+            return false;
+        }
+        let mut done = Vec::new();
+        self.take_watches(&mut done);
+        self.take_entries(&mut done);
+        // A program that sees a completion must see the bytes that landed before it. So once a completion was seen, the
+        // bytes are looked at again, until a look finds no further completion.
+        let mut looked = 0;
+        while self.completions.bytes_pending > 0 && done[looked..].iter().any(|d| d.action.is_visible()) {
+            looked = done.len();
+            self.take_entries(&mut done);
+        }
+        done.sort_by_key(|d| d.seq);
+        let any = !done.is_empty();
+        let mut consumed = 0;
+        for d in done {
+            match d.action {
+                Action::Consumed { bytes, .. } => {
+                    consumed += bytes;
+                    if d.code != 0 {
+                        self.late(d.code);
+                    }
+                }
+                action => self.publish(d.seq, d.code, action),
+            }
+        }
+        if consumed > 0 {
+            self.out.push(Consumed::CODE, 0, &Consumed { bytes: consumed }, &[]);
+        }
+        any
+    }
+
+    fn take_watches(&mut self, done: &mut Vec<Done>) {
+        let driver = &self.driver;
+        let mut rest = Vec::new();
+        for watch in std::mem::take(&mut self.completions.watches) {
+            match driver.event_query(watch.event.handle) {
+                Err(code::NOT_READY) => rest.push(watch),
+                result => done.push(Done { seq: watch.seq, code: result.err().unwrap_or(0), action: watch.action }),
+            }
+        }
+        self.completions.watches = rest;
+    }
+
+    fn take_entries(&mut self, done: &mut Vec<Done>) {
+        let (driver, completions) = (&self.driver, &mut self.completions);
+        let (lanes, bytes_pending) = (&mut self.lanes, &mut completions.bytes_pending);
+        completions.active.retain(|id| {
+            let Ok(lane) = lanes.get_mut(*id) else { return false };
+            let mut code = 0;
+            while let Some(entry) = lane.entries.front() {
+                match entry.event.as_ref().map_or(Ok(()), |event| driver.event_query(event.handle)) {
+                    Ok(()) => {}
+                    Err(code::NOT_READY) => return true,
+                    Err(error) => code = error,
+                }
+                let Some(entry) = lane.entries.pop_front() else { break };
+                lane.in_flight = lane.in_flight.saturating_sub(entry.operations);
+                *bytes_pending -= usize::from(matches!(entry.action, Action::HostBytes { .. }));
+                done.push(Done { seq: entry.seq, code, action: entry.action });
+            }
+            if lane.destroyed {
+                let _ = lanes.remove(*id);
+            }
+            false
+        });
+    }
+
+    fn publish(&mut self, seq: u64, code: Code, action: Action) {
+        if code::is_sticky(code) {
+            self.note_sticky(code);
+        }
+        match action {
+            Action::Marker | Action::Consumed { .. } if code != 0 => self.late(code),
+            Action::Marker | Action::Consumed { .. } => {}
+            Action::Reply(own) => self.synchronised(seq, if own == 0 { code } else { own }),
+            Action::HostBytes { offset, buffer } => {
+                if code == 0 {
+                    let all = 0..buffer.len();
+                    self.out.push_pinned(HostBytes::CODE, seq, &HostBytes { offset }, buffer, all);
+                }
+            }
+            Action::LateCopy => self.ask_for_bytes(seq),
+            Action::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
+            Action::Callback { token } => self.out.push(Callback::CODE, 0, &Callback { token }, &[]),
+            Action::EventDone { event, generation } => {
+                self.out.push(EventDone::CODE, 0, &EventDone { event, generation }, &[]);
+            }
+            Action::Part { join } => self.part_done(join, code),
+        }
+    }
+
+    fn part_done(&mut self, id: u64, code: Code) {
+        let Some(join) = self.completions.joins.get_mut(&id) else { return };
+        join.remaining -= 1;
+        if join.code == 0 {
+            join.code = code;
+        }
+        if join.remaining > 0 {
+            return;
+        }
+        let Some(join) = self.completions.joins.remove(&id) else { return };
+        match join.then {
+            Then::Reply => self.synchronised(join.seq, join.code),
+            Then::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
+            Then::UnloadModule { context, module } => self.unload(context, module),
+            Then::DestroyContext { context } => self.closing.push((join.seq, context)),
+        }
+    }
+}

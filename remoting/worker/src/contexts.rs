@@ -1,0 +1,157 @@
+//! Contexts: made and destroyed by helpers, because both take long and may block.
+
+use crate::command::LaneKind;
+use crate::completer::Then;
+use crate::driver::{Code, Driver, Handle, Result, code};
+use crate::objects::{Context, EventPool, Lane};
+use crate::session::{Outcome, Session};
+use crate::staging::{Growth, LARGE, Pool, SMALL};
+use protocol::ContextCreate;
+
+/// Page-locked memory of a new context, so that its first copies need not wait for more.
+const FIRST: [Growth; 2] = [Growth { size: SMALL, count: 16 }, Growth { size: LARGE, count: 2 }];
+
+struct Created {
+    handle: Handle,
+    internal: Handle,
+    buffers: Vec<(usize, Vec<Handle>)>,
+}
+
+fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result<Created> {
+    const NON_BLOCKING: u32 = 1;
+    let device = driver.device(device)?;
+    let handle = if primary { driver.primary_retain(device, flags)? } else { driver.context_create(flags, device)? };
+    driver.set_current(handle)?;
+    let internal = driver.stream_create(NON_BLOCKING, 0)?;
+    let buffers = FIRST.iter().map(|g| Ok((g.size, allocate(driver, g)?))).collect::<Result<_>>()?;
+    Ok(Created { handle, internal, buffers })
+}
+
+fn allocate(driver: &Driver, growth: &Growth) -> Result<Vec<Handle>> {
+    (0..growth.count).map(|_| driver.host_alloc(growth.size)).collect()
+}
+
+impl Session {
+    pub fn context_create(&mut self, seq: u64, c: &ContextCreate) -> Result<Outcome> {
+        if self.contexts.contains(c.context) || self.lanes.contains(c.legacy_stream) || self.contexts.is_full() {
+            return Err(code::INVALID_VALUE);
+        }
+        if c.device >= self.device_count {
+            return self.poison_context(c.context, c.legacy_stream, code::INVALID_DEVICE);
+        }
+        let (context, device, flags, primary, legacy) = (c.context, c.device, c.flags, c.primary, c.legacy_stream);
+        self.helpers.start(
+            move |driver| create(driver, device as i32, flags, primary),
+            move |session: &mut Session, created| {
+                match created {
+                    Ok(created) => session.context_created(context, device, primary, legacy, created),
+                    Err(code) => {
+                        let _ = session.poison_context(context, legacy, code);
+                        session.late(code);
+                    }
+                }
+                session.finish(seq);
+            },
+        );
+        Ok(Outcome::Held)
+    }
+
+    fn poison_context(&mut self, context: u64, legacy: u64, code: Code) -> Result<Outcome> {
+        self.contexts.insert(context, Err(code));
+        self.lanes.insert(legacy, Err(code));
+        Err(code)
+    }
+
+    fn context_created(&mut self, id: u64, device: u32, primary: bool, legacy: u64, created: Created) {
+        let staging = Pool::default();
+        for (size, buffers) in created.buffers {
+            staging.add(size, buffers);
+        }
+        let context = Context {
+            handle: created.handle,
+            device,
+            primary,
+            internal: created.internal,
+            legacy,
+            staging,
+            events: EventPool::default(),
+            legacy_unmarked: false,
+            lanes: vec![legacy],
+        };
+        self.contexts.insert(id, Ok(context));
+        self.lanes.insert(legacy, Ok(Lane::new(id, LaneKind::Legacy, Handle::NULL)));
+    }
+
+    /// `then` happens when all work given to the context so far is complete.
+    pub fn context_join(&mut self, context: u64, seq: u64, then: Then) -> Result<()> {
+        let lanes = self.contexts.get(context)?.lanes.clone();
+        self.join(&lanes, seq, then);
+        Ok(())
+    }
+
+    /// Everything in the context completes first, then its memory is no longer lent, then it goes.
+    pub fn context_destroy(&mut self, seq: u64, context: u64) -> Result<Outcome> {
+        self.context_join(context, seq, Then::DestroyContext { context })?;
+        Ok(Outcome::Held)
+    }
+
+    /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
+    pub fn close_context(&mut self, seq: u64, id: u64) -> bool {
+        let Ok(context) = self.contexts.get(id) else {
+            // Destroyed twice, before the first was done.
+            self.late(code::INVALID_CONTEXT);
+            self.finish(seq);
+            return true;
+        };
+        let Some(buffers) = context.staging.close() else { return false };
+        let (handle, internal, primary) = (context.handle, context.internal, context.primary);
+        let (device, lanes) = (context.device as i32, context.lanes.clone());
+        let _ = self.contexts.remove(id);
+        for lane in lanes {
+            let _ = self.lanes.remove(lane);
+        }
+        self.topology.forget_context(id);
+        self.modules.retain(|module| module.context != id);
+        self.events.retain(|event| event.context != id);
+        self.memory.forget_context(id);
+        // The context may be gone before the next one is made current.
+        let _ = self.current.set(&self.driver, Handle::NULL);
+        self.helpers.start(
+            move |driver| {
+                driver.set_current(handle)?;
+                buffers.into_iter().try_for_each(|buffer| driver.host_free(buffer))?;
+                driver.stream_destroy(internal)?;
+                driver.set_current(Handle::NULL)?;
+                if primary { driver.primary_release(driver.device(device)?) } else { driver.context_destroy(handle) }
+            },
+            move |session: &mut Session, destroyed: Result<()>| {
+                if let Err(code) = destroyed {
+                    session.late(code);
+                }
+                session.finish(seq);
+            },
+        );
+        true
+    }
+
+    /// After a pool had no buffer for `len` bytes: has a helper allocate more.
+    pub fn grow_staging(&mut self, context: u64, len: usize) {
+        let Ok(c) = self.contexts.get(context) else { return };
+        let (Some(growth), handle, pool_of) = (c.staging.grow(len), c.handle, context) else { return };
+        let size = growth.size;
+        self.helpers.start(
+            move |driver| {
+                driver.set_current(handle)?;
+                allocate(driver, &growth)
+            },
+            move |session: &mut Session, buffers: Result<Vec<Handle>>| {
+                if let Err(code) = &buffers {
+                    session.late(*code);
+                }
+                if let Ok(context) = session.contexts.get(pool_of) {
+                    context.staging.add(size, buffers.unwrap_or_default());
+                }
+            },
+        );
+    }
+}

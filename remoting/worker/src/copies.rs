@@ -1,0 +1,326 @@
+//! Copies between the client and the device, and on the device.
+
+use crate::command::{Command, Frame};
+use crate::completer::Action;
+use crate::driver::{Copy3d, CopySide, Driver, Handle, Result, code};
+use crate::frames::Payload;
+use crate::layout::{Layout, Piece};
+use crate::session::{Outcome, Session};
+use crate::staging::Buffer;
+use protocol::{BULK_CHUNK, Consumed, CopyOnDevice, CopyToDeviceLate, Extent, Message, NeedBytes, SupplyBytes};
+use std::collections::{HashMap, VecDeque};
+use std::ptr::null_mut;
+
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+/// Pieces of a late copy that are asked for ahead.
+const ASKED_AHEAD: usize = 2;
+
+/// A `CopyToDeviceLate` whose bytes are coming.
+struct LateCopy {
+    lane: u64,
+    context: u64,
+    address: u64,
+    layout: Layout,
+    /// Bytes asked for; each question has its buffer here until it is answered.
+    asked: u64,
+    answered: u64,
+    buffers: VecDeque<Buffer>,
+    /// The stream got there.
+    reached: bool,
+}
+
+#[derive(Default)]
+pub struct LateCopies(HashMap<u64, LateCopy>);
+
+fn host_side(host: Handle, piece: &Piece) -> CopySide {
+    CopySide {
+        memory_type: HOST,
+        host: host.raw(),
+        pitch: piece.width as usize,
+        height: piece.height as usize,
+        ..nothing()
+    }
+}
+
+fn device_side(device: u64, pitch: u64, slice: u64) -> Result<CopySide> {
+    // The driver takes the distance of slices as a number of rows.
+    if pitch == 0 || slice % pitch != 0 {
+        return Err(code::INVALID_VALUE);
+    }
+    Ok(CopySide { memory_type: DEVICE, device, pitch: pitch as usize, height: (slice / pitch) as usize, ..nothing() })
+}
+
+fn nothing() -> CopySide {
+    CopySide {
+        x_in_bytes: 0,
+        y: 0,
+        z: 0,
+        lod: 0,
+        memory_type: 0,
+        host: null_mut(),
+        device: 0,
+        array: null_mut(),
+        reserved: null_mut(),
+        pitch: 0,
+        height: 0,
+    }
+}
+
+fn boxed(source: CopySide, target: CopySide, piece: &Piece) -> Copy3d {
+    Copy3d { source, target, width: piece.width as usize, height: piece.height as usize, depth: piece.depth as usize }
+}
+
+/// The target of a copy in device memory.
+struct Target {
+    address: u64,
+    layout: Layout,
+    stream: Handle,
+}
+
+impl Target {
+    fn to_device(&self, driver: &Driver, piece: &Piece, host: Handle) -> Result<()> {
+        let device = self.address + piece.device;
+        if piece.is_linear() {
+            return driver.copy_to_device(device, host, piece.width as usize, self.stream);
+        }
+        let target = device_side(device, self.layout.pitch, self.layout.slice)?;
+        driver.copy_3d(&boxed(host_side(host, piece), target, piece), self.stream)
+    }
+
+    fn to_host(&self, driver: &Driver, piece: &Piece, host: Handle) -> Result<()> {
+        let device = self.address + piece.device;
+        if piece.is_linear() {
+            return driver.copy_to_host(host, device, piece.width as usize, self.stream);
+        }
+        let source = device_side(device, self.layout.pitch, self.layout.slice)?;
+        driver.copy_3d(&boxed(source, host_side(host, piece), piece), self.stream)
+    }
+}
+
+impl Session {
+    fn target(&self, address: u64, extent: &Extent) -> Result<Layout> {
+        let layout = Layout::new(extent)?;
+        self.memory.check(address, layout.span())?;
+        Ok(layout)
+    }
+
+    /// Tells the client that bytes of its send window are free again, for commands that never got a buffer.
+    pub fn consumed(&mut self, bytes: u64) {
+        self.out.push(Consumed::CODE, 0, &Consumed { bytes }, &[]);
+    }
+
+    /// A page-locked buffer of the context; if there is none, more will be.
+    fn buffer(&mut self, context: u64, len: usize) -> Result<Option<Buffer>> {
+        let buffer = self.contexts.get(context)?.staging.take(len);
+        if buffer.is_none() {
+            self.grow_staging(context, len);
+        }
+        Ok(buffer)
+    }
+
+    /// Gives the bytes at `from` of the buffer to the stream as those from `offset` on of the packed box.
+    /// The operations that were given are counted even if a later one fails.
+    fn send(
+        &mut self,
+        lane: u64,
+        target: &Target,
+        offset: u64,
+        buffer: &Buffer,
+        from: usize,
+        len: usize,
+    ) -> Result<()> {
+        for piece in target.layout.pieces(offset, len as u64)? {
+            let host = buffer.address(from + piece.host as usize, piece.bytes() as usize).ok_or(code::INVALID_VALUE)?;
+            target.to_device(&self.driver, &piece, host)?;
+            self.issued(lane);
+        }
+        Ok(())
+    }
+
+    pub fn copy_to_device(&mut self, frame: &mut Frame) -> Result<Outcome> {
+        let Command::CopyToDevice(c) = &frame.command else { return Err(code::INVALID_VALUE) };
+        let (context, address, offset) = (c.context, c.address, c.offset);
+        let layout = self.target(address, &c.extent)?;
+        let len = frame.tail().len();
+        layout.pieces(offset, len as u64)?;
+        self.same_context(frame.lane, context)?;
+        let Some(stream) = self.begin(frame.lane)? else { return Ok(Outcome::Blocked) };
+        let (buffer, from) = match std::mem::replace(&mut frame.payload, Payload::Heap(Vec::new())) {
+            Payload::Pinned(buffer) => (buffer, frame.tail),
+            Payload::Heap(bytes) => {
+                let Some(mut buffer) = self.buffer(context, len)? else {
+                    frame.payload = Payload::Heap(bytes);
+                    return Ok(Outcome::Blocked);
+                };
+                buffer.bytes_mut().copy_from_slice(bytes.get(frame.tail..).unwrap_or_default());
+                (buffer, 0)
+            }
+        };
+        let target = Target { address, layout, stream };
+        if let Err(code) = self.send(frame.lane, &target, offset, &buffer, from, len) {
+            self.late(code);
+        }
+        let consumed = Action::Consumed { bytes: len as u64, _buffer: buffer };
+        if let Err(code) = self.entry(frame.lane, frame.seq, consumed) {
+            self.late(code);
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// A copy's context is that of its stream.
+    fn same_context(&self, lane: u64, context: u64) -> Result<()> {
+        if self.lanes.get(lane)?.context == context { Ok(()) } else { Err(code::INVALID_CONTEXT) }
+    }
+
+    /// The lane is held until all bytes were supplied.
+    pub fn copy_to_device_late(&mut self, seq: u64, lane: u64, c: &CopyToDeviceLate) -> Result<Outcome> {
+        let layout = self.target(c.address, &c.extent)?;
+        self.same_context(lane, c.context)?;
+        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        if layout.bytes() == 0 {
+            return Ok(Outcome::Done);
+        }
+        let copy = LateCopy {
+            lane,
+            context: c.context,
+            address: c.address,
+            layout,
+            asked: 0,
+            answered: 0,
+            buffers: VecDeque::new(),
+            reached: false,
+        };
+        self.late_copies.0.insert(seq, copy);
+        if let Err(code) = self.entry(lane, seq, Action::LateCopy) {
+            self.late(code);
+        }
+        Ok(Outcome::Held)
+    }
+
+    /// Asks for as much as there are buffers for.
+    pub fn ask_for_bytes(&mut self, seq: u64) {
+        loop {
+            let Some(copy) = self.late_copies.0.get_mut(&seq) else { return };
+            copy.reached = true;
+            let len = (copy.layout.bytes() - copy.asked).min(BULK_CHUNK as u64);
+            if len == 0 || copy.buffers.len() >= ASKED_AHEAD {
+                return;
+            }
+            let (context, offset) = (copy.context, copy.asked);
+            match self.buffer(context, len as usize) {
+                Ok(Some(buffer)) => {
+                    let Some(copy) = self.late_copies.0.get_mut(&seq) else { return };
+                    copy.asked += len;
+                    copy.buffers.push_back(buffer);
+                    self.out.push(NeedBytes::CODE, seq, &NeedBytes { offset, len }, &[]);
+                }
+                Ok(None) => return,
+                Err(code) => {
+                    self.late_copies.0.remove(&seq);
+                    self.late(code);
+                    return self.finish(seq);
+                }
+            }
+        }
+    }
+
+    /// Late copies that found no buffer ask again.
+    pub fn retry_late_copies(&mut self) {
+        let reached = |(seq, copy): (&u64, &LateCopy)| (copy.reached && copy.buffers.is_empty()).then_some(*seq);
+        let seqs: Vec<u64> = self.late_copies.0.iter().filter_map(reached).collect();
+        seqs.into_iter().for_each(|seq| self.ask_for_bytes(seq));
+    }
+
+    pub fn supply_bytes(&mut self, c: &SupplyBytes, bytes: &[u8]) -> Result<()> {
+        let asked = self.late_copies.0.get_mut(&c.command).and_then(|copy| {
+            let fits = copy.answered == c.offset && copy.buffers.front()?.len() == bytes.len();
+            let buffer = if fits { copy.buffers.pop_front() } else { None }?;
+            copy.answered += bytes.len() as u64;
+            Some((buffer, copy.lane, copy.address, copy.layout, copy.answered == copy.layout.bytes()))
+        });
+        let Some((mut buffer, lane, address, layout, last)) = asked else {
+            self.end(code::UNKNOWN, "bytes were supplied that were not asked for");
+            return Ok(());
+        };
+        buffer.bytes_mut().copy_from_slice(bytes);
+        if last {
+            self.late_copies.0.remove(&c.command);
+            self.finish(c.command);
+        } else {
+            self.ask_for_bytes(c.command);
+        }
+        // The lane is empty, so there is room; nothing of it runs before this returns.
+        let stream = self.begin(lane)?.ok_or(code::UNKNOWN)?;
+        let sent = self.send(lane, &Target { address, layout, stream }, c.offset, &buffer, 0, bytes.len());
+        let marked = self.entry(lane, c.command, Action::Consumed { bytes: 0, _buffer: buffer });
+        sent.and(marked)
+    }
+
+    /// In pieces, as buffers become free; the lane is held until the last is on its way.
+    pub fn copy_to_host(&mut self, frame: &mut Frame) -> Result<Outcome> {
+        let Command::CopyToHost(c) = &frame.command else { return Err(code::INVALID_VALUE) };
+        let (context, address, lane, seq) = (c.context, c.address, frame.lane, frame.seq);
+        let layout = self.target(address, &c.extent)?;
+        self.same_context(lane, context)?;
+        let total = layout.bytes();
+        let mut failed = 0;
+        while frame.progress < total && failed == 0 {
+            let len = (total - frame.progress).min(BULK_CHUNK as u64);
+            let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+            let Some(buffer) = self.buffer(context, len as usize)? else { return Ok(Outcome::Blocked) };
+            let target = Target { address, layout, stream };
+            for piece in layout.pieces(frame.progress, len)? {
+                let host = buffer.address(piece.host as usize, piece.bytes() as usize).ok_or(code::INVALID_VALUE)?;
+                if let Err(code) = target.to_host(&self.driver, &piece, host) {
+                    failed = code;
+                    break;
+                }
+                self.issued(lane);
+            }
+            let offset = frame.progress;
+            frame.progress += len;
+            let landed = match failed {
+                0 => Action::HostBytes { offset, buffer },
+                _ => Action::Consumed { bytes: 0, _buffer: buffer },
+            };
+            if let Err(code) = self.entry(lane, seq, landed) {
+                failed = code;
+            }
+        }
+        if failed == 0 && total > 0 {
+            self.piggyback(lane, seq, Action::Reply(0));
+        } else if failed == 0 {
+            let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+            let _ = self.entry_if_needed(lane, seq, Action::Reply(0));
+        } else {
+            self.piggyback(lane, seq, Action::Reply(failed));
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub fn copy_on_device(&mut self, lane: u64, c: &CopyOnDevice) -> Result<Outcome> {
+        let from = self.target(c.from, &c.extent)?;
+        let to = self.target(c.to, &Extent { pitch: c.to_pitch, slice: c.to_slice, ..c.extent.clone() })?;
+        self.same_context(lane, c.context)?;
+        let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        let e = &c.extent;
+        if from.bytes() == 0 {
+            return Ok(Outcome::Done);
+        }
+        if from.height * from.depth == 1 && to.height * to.depth == 1 {
+            self.driver.copy_on_device(c.to, c.from, from.bytes() as usize, stream)?;
+        } else {
+            let piece = Piece { host: 0, device: 0, width: e.width, height: e.height, depth: e.depth };
+            // A single row or slice has no pitch worth naming.
+            let pitch = |pitch: u64| if e.height == 1 && e.depth == 1 { e.width } else { pitch };
+            let slice = |slice: u64| if e.depth == 1 { 0 } else { slice };
+            let source = device_side(c.from, pitch(e.pitch), slice(e.slice))?;
+            let target = device_side(c.to, pitch(c.to_pitch), slice(c.to_slice))?;
+            self.driver.copy_3d(&boxed(source, target, &piece), stream)?;
+        }
+        self.issued(lane);
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,393 @@
+//! A libcuda, loaded by path: typed calls, no policy.
+//!
+//! Handles are numbers here so that they can cross threads. Every handle that the rest of the crate holds came out of
+//! this driver and leaves the tables of `objects` before it is destroyed; that is what makes the calls below sound.
+
+mod table;
+
+pub use table::{AccessDesc, AllocationProp, Copy3d, CopySide, LaunchConfig, Location, Raw, RawAttribute, Table};
+
+use crate::generated::Functions;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{null, null_mut};
+
+/// A `CUresult` other than success.
+pub type Code = u32;
+pub type Result<T> = std::result::Result<T, Code>;
+
+pub mod code {
+    //! The `CUresult`s that the worker answers of itself.
+    pub const INVALID_VALUE: u32 = 1;
+    pub const OUT_OF_MEMORY: u32 = 2;
+    pub const INVALID_DEVICE: u32 = 101;
+    pub const INVALID_CONTEXT: u32 = 201;
+    pub const INVALID_HANDLE: u32 = 400;
+    pub const NOT_FOUND: u32 = 500;
+    pub const NOT_READY: u32 = 600;
+    pub const NOT_SUPPORTED: u32 = 801;
+    pub const SYSTEM_DRIVER_MISMATCH: u32 = 803;
+    pub const UNKNOWN: u32 = 999;
+
+    /// After these the driver answers nothing else in the context, or in the process.
+    pub fn is_sticky(code: u32) -> bool {
+        matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719)
+    }
+
+    /// These are the device's fault and not the program's.
+    pub fn is_unhealthy(code: u32) -> bool {
+        matches!(code, 46 | 214 | 220 | 226)
+    }
+}
+
+/// A context, stream, event, module, function or page-locked memory of the driver; 0 is NULL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Handle(pub usize);
+
+impl Handle {
+    pub const NULL: Handle = Handle(0);
+
+    pub fn raw(self) -> Raw {
+        std::ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+impl From<Raw> for Handle {
+    fn from(raw: Raw) -> Handle {
+        Handle(raw.expose_provenance())
+    }
+}
+
+/// What to launch; `parameters` is the kernel's packed parameter buffer.
+pub struct LaunchCall<'a> {
+    pub function: Handle,
+    pub stream: Handle,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub attributes: &'a mut [RawAttribute],
+    pub parameters: &'a [u8],
+}
+
+pub struct Driver {
+    table: Table,
+    /// The functions that are called as the client names them.
+    pub functions: Functions,
+}
+
+/// The options of a module load or link and room for what the compiler says.
+pub struct JitOptions {
+    ids: Vec<u32>,
+    values: Vec<Raw>,
+    info: Vec<u8>,
+    error: Vec<u8>,
+}
+
+const INFO_LOG: (u32, u32) = (3, 4);
+const ERROR_LOG: (u32, u32) = (5, 6);
+const LOG_BYTES: usize = 16 << 10;
+
+impl JitOptions {
+    /// Only options whose value is a number; those that are pointers stay with the client.
+    pub fn new(options: &[(u32, u64)]) -> JitOptions {
+        let plain = |id: &u32| matches!(id, 0 | 1 | 7..=16 | 20..=24 | 29..=32 | 34 | 35);
+        let mut jit = JitOptions { ids: vec![], values: vec![], info: vec![0; LOG_BYTES], error: vec![0; LOG_BYTES] };
+        for (id, value) in options.iter().filter(|(id, _)| plain(id)) {
+            jit.push(*id, *value as usize);
+        }
+        let (info, error) = (jit.info.as_mut_ptr(), jit.error.as_mut_ptr());
+        // One byte of each stays zero, whatever the compiler writes.
+        jit.push(INFO_LOG.0, info.expose_provenance());
+        jit.push(INFO_LOG.1, LOG_BYTES - 1);
+        jit.push(ERROR_LOG.0, error.expose_provenance());
+        jit.push(ERROR_LOG.1, LOG_BYTES - 1);
+        jit
+    }
+
+    fn push(&mut self, id: u32, value: usize) {
+        self.ids.push(id);
+        self.values.push(Handle(value).raw());
+    }
+
+    pub fn logs(&self) -> (String, String) {
+        let text = |bytes: &[u8]| {
+            let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).into_owned()
+        };
+        (text(&self.info), text(&self.error))
+    }
+}
+
+/// One call of the table: `NOT_SUPPORTED` where the library lacks the function.
+macro_rules! call {
+    ($self:ident . $field:ident ( $($arg:expr),* )) => {
+        match $self.table.$field {
+            // SAFETY: the table holds functions of CUDA's signatures (`Table::load`). Pointers given here are to live
+            // memory of the size that the function documents; handles are the driver's own (see the module's head).
+            Some(function) => match unsafe { function($($arg),*) } {
+                0 => Ok(()),
+                code => Err(code),
+            },
+            None => Err(code::NOT_SUPPORTED),
+        }
+    };
+}
+
+/// A call whose result is written through its first parameter.
+macro_rules! get {
+    ($self:ident . $field:ident ( $init:expr $(, $arg:expr)* )) => {{
+        let mut out = $init;
+        call!($self.$field(&mut out $(, $arg)*)).map(|()| out)
+    }};
+}
+
+impl Driver {
+    /// Loads the library at `path`.
+    ///
+    /// # Errors
+    /// One line for a person.
+    pub fn open(path: &str) -> std::result::Result<Driver, String> {
+        let c_path = CString::new(path).map_err(|_| format!("{path:?} is no file name"))?;
+        // SAFETY: a NUL-terminated name; running the library's initialisers is what the operator asked for with --driver.
+        let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            // SAFETY: dlerror returns null or a NUL-terminated message that lives until the next dl call of this thread.
+            let reason = unsafe { libc::dlerror().as_ref().map(|m| CStr::from_ptr(m).to_string_lossy().into_owned()) };
+            return Err(format!("cannot load the CUDA driver {path}: {}", reason.unwrap_or_default()));
+        }
+        // SAFETY: an open library's handle and a NUL-terminated name.
+        let mut find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
+        // SAFETY: the library is a libcuda, so its versioned symbols have CUDA's signatures; it is never closed.
+        let (table, functions) = unsafe { (Table::load(&mut find), Functions::load(&mut find)) };
+        Ok(Driver { table, functions })
+    }
+
+    /// A driver made of the caller's own functions, for tests.
+    pub fn from_table(table: Table) -> Driver {
+        Driver { table, functions: Functions::default() }
+    }
+
+    pub fn init(&self) -> Result<()> {
+        call!(self.init(0))
+    }
+    pub fn version(&self) -> Result<i32> {
+        get!(self.driver_version(0))
+    }
+    pub fn device_count(&self) -> Result<i32> {
+        get!(self.device_count(0))
+    }
+    pub fn device(&self, ordinal: i32) -> Result<i32> {
+        get!(self.device_get(0, ordinal))
+    }
+    pub fn device_name(&self, device: i32) -> Result<String> {
+        let mut name = [0; 256];
+        call!(self.device_name(name.as_mut_ptr(), name.len() as i32 - 1, device))?;
+        let bytes: Vec<u8> = name.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+    pub fn device_uuid(&self, device: i32) -> Result<[u8; 16]> {
+        get!(self.device_uuid([0; 16], device))
+    }
+    pub fn device_memory(&self, device: i32) -> Result<usize> {
+        get!(self.device_memory(0, device))
+    }
+    pub fn device_attribute(&self, attribute: u32, device: i32) -> Result<i32> {
+        get!(self.device_attribute(0, attribute, device))
+    }
+
+    pub fn primary_retain(&self, device: i32, flags: u32) -> Result<Handle> {
+        // Flags of an active primary context cannot change any more; that it has others is no reason to refuse it.
+        let _ = call!(self.primary_set_flags(device, flags));
+        get!(self.primary_retain(null_mut(), device)).map(Handle::from)
+    }
+    pub fn primary_release(&self, device: i32) -> Result<()> {
+        call!(self.primary_release(device))
+    }
+    pub fn context_create(&self, flags: u32, device: i32) -> Result<Handle> {
+        match get!(self.context_create(null_mut(), flags, device)) {
+            Err(code::NOT_SUPPORTED) => get!(self.context_create_v4(null_mut(), null_mut(), flags, device)),
+            other => other,
+        }
+        .map(Handle::from)
+    }
+    pub fn context_destroy(&self, context: Handle) -> Result<()> {
+        call!(self.context_destroy(context.raw()))
+    }
+    pub fn set_current(&self, context: Handle) -> Result<()> {
+        call!(self.context_set_current(context.raw()))
+    }
+    pub fn context_synchronize(&self) -> Result<()> {
+        call!(self.context_synchronize())
+    }
+
+    pub fn granularity(&self, device: i32) -> Result<usize> {
+        get!(self.granularity(0, &pinned_on(device), 0))
+    }
+    pub fn address_reserve(&self, size: u64, alignment: u64, hint: u64) -> Result<u64> {
+        get!(self.address_reserve(0, size as usize, alignment as usize, hint, 0))
+    }
+    pub fn address_free(&self, base: u64, size: u64) -> Result<()> {
+        call!(self.address_free(base, size as usize))
+    }
+    pub fn memory_create(&self, size: u64, device: i32) -> Result<u64> {
+        get!(self.memory_create(0, size as usize, &pinned_on(device), 0))
+    }
+    pub fn memory_release(&self, memory: u64) -> Result<()> {
+        call!(self.memory_release(memory))
+    }
+    pub fn memory_map(&self, address: u64, size: u64, memory: u64) -> Result<()> {
+        call!(self.memory_map(address, size as usize, 0, memory, 0))
+    }
+    pub fn memory_unmap(&self, address: u64, size: u64) -> Result<()> {
+        call!(self.memory_unmap(address, size as usize))
+    }
+    pub fn memory_allow(&self, address: u64, size: u64, device: i32) -> Result<()> {
+        const READ_WRITE: u32 = 3;
+        let access = AccessDesc { location: on(device), flags: READ_WRITE };
+        call!(self.memory_set_access(address, size as usize, &access, 1))
+    }
+    /// Page-locked memory that every context may copy from and to.
+    pub fn host_alloc(&self, size: usize) -> Result<Handle> {
+        const PORTABLE: u32 = 1;
+        get!(self.host_alloc(null_mut(), size, PORTABLE)).map(Handle::from)
+    }
+    pub fn host_free(&self, memory: Handle) -> Result<()> {
+        call!(self.host_free(memory.raw()))
+    }
+
+    /// `host` lies in page-locked memory of this driver, which the caller leaves alone until the copy is complete.
+    pub fn copy_to_device(&self, address: u64, host: Handle, bytes: usize, stream: Handle) -> Result<()> {
+        call!(self.copy_to_device(address, host.raw(), bytes, stream.raw()))
+    }
+    /// As [`Self::copy_to_device`].
+    pub fn copy_to_host(&self, host: Handle, address: u64, bytes: usize, stream: Handle) -> Result<()> {
+        call!(self.copy_to_host(host.raw(), address, bytes, stream.raw()))
+    }
+    pub fn copy_on_device(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<()> {
+        call!(self.copy_on_device(to, from, bytes, stream.raw()))
+    }
+    pub fn copy_3d(&self, copy: &Copy3d, stream: Handle) -> Result<()> {
+        call!(self.copy_3d(copy, stream.raw()))
+    }
+    pub fn set_bytes(&self, address: u64, value: u8, bytes: u64, stream: Handle) -> Result<()> {
+        call!(self.set_bytes(address, value, bytes as usize, stream.raw()))
+    }
+
+    pub fn stream_create(&self, flags: u32, priority: i32) -> Result<Handle> {
+        get!(self.stream_create(null_mut(), flags, priority)).map(Handle::from)
+    }
+    pub fn stream_destroy(&self, stream: Handle) -> Result<()> {
+        call!(self.stream_destroy(stream.raw()))
+    }
+    pub fn stream_query(&self, stream: Handle) -> Result<()> {
+        call!(self.stream_query(stream.raw()))
+    }
+    /// Blocks; called only on a stream that is known to be idle.
+    pub fn stream_synchronize(&self, stream: Handle) -> Result<()> {
+        call!(self.stream_synchronize(stream.raw()))
+    }
+    pub fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()> {
+        call!(self.stream_wait_event(stream.raw(), event.raw(), 0))
+    }
+    pub fn event_create(&self, flags: u32) -> Result<Handle> {
+        get!(self.event_create(null_mut(), flags)).map(Handle::from)
+    }
+    pub fn event_record(&self, event: Handle, stream: Handle, flags: u32) -> Result<()> {
+        match flags {
+            0 => call!(self.event_record(event.raw(), stream.raw())),
+            _ => call!(self.event_record_flags(event.raw(), stream.raw(), flags)),
+        }
+    }
+    pub fn event_query(&self, event: Handle) -> Result<()> {
+        call!(self.event_query(event.raw()))
+    }
+
+    pub fn module_load(&self, image: &[u8], options: &mut JitOptions) -> Result<Handle> {
+        let count = options.ids.len() as u32;
+        let (ids, values) = (options.ids.as_mut_ptr(), options.values.as_mut_ptr());
+        get!(self.module_load(null_mut(), image.as_ptr().cast(), count, ids, values)).map(Handle::from)
+    }
+    pub fn module_unload(&self, module: Handle) -> Result<()> {
+        call!(self.module_unload(module.raw()))
+    }
+    pub fn module_functions(&self, module: Handle) -> Result<Vec<Handle>> {
+        let count = get!(self.module_function_count(0, module.raw()))?;
+        let mut functions = vec![null_mut(); count as usize];
+        call!(self.module_functions(functions.as_mut_ptr(), count, module.raw()))?;
+        Ok(functions.into_iter().map(Handle::from).collect())
+    }
+    pub fn module_global(&self, module: Handle, name: &CStr) -> Result<(u64, usize)> {
+        let mut size = 0;
+        let address = get!(self.module_global(0, &mut size, module.raw(), name.as_ptr()))?;
+        Ok((address, size))
+    }
+    pub fn function_name(&self, function: Handle) -> Result<String> {
+        let name = get!(self.function_name(null(), function.raw()))?;
+        if name.is_null() {
+            return Err(code::NOT_FOUND);
+        }
+        // SAFETY: the driver's NUL-terminated name, valid while the module is loaded.
+        Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+    }
+    /// Offset and size of a parameter; an error past the last.
+    pub fn function_param(&self, function: Handle, index: usize) -> Result<(usize, usize)> {
+        let (mut offset, mut size) = (0, 0);
+        call!(self.function_param(function.raw(), index, &mut offset, &mut size)).map(|()| (offset, size))
+    }
+    pub fn function_attribute(&self, function: Handle, attribute: u32) -> Result<i32> {
+        get!(self.function_attribute(0, attribute, function.raw()))
+    }
+    pub fn launch(&self, call: LaunchCall<'_>) -> Result<()> {
+        const BUFFER_POINTER: usize = 1;
+        const BUFFER_SIZE: usize = 2;
+        let mut size = call.parameters.len();
+        let mut extra = [
+            Handle(BUFFER_POINTER).raw(),
+            call.parameters.as_ptr().cast_mut().cast(),
+            Handle(BUFFER_SIZE).raw(),
+            (&raw mut size).cast(),
+            null_mut(),
+        ];
+        let config = LaunchConfig {
+            grid: call.grid,
+            block: call.block,
+            shared: call.shared,
+            stream: call.stream.raw(),
+            attributes: if call.attributes.is_empty() { null_mut() } else { call.attributes.as_mut_ptr() },
+            attribute_count: call.attributes.len() as u32,
+        };
+        call!(self.launch(&config, call.function.raw(), null_mut(), extra.as_mut_ptr()))
+    }
+
+    /// Links `inputs` (kind, name, bytes).
+    pub fn link(&self, inputs: &[(u32, CString, &[u8])], options: &mut JitOptions) -> Result<Vec<u8>> {
+        let count = options.ids.len() as u32;
+        let (ids, values) = (options.ids.as_mut_ptr(), options.values.as_mut_ptr());
+        let mut state = null_mut();
+        call!(self.link_create(count, ids, values, &mut state))?;
+        let linked = self.link_all(state, inputs);
+        // The image belongs to the state, which must go whether or not there is one.
+        let destroyed = call!(self.link_destroy(state));
+        linked.and_then(|image| destroyed.map(|()| image))
+    }
+
+    fn link_all(&self, state: Raw, inputs: &[(u32, CString, &[u8])]) -> Result<Vec<u8>> {
+        for (kind, name, bytes) in inputs {
+            let data = bytes.as_ptr().cast_mut().cast::<c_void>();
+            call!(self.link_add(state, *kind, data, bytes.len(), name.as_ptr(), 0, null_mut(), null_mut()))?;
+        }
+        let (mut image, mut size) = (null_mut(), 0);
+        call!(self.link_complete(state, &mut image, &mut size))?;
+        // SAFETY: the driver's image of that size, valid until the state is destroyed.
+        Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) }.to_vec())
+    }
+}
+
+fn on(device: i32) -> Location {
+    const DEVICE: u32 = 1;
+    Location { kind: DEVICE, id: device }
+}
+
+fn pinned_on(device: i32) -> AllocationProp {
+    const PINNED: u32 = 1;
+    AllocationProp { kind: PINNED, handle_types: 0, location: on(device), win32_metadata: null_mut(), flags: [0; 8] }
+}

@@ -1,0 +1,159 @@
+//! The functions of libcuda that the worker calls itself, under the versioned symbols whose signatures it knows.
+
+use std::ffi::{CStr, c_char, c_void};
+
+pub type Raw = *mut c_void;
+
+/// Where a linear piece of memory lies, as `cuMemcpy3DAsync` takes it (the array members stay null).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CopySide {
+    pub x_in_bytes: usize,
+    pub y: usize,
+    pub z: usize,
+    pub lod: usize,
+    pub memory_type: u32,
+    pub host: Raw,
+    pub device: u64,
+    pub array: Raw,
+    pub reserved: Raw,
+    pub pitch: usize,
+    pub height: usize,
+}
+
+#[repr(C)]
+pub struct Copy3d {
+    pub source: CopySide,
+    pub target: CopySide,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Location {
+    pub kind: u32,
+    pub id: i32,
+}
+
+/// `CUmemAllocationProp`; everything but kind and location stays zero.
+#[repr(C)]
+pub struct AllocationProp {
+    pub kind: u32,
+    pub handle_types: u32,
+    pub location: Location,
+    pub win32_metadata: Raw,
+    pub flags: [u8; 8],
+}
+
+#[repr(C)]
+pub struct AccessDesc {
+    pub location: Location,
+    pub flags: u32,
+}
+
+/// `CUlaunchAttribute`: the value is 8-byte aligned.
+#[repr(C)]
+pub struct RawAttribute {
+    pub id: u32,
+    pub pad: u32,
+    pub value: [u64; 8],
+}
+
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub stream: Raw,
+    pub attributes: *mut RawAttribute,
+    pub attribute_count: u32,
+}
+
+macro_rules! table {
+    ($($field:ident = $symbol:literal ($($type:ty),*);)*) => {
+        /// Function pointers; `None` where the loaded library has no such symbol.
+        #[derive(Clone, Default)]
+        pub struct Table {
+            $(pub $field: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
+        }
+
+        impl Table {
+            /// # Safety
+            /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as
+            /// long as the table is used.
+            pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Table {
+                Table {
+                    $($field: {
+                        let address = find($symbol);
+                        // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.
+                        unsafe { std::mem::transmute::<Raw, Option<unsafe extern "C" fn($($type),*) -> u32>>(address) }
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+table! {
+    init = c"cuInit" (u32);
+    driver_version = c"cuDriverGetVersion" (*mut i32);
+    device_count = c"cuDeviceGetCount" (*mut i32);
+    device_get = c"cuDeviceGet" (*mut i32, i32);
+    device_name = c"cuDeviceGetName" (*mut c_char, i32, i32);
+    device_uuid = c"cuDeviceGetUuid_v2" (*mut [u8; 16], i32);
+    device_memory = c"cuDeviceTotalMem_v2" (*mut usize, i32);
+    device_attribute = c"cuDeviceGetAttribute" (*mut i32, u32, i32);
+
+    primary_retain = c"cuDevicePrimaryCtxRetain" (*mut Raw, i32);
+    primary_release = c"cuDevicePrimaryCtxRelease_v2" (i32);
+    primary_set_flags = c"cuDevicePrimaryCtxSetFlags_v2" (i32, u32);
+    context_create = c"cuCtxCreate_v2" (*mut Raw, u32, i32);
+    context_create_v4 = c"cuCtxCreate_v4" (*mut Raw, Raw, u32, i32);
+    context_destroy = c"cuCtxDestroy_v2" (Raw);
+    context_set_current = c"cuCtxSetCurrent" (Raw);
+    context_synchronize = c"cuCtxSynchronize" ();
+
+    granularity = c"cuMemGetAllocationGranularity" (*mut usize, *const AllocationProp, u32);
+    address_reserve = c"cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);
+    address_free = c"cuMemAddressFree" (u64, usize);
+    memory_create = c"cuMemCreate" (*mut u64, usize, *const AllocationProp, u64);
+    memory_release = c"cuMemRelease" (u64);
+    memory_map = c"cuMemMap" (u64, usize, usize, u64, u64);
+    memory_unmap = c"cuMemUnmap" (u64, usize);
+    memory_set_access = c"cuMemSetAccess" (u64, usize, *const AccessDesc, usize);
+    host_alloc = c"cuMemHostAlloc" (*mut Raw, usize, u32);
+    host_free = c"cuMemFreeHost" (Raw);
+
+    copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Raw);
+    copy_to_host = c"cuMemcpyDtoHAsync_v2" (Raw, u64, usize, Raw);
+    copy_on_device = c"cuMemcpyDtoDAsync_v2" (u64, u64, usize, Raw);
+    copy_3d = c"cuMemcpy3DAsync_v2" (*const Copy3d, Raw);
+    set_bytes = c"cuMemsetD8Async" (u64, u8, usize, Raw);
+
+    stream_create = c"cuStreamCreateWithPriority" (*mut Raw, u32, i32);
+    stream_destroy = c"cuStreamDestroy_v2" (Raw);
+    stream_query = c"cuStreamQuery" (Raw);
+    stream_synchronize = c"cuStreamSynchronize" (Raw);
+    stream_wait_event = c"cuStreamWaitEvent" (Raw, Raw, u32);
+    event_create = c"cuEventCreate" (*mut Raw, u32);
+    event_record = c"cuEventRecord" (Raw, Raw);
+    event_record_flags = c"cuEventRecordWithFlags" (Raw, Raw, u32);
+    event_query = c"cuEventQuery" (Raw);
+
+    module_load = c"cuModuleLoadDataEx" (*mut Raw, *const c_void, u32, *mut u32, *mut Raw);
+    module_unload = c"cuModuleUnload" (Raw);
+    module_function_count = c"cuModuleGetFunctionCount" (*mut u32, Raw);
+    module_functions = c"cuModuleEnumerateFunctions" (*mut Raw, u32, Raw);
+    module_global = c"cuModuleGetGlobal_v2" (*mut u64, *mut usize, Raw, *const c_char);
+    function_name = c"cuFuncGetName" (*mut *const c_char, Raw);
+    function_param = c"cuFuncGetParamInfo" (Raw, usize, *mut usize, *mut usize);
+    function_attribute = c"cuFuncGetAttribute" (*mut i32, u32, Raw);
+    launch = c"cuLaunchKernelEx" (*const LaunchConfig, Raw, *mut Raw, *mut Raw);
+
+    link_create = c"cuLinkCreate_v2" (u32, *mut u32, *mut Raw, *mut Raw);
+    link_add = c"cuLinkAddData_v2" (Raw, u32, Raw, usize, *const c_char, u32, *mut u32, *mut Raw);
+    link_complete = c"cuLinkComplete" (Raw, *mut Raw, *mut usize);
+    link_destroy = c"cuLinkDestroy" (Raw);
+}

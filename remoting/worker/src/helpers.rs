@@ -1,0 +1,119 @@
+//! Threads for driver calls that may block: module loads, links, contexts, unmapping, page-locked memory.
+//!
+//! A job runs there; what follows from it runs on the sequencer, with the session.
+
+use crate::driver::Driver;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// What the sequencer does with a job's result.
+type Then<S> = Box<dyn FnOnce(&mut S) + Send>;
+/// A result, and whether its job counts among those that run at the same time.
+type Report<S> = (bool, Then<S>);
+type Job<S> = Box<dyn FnOnce(&Driver) -> Then<S> + Send>;
+
+/// Jobs of no particular order that run at the same time, at most.
+const AT_ONCE: usize = 32;
+
+pub struct Helpers<S: 'static> {
+    driver: Arc<Driver>,
+    results: Receiver<Report<S>>,
+    report: Sender<Report<S>>,
+    memory: Option<Sender<Job<S>>>,
+    running: usize,
+    waiting: VecDeque<Job<S>>,
+    wake: Arc<OwnedFd>,
+}
+
+impl<S: 'static> Helpers<S> {
+    /// # Errors
+    /// If the system has no more descriptors.
+    pub fn new(driver: Arc<Driver>) -> std::io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (report, results) = channel();
+        Ok(Helpers {
+            driver,
+            results,
+            report,
+            memory: None,
+            running: 0,
+            waiting: VecDeque::new(),
+            wake: Arc::new(wake),
+        })
+    }
+
+    /// Readable when a result may be taken.
+    pub fn wake(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Runs `job` on a thread of its own.
+    pub fn start<T: Send + 'static>(
+        &mut self,
+        job: impl FnOnce(&Driver) -> T + Send + 'static,
+        then: impl FnOnce(&mut S, T) + Send + 'static,
+    ) {
+        self.waiting.push_back(boxed(job, then));
+        self.start_waiting();
+    }
+
+    /// Runs `job` after all earlier jobs that were started with this function.
+    pub fn start_in_order<T: Send + 'static>(
+        &mut self,
+        job: impl FnOnce(&Driver) -> T + Send + 'static,
+        then: impl FnOnce(&mut S, T) + Send + 'static,
+    ) {
+        let memory = self.memory.take().unwrap_or_else(|| {
+            let (sender, jobs) = channel::<Job<S>>();
+            let (driver, report) = (self.driver.clone(), self.reporter(false));
+            std::thread::spawn(move || jobs.into_iter().for_each(|job| report(job(&driver))));
+            sender
+        });
+        // The thread ends only when this sender is dropped.
+        let _ = memory.send(boxed(job, then));
+        self.memory = Some(memory);
+    }
+
+    fn start_waiting(&mut self) {
+        while self.running < AT_ONCE {
+            let Some(job) = self.waiting.pop_front() else { return };
+            self.running += 1;
+            let (driver, report) = (self.driver.clone(), self.reporter(true));
+            std::thread::spawn(move || report(job(&driver)));
+        }
+    }
+
+    fn reporter(&self, counted: bool) -> impl Fn(Then<S>) + Send + use<S> {
+        let (results, wake) = (self.report.clone(), self.wake.clone());
+        move |then| {
+            // Nobody takes results when the session is over.
+            let _ = results.send((counted, then));
+            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The next result that has come; to be called with the session.
+    pub fn next_result(&mut self) -> Option<Then<S>> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        let (counted, then) = self.results.try_recv().ok()?;
+        if counted {
+            self.running -= 1;
+            self.start_waiting();
+        }
+        Some(then)
+    }
+}
+
+fn boxed<S, T: Send + 'static>(
+    job: impl FnOnce(&Driver) -> T + Send + 'static,
+    then: impl FnOnce(&mut S, T) + Send + 'static,
+) -> Job<S> {
+    Box::new(move |driver| {
+        let result = job(driver);
+        Box::new(move |session| then(session, result))
+    })
+}

@@ -1,0 +1,322 @@
+//! The session's address range (*arena*), the memory mapped in it (*slabs*), and what it was granted.
+
+use crate::driver::{Driver, Handle, Result, code};
+use crate::objects::RealEvent;
+use crate::session::{Outcome, Session};
+use protocol::{Grant, Open, Opened, SlabMap, WIRE_VERSION};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// Places that few programs use. The driver takes them as hints.
+const HINTS: [u64; 7] = [0x7000, 0x6000, 0x5000, 0x4000, 0x3000, 0x2000, 0x1000];
+const SIZES: [u64; 4] = [1 << 40, 1 << 38, 1 << 36, 1 << 34];
+
+#[derive(Debug)]
+struct Slab {
+    size: u64,
+    device: u32,
+    memory: u64,
+}
+
+#[derive(Debug)]
+struct Zeroing {
+    number: u64,
+    event: Rc<RealEvent>,
+    context: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// All that were reserved; the last one counts.
+    arenas: Vec<(u64, u64)>,
+    granularity: u64,
+    slabs: BTreeMap<u64, Slab>,
+    granted: HashMap<u32, u64>,
+    mapped: HashMap<u32, u64>,
+    /// Ranges that a helper is unmapping.
+    unmapping: Vec<(u64, u64)>,
+    /// To be returned to the appliance once nothing is being unmapped.
+    returning: Vec<(u32, u64)>,
+    zeroings: HashMap<u32, Zeroing>,
+    last_zeroing: u64,
+    /// Variables of modules, which lie outside the arena.
+    globals: BTreeMap<u64, u64>,
+}
+
+fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
+    a.0 < b.0 + b.1 && b.0 < a.0 + a.1
+}
+
+impl Memory {
+    /// The zeroing of memory that a stream must wait for which has seen those up to `seen`.
+    pub fn zeroing(&self, device: u32, seen: u64) -> Option<(u64, Handle)> {
+        self.zeroings.get(&device).filter(|z| z.number > seen).map(|z| (z.number, z.event.handle))
+    }
+
+    /// The events of a context go with it.
+    pub fn forget_context(&mut self, context: u64) {
+        self.zeroings.retain(|_, z| z.context != context);
+    }
+
+    pub fn granted(&mut self, device: u32, size: u64) {
+        let granted = self.granted.entry(device).or_default();
+        *granted = granted.saturating_add(size);
+    }
+
+    pub fn add_global(&mut self, address: u64, size: u64) {
+        self.globals.insert(address, size);
+    }
+
+    /// May a copy touch these bytes? Whether memory is mapped there the driver says.
+    pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
+        let within = |(base, size): (u64, u64)| {
+            address >= base && address.checked_add(bytes).is_some_and(|end| end <= base + size)
+        };
+        let arena = self.arenas.last().copied().is_some_and(within);
+        let global = || self.globals.range(..=address).next_back().is_some_and(|(a, s)| within((*a, *s)));
+        if arena || global() { Ok(()) } else { Err(code::INVALID_VALUE) }
+    }
+
+    fn check_slab(&self, c: &SlabMap) -> Result<()> {
+        let (base, size) = self.arenas.last().copied().ok_or(code::INVALID_VALUE)?;
+        let aligned = c.address % self.granularity == 0 && c.size % self.granularity == 0;
+        let end = c.address.checked_add(c.size).ok_or(code::INVALID_VALUE)?;
+        if c.size == 0 || !aligned || c.address < base || end > base + size {
+            return Err(code::INVALID_VALUE);
+        }
+        let before = self.slabs.range(..end).next_back();
+        if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (c.address, c.size))) {
+            return Err(code::INVALID_VALUE);
+        }
+        let of = |sizes: &HashMap<u32, u64>| sizes.get(&c.device).copied().unwrap_or(0);
+        if of(&self.granted) - of(&self.mapped) < c.size { Err(code::OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    fn insert(&mut self, c: &SlabMap) {
+        self.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory: 0 });
+        *self.mapped.entry(c.device).or_default() += c.size;
+    }
+
+    fn remove(&mut self, address: u64) -> Option<Slab> {
+        let slab = self.slabs.remove(&address)?;
+        if let Some(mapped) = self.mapped.get_mut(&slab.device) {
+            *mapped -= slab.size;
+        }
+        Some(slab)
+    }
+}
+
+fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64, u64)> {
+    let mut last = code::OUT_OF_MEMORY;
+    for size in SIZES {
+        for i in 0..HINTS.len() {
+            let hint = HINTS[(attempt + i) % HINTS.len()] << 32;
+            match driver.address_reserve(size, granularity, hint) {
+                Ok(base) => return Ok((base, size)),
+                Err(code) => last = code,
+            }
+        }
+    }
+    Err(last)
+}
+
+/// Memory of the device, mapped and accessible; nothing is left behind after an error.
+fn map(driver: &Driver, address: u64, size: u64, device: i32) -> Result<u64> {
+    let memory = driver.memory_create(size, device)?;
+    if let Err(code) = driver.memory_map(address, size, memory) {
+        let _ = driver.memory_release(memory);
+        return Err(code);
+    }
+    if let Err(code) = driver.memory_allow(address, size, device) {
+        let _ = unmap(driver, address, size, memory);
+        return Err(code);
+    }
+    Ok(memory)
+}
+
+fn unmap(driver: &Driver, address: u64, size: u64, memory: u64) -> Result<()> {
+    let unmapped = driver.memory_unmap(address, size);
+    driver.memory_release(memory).and(unmapped)
+}
+
+impl Session {
+    pub fn open(&mut self, seq: u64, c: &Open) {
+        if (c.wire_version, c.table_hash) != (WIRE_VERSION, protocol::TABLE_HASH) {
+            let reason = format!(
+                "the client ({}) speaks wire version {} with function table {:016x}, the appliance version {WIRE_VERSION} \
+                 with {:016x}: install the same version of remotegpu on both",
+                c.client_name,
+                c.wire_version,
+                c.table_hash,
+                protocol::TABLE_HASH
+            );
+            return self.end(code::SYSTEM_DRIVER_MISMATCH, &reason);
+        }
+        self.opened = true;
+        let granularity = (0..self.device_count as i32)
+            .map(|i| self.driver.device(i).and_then(|d| self.driver.granularity(d)))
+            .try_fold(0, |most, g| g.map(|g| most.max(g as u64)));
+        match granularity.and_then(|granularity| {
+            self.memory.granularity = granularity;
+            self.reserve_arena()
+        }) {
+            Ok(opened) => self.reply_with(seq, 0, &opened, &[]),
+            Err(code) => self.reply(seq, code),
+        }
+    }
+
+    fn reserve_arena(&mut self) -> Result<Opened> {
+        let granularity = self.memory.granularity.max(1);
+        self.memory.granularity = granularity;
+        let arena = reserve(&self.driver, self.memory.arenas.len(), granularity)?;
+        self.memory.arenas.push(arena);
+        Ok(Opened { arena_base: arena.0, arena_size: arena.1, granularity })
+    }
+
+    /// The client cannot have the arena's addresses: reserves another place, then gives up the old one.
+    pub fn rebase(&mut self, seq: u64, avoid: u64) -> Result<()> {
+        let old = self.memory.arenas.last().copied().ok_or(code::INVALID_VALUE)?;
+        if old.0 != avoid || !self.memory.slabs.is_empty() || self.memory.arenas.len() > HINTS.len() {
+            return Err(code::INVALID_VALUE);
+        }
+        let opened = self.reserve_arena()?;
+        self.reply_with(seq, 0, &opened, &[]);
+        if self.memory.arenas.len() > 2 {
+            // One is kept beside the current, so that a driver that ignores hints does not offer it again.
+            let (base, size) = self.memory.arenas[self.memory.arenas.len() - 3];
+            self.driver.address_free(base, size)?;
+        }
+        Ok(())
+    }
+
+    pub fn slab_map(&mut self, seq: u64, c: &SlabMap) -> Result<Outcome> {
+        if c.device >= self.device_count {
+            return Err(code::INVALID_DEVICE);
+        }
+        self.memory.check_slab(c)?;
+        let context = self.contexts.live().find(|(_, context)| context.device == c.device).map(|(id, _)| id);
+        let context = context.ok_or(code::INVALID_CONTEXT)?;
+        let device = self.driver.device(c.device as i32)?;
+        self.memory.insert(c);
+        let waits = self.memory.unmapping.iter().any(|range| overlap(*range, (c.address, c.size)));
+        let mapped = if waits { Err(code::OUT_OF_MEMORY) } else { map(&self.driver, c.address, c.size, device) };
+        if mapped == Err(code::OUT_OF_MEMORY) && !self.memory.unmapping.is_empty() {
+            let (address, size) = (c.address, c.size);
+            self.helpers.start_in_order(
+                move |driver| map(driver, address, size, device),
+                move |session: &mut Session, mapped| {
+                    if let Err(code) = session.slab_mapped(context, address, size, mapped) {
+                        session.late(code);
+                    }
+                    session.finish(seq);
+                },
+            );
+            return Ok(Outcome::Held);
+        }
+        self.slab_mapped(context, c.address, c.size, mapped).map(|()| Outcome::Done)
+    }
+
+    /// Zeroes what was mapped; streams wait for that before they do anything else.
+    fn slab_mapped(&mut self, context: u64, address: u64, size: u64, mapped: Result<u64>) -> Result<()> {
+        let zeroed = mapped.and_then(|memory| {
+            let zeroed = self.zero(context, address, size);
+            if zeroed.is_err() {
+                let _ = unmap(&self.driver, address, size, memory);
+            }
+            zeroed.map(|zeroing| (memory, zeroing))
+        });
+        match zeroed {
+            Ok((memory, zeroing)) => {
+                if let Some(slab) = self.memory.slabs.get_mut(&address) {
+                    self.memory.zeroings.insert(slab.device, zeroing);
+                    slab.memory = memory;
+                }
+                Ok(())
+            }
+            Err(code) => {
+                self.memory.remove(address);
+                Err(code)
+            }
+        }
+    }
+
+    fn zero(&mut self, context: u64, address: u64, size: u64) -> Result<Zeroing> {
+        self.enter(context)?;
+        let c = self.contexts.get(context)?;
+        let event = c.events.take(&self.driver, false)?;
+        // One stream may zero for another context of the device: each waits for the zeroing before it.
+        if let Some((_, before)) = self.memory.zeroing(c.device, 0) {
+            self.driver.stream_wait_event(c.internal, before)?;
+        }
+        self.driver.set_bytes(address, 0, size, c.internal)?;
+        self.driver.event_record(event.handle, c.internal, 0)?;
+        self.memory.last_zeroing += 1;
+        Ok(Zeroing { number: self.memory.last_zeroing, event, context })
+    }
+
+    /// The quota is free at once; the memory when the helper is done, which later maps wait for if they must.
+    pub fn slab_unmap(&mut self, address: u64, size: u64) -> Result<()> {
+        if self.memory.slabs.get(&address).is_none_or(|slab| slab.size != size || slab.memory == 0) {
+            return Err(code::INVALID_VALUE);
+        }
+        let Some(slab) = self.memory.remove(address) else { return Ok(()) };
+        self.memory.unmapping.push((address, size));
+        self.helpers.start_in_order(
+            move |driver| unmap(driver, address, size, slab.memory),
+            move |session: &mut Session, unmapped| {
+                session.memory.unmapping.retain(|range| *range != (address, size));
+                if let Err(code) = unmapped {
+                    session.late(code);
+                }
+                session.return_memory();
+            },
+        );
+        Ok(())
+    }
+
+    pub fn grant(&mut self, seq: u64, c: &Grant) -> Result<()> {
+        if c.device >= self.device_count {
+            return Err(code::INVALID_DEVICE);
+        }
+        if c.least > c.want {
+            return Err(code::INVALID_VALUE);
+        }
+        if self.requests.grant(seq, c.device, c.least, c.want) { Ok(()) } else { Err(code::OUT_OF_MEMORY) }
+    }
+
+    pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
+        let mapped = self.memory.mapped.get(&device).copied().unwrap_or(0);
+        let granted = self.memory.granted.get_mut(&device).ok_or(code::INVALID_VALUE)?;
+        if *granted - mapped < size {
+            return Err(code::INVALID_VALUE);
+        }
+        *granted -= size;
+        self.memory.returning.push((device, size));
+        self.return_memory();
+        Ok(())
+    }
+
+    fn return_memory(&mut self) {
+        if self.memory.unmapping.is_empty() {
+            for (device, size) in std::mem::take(&mut self.memory.returning) {
+                self.requests.push(crate::control::Request::Return { device, size });
+            }
+        }
+    }
+
+    pub fn memory_query(&mut self, seq: u64, device: u32) -> Result<()> {
+        if device >= self.device_count {
+            return Err(code::INVALID_DEVICE);
+        }
+        if self.requests.memory(seq, device) { Ok(()) } else { Err(code::OUT_OF_MEMORY) }
+    }
+
+    /// At the end of the session: everything granted goes back.
+    pub fn return_everything(&mut self) {
+        let mut granted: Vec<_> = self.memory.granted.drain().filter(|(_, size)| *size > 0).collect();
+        granted.append(&mut self.memory.returning);
+        for (device, size) in granted {
+            self.requests.push(crate::control::Request::Return { device, size });
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the client named: contexts, lanes (streams), events and modules under their ids.
+
+use crate::command::LaneKind;
+use crate::completer::Entry;
+use crate::driver::{Code, Driver, Handle, Result};
+use crate::staging::Pool;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+/// Objects of one kind by id. An id whose creation failed late is *poisoned*: every use answers why.
+#[derive(Debug)]
+pub struct Table<T> {
+    objects: HashMap<u64, Result<T>>,
+    missing: Code,
+}
+
+impl<T> Table<T> {
+    /// A client that makes more objects of a kind than this is told that memory is out.
+    pub const MOST: usize = 1 << 20;
+
+    /// `missing` is what the driver answers to a handle that it does not know.
+    pub fn new(missing: Code) -> Self {
+        Table { objects: HashMap::new(), missing }
+    }
+
+    pub fn get(&self, id: u64) -> Result<&T> {
+        self.objects.get(&id).ok_or(self.missing)?.as_ref().map_err(|code| *code)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Result<&mut T> {
+        self.objects.get_mut(&id).ok_or(self.missing)?.as_mut().map_err(|code| *code)
+    }
+
+    pub fn contains(&self, id: u64) -> bool {
+        self.objects.contains_key(&id)
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.objects.len() >= Self::MOST
+    }
+
+    pub fn insert(&mut self, id: u64, object: Result<T>) {
+        self.objects.insert(id, object);
+    }
+
+    pub fn remove(&mut self, id: u64) -> Result<T> {
+        self.objects.remove(&id).ok_or(self.missing)?
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.objects.iter().filter_map(|(id, object)| Some((*id, object.as_ref().ok()?)))
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.objects.retain(|_, object| object.as_ref().map_or(true, &mut keep));
+    }
+}
+
+/// Events of a context that are not in use, with and without timing.
+#[derive(Debug, Clone, Default)]
+pub struct EventPool(Rc<RefCell<[Vec<Handle>; 2]>>);
+
+const DISABLE_TIMING: u32 = 2;
+
+impl EventPool {
+    /// The context must be current.
+    pub fn take(&self, driver: &Driver, timing: bool) -> Result<Rc<RealEvent>> {
+        let free = self.0.borrow_mut()[usize::from(timing)].pop();
+        let handle = match free {
+            Some(handle) => handle,
+            None => driver.event_create(if timing { 0 } else { DISABLE_TIMING })?,
+        };
+        Ok(Rc::new(RealEvent { handle, timing, pool: self.clone() }))
+    }
+}
+
+/// One record of one event. Every record has a driver's event of its own, so that waiting for an old record never waits
+/// for a newer one.
+#[derive(Debug)]
+pub struct RealEvent {
+    pub handle: Handle,
+    timing: bool,
+    pool: EventPool,
+}
+
+impl Drop for RealEvent {
+    fn drop(&mut self) {
+        self.pool.0.borrow_mut()[usize::from(self.timing)].push(self.handle);
+    }
+}
+
+#[derive(Debug)]
+pub struct Context {
+    pub handle: Handle,
+    pub device: u32,
+    pub primary: bool,
+    /// A non-blocking stream of ours, for zeroing memory.
+    pub internal: Handle,
+    pub legacy: u64,
+    pub staging: Pool,
+    pub events: EventPool,
+    /// Work was given to the legacy stream after the last event recorded there.
+    pub legacy_unmarked: bool,
+    pub lanes: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub struct Lane {
+    pub context: u64,
+    pub kind: LaneKind,
+    pub stream: Handle,
+    /// Operations given to the stream since the last entry with an event.
+    pub issued: u32,
+    /// Operations that are not known to be complete, events included.
+    pub in_flight: u32,
+    /// What is to happen when the stream gets there, in its order.
+    pub entries: VecDeque<Entry>,
+    /// The last zeroing of memory that this stream waits for.
+    pub zeroing_seen: u64,
+    /// The stream is gone; only its entries are left.
+    pub destroyed: bool,
+}
+
+impl Lane {
+    pub fn new(context: u64, kind: LaneKind, stream: Handle) -> Lane {
+        Lane {
+            context,
+            kind,
+            stream,
+            issued: 0,
+            in_flight: 0,
+            entries: VecDeque::new(),
+            zeroing_seen: 0,
+            destroyed: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Event {
+    pub context: u64,
+    pub timing: bool,
+    /// Records by generation, the latest last; older ones stay while open commands refer to the event.
+    records: Vec<(u64, Result<Rc<RealEvent>>)>,
+    references: u32,
+    pub destroyed: bool,
+}
+
+impl Event {
+    pub fn new(context: u64, flags: u32) -> Event {
+        Event { context, timing: flags & DISABLE_TIMING == 0, records: Vec::new(), references: 0, destroyed: false }
+    }
+
+    pub fn record(&mut self, generation: u64, event: Result<Rc<RealEvent>>) {
+        if self.references == 0 {
+            self.records.clear();
+        }
+        self.records.push((generation, event));
+    }
+
+    /// The record of `generation`, else the latest. `None` before the first: waiting for it waits for nothing.
+    pub fn at(&self, generation: u64) -> Option<Result<Rc<RealEvent>>> {
+        let exact = self.records.iter().rev().find(|(g, _)| *g == generation);
+        exact.or(self.records.last()).map(|(_, event)| event.clone())
+    }
+
+    pub fn latest(&self) -> Option<Result<Rc<RealEvent>>> {
+        self.records.last().map(|(_, event)| event.clone())
+    }
+
+    pub fn refer(&mut self) {
+        self.references += 1;
+    }
+
+    /// Is the event destroyed and the last reference gone?
+    pub fn release(&mut self) -> bool {
+        self.references -= 1;
+        if self.references == 0 && self.records.len() > 1 {
+            self.records.drain(..self.records.len() - 1);
+        }
+        self.destroyed && self.references == 0
+    }
+
+    pub fn is_referred_to(&self) -> bool {
+        self.references > 0
+    }
+}
+
+#[derive(Debug)]
+pub struct Kernel {
+    pub function: Handle,
+    /// Bytes of the packed parameter buffer.
+    pub parameter_bytes: usize,
+}
+
+#[derive(Debug)]
+pub struct Module {
+    pub context: u64,
+    pub handle: Handle,
+    pub kernels: Vec<Kernel>,
+}

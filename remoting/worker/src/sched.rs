@@ -1,0 +1,146 @@
+//! Which command may run when: the order between commands that could not yet be finished.
+//!
+//! A command is *open* from its arrival until it has been handed to the driver with all it needs (bytes, an answered
+//! callback, a place in the launch queue). Only open commands are known here; when there are none every command runs at
+//! once. Commands name the *keys* they stand in; what a mode means is the table in [`Mode`]. With these four, stream order,
+//! the legacy stream's barriers, event waits and context-wide commands are the same thing: who waits for whom on a key.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// How a command stands in a key.
+///
+/// | mode | waits for open | is waited for by |
+/// |---|---|---|
+/// | `Exclusive` | exclusive and shared | every later command |
+/// | `Shared` | exclusive | later exclusive and observing ones |
+/// | `Observe` | exclusive and shared | nobody |
+/// | `After` | exclusive | nobody |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Exclusive,
+    Shared,
+    Observe,
+    After,
+}
+
+impl Mode {
+    fn waits_for_shared(self) -> bool {
+        matches!(self, Mode::Exclusive | Mode::Observe)
+    }
+}
+
+#[derive(Debug, Default)]
+struct KeyState {
+    /// The last open exclusive command. Earlier ones are before it in the same key.
+    exclusive: Option<u64>,
+    /// Open shared commands since that one.
+    shared: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Open<K> {
+    keys: Vec<(K, Mode)>,
+    waiting_for: usize,
+    waited_for_by: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub struct Scheduler<K> {
+    keys: HashMap<K, KeyState>,
+    open: HashMap<u64, Open<K>>,
+    ready: BTreeSet<u64>,
+    /// Everything that arrives waits for this open command.
+    barrier: Option<u64>,
+}
+
+impl<K: Copy + Eq + Hash> Default for Scheduler<K> {
+    fn default() -> Self {
+        Scheduler { keys: HashMap::new(), open: HashMap::new(), ready: BTreeSet::new(), barrier: None }
+    }
+}
+
+impl<K: Copy + Eq + Hash> Scheduler<K> {
+    /// No command is open: whatever arrives may run at once and, if it finishes at once, need not be mentioned here.
+    pub fn is_idle(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Would a command in these keys have to wait?
+    pub fn must_wait(&self, keys: &[(K, Mode)]) -> bool {
+        self.barrier.is_some() || keys.iter().any(|(key, mode)| !self.before(*key, *mode).is_empty())
+    }
+
+    fn before(&self, key: K, mode: Mode) -> Vec<u64> {
+        let Some(state) = self.keys.get(&key) else { return Vec::new() };
+        let mut before: Vec<u64> = state.exclusive.into_iter().collect();
+        if mode.waits_for_shared() {
+            before.extend(&state.shared);
+        }
+        before
+    }
+
+    /// Opens command `seq`. Returns whether it may run now; otherwise [`Self::next_ready`] names it later.
+    pub fn open(&mut self, seq: u64, keys: Vec<(K, Mode)>) -> bool {
+        let mut before: Vec<u64> = keys.iter().flat_map(|(key, mode)| self.before(*key, *mode)).collect();
+        before.extend(self.barrier);
+        before.sort_unstable();
+        before.dedup();
+        for earlier in &before {
+            if let Some(open) = self.open.get_mut(earlier) {
+                open.waited_for_by.push(seq);
+            }
+        }
+        for (key, mode) in &keys {
+            match mode {
+                Mode::Exclusive => {
+                    *self.keys.entry(*key).or_default() = KeyState { exclusive: Some(seq), shared: Vec::new() };
+                }
+                Mode::Shared => self.keys.entry(*key).or_default().shared.push(seq),
+                Mode::Observe | Mode::After => {}
+            }
+        }
+        let waiting_for = before.len();
+        self.open.insert(seq, Open { keys, waiting_for, waited_for_by: Vec::new() });
+        waiting_for == 0
+    }
+
+    /// Everything that arrives from now on waits for the open command `seq`.
+    pub fn set_barrier(&mut self, seq: u64) {
+        self.barrier = Some(seq);
+    }
+
+    /// The open command `seq` is finished.
+    pub fn finish(&mut self, seq: u64) {
+        let Some(done) = self.open.remove(&seq) else { return };
+        if self.barrier == Some(seq) {
+            self.barrier = None;
+        }
+        for (key, _) in &done.keys {
+            let Some(state) = self.keys.get_mut(key) else { continue };
+            if state.exclusive == Some(seq) {
+                state.exclusive = None;
+            }
+            state.shared.retain(|s| *s != seq);
+            if state.exclusive.is_none() && state.shared.is_empty() {
+                self.keys.remove(key);
+            }
+        }
+        for later in done.waited_for_by {
+            if let Some(open) = self.open.get_mut(&later) {
+                open.waiting_for -= 1;
+                if open.waiting_for == 0 {
+                    self.ready.insert(later);
+                }
+            }
+        }
+    }
+
+    /// The earliest command that waited and may now run.
+    pub fn next_ready(&mut self) -> Option<u64> {
+        self.ready.pop_first()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! The worker's event loop: one thread between the client's connection, the appliance and the GPU.
+
+use crate::control::Request;
+use crate::frames::FrameReader;
+use crate::session::Session;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
+};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Frames taken before the GPU and the client's replies are looked after again.
+const FRAMES_PER_TURN: usize = 256;
+/// No more frames are taken while the client leaves this much unread.
+const MOST_UNREAD: usize = 64 << 20;
+const PACKET: usize = 64 << 10;
+const STATS_EVERY: Duration = Duration::from_secs(1);
+/// What is queued when a session ends may take this long to send.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How long to sleep between two looks at the GPU: not at all at first, then a part of the time waited so far.
+#[derive(Debug)]
+struct Backoff {
+    since: Instant,
+    looks: u32,
+}
+
+impl Backoff {
+    const SPINS: u32 = 20;
+    const SHORTEST: Duration = Duration::from_micros(20);
+    const LONGEST: Duration = Duration::from_micros(500);
+
+    fn new() -> Self {
+        Backoff { since: Instant::now(), looks: 0 }
+    }
+
+    fn next(&mut self) -> Duration {
+        self.looks += 1;
+        if self.looks <= Self::SPINS {
+            return Duration::ZERO;
+        }
+        (self.since.elapsed() / 16).clamp(Self::SHORTEST, Self::LONGEST)
+    }
+}
+
+/// Waits for the appliance to pass the client's connection. `None` if the appliance is gone.
+///
+/// # Errors
+/// If a socket fails.
+pub fn accept_connection(control: BorrowedFd<'_>, data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    loop {
+        let mut fds = [PollFd::new(&control, PollFlags::IN), PollFd::new(&data, PollFlags::IN)];
+        poll(&mut fds, None)?;
+        let [control_ready, data_ready] = [0, 1].map(|i| !fds[i].revents().is_empty());
+        if control_ready {
+            let mut packet = vec![0; PACKET];
+            let (count, _) = recv(control, &mut packet[..], RecvFlags::DONTWAIT)?;
+            // Before there is a session, the only order is to end.
+            if count == 0 || packet[..count].windows(5).any(|w| w == b"\"end\"") {
+                return Ok(None);
+            }
+        }
+        if data_ready {
+            return receive_descriptor(data);
+        }
+    }
+}
+
+fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut packet = [0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = recvmsg(data, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let mut descriptors = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    descriptors.next().map(Some).ok_or_else(|| io::Error::other("the door passed a packet without a connection"))
+}
+
+/// Tells the appliance that a connection may come.
+///
+/// # Errors
+/// If the appliance is gone.
+pub fn tell_ready(control: BorrowedFd<'_>) -> io::Result<()> {
+    send_request(control, &Request::Ready)
+}
+
+fn send_request(control: BorrowedFd<'_>, request: &Request) -> io::Result<()> {
+    let packet = serde_json::to_vec(request)?;
+    send(control, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// Runs a session until its connection or the appliance is gone, or it ends itself.
+pub fn serve(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_>) {
+    let mut connection_open = true;
+    // Whatever breaks here, the session is over; what is left is to give its memory back.
+    let _ = run(session, connection, control, &mut connection_open);
+    if connection_open && !session.out.is_empty() {
+        let _ = say_goodbye(session, connection);
+    }
+    session.return_everything();
+    session.requests.stats(session.stats, session.out.bytes_out);
+    let _ = send_requests(session, control);
+}
+
+fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_>, open: &mut bool) -> io::Result<()> {
+    let mut reader = FrameReader::default();
+    let mut backoff = Backoff::new();
+    let mut stats_at = Instant::now() + STATS_EVERY;
+    loop {
+        let more = take_frames(session, &mut reader);
+        let moved = session.turn();
+        if moved {
+            backoff = Backoff::new();
+        }
+        *open = flush(session, connection).is_ok();
+        send_requests(session, control)?;
+        if session.has_ended() || !*open {
+            return Ok(());
+        }
+        let reading = session.out.queued() < MOST_UNREAD;
+        if reading && !more {
+            match receive(&mut reader, connection) {
+                Ok(true) => {
+                    backoff = Backoff::new();
+                    continue;
+                }
+                Ok(false) => {}
+                Err(e) => {
+                    *open = false;
+                    return Err(e);
+                }
+            }
+        }
+        if more || moved {
+            continue;
+        }
+        let now = Instant::now();
+        if now >= stats_at {
+            session.requests.stats(session.stats, session.out.bytes_out);
+            stats_at = now + STATS_EVERY;
+        }
+        let gpu = session.needs_looking_after().then(|| backoff.next());
+        let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
+        wait(session, connection, control, reading, gpu.into_iter().chain(stats).min())?;
+    }
+}
+
+/// Hands complete frames to the session. Returns whether there are more.
+fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
+    for _ in 0..FRAMES_PER_TURN {
+        if session.has_ended() {
+            return false;
+        }
+        match reader.next(|header, first| session.place(header, first)) {
+            Ok(Some((header, payload))) => session.accept(&header, payload),
+            Ok(None) => return false,
+            Err(e) => session.end(crate::driver::code::UNKNOWN, &e.to_string()),
+        }
+    }
+    true
+}
+
+/// Returns whether there were bytes; an error if the connection is gone.
+fn receive(reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<bool> {
+    match recv(connection, reader.space(), RecvFlags::DONTWAIT) {
+        Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok((count, _)) => {
+            reader.filled(count);
+            Ok(true)
+        }
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn flush(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    session.out.flush(|slices| Ok(sendmsg(connection, slices, &mut SendAncillaryBuffer::default(), flags)?))
+}
+
+fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
+    while let Some(request) = session.requests.first() {
+        match send_request(control, request) {
+            Ok(()) => session.requests.sent(),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn wait(
+    session: &mut Session,
+    connection: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    reading: bool,
+    timeout: Option<Duration>,
+) -> io::Result<()> {
+    let mut interest = if reading { PollFlags::IN } else { PollFlags::empty() };
+    interest.set(PollFlags::OUT, !session.out.is_empty());
+    let mut control_interest = PollFlags::IN;
+    control_interest.set(PollFlags::OUT, session.requests.first().is_some());
+    let ready = {
+        let helpers = session.helpers.wake();
+        let mut fds = [
+            PollFd::new(&connection, interest),
+            PollFd::new(&control, control_interest),
+            PollFd::new(&helpers, PollFlags::IN),
+        ];
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        fds[1].revents()
+    };
+    if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+        take_orders(session, control)?;
+    }
+    Ok(())
+}
+
+fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
+    let mut packet = vec![0; PACKET];
+    loop {
+        match recv(control, &mut packet[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((count, _)) => session.order(&packet[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Sends what is queued, to a client that still reads.
+fn say_goodbye(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<()> {
+    let until = Instant::now() + GOODBYE;
+    while !session.out.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        poll(&mut [PollFd::new(&connection.as_fd(), PollFlags::OUT)], Some(&timeout))?;
+        flush(session, connection)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_get_rarer_within_bounds() {
+        let mut backoff = Backoff::new();
+        assert!((0..Backoff::SPINS).all(|_| backoff.next().is_zero()));
+        assert_eq!(backoff.next(), Backoff::SHORTEST);
+        backoff.since -= Duration::from_secs(1);
+        assert_eq!(backoff.next(), Backoff::LONGEST);
+    }
+}

@@ -1,0 +1,462 @@
+//! One client's session: takes its frames in sequence and hands them to the driver.
+//!
+//! All of a session happens on one thread, the *sequencer*. Driver calls that may block are made by helpers; waiting for
+//! the GPU is done by `completer`. What must wait for something is kept here and run when `sched` says so.
+
+use crate::calls::CurrentContext;
+use crate::command::{Command, Frame, Key, Topology};
+use crate::completer::Completions;
+use crate::control::Requests;
+use crate::copies::LateCopies;
+use crate::driver::{Code, Driver, Result, code};
+use crate::frames::Payload;
+use crate::helpers::Helpers;
+use crate::memory::Memory;
+use crate::modules::ImageStore;
+use crate::objects::{Context, Event, Lane, Module, Table};
+use crate::sched::{Mode, Scheduler};
+use crate::staging::Buffer;
+use crate::text::Text;
+use crate::writer::Outbox;
+use protocol::{Ending, Header, Message, Reply, Wire, Writer};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What became of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The driver has it; whatever comes next in its order may run.
+    Done,
+    /// It goes on by itself and calls `finish`.
+    Held,
+    /// It lacks room in a stream or a buffer and is tried again when something was completed.
+    Blocked,
+}
+
+/// Commands that wait, at most; far more than a client's send window lets arrive by accident.
+const MOST_PARKED: usize = 1 << 20;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub commands: u64,
+    pub launches: u64,
+    pub bytes_in: u64,
+}
+
+pub struct Session {
+    pub driver: Arc<Driver>,
+    pub out: Outbox,
+    pub requests: Requests,
+    pub helpers: Helpers<Session>,
+    pub stats: Stats,
+    pub contexts: Table<Context>,
+    pub lanes: Table<Lane>,
+    pub events: Table<Event>,
+    pub modules: Table<Module>,
+    pub memory: Memory,
+    pub images: ImageStore,
+    pub completions: Completions,
+    pub late_copies: LateCopies,
+    /// Lanes held by a callback, by its token: the command that is to be finished.
+    pub callbacks: HashMap<u64, u64>,
+    pub current: CurrentContext,
+    /// Contexts whose work is complete and that are to be destroyed, with the command that asked for it.
+    pub closing: Vec<(u64, u64)>,
+    /// Has code been loaded that may print?
+    pub prints: bool,
+    pub opened: bool,
+    pub device_count: u32,
+    sched: Scheduler<Key>,
+    pub topology: Topology,
+    parked: HashMap<u64, Frame>,
+    blocked: BTreeSet<u64>,
+    last_seq: u64,
+    late: Option<Code>,
+    text: Option<Text>,
+    ended: bool,
+}
+
+impl Session {
+    /// `text` is where kernels print, if that is caught.
+    ///
+    /// # Errors
+    /// If the system or the driver cannot start a session.
+    pub fn new(driver: Arc<Driver>, text: Option<Text>) -> std::result::Result<Session, String> {
+        let count =
+            driver.device_count().map_err(|code| format!("the driver cannot count its GPUs: CUDA error {code}"))?;
+        Ok(Session {
+            helpers: Helpers::new(driver.clone()).map_err(|e| format!("no helper threads: {e}"))?,
+            driver,
+            out: Outbox::default(),
+            requests: Requests::default(),
+            stats: Stats::default(),
+            contexts: Table::new(code::INVALID_CONTEXT),
+            lanes: Table::new(code::INVALID_HANDLE),
+            events: Table::new(code::INVALID_HANDLE),
+            modules: Table::new(code::INVALID_HANDLE),
+            memory: Memory::default(),
+            images: ImageStore::default(),
+            completions: Completions::default(),
+            late_copies: LateCopies::default(),
+            callbacks: HashMap::new(),
+            current: CurrentContext::default(),
+            closing: Vec::new(),
+            prints: false,
+            opened: false,
+            device_count: count.max(0) as u32,
+            sched: Scheduler::default(),
+            topology: Topology::default(),
+            parked: HashMap::new(),
+            blocked: BTreeSet::new(),
+            last_seq: 0,
+            late: None,
+            text,
+            ended: false,
+        })
+    }
+
+    /// Has the session ended? Then the connection is closed after what is queued.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Ends the session; the client answers `code` to every later call.
+    pub fn end(&mut self, code: Code, reason: &str) {
+        if !self.ended {
+            self.ended = true;
+            self.out.push(Ending::CODE, 0, &Ending { code, reason: reason.to_owned() }, &[]);
+        }
+    }
+
+    /// Page-locked memory for a frame that is arriving.
+    pub fn place(&self, header: &Header, first: &[u8; crate::frames::PEEK]) -> Option<Buffer> {
+        if header.code != protocol::CopyToDevice::CODE {
+            return None;
+        }
+        self.contexts.get(u64::from_le_bytes(*first)).ok()?.staging.take(header.len as usize)
+    }
+
+    /// Takes the next frame.
+    pub fn accept(&mut self, header: &Header, payload: Payload) {
+        if self.ended {
+            return;
+        }
+        if header.seq != self.last_seq + 1 {
+            return self.end(code::UNKNOWN, &format!("command {} followed command {}", header.seq, self.last_seq));
+        }
+        self.last_seq = header.seq;
+        let frame = match Frame::decode(header, payload) {
+            Ok(frame) => frame,
+            Err(e) => return self.end(code::UNKNOWN, &format!("command {:#x} is malformed: {e}", header.code)),
+        };
+        if self.opened == matches!(frame.command, Command::Open(_)) {
+            return self.end(code::UNKNOWN, "a session starts with Open, once");
+        }
+        self.stats.commands += 1;
+        self.stats.bytes_in += u64::from(header.len);
+        self.topology.note(&frame.command);
+        self.admit(frame);
+        self.advance();
+    }
+
+    fn admit(&mut self, mut frame: Frame) {
+        if self.sched.is_idle() {
+            let outcome = self.execute(&mut frame);
+            if outcome != Outcome::Done {
+                let keys = self.keys(&frame);
+                self.sched.open(frame.seq, keys);
+                self.keep(frame, outcome);
+            }
+            return;
+        }
+        let keys = self.keys(&frame);
+        if let Command::EventQuery(_) = frame.command
+            && self.sched.must_wait(&keys)
+        {
+            self.reply(frame.seq, code::NOT_READY);
+            frame.progress = 1;
+        }
+        if keys.is_empty() && !self.sched.must_wait(&keys) {
+            let outcome = self.execute(&mut frame);
+            if outcome != Outcome::Done {
+                self.sched.open(frame.seq, keys);
+                self.keep(frame, outcome);
+            }
+            return;
+        }
+        let seq = frame.seq;
+        let is_map = matches!(frame.command, Command::SlabMap(_));
+        if self.sched.open(seq, keys) {
+            self.run(frame);
+        } else if self.parked.len() < MOST_PARKED {
+            if is_map {
+                self.sched.set_barrier(seq);
+            }
+            self.refer(&mut frame);
+            self.parked.insert(seq, frame);
+        } else {
+            self.end(code::UNKNOWN, "too many commands wait");
+        }
+    }
+
+    fn keys(&self, frame: &Frame) -> Vec<(Key, Mode)> {
+        self.topology.keys(frame, |module| self.modules.get(module).ok().map(|m| m.context))
+    }
+
+    /// Runs an open command.
+    fn run(&mut self, mut frame: Frame) {
+        match self.execute(&mut frame) {
+            Outcome::Done => {
+                self.release(&frame);
+                self.sched.finish(frame.seq);
+            }
+            outcome => self.keep(frame, outcome),
+        }
+    }
+
+    fn keep(&mut self, mut frame: Frame, outcome: Outcome) {
+        let (seq, is_map) = (frame.seq, matches!(frame.command, Command::SlabMap(_)));
+        if outcome == Outcome::Blocked {
+            self.refer(&mut frame);
+            self.parked.insert(seq, frame);
+            self.blocked.insert(seq);
+        } else {
+            self.release(&frame);
+        }
+        if is_map {
+            self.sched.set_barrier(seq);
+        }
+    }
+
+    /// Records of an event stay while commands that wait refer to it.
+    fn refer(&mut self, frame: &mut Frame) {
+        if let Some(event) = frame.event()
+            && !frame.refers
+            && let Ok(event) = self.events.get_mut(event)
+        {
+            event.refer();
+            frame.refers = true;
+        }
+    }
+
+    fn release(&mut self, frame: &Frame) {
+        if let Some(id) = frame.event()
+            && frame.refers
+            && let Ok(event) = self.events.get_mut(id)
+            && event.release()
+        {
+            let _ = self.events.remove(id);
+        }
+    }
+
+    /// A held command is finished; `advance` runs what waited for it.
+    pub fn finish(&mut self, seq: u64) {
+        self.sched.finish(seq);
+    }
+
+    /// Runs everything that may run by now.
+    pub fn advance(&mut self) {
+        while let Some(seq) = self.sched.next_ready() {
+            if let Some(frame) = self.parked.remove(&seq) {
+                self.run(frame);
+            }
+        }
+    }
+
+    /// Tries commands again that lacked room.
+    pub fn retry_blocked(&mut self) {
+        for seq in std::mem::take(&mut self.blocked) {
+            if let Some(frame) = self.parked.remove(&seq) {
+                self.run(frame);
+            }
+        }
+        self.advance();
+    }
+
+    /// Would a command behind everything in the lane have to wait?
+    pub fn lane_is_held(&self, lane: u64) -> bool {
+        self.sched.must_wait(&[(Key::Lane(lane), Mode::Observe)])
+    }
+
+    /// Is there something that only looking at the GPU again will show?
+    pub fn needs_looking_after(&self) -> bool {
+        self.completions.is_pending() || !self.closing.is_empty()
+    }
+
+    /// Everything that can be done now without new frames. Returns whether anything was.
+    pub fn turn(&mut self) -> bool {
+        let mut any = false;
+        while let Some(then) = self.helpers.next_result() {
+            then(self);
+            any = true;
+        }
+        // Whoever watches an event of these contexts is told by this `collect`, before they go.
+        let closing = std::mem::take(&mut self.closing);
+        any |= self.collect();
+        for (seq, context) in closing {
+            match self.close_context(seq, context) {
+                true => any = true,
+                false => self.closing.push((seq, context)),
+            }
+        }
+        if any {
+            self.advance();
+            self.retry_late_copies();
+            self.retry_blocked();
+        }
+        any
+    }
+
+    fn execute(&mut self, frame: &mut Frame) -> Outcome {
+        match self.try_execute(frame) {
+            Ok(outcome) => outcome,
+            Err(code) => {
+                self.fail(frame, code);
+                Outcome::Done
+            }
+        }
+    }
+
+    /// Answers a command that could not be executed.
+    fn fail(&mut self, frame: &Frame, code: Code) {
+        if code::is_sticky(code) {
+            self.note_sticky(code);
+        }
+        match &frame.command {
+            Command::StreamSynchronize(_)
+            | Command::ContextSynchronize(_)
+            | Command::EventSynchronize(_)
+            | Command::CopyToHost(_) => self.synchronised(frame.seq, code),
+            Command::EventQuery(c) if frame.progress == 1 => {
+                let done = protocol::EventDone { event: c.event, generation: c.generation };
+                self.out.push(protocol::EventDone::CODE, 0, &done, &[]);
+            }
+            Command::StreamQuery(_)
+            | Command::EventQuery(_)
+            | Command::Rebase(_)
+            | Command::Grant(_)
+            | Command::MemoryQuery(_)
+            | Command::ModuleGlobal(_) => self.reply(frame.seq, code),
+            Command::ModuleLoad(_) | Command::Link(_) => self.reply_logged(frame.seq, code, String::new()),
+            // A fence that never came would keep the client's memory for ever.
+            Command::StreamFence(c) => {
+                self.out.push(protocol::Fenced::CODE, 0, &protocol::Fenced { token: c.token }, &[])
+            }
+            Command::ContextFence(c) => {
+                self.out.push(protocol::Fenced::CODE, 0, &protocol::Fenced { token: c.token }, &[])
+            }
+            Command::CopyToDevice(_) => {
+                self.consumed(frame.tail().len() as u64);
+                self.late(code);
+            }
+            Command::Generated(number) if crate::calls::replies(*number) => self.reply(frame.seq, code),
+            _ => self.late(code),
+        }
+    }
+
+    fn try_execute(&mut self, frame: &mut Frame) -> Result<Outcome> {
+        let seq = frame.seq;
+        match &frame.command {
+            Command::Open(c) => self.open(seq, c),
+            Command::Rebase(c) => self.rebase(seq, c.avoid)?,
+            Command::Close(_) => self.end(0, "closed by the client"),
+
+            Command::ContextCreate(c) => return self.context_create(seq, c),
+            Command::ContextDestroy(c) => return self.context_destroy(seq, c.context),
+            Command::ContextSynchronize(c) => self.context_join(c.context, seq, crate::completer::Then::Reply)?,
+            Command::ContextFence(c) => {
+                self.context_join(c.context, seq, crate::completer::Then::Fenced { token: c.token })?;
+            }
+            Command::SlabMap(c) => return self.slab_map(seq, c),
+            Command::SlabUnmap(c) => self.slab_unmap(c.address, c.size)?,
+            Command::Grant(c) => self.grant(seq, c)?,
+            Command::GrantReturn(c) => self.grant_return(c.device, c.size)?,
+            Command::MemoryQuery(c) => self.memory_query(seq, c.device)?,
+
+            Command::StreamCreate(c) => self.stream_create(c),
+            Command::StreamDestroy(c) => self.stream_destroy(c.stream)?,
+            Command::StreamSynchronize(_) => return self.stream_synchronize(seq, frame.lane),
+            Command::StreamQuery(_) => self.stream_query(seq, frame.lane)?,
+            Command::StreamFence(c) => return self.stream_fence(seq, frame.lane, c.token),
+            Command::EventCreate(c) => self.event_create(c)?,
+            Command::EventDestroy(c) => self.event_destroy(c.event)?,
+            Command::EventRecord(c) => return self.event_record(frame.lane, c),
+            Command::EventSynchronize(c) => self.event_synchronize(seq, c.event, c.generation)?,
+            Command::EventQuery(c) => self.event_query(seq, frame.progress == 1, c.event, c.generation)?,
+            Command::StreamWaitEvent(c) => return self.stream_wait_event(frame.lane, c),
+            Command::HostFunction(c) => return self.host_function(seq, frame.lane, c.token),
+            Command::CallbackDone(c) => self.callback_done(c.token)?,
+
+            Command::ImageChunk(c) => self.images.add(c.hash, c.offset, c.total, frame.tail()),
+            Command::ModuleLoad(c) => self.module_load(seq, c)?,
+            Command::ModuleUnload(c) => self.module_unload(seq, c.module)?,
+            Command::ModuleGlobal(c) => self.module_global(seq, c)?,
+            Command::Launch(c) => return self.launch(frame.lane, c, frame.tail()),
+            Command::Link(c) => self.link(seq, c)?,
+
+            Command::CopyToDevice(_) => return self.copy_to_device(frame),
+            Command::CopyToDeviceLate(c) => return self.copy_to_device_late(seq, frame.lane, c),
+            Command::SupplyBytes(c) => self.supply_bytes(c, frame.tail())?,
+            Command::CopyToHost(_) => return self.copy_to_host(frame),
+            Command::CopyOnDevice(c) => return self.copy_on_device(frame.lane, c),
+            Command::Generated(number) => return self.generated(seq, frame.lane, *number, frame.payload.bytes()),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// An error of a command without a reply: told by the next reply to a command that synchronises.
+    pub fn late(&mut self, code: Code) {
+        if code::is_sticky(code) {
+            self.note_sticky(code);
+        }
+        self.late.get_or_insert(code);
+    }
+
+    pub fn note_sticky(&mut self, code: Code) {
+        if code::is_unhealthy(code) {
+            self.requests.unhealthy(0, code);
+        }
+    }
+
+    pub fn reply(&mut self, seq: u64, code: Code) {
+        self.out.push(Reply::CODE, seq, &Reply { code }, &[]);
+    }
+
+    pub fn reply_with(&mut self, seq: u64, code: Code, answer: &impl Wire, tail: &[u8]) {
+        let mut w = Writer::new();
+        w.put(answer).raw(tail);
+        self.out.push(Reply::CODE, seq, &Reply { code }, &w.bytes);
+    }
+
+    /// The reply of a command that synchronises: everything printed goes before it, and it tells a late error.
+    pub fn synchronised(&mut self, seq: u64, code: Code) {
+        self.flush_prints();
+        self.push_text();
+        let late = self.late.take();
+        self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
+    }
+
+    /// The driver hands on what kernels printed when something is synchronised; on an idle context that waits for nothing.
+    fn flush_prints(&mut self) {
+        if !self.prints {
+            return;
+        }
+        let idle = |context: &Context| context.lanes.iter().all(|lane| !self.is_busy(*lane));
+        let idle: Vec<u64> = self.contexts.live().filter(|(_, c)| idle(c)).map(|(id, _)| id).collect();
+        for context in idle {
+            // An error of the context is told by the completion that called for this.
+            let _ = self.enter(context).and_then(|()| self.driver.context_synchronize());
+        }
+    }
+
+    fn push_text(&mut self) {
+        let Some(text) = &mut self.text else { return };
+        loop {
+            let bytes = text.take();
+            if bytes.is_empty() {
+                return;
+            }
+            self.out.push(protocol::Text::CODE, 0, &protocol::Text {}, &bytes);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a client is told of the devices before it has a session.
+
+use crate::driver::Driver;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// `CUdevice_attribute`s there are.
+const ATTRIBUTES: u32 = 162;
+
+/// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
+const ABSENT: [u32; 54] = [
+    17, // a kernel's run time limit: the appliance's screen is no business of the program's
+    19, // mapping host memory into the device's address space
+    83, 86, 88, 89, 91, 100, 101, 147, // managed and pageable memory, host atomics, registered pointers
+    92, 93, 94, 122, 123, // memory operations in streams
+    95, 96, // cooperative launches
+    98, 110, 116, 117, 118, 119, 124, 145, 146, 152, 161, // GPUDirect and DMA buffers
+    103, 104, 105, 125, 128, 143, // sharing between processes
+    84, 85, 132, 133, // other GPUs, multicast, MPS
+    107, 112, 114, 121,
+    126, // compression, sparse arrays, external semaphores, deferred mapping, memory sync domains
+    135, 138, 151, 159, // graphics
+    130, 141, 142, 144, // host memory as a location
+    153, 154, 155, // endpoints
+];
+
+#[derive(Debug, Serialize)]
+pub struct Snapshot {
+    driver_version: i32,
+    wire: u32,
+    table_hash: u64,
+    devices: Vec<Device>,
+}
+
+#[derive(Debug, Serialize)]
+struct Device {
+    name: String,
+    uuid: String,
+    memory_bytes: u64,
+    pci: [i32; 3],
+    attributes: BTreeMap<u32, i32>,
+}
+
+/// The value of an attribute as clients see it.
+pub fn filtered(attribute: u32, value: i32) -> i32 {
+    if ABSENT.contains(&attribute) { 0 } else { value }
+}
+
+/// # Errors
+/// A `CUresult`.
+pub fn take(driver: &Driver) -> crate::driver::Result<Snapshot> {
+    let devices = (0..driver.device_count()?).map(|ordinal| device(driver, driver.device(ordinal)?));
+    Ok(Snapshot {
+        driver_version: driver.version()?,
+        wire: protocol::WIRE_VERSION,
+        table_hash: protocol::TABLE_HASH,
+        devices: devices.collect::<crate::driver::Result<_>>()?,
+    })
+}
+
+fn device(driver: &Driver, device: i32) -> crate::driver::Result<Device> {
+    let read = |attribute| Some((attribute, filtered(attribute, driver.device_attribute(attribute, device).ok()?)));
+    let attributes: BTreeMap<u32, i32> = (1..ATTRIBUTES).filter_map(read).collect();
+    let pci = [50, 33, 34].map(|attribute| attributes.get(&attribute).copied().unwrap_or(0));
+    Ok(Device {
+        name: driver.device_name(device)?,
+        uuid: driver.device_uuid(device)?.iter().map(|byte| format!("{byte:02x}")).collect(),
+        memory_bytes: driver.device_memory(device)? as u64,
+        pci,
+        attributes,
+    })
+}

@@ -1,0 +1,229 @@
+//! Streams, events and callbacks.
+
+use crate::command::LaneKind;
+use crate::completer::{Action, MOST_IN_FLIGHT};
+use crate::driver::{Handle, Result, code};
+use crate::objects::{Event, Lane};
+use crate::session::{Outcome, Session};
+use protocol::{EventCreate, EventDone, EventRecord, Message, StreamCreate, StreamWaitEvent};
+
+impl Session {
+    fn live_lane(&self, lane: u64) -> Result<&Lane> {
+        self.lanes.get(lane).and_then(|l| if l.destroyed { Err(code::INVALID_HANDLE) } else { Ok(l) })
+    }
+
+    /// The lane's stream, ready for an operation; `None` if it has too much to do already.
+    pub fn begin(&mut self, lane: u64) -> Result<Option<Handle>> {
+        let (context, kind, stream, in_flight, seen) = {
+            let l = self.live_lane(lane)?;
+            (l.context, l.kind, l.stream, l.in_flight, l.zeroing_seen)
+        };
+        if in_flight >= MOST_IN_FLIGHT {
+            return Ok(None);
+        }
+        self.enter(context)?;
+        let (legacy, device) = {
+            let c = self.contexts.get(context)?;
+            (c.legacy_unmarked.then_some(c.legacy), c.device)
+        };
+        // An event recorded later in the legacy stream would be a barrier for this lane's work from then on.
+        if let (LaneKind::Blocking, Some(legacy)) = (kind, legacy) {
+            self.mark(legacy);
+        }
+        if let Some((zeroing, event)) = self.memory.zeroing(device, seen) {
+            self.driver.stream_wait_event(stream, event)?;
+            self.lanes.get_mut(lane)?.zeroing_seen = zeroing;
+            self.issued(lane);
+        }
+        Ok(Some(stream))
+    }
+
+    pub fn stream_create(&mut self, c: &StreamCreate) {
+        if self.lanes.contains(c.stream) {
+            return self.late(code::INVALID_VALUE);
+        }
+        let lane = self.create_lane(c);
+        if let Err(code) = lane {
+            self.late(code);
+        }
+        self.lanes.insert(c.stream, lane);
+    }
+
+    fn create_lane(&mut self, c: &StreamCreate) -> Result<Lane> {
+        if self.lanes.is_full() {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        self.enter(c.context)?;
+        let (_, kind) = self.topology.lane(c.stream).ok_or(code::OUT_OF_MEMORY)?;
+        let stream = self.driver.stream_create(c.flags, c.priority)?;
+        self.contexts.get_mut(c.context)?.lanes.push(c.stream);
+        Ok(Lane::new(c.context, kind, stream))
+    }
+
+    /// What the stream still has to do goes on; the lane is kept until that is told.
+    pub fn stream_destroy(&mut self, id: u64) -> Result<()> {
+        let lane = self.live_lane(id)?;
+        if lane.kind == LaneKind::Legacy {
+            return Err(code::INVALID_HANDLE);
+        }
+        let (stream, context) = (lane.stream, lane.context);
+        if lane.issued > 0 {
+            self.mark(id);
+        }
+        self.enter(context)?;
+        self.topology.forget_lane(id);
+        self.contexts.get_mut(context)?.lanes.retain(|lane| *lane != id);
+        let lane = self.lanes.get_mut(id)?;
+        lane.destroyed = true;
+        if lane.entries.is_empty() {
+            let _ = self.lanes.remove(id);
+        }
+        self.driver.stream_destroy(stream)
+    }
+
+    pub fn stream_synchronize(&mut self, seq: u64, lane: u64) -> Result<Outcome> {
+        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        // In the legacy stream an event also waits for the blocking lanes, as its synchronisation does.
+        // An error comes back as the reply.
+        let _ = match self.lanes.get(lane)?.kind {
+            LaneKind::Legacy => self.entry(lane, seq, Action::Reply(0)),
+            _ => self.entry_if_needed(lane, seq, Action::Reply(0)),
+        };
+        Ok(Outcome::Done)
+    }
+
+    pub fn stream_query(&mut self, seq: u64, lane: u64) -> Result<()> {
+        let (context, stream) = {
+            let l = self.live_lane(lane)?;
+            (l.context, l.stream)
+        };
+        if self.lane_is_held(lane) {
+            self.reply(seq, code::NOT_READY);
+            return Ok(());
+        }
+        self.enter(context)?;
+        let state = self.driver.stream_query(stream);
+        // Bytes that landed before go first.
+        self.collect();
+        self.reply(seq, state.err().unwrap_or(0));
+        Ok(())
+    }
+
+    pub fn stream_fence(&mut self, seq: u64, lane: u64, token: u64) -> Result<Outcome> {
+        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        if let Err(code) = self.entry_if_needed(lane, seq, Action::Fenced { token }) {
+            self.late(code);
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub fn event_create(&mut self, c: &EventCreate) -> Result<()> {
+        if self.events.is_full() {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        if self.events.contains(c.event) {
+            return Err(code::INVALID_VALUE);
+        }
+        self.events.insert(c.event, Ok(Event::new(c.context, c.flags)));
+        Ok(())
+    }
+
+    pub fn event_destroy(&mut self, id: u64) -> Result<()> {
+        let event = self.events.get_mut(id)?;
+        if event.is_referred_to() {
+            event.destroyed = true;
+        } else {
+            self.events.remove(id)?;
+        }
+        Ok(())
+    }
+
+    pub fn event_record(&mut self, lane: u64, c: &EventRecord) -> Result<Outcome> {
+        let (context, timing) = {
+            let event = self.events.get(c.event)?;
+            (event.context, event.timing)
+        };
+        let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        // As in the driver: an event belongs to its context and is recorded in that context's streams only.
+        let recorded = match self.lanes.get(lane)?.context == context {
+            true => self.contexts.get(context)?.events.take(&self.driver, timing),
+            false => Err(code::INVALID_HANDLE),
+        };
+        let recorded = recorded
+            .and_then(|real| self.driver.event_record(real.handle, stream, c.flags).map(|()| real))
+            .inspect_err(|code| self.late(*code));
+        if recorded.is_ok() {
+            self.issued(lane);
+        }
+        self.events.get_mut(c.event)?.record(c.generation, recorded);
+        Ok(Outcome::Done)
+    }
+
+    pub fn event_synchronize(&mut self, seq: u64, event: u64, generation: u64) -> Result<()> {
+        match self.events.get(event)?.at(generation) {
+            Some(record) => self.watch(seq, record?, Action::Reply(0)),
+            None => self.synchronised(seq, 0),
+        }
+        Ok(())
+    }
+
+    /// `answered`: the record was not even handed to the driver when the query came, and 600 was the reply.
+    pub fn event_query(&mut self, seq: u64, answered: bool, event: u64, generation: u64) -> Result<()> {
+        let done = EventDone { event, generation };
+        let Some(record) = self.events.get(event)?.at(generation) else {
+            if answered {
+                self.out.push(EventDone::CODE, 0, &done, &[]);
+            } else {
+                self.reply(seq, 0);
+            }
+            return Ok(());
+        };
+        let record = record?;
+        match self.driver.event_query(record.handle) {
+            Err(code::NOT_READY) => {
+                if !answered {
+                    self.reply(seq, code::NOT_READY);
+                }
+                self.watch(seq, record, Action::EventDone { event, generation });
+            }
+            state => {
+                // Bytes that landed before go first.
+                self.collect();
+                match answered {
+                    true => self.out.push(EventDone::CODE, 0, &done, &[]),
+                    false => self.reply(seq, state.err().unwrap_or(0)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn stream_wait_event(&mut self, lane: u64, c: &StreamWaitEvent) -> Result<Outcome> {
+        let record = self.events.get(c.event)?.at(c.generation).transpose()?;
+        let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        if let Some(record) = record {
+            self.driver.stream_wait_event(stream, record.handle)?;
+            self.issued(lane);
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The lane is held from here to `CallbackDone`.
+    pub fn host_function(&mut self, seq: u64, lane: u64, token: u64) -> Result<Outcome> {
+        if self.callbacks.contains_key(&token) {
+            return Err(code::INVALID_VALUE);
+        }
+        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        self.callbacks.insert(token, seq);
+        if let Err(code) = self.entry(lane, seq, Action::Callback { token }) {
+            self.late(code);
+        }
+        Ok(Outcome::Held)
+    }
+
+    pub fn callback_done(&mut self, token: u64) -> Result<()> {
+        let seq = self.callbacks.remove(&token).ok_or(code::INVALID_VALUE)?;
+        self.finish(seq);
+        Ok(())
+    }
+}
