@@ -86,7 +86,7 @@ def _start(function: Function) -> str:
     number = f"function::{constant(function.wire or function.symbol)}"
     mutable = "mut " if _fields(function) else ""
     of_function, stream = function.of_kind(kinds.FUNCTION), function.of_kind(kinds.STREAM)
-    if stream or function.per_thread:
+    if stream or function.on_default_stream:
         default = "default" if function.per_thread else "call::LEGACY"
         start = f"Call::on_stream({number}, {stream.name if stream else 'ptr::null_mut()'}, {default})"
     elif of_function:

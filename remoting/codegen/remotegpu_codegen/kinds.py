@@ -59,8 +59,8 @@ EVENT = "event"
 
 HANDLES = {
     STREAM: Handle("CUstream", ()),
-    FUNCTION: Handle("CUfunction", (("module", "u64"), ("kernel", "u32"))),
-    EVENT: Handle("CUevent", (("", "u64"),)),
+    FUNCTION: Handle("CUfunction", (("module", "u64"), ("index", "u32"))),
+    EVENT: Handle("CUevent", (("id", "u64"),)),
 }
 
 NAMES = frozenset(SCALARS) | frozenset(HANDLES)

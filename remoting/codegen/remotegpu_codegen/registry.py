@@ -49,6 +49,8 @@ class Function:
     client_by_hand: bool = False
     wire: str | None = None
     parameters: tuple[Parameter, ...] = ()
+    on_default_stream: bool = False
+    """Travels in the order of the default stream, which is no parameter."""
 
     @property
     def base(self) -> str:
@@ -80,7 +82,7 @@ class Function:
 
     @property
     def in_current_context(self) -> bool:
-        return not any(p.kind in kinds.HANDLES for p in self.parameters)
+        return not self.on_default_stream and not any(p.kind in kinds.HANDLES for p in self.parameters)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def _with_parameters_of_its_wire(function: Function, travelling: Mapping[str, Fu
         raise RegistryError(
             f"{function.symbol}: wire names a function of the same class that travels, whose parameters are meant"
         )
-    return replace(function, parameters=tuple(p for p in target.parameters if p.kind != kinds.STREAM))
+    parameters = tuple(p for p in target.parameters if p.kind != kinds.STREAM)
+    return replace(function, parameters=parameters, on_default_stream=parameters != target.parameters)
 
 
 def _driver_function(group: str, entry: dict[str, Any]) -> Function:

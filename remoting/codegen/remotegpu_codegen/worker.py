@@ -168,7 +168,7 @@ def _reads(function: Function) -> list[str]:
 
 
 def _id_fields(parameter: Parameter) -> list[tuple[str, str]]:
-    return [(suffix or f"{parameter.name}_id", wire) for suffix, wire in kinds.HANDLES[parameter.kind].fields]
+    return [(f"{parameter.name}_{suffix}", wire) for suffix, wire in kinds.HANDLES[parameter.kind].fields]
 
 
 def _lookups(function: Function) -> list[str]:

@@ -1,0 +1,80 @@
+"""Reads names, parameters and versions of functions out of installed CUDA headers, without a compiler."""
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+PER_THREAD = re.compile(r"__CUDA_API_PT([DS])([SZ])\((\w+)\)")
+TOKENS = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(?P<defined>cu[A-Z]\w*)[ \t]+(?P<value>\S+)"
+    r"|^[ \t]*#[ \t]*undef[ \t]+(?P<undefined>cu[A-Z]\w*)"
+    r"|\bCUresult\s+CUDAAPI\s+(?P<declared>cu[A-Z]\w*)\s*\((?P<parameters>[^;{]*)\)\s*;",
+    re.MULTILINE,
+)
+TYPEDEF = re.compile(r"\*PFN_(cu[A-Z]\w*?)_v(\d+)(_pt[ds][sz])?\)")
+NVML_FUNCTION = re.compile(r"\bDECLDIR\b[\s\w*]*?\b(nvml[A-Z]\w*)\s*\([^;{]*\)\s*;")
+
+
+def installed(distribution: str, file: str) -> str:
+    """The text of a file of an installed wheel; the test is skipped where the wheel is not."""
+    try:
+        files = metadata.files(distribution) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    found = next((f for f in files if f.name == file), None)
+    if found is None:
+        pytest.skip(f"{file} comes with the wheel {distribution}, which is not installed")
+    return Path(str(found.locate())).read_text()
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
+
+
+def driver_symbols(header: str) -> dict[str, list[str]]:
+    """Exported symbols of cuda.h, per-thread variants included, with their parameters.
+
+    A declaration means what the macros above it make of its name. Old ABIs are declared at the end,
+    where these macros are undefined again.
+    """
+    macros: dict[str, str] = {}
+    symbols: dict[str, list[str]] = {}
+    for token in TOKENS.finditer(without_comments(header)):
+        if defined := token["defined"]:
+            macros[defined] = token["value"]
+        elif undefined := token["undefined"]:
+            macros.pop(undefined, None)
+        else:
+            for symbol in _meanings(token["declared"], macros):
+                symbols.setdefault(symbol, _split(token["parameters"]))
+    return symbols
+
+
+def _meanings(name: str, macros: dict[str, str]) -> list[str]:
+    suffix = ""
+    while value := macros.get(name):
+        if variant := PER_THREAD.fullmatch(value):
+            suffix, value = f"_pt{variant[1]}{variant[2]}".lower(), variant[3]
+        if value == name:
+            break
+        name = value
+    return [name, name + suffix] if suffix else [name]
+
+
+def _split(parameters: str) -> list[str]:
+    listed = [" ".join(p.split()) for p in parameters.split(",")]
+    return [] if listed in ([""], ["void"]) else listed
+
+
+def typedef_versions(header: str) -> dict[tuple[str, str], set[int]]:
+    """Versions by base name and variant (`''`, `ptsz` or `ptds`), from cudaTypedefs.h and its relatives."""
+    versions: dict[tuple[str, str], set[int]] = {}
+    for name, version, variant in TYPEDEF.findall(header):
+        versions.setdefault((name, variant.lstrip("_")), set()).add(int(version))
+    return versions
+
+
+def nvml_symbols(header: str) -> set[str]:
+    return set(NVML_FUNCTION.findall(without_comments(header)))
