@@ -1,0 +1,189 @@
+"""A TCP proxy that delays, swallows, damages or cuts what passes through it.
+
+As a module: `with FaultProxy("127.0.0.1", 7071) as proxy: ... proxy.port ... proxy.swallow()`; everything may be
+changed while connections are open. As a program: `python -m support.faultproxy 127.0.0.1:7071 --delay-ms 5`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import enum
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+_READ_BYTES = 1 << 18
+_FOREVER = 1e9
+
+
+class Way(enum.Enum):
+    """Which way bytes go: from who connected to the proxy, or to them."""
+
+    OUT = "out"
+    BACK = "back"
+
+
+@dataclass
+class _Faults:
+    """What is done to all connections of a proxy."""
+
+    delay_seconds: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
+    swallowed: set[Way] = field(default_factory=set)
+    # How many bytes pass before one is damaged; none is if it is missing.
+    bytes_until_damage: dict[Way, int] = field(default_factory=dict)
+
+    def damaged(self, way: Way, data: bytes) -> bytes:
+        """`data`, with one bit turned if the byte is in it whose turn it is."""
+        left = self.bytes_until_damage.pop(way, None)
+        if left is None:
+            return data
+        if left >= len(data):
+            self.bytes_until_damage[way] = left - len(data)
+            return data
+        return data[:left] + bytes([data[left] ^ 0x40]) + data[left + 1 :]
+
+
+class FaultProxy:
+    """Listens on 127.0.0.1 and passes connections to a target, from a thread of its own."""
+
+    def __init__(self, host: str, port: int, *, listen_port: int = 0, delay_ms: float = 0.0) -> None:
+        self._target = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", listen_port))
+        self.port: int = self._listener.getsockname()[1]
+        self._faults = _Faults()
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="fault proxy", daemon=True)
+        self.delay(delay_ms)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._do(self._ended.set)
+        self._thread.join()
+
+    def delay(self, milliseconds: float, *ways: Way) -> None:
+        """Bytes arrive this much later, in order and at full bandwidth; both ways if none is named."""
+        for way in ways or Way:
+            self._faults.delay_seconds[way] = milliseconds / 1000
+
+    def swallow(self, *ways: Way) -> None:
+        """From now on nothing passes, and nobody is told: the network is gone. Both ways if none is named."""
+        self._faults.swallowed.update(ways or Way)
+
+    def damage(self, way: Way, after_bytes: int = 0) -> None:
+        """Turn one bit of the byte that comes after that many more."""
+        self._faults.bytes_until_damage[way] = after_bytes
+
+    def cut(self) -> None:
+        """Reset all connections; new ones are accepted."""
+        self._do(self._reset_connections)
+
+    def _do(self, action: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        done.wait()
+
+    def _reset_connections(self) -> None:
+        for writer in self._connections:
+            # Closing with a linger time of 0 sends RST instead of FIN.
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    def _run(self) -> None:
+        # Cancels what is still under way, then closes the loop.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        passing: set[asyncio.Task[None]] = set()
+
+        def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(self._pass_connection(reader, writer))
+            passing.add(task)
+            task.add_done_callback(passing.discard)
+
+        server = await asyncio.start_server(start, sock=self._listener, limit=_READ_BYTES)
+        await self._ended.wait()
+        server.close()
+        self._reset_connections()
+
+    async def _pass_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target, limit=_READ_BYTES)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = {writer, far_writer}
+        self._connections |= pair
+        for end in pair:
+            end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer))
+                ways.create_task(self._pass_bytes(Way.BACK, far_reader, writer))
+        except* OSError:
+            pass
+        finally:
+            self._connections -= pair
+            for end in pair:
+                end.transport.abort() if self._ended.is_set() else end.close()
+
+    async def _pass_bytes(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One task reads and stamps, one waits for each piece's time: so a delay takes nothing from the bandwidth."""
+        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
+
+        async def deliver() -> None:
+            while True:
+                due, data = await pieces.get()
+                await asyncio.sleep(max(0.0, due - self._loop.time()))
+                if way in self._faults.swallowed:
+                    await asyncio.sleep(_FOREVER)
+                if not data:
+                    break
+                writer.write(data)
+                await writer.drain()
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+
+        delivery = asyncio.create_task(deliver())
+        try:
+            data = b"-"
+            while data:
+                data = self._faults.damaged(way, await reader.read(_READ_BYTES))
+                await pieces.put((self._loop.time() + self._faults.delay_seconds[way], data))
+            await delivery
+        finally:
+            delivery.cancel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="a TCP proxy that delays what passes through it")
+    parser.add_argument("target", help="HOST:PORT")
+    parser.add_argument("--listen-port", type=int, default=0)
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="each way")
+    options = parser.parse_args()
+    host, _, port = options.target.rpartition(":")
+    with FaultProxy(host, int(port), listen_port=options.listen_port, delay_ms=options.delay_ms) as proxy:
+        print(f"127.0.0.1:{proxy.port}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

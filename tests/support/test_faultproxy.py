@@ -1,0 +1,96 @@
+"""The proxy does to bytes what its methods say, and nothing else."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.faultproxy import FaultProxy, Way
+
+
+@pytest.fixture
+def echo_port() -> Iterator[int]:
+    """A server that sends back what it gets, and closes when its client has closed."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def echo(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(ConnectionError):
+            while data := connection.recv(1 << 16):
+                connection.sendall(data)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=echo, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    with listener:
+        yield listener.getsockname()[1]
+
+
+def connect(proxy: FaultProxy) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+
+
+def receive(connection: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length and (piece := connection.recv(length - len(data))):
+        data += piece
+    return data
+
+
+def test_bytes_pass_unchanged_and_the_end_too(echo_port: int) -> None:
+    message = bytes(range(256)) * 4096
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(message,))
+        sender.start()
+        assert receive(connection, len(message)) == message
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+        sender.join()
+
+
+def test_delay_holds_bytes_back_both_ways(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port, delay_ms=60) as proxy, connect(proxy) as connection:
+        started = time.monotonic()
+        connection.sendall(b"ping")
+        assert receive(connection, 4) == b"ping"
+        assert time.monotonic() - started >= 0.12
+
+
+def test_damage_turns_one_bit_of_the_byte_that_was_named(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        proxy.damage(Way.OUT, after_bytes=2)
+        connection.sendall(b"abcd")
+        assert receive(connection, 4) == b"ab" + bytes([ord("c") ^ 0x40]) + b"d"
+        connection.sendall(b"abcd")
+        assert receive(connection, 4) == b"abcd"
+
+
+def test_swallowed_bytes_never_arrive_and_the_connection_stays(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        connection.sendall(b"x")
+        assert receive(connection, 1) == b"x"
+        proxy.swallow(Way.BACK)
+        connection.sendall(b"lost")
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+
+
+def test_cut_resets_what_is_open_and_leaves_what_comes(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy:
+        with connect(proxy) as connection:
+            connection.sendall(b"x")
+            assert receive(connection, 1) == b"x"
+            proxy.cut()
+            with pytest.raises(ConnectionResetError):
+                connection.recv(1)
+        with connect(proxy) as connection:
+            connection.sendall(b"y")
+            assert receive(connection, 1) == b"y"
