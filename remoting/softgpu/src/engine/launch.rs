@@ -1,7 +1,10 @@
-//! Running one kernel.
+//! Running one kernel: its blocks, in increasing order, on one or more OS threads.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use super::exec::{Block, Launch, Turn};
 use super::{Image, MemoryMap, ThreadPool};
 
 /// What to run, in the terms of `cuLaunchKernel`.
@@ -26,15 +29,138 @@ pub trait Output: Sync {
     fn write(&self, text: &[u8]);
 }
 
+/// A launch that is over sooner than this gets no helpers.
+const ALONE: Duration = Duration::from_micros(50);
+/// A block that runs longer than this may be waiting for one that has not started; the next one is then started too, so
+/// that cooperative kernels make progress on any number of OS threads.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The most blocks one OS thread keeps in progress.
+const MAX_RESIDENT: usize = 256;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 /// Runs a kernel to its end, a fault, or until `cancel` is set (then 702).
 pub fn launch(
-    _image: &Image,
-    _kernel: usize,
-    _spec: &LaunchSpec,
-    _memory: &MemoryMap,
-    _pool: &ThreadPool,
-    _out: &dyn Output,
-    _cancel: &AtomicBool,
+    image: &Image,
+    kernel: usize,
+    spec: &LaunchSpec,
+    memory: &MemoryMap,
+    pool: &ThreadPool,
+    out: &dyn Output,
+    cancel: &AtomicBool,
 ) -> Result<(), Fault> {
-    Err(Fault { code: 719, message: "the PTX engine is not built in yet".to_owned() })
+    let Some(info) = image.program().kernels().get(kernel) else {
+        return Err(Fault { code: 400, message: format!("there is no kernel {kernel}") });
+    };
+    if let Some(text) = &info.unsupported {
+        return Err(Fault { code: 218, message: text.clone() });
+    }
+    let threads = spec.block.iter().map(|&n| u64::from(n)).product::<u64>();
+    let blocks = spec.grid.iter().try_fold(1u64, |all, &n| all.checked_mul(n.into())).unwrap_or(0);
+    if threads == 0 || blocks == 0 || threads > 1024 || spec.params.len() < info.param_bytes as usize {
+        return Err(Fault { code: 1, message: format!("kernel '{}' cannot be launched like this", info.name) });
+    }
+    let function = image.program().kernel_function(kernel);
+    let launch = Launch {
+        code: image.program().code(),
+        consts: image.consts(),
+        function,
+        kernel: &info.name,
+        grid: spec.grid,
+        block: spec.block,
+        static_shared: info.static_shared,
+        dynamic_shared: spec.dynamic_shared,
+        params: spec.params,
+        memory,
+        heap: image.heap(),
+        out,
+        cancel,
+        start: Instant::now(),
+        id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+    };
+    let work = Work {
+        launch: &launch,
+        blocks,
+        next: AtomicU64::new(0),
+        fault: Mutex::new(None),
+        stop: AtomicBool::new(false),
+    };
+    let helpers = spec.threads.saturating_sub(1).min(usize::try_from(blocks - 1).unwrap_or(usize::MAX));
+    if helpers == 0 {
+        work.run(None);
+    } else if !work.run(Some(Instant::now() + ALONE)) {
+        let permit = pool.take(helpers);
+        std::thread::scope(|scope| {
+            for _ in 0..permit.count {
+                let name = std::thread::Builder::new().name("softgpu".to_owned());
+                // Without a helper the launch is slower, no more.
+                let _ = name.spawn_scoped(scope, || work.run(None));
+            }
+            work.run(None);
+        });
+    }
+    let fault = work.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
+    fault.map_or(Ok(()), Err)
+}
+
+/// The blocks of a launch, handed out in order.
+struct Work<'a> {
+    launch: &'a Launch<'a>,
+    blocks: u64,
+    next: AtomicU64,
+    fault: Mutex<Option<Fault>>,
+    stop: AtomicBool,
+}
+
+impl<'a> Work<'a> {
+    fn take(&self) -> Option<u64> {
+        let taken = self
+            .next
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |next| (next < self.blocks).then_some(next + 1));
+        taken.ok()
+    }
+
+    fn give_up(&self, fault: Fault) {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(fault);
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Runs blocks until none is left; with a deadline, also until it has passed and no block is in progress. True if all
+    /// is done.
+    fn run(&self, deadline: Option<Instant>) -> bool {
+        let mut spare: Vec<Block<'a>> = Vec::new();
+        let mut resident: Vec<Block<'a>> = Vec::new();
+        let mut started = Instant::now();
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return true;
+            }
+            if resident.is_empty() || (started.elapsed() > PATIENCE && resident.len() < MAX_RESIDENT) {
+                if resident.is_empty() && deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                    return self.next.load(Ordering::Acquire) >= self.blocks;
+                }
+                match self.take() {
+                    Some(linear) => {
+                        let mut block = spare.pop().unwrap_or_else(|| Block::new(self.launch));
+                        block.start(linear);
+                        resident.push(block);
+                        started = Instant::now();
+                    }
+                    None if resident.is_empty() => return true,
+                    None => {}
+                }
+            }
+            let mut index = 0;
+            while index < resident.len() {
+                match resident[index].turn() {
+                    Ok(Turn::Running) => index += 1,
+                    Ok(Turn::Finished) => spare.push(resident.remove(index)),
+                    Err(fault) => {
+                        self.give_up(fault);
+                        return true;
+                    }
+                }
+            }
+        }
+    }
 }

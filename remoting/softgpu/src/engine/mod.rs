@@ -4,10 +4,17 @@
 //! device addresses; `launch` runs one kernel: blocks in increasing linear id, each on one OS thread, 32 lanes at a time.
 //! A device address is a host address; every access is checked against a [`MemoryMap`] first.
 
+mod code;
+mod compile;
+mod exec;
+mod heap;
 mod launch;
 mod memory_map;
 mod pool;
 mod program;
+mod ptx;
+
+pub(crate) use exec::MAX_LOCAL;
 
 pub use launch::{Fault, LaunchSpec, Output, launch};
 pub use memory_map::MemoryMap;

@@ -3,6 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::code::{Code, Target, function_address};
+use super::compile::{Linked, compile};
+use super::exec::{Slot, spread};
+use super::heap::Heap;
+
 /// Why PTX was refused: a `CUresult` and the text for the JIT error log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompileError {
@@ -61,34 +66,40 @@ pub struct Global {
 
 /// Several PTX units linked into one; immutable.
 pub struct Program {
-    kernels: Vec<Kernel>,
-    globals: Vec<Global>,
-    target: u32,
-    ptx_version: u32,
+    linked: Linked,
 }
 
 impl Program {
     /// Parses, links and decodes `units`.
-    pub fn compile(_units: &[&str]) -> Result<Program, CompileError> {
-        Err(CompileError { code: 218, log: "the PTX engine is not built in yet".to_owned() })
+    pub fn compile(units: &[&str]) -> Result<Program, CompileError> {
+        Ok(Program { linked: compile(units)? })
     }
 
     pub fn kernels(&self) -> &[Kernel] {
-        &self.kernels
+        &self.linked.kernels
     }
 
     pub fn globals(&self) -> &[Global] {
-        &self.globals
+        &self.linked.globals
     }
 
     /// The `.target`, 80 for sm_80.
     pub fn target(&self) -> u32 {
-        self.target
+        self.linked.target
     }
 
     /// The `.version`, 84 for 8.4.
     pub fn ptx_version(&self) -> u32 {
-        self.ptx_version
+        self.linked.version
+    }
+
+    pub(crate) fn code(&self) -> &Code {
+        &self.linked.code
+    }
+
+    /// The function of a kernel.
+    pub(crate) fn kernel_function(&self, kernel: usize) -> u32 {
+        self.linked.entries[kernel]
     }
 }
 
@@ -96,21 +107,57 @@ impl Program {
 pub struct Image {
     program: Arc<Program>,
     addresses: Vec<u64>,
+    /// The program's constants with addresses filled in.
+    consts: Vec<Slot>,
+    heap: Heap,
 }
 
 impl Image {
     /// `addresses` holds one address per entry of `program.globals()`.
     pub fn new(program: Arc<Program>, addresses: Vec<u64>) -> Image {
-        Image { program, addresses }
+        let pool = &program.linked.pool;
+        let mut consts = pool.slots.clone();
+        for relocation in &pool.relocations {
+            let value = address_of(relocation.target, &addresses).wrapping_add(relocation.addend as u64);
+            let slot = relocation.slot as usize;
+            consts[slot..slot + 2].copy_from_slice(&spread(value, true));
+        }
+        Image { program, addresses, consts, heap: Heap::default() }
     }
 
     /// The initial contents of a global: relocated and zero-filled.
     pub fn initial_bytes(&self, global: usize) -> Vec<u8> {
-        let _ = &self.addresses;
-        vec![0; self.program.globals[global].size as usize]
+        let linked = &self.program.linked;
+        let contents = &linked.contents[global];
+        let mut bytes = contents.bytes.clone();
+        bytes.resize(linked.globals[global].size as usize, 0);
+        for relocation in &contents.relocations {
+            let value = address_of(relocation.target, &self.addresses).wrapping_add(relocation.addend as u64);
+            let value = (value >> relocation.shift).to_le_bytes();
+            let size = relocation.size.min(value.len());
+            if let Some(place) = bytes.get_mut(relocation.offset..relocation.offset + size) {
+                place.copy_from_slice(&value[..size]);
+            }
+        }
+        bytes
     }
 
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    pub(crate) fn consts(&self) -> &[Slot] {
+        &self.consts
+    }
+
+    pub(crate) fn heap(&self) -> &Heap {
+        &self.heap
+    }
+}
+
+fn address_of(target: Target, addresses: &[u64]) -> u64 {
+    match target {
+        Target::Global(index) => addresses.get(index as usize).copied().unwrap_or(0),
+        Target::Function(index) => function_address(index),
     }
 }

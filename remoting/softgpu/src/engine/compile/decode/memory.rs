@@ -1,0 +1,190 @@
+//! Loads, stores, asynchronous copies, fences and cache hints.
+
+use super::{Mods, operand};
+use crate::engine::code::{Exec, Inst, NONE};
+use crate::engine::compile::allocate::Class;
+use crate::engine::compile::lower::{Lower, Lowering, refuse};
+use crate::engine::exec::control::Nop;
+use crate::engine::exec::exec;
+use crate::engine::exec::memory::*;
+use crate::engine::ptx::Ty;
+use crate::engine::ptx::ast::{Instr, Operand};
+
+/// Hints about caching and scope, which change nothing here: every access is coherent.
+const HINTS: [&str; 27] = [
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "weak",
+    "relaxed",
+    "volatile",
+    "mmio",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::no_allocate",
+    "L2::cache_hint",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::evict_first",
+    "L2::evict_last",
+];
+
+pub fn ignore_hints(mods: &mut Mods) {
+    mods.ignore(&HINTS);
+}
+
+/// The state space among the modifiers.
+pub fn space_of(mods: &mut Mods) -> u32 {
+    let names = ["global", "const", "shared", "shared::cta", "local", "param", "param::entry", "param::func"];
+    match mods.one_of(&names) {
+        None => space::GENERIC,
+        Some(0 | 1) => space::GLOBAL,
+        Some(2 | 3) => space::SHARED,
+        Some(4) => space::LOCAL,
+        Some(_) => space::PARAM,
+    }
+}
+
+pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering<bool> {
+    match instr.op {
+        "ld" | "ldu" | "st" => access(lower, instr, mods)?,
+        "cp" if instr.mods.first() == Some(&"async") && !instr.mods.contains(&"bulk") => {
+            copy_async(lower, instr, mods)?
+        }
+        "membar" | "fence" => {
+            mods.ignore(&["cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"]);
+            lower.emit(Inst::new(exec::<Fence>()));
+        }
+        "prefetch" | "prefetchu" | "applypriority" | "discard" => {
+            mods.ignore_prefix("");
+            lower.emit(Inst::new(exec::<Nop>()));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
+    let load = instr.op != "st";
+    ignore_hints(mods);
+    let ordered = if mods.has("acquire") || mods.has("release") { space::ORDERED } else { 0 };
+    let state = space_of(mods);
+    let vector = match mods.one_of(&["v2", "v4", "v8"]) {
+        None => 1,
+        Some(0) => 2,
+        Some(1) => 4,
+        Some(_) => 8,
+    };
+    let ty = mods.ty()?;
+    let (value, address) = if load { (0, 1) } else { (1, 0) };
+    let value = operand(instr, value)?;
+    let single = std::slice::from_ref(value);
+    let elements = match value {
+        Operand::Vector(elements) if vector > 1 => elements.as_slice(),
+        // `ld.v1`-like braces around one register.
+        Operand::Vector(elements) if elements.len() == 1 => elements.as_slice(),
+        _ if vector == 1 => single,
+        _ => return refuse("a vector is expected"),
+    };
+    if elements.len() != vector {
+        return refuse("the vector has another length");
+    }
+    let mut inst = Inst { mods: ordered, ..Inst::new(exec::<Nop>()) };
+    lower.address(&mut inst, operand(instr, address)?, state)?;
+    let mut registers = Vec::with_capacity(elements.len());
+    let mut wide = false;
+    for element in elements {
+        let (register, double) = if load { target(lower, element, ty)? } else { source(lower, element, ty)? };
+        wide = double;
+        registers.push(register);
+    }
+    inst.exec = if load { load_handler(ty, wide)? } else { store_handler(ty)? };
+    match registers.as_slice() {
+        &[register] if load => inst.d = register,
+        &[register] => inst.b = register,
+        registers => {
+            inst.list = lower.list(registers);
+            inst.list_len = registers.len() as u16;
+            inst.list_defs = load;
+        }
+    }
+    lower.emit(inst);
+    Ok(())
+}
+
+/// The register of a loaded element, which may be wider than it, and whether it is 64 bits wide.
+fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
+    match element {
+        Operand::Reg(reg) if lower.class_of(*reg) != Class::Pred => Ok((*reg, lower.class_of(*reg) == Class::Double)),
+        Operand::Sink => Ok((lower.temp(ty), ty.bytes() == 8)),
+        _ => refuse("a register is expected"),
+    }
+}
+
+/// The register of a stored element; of a wider one the low part is stored.
+fn source<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
+    Ok((lower.src(element, ty)?, ty.bytes() == 8))
+}
+
+fn load_handler(ty: Ty, wide: bool) -> Lowering<Exec> {
+    Ok(match (ty.bytes(), ty.is_signed(), wide) {
+        (1, false, false) => exec::<Load<U8>>(),
+        (1, true, false) => exec::<Load<S8>>(),
+        (2, false, false) => exec::<Load<U16>>(),
+        (2, true, false) => exec::<Load<S16>>(),
+        (4, _, false) => exec::<Load<B32>>(),
+        (1, false, true) => exec::<Load<U8Wide>>(),
+        (1, true, true) => exec::<Load<S8Wide>>(),
+        (2, false, true) => exec::<Load<U16Wide>>(),
+        (2, true, true) => exec::<Load<S16Wide>>(),
+        (4, false, true) => exec::<Load<U32Wide>>(),
+        (4, true, true) => exec::<Load<S32Wide>>(),
+        (8, _, true) => exec::<Load<B64>>(),
+        _ => return refuse("the type is not supported"),
+    })
+}
+
+fn store_handler(ty: Ty) -> Lowering<Exec> {
+    Ok(match ty.bytes() {
+        1 => exec::<Store<U8>>(),
+        2 => exec::<Store<U16>>(),
+        4 => exec::<Store<B32>>(),
+        8 => exec::<Store<B64>>(),
+        _ => return refuse("the type is not supported"),
+    })
+}
+
+/// `cp.async` and its waits. The copy is done at once, so there is nothing to wait for.
+fn copy_async<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
+    mods.has("async");
+    if mods.one_of(&["commit_group", "wait_group", "wait_all"]).is_some() {
+        lower.emit(Inst::new(exec::<Nop>()));
+        return Ok(());
+    }
+    ignore_hints(mods);
+    mods.ignore(&["shared", "shared::cta", "global"]);
+    let Operand::Int(bytes @ (4 | 8 | 16)) = *operand(instr, 2)? else { return refuse("the size is not supported") };
+    let mut inst = Inst { mods: (bytes as u32) << 8, ..Inst::new(exec::<CopyAsync>()) };
+    lower.address(&mut inst, operand(instr, 0)?, space::SHARED)?;
+    let Operand::Address(base, offset) = operand(instr, 1)? else { return refuse("an address is expected") };
+    inst.b = lower.src(&Operand::Address(base.clone(), *offset), Ty::U64)?;
+    inst.c = match instr.operands.get(3) {
+        Some(Operand::Reg(reg)) if lower.class_of(*reg) == Class::Pred => return refuse("an ignore-src predicate"),
+        Some(size) => lower.src(size, Ty::U32)?,
+        None => NONE,
+    };
+    lower.emit(inst);
+    Ok(())
+}

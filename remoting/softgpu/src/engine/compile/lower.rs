@@ -1,0 +1,461 @@
+//! Lowering one function: operands to registers and constants, statements to instructions with virtual registers.
+
+use std::collections::HashSet;
+
+use super::allocate::{Class, allocate};
+use super::decode;
+use super::flow::{Flow, blocks, order};
+use super::link::{Linker, Symbol};
+use super::pool::PoolBuilder;
+use super::shared::{is_dynamic, parameter_layout};
+use crate::engine::code::{CallSite, FunctionInfo, Inst, NONE, NOT, Target};
+use crate::engine::exec::memory::space;
+use crate::engine::exec::special::{DynamicSharedAddress, LocalAddress, ReadSpecial, Special};
+use crate::engine::exec::{control, exec, int, ops};
+use crate::engine::ptx::Ty;
+use crate::engine::ptx::ast::{Body, Function, Instr, Operand, VarSpace};
+
+/// Why a form cannot be executed.
+#[derive(Debug, Clone)]
+pub struct Refuse(pub String);
+
+pub type Lowering<T = ()> = Result<T, Refuse>;
+
+pub fn refuse<T>(why: impl Into<String>) -> Lowering<T> {
+    Err(Refuse(why.into()))
+}
+
+/// Larger liveness tables than this are refused.
+const MAX_TABLE_BITS: usize = 1 << 32;
+
+/// Where a variable of a function lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Param(u32),
+    Shared(u32),
+    /// With its alignment.
+    DynamicShared(u32),
+    Local(u32),
+    Nowhere,
+}
+
+/// What the `imm` of a lowered instruction counts in, to be rebased when functions are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Index {
+    Nothing,
+    Pc,
+    Table,
+    Call,
+}
+
+/// A lowered function; indices into code, lists, tables and calls are its own.
+pub struct Lowered {
+    pub info: FunctionInfo,
+    pub insts: Vec<Inst>,
+    pub indices: Vec<Index>,
+    pub lines: Vec<u32>,
+    pub lists: Vec<u32>,
+    pub tables: Vec<u32>,
+    pub calls: Vec<CallSite>,
+    /// Functions it calls or takes the address of.
+    pub edges: HashSet<u32>,
+}
+
+pub struct Lower<'s, 'a> {
+    pub linker: &'s Linker<'a>,
+    pub unit: usize,
+    pub entry: bool,
+    pub pool: &'s mut PoolBuilder,
+    pub body: &'s Body<'a>,
+    places: Vec<Place>,
+    classes: Vec<Class>,
+    insts: Vec<Inst>,
+    lines: Vec<u32>,
+    pub flow: Vec<Flow>,
+    pub lists: Vec<u32>,
+    pub calls: Vec<CallSite>,
+    pub edges: HashSet<u32>,
+    /// The carry of `.cc` instructions, a predicate.
+    carry: Option<u32>,
+    guard: u32,
+    line: u32,
+}
+
+pub fn class(ty: Ty) -> Class {
+    match ty {
+        Ty::Pred => Class::Pred,
+        _ if ty.bytes() == 8 => Class::Double,
+        _ => Class::Word,
+    }
+}
+
+/// Whether values of the type take 64-bit lanes.
+pub fn double(ty: Ty) -> bool {
+    ty.bytes() == 8
+}
+
+/// Lowers a function. An error names the line and the form.
+pub fn lower<'a>(
+    linker: &Linker<'a>,
+    unit: usize,
+    index: usize,
+    function: &Function<'a>,
+    pool: &mut PoolBuilder,
+) -> Lowering<Lowered> {
+    let empty = Body::default();
+    let body = function.body.as_ref().unwrap_or(&empty);
+    let (places, local_bytes, params, returns) = place_variables(linker, unit, index, function, body)?;
+    let mut lower = Lower {
+        linker,
+        unit,
+        entry: function.entry,
+        pool,
+        body,
+        places,
+        classes: body.regs.iter().map(|&ty| class(ty)).collect(),
+        insts: Vec::new(),
+        lines: Vec::new(),
+        flow: Vec::new(),
+        lists: Vec::new(),
+        calls: Vec::new(),
+        edges: HashSet::new(),
+        carry: None,
+        guard: NONE,
+        line: 0,
+    };
+    if let Some(reg) = body.regs.iter().position(|&ty| ty == Ty::B128) {
+        return refuse(format!("128-bit register {reg}"));
+    }
+    let mut starts = Vec::with_capacity(body.instrs.len() + 1);
+    for instr in &body.instrs {
+        starts.push(lower.insts.len());
+        lower.instruction(instr).map_err(|Refuse(why)| {
+            let text = std::iter::once(&instr.op).chain(&instr.mods).copied().collect::<Vec<_>>().join(".");
+            Refuse(format!("'{}', line {}: {text}: {why}", function.name, instr.line))
+        })?;
+    }
+    starts.push(lower.insts.len());
+    // Control that falls off the end returns.
+    lower.guard = NONE;
+    lower.emit_flow(Inst::new(exec::<control::Ret>()), Flow::Stop);
+    let labels: Vec<usize> = body.labels.iter().map(|&at| starts[at]).collect();
+    let info =
+        FunctionInfo { name: function.name.to_owned(), entry_pc: 0, slots: 0, preds: 0, local_bytes, params, returns };
+    lower.finish(&labels, info)
+}
+
+type Variables = (Vec<Place>, u32, Vec<(u32, u32)>, Vec<(u32, u32)>);
+
+fn place_variables(
+    linker: &Linker,
+    unit: usize,
+    index: usize,
+    function: &Function,
+    body: &Body,
+) -> Lowering<Variables> {
+    let (layout, _) = parameter_layout(function);
+    let (returns, params) = (function.returns.len(), function.params.len());
+    let mut local = 0u64;
+    let mut places = Vec::with_capacity(body.vars.len());
+    for (number, var) in body.vars.iter().enumerate() {
+        let formal = number.checked_sub(returns).filter(|&at| at < params);
+        places.push(match var.space {
+            VarSpace::Param if function.entry && formal.is_some() => Place::Param(layout[number - returns].0),
+            VarSpace::Param | VarSpace::Local => {
+                let offset = local.next_multiple_of(var.align.into());
+                local = offset + var.size;
+                if local > crate::engine::MAX_LOCAL.into() {
+                    return refuse(format!("'{}' needs {local} bytes of local memory", function.name));
+                }
+                Place::Local(offset as u32)
+            }
+            VarSpace::Shared if is_dynamic(var) => Place::DynamicShared(var.align),
+            VarSpace::Shared => linker.shared.inner_offset(unit, index, number).map_or(Place::Nowhere, Place::Shared),
+            VarSpace::Reg => return refuse(format!("'{}' has register parameters", function.name)),
+            VarSpace::Global | VarSpace::Const => Place::Nowhere,
+        });
+    }
+    let formals = |range: std::ops::Range<usize>| {
+        range
+            .filter_map(|at| match places[at] {
+                Place::Local(offset) => Some((offset, body.vars[at].size as u32)),
+                _ => None,
+            })
+            .collect()
+    };
+    let formal_count = if body.vars.is_empty() { 0 } else { returns + params };
+    let (returned, taken) = (formals(0..returns.min(formal_count)), formals(returns.min(formal_count)..formal_count));
+    Ok((places, (local as u32).next_multiple_of(16), taken, returned))
+}
+
+impl<'a> Lower<'_, 'a> {
+    fn instruction(&mut self, instr: &Instr<'a>) -> Lowering {
+        self.line = instr.line;
+        self.guard = match instr.guard {
+            Some((reg, negated)) => reg | if negated { NOT } else { 0 },
+            None => NONE,
+        };
+        decode::instruction(self, instr)
+    }
+
+    pub fn temp(&mut self, ty: Ty) -> u32 {
+        self.classes.push(class(ty));
+        self.classes.len() as u32 - 1
+    }
+
+    pub fn emit(&mut self, inst: Inst) {
+        self.emit_flow(inst, Flow::Next);
+    }
+
+    pub fn emit_flow(&mut self, mut inst: Inst, flow: Flow) {
+        inst.guard = self.guard;
+        self.push(inst, flow);
+    }
+
+    /// Emits a computation of a temporary. It runs whatever the guard, which keeps the temporary short-lived.
+    pub fn emit_free(&mut self, inst: Inst) {
+        self.push(inst, Flow::Next);
+    }
+
+    fn push(&mut self, inst: Inst, flow: Flow) {
+        self.insts.push(inst);
+        self.lines.push(self.line);
+        self.flow.push(flow);
+    }
+
+    pub fn carry(&mut self) -> u32 {
+        if let Some(carry) = self.carry {
+            return carry;
+        }
+        let carry = self.temp(Ty::Pred);
+        self.carry = Some(carry);
+        carry
+    }
+
+    pub fn class_of(&self, reg: u32) -> Class {
+        self.classes[reg as usize]
+    }
+
+    pub fn place(&self, var: u32) -> Place {
+        self.places[var as usize]
+    }
+
+    /// A constant operand of the type's width.
+    pub fn number(&mut self, bits: u64, ty: Ty) -> u32 {
+        self.pool.number(bits, double(ty))
+    }
+
+    /// A source operand of the given type.
+    pub fn src(&mut self, operand: &Operand<'a>, ty: Ty) -> Lowering<u32> {
+        match operand {
+            Operand::Reg(reg) => match (self.class_of(*reg), class(ty)) {
+                (have, want) if have == want => Ok(*reg),
+                (Class::Double, Class::Word) => {
+                    let temp = self.temp(Ty::B32);
+                    self.emit_free(Inst { d: temp, a: *reg, ..Inst::new(exec::<ops::Un<int::Low32>>()) });
+                    Ok(temp)
+                }
+                _ => refuse("an operand's register does not fit the type"),
+            },
+            Operand::Int(value) => Ok(self.number(*value as u64, ty)),
+            Operand::F32(bits) => {
+                let value = f32::from_bits(*bits);
+                let bits = if ty == Ty::F64 { f64::from(value).to_bits() } else { u64::from(*bits) };
+                Ok(self.number(bits, ty))
+            }
+            Operand::F64(bits) => {
+                let value = f64::from_bits(*bits);
+                let bits = if ty == Ty::F32 { u64::from((value as f32).to_bits()) } else { *bits };
+                Ok(self.number(bits, ty))
+            }
+            Operand::Special(name, part) => {
+                let Some(special) = Special::parse(name, part) else {
+                    return refuse(format!("special register {name}.{part}"));
+                };
+                let temp = self.temp(ty);
+                let inst = Inst::new(exec::<ReadSpecial>());
+                self.emit_free(Inst { d: temp, mods: special as u32, imm: double(ty).into(), ..inst });
+                Ok(temp)
+            }
+            Operand::Var(_) | Operand::Symbol(_) => self.address_value(operand, 0, ty),
+            Operand::Address(base, offset) => self.address_value(base, *offset, ty),
+            _ => refuse("an operand of another kind is expected"),
+        }
+    }
+
+    /// The address of a variable as a value.
+    fn address_value(&mut self, base: &Operand<'a>, offset: i64, ty: Ty) -> Lowering<u32> {
+        let (operand, extra, _) = self.base(base, ty)?;
+        let extra = extra.wrapping_add(offset);
+        if operand == NONE {
+            return Ok(self.number(extra as u64, ty));
+        }
+        if extra == 0 {
+            return Ok(operand);
+        }
+        let number = self.number(extra as u64, ty);
+        let temp = self.temp(ty);
+        let add = if double(ty) { exec::<ops::Bin<int::Add64>>() } else { exec::<ops::Bin<int::Add32>>() };
+        self.emit_free(Inst { d: temp, a: operand, b: number, ..Inst::new(add) });
+        Ok(temp)
+    }
+
+    /// An address base: operand (or `NONE`), constant offset, and the state space its name implies.
+    fn base(&mut self, base: &Operand<'a>, ty: Ty) -> Lowering<(u32, i64, u32)> {
+        match base {
+            Operand::Var(var) => match self.place(*var) {
+                Place::Param(offset) => Ok((NONE, offset.into(), space::PARAM)),
+                Place::Shared(offset) => Ok((NONE, offset.into(), space::SHARED)),
+                Place::DynamicShared(align) => Ok((self.dynamic_shared(align, ty), 0, space::SHARED)),
+                Place::Local(offset) => {
+                    let temp = self.temp(ty);
+                    let inst = Inst::new(exec::<LocalAddress>());
+                    self.emit_free(Inst { d: temp, mods: offset, imm: double(ty).into(), ..inst });
+                    Ok((temp, 0, space::LOCAL))
+                }
+                Place::Nowhere => refuse("a variable of this space inside a function"),
+            },
+            Operand::Symbol(name) => match self.linker.resolve(self.unit, name) {
+                Some(Symbol::Global(index)) if double(ty) => {
+                    Ok((self.pool.address(Target::Global(index), 0), 0, space::GLOBAL))
+                }
+                Some(Symbol::Function(index)) if double(ty) => {
+                    self.edges.insert(index);
+                    Ok((self.pool.address(Target::Function(index), 0), 0, space::GENERIC))
+                }
+                Some(Symbol::Shared(offset)) => Ok((NONE, offset.into(), space::SHARED)),
+                Some(Symbol::DynamicShared(align)) => Ok((self.dynamic_shared(align, ty), 0, space::SHARED)),
+                Some(_) => refuse(format!("'{name}' does not fit the type")),
+                None => refuse(format!("'{name}' is not defined")),
+            },
+            Operand::Int(value) => Ok((NONE, *value, space::GENERIC)),
+            _ => refuse("an address of another form is expected"),
+        }
+    }
+
+    fn dynamic_shared(&mut self, align: u32, ty: Ty) -> u32 {
+        let temp = self.temp(ty);
+        let inst = Inst::new(exec::<DynamicSharedAddress>());
+        self.emit_free(Inst { d: temp, mods: align, imm: double(ty).into(), ..inst });
+        temp
+    }
+
+    /// Fills in `a`, `imm` and the space bits of a memory instruction's `mods`.
+    pub fn address(&mut self, inst: &mut Inst, operand: &Operand<'a>, space: u32) -> Lowering {
+        let (base, offset) = match operand {
+            Operand::Address(base, offset) => (&**base, *offset),
+            // Braces around a variable's name may be missing in old PTX.
+            Operand::Var(_) | Operand::Symbol(_) => (operand, 0),
+            _ => return refuse("an address is expected"),
+        };
+        inst.imm = offset;
+        inst.mods |= space;
+        match base {
+            Operand::Reg(reg) => {
+                inst.a = *reg;
+                match self.class_of(*reg) {
+                    Class::Word => inst.mods |= space::NARROW,
+                    Class::Double => {}
+                    Class::Pred => return refuse("a predicate is not an address"),
+                }
+                // In a device function parameters are local memory.
+                if space == space::PARAM && !self.entry {
+                    inst.mods = inst.mods & !space::MASK | space::LOCAL;
+                }
+            }
+            _ => {
+                let (operand, extra, implied) = self.base(base, Ty::B64)?;
+                inst.a = operand;
+                inst.imm = offset.wrapping_add(extra);
+                if space == space::GENERIC || space == space::PARAM {
+                    inst.mods = inst.mods & !space::MASK | implied;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A destination register of the given type; `_` gets one nobody reads.
+    pub fn dst(&mut self, operand: &Operand<'a>, ty: Ty) -> Lowering<u32> {
+        match operand {
+            Operand::Reg(reg) if self.class_of(*reg) == class(ty) => Ok(*reg),
+            Operand::Sink => Ok(self.temp(ty)),
+            _ => refuse("the destination does not fit the type"),
+        }
+    }
+
+    /// A predicate source, possibly negated.
+    pub fn pred(&mut self, operand: &Operand<'a>) -> Lowering<u32> {
+        match operand {
+            Operand::Reg(reg) if self.class_of(*reg) == Class::Pred => Ok(*reg),
+            Operand::Not(inner) => Ok(self.pred(inner)? ^ NOT),
+            Operand::Int(value) => {
+                let temp = self.temp(Ty::Pred);
+                let inst = Inst::new(exec::<ops::PredLogic>());
+                self.emit_free(Inst { d: temp, mods: 5, imm: i64::from(*value != 0), ..inst });
+                Ok(temp)
+            }
+            _ => refuse("a predicate is expected"),
+        }
+    }
+
+    /// Adds registers to the lists; returns where they start.
+    pub fn list(&mut self, registers: &[u32]) -> u32 {
+        self.lists.extend_from_slice(registers);
+        (self.lists.len() - registers.len()) as u32
+    }
+
+    /// Allocates registers and lays the blocks out.
+    fn finish(mut self, labels: &[usize], mut info: FunctionInfo) -> Lowering<Lowered> {
+        let blocks = blocks(&self.flow, |index| self.insts[index].guard != NONE, labels);
+        if blocks.len().saturating_mul(self.classes.len()) > MAX_TABLE_BITS {
+            return refuse(format!("'{}' is too large", info.name));
+        }
+        let order = order(&blocks);
+        let frame = allocate(&mut self.insts, &mut self.lists, &blocks, &order, &self.classes);
+        (info.slots, info.preds) = (frame.slots, frame.preds);
+
+        let (mut insts, mut lines, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+        let mut start = vec![0u32; blocks.len()];
+        let mut jumps = Vec::new();
+        for (position, &block) in order.iter().enumerate() {
+            start[block] = insts.len() as u32;
+            for index in blocks[block].start..blocks[block].end {
+                insts.push(self.insts[index].clone());
+                lines.push(self.lines[index]);
+                sources.push(index);
+            }
+            if let Some(next) = blocks[block].next {
+                if order.get(position + 1) != Some(&next) {
+                    jumps.push((insts.len(), next));
+                    insts.push(Inst::new(exec::<control::Branch>()));
+                    lines.push(self.lines[blocks[block].end - 1]);
+                    sources.push(usize::MAX);
+                }
+            }
+        }
+        let block_at = |label: u32| blocks.partition_point(|block| block.start <= labels[label as usize]) - 1;
+        let mut indices = vec![Index::Nothing; insts.len()];
+        for (at, next) in jumps {
+            insts[at].imm = start[next].into();
+            indices[at] = Index::Pc;
+        }
+        let mut tables = Vec::new();
+        for (at, &source) in sources.iter().enumerate() {
+            match self.flow.get(source) {
+                Some(Flow::Branch(label)) => {
+                    insts[at].imm = start[block_at(*label)].into();
+                    indices[at] = Index::Pc;
+                }
+                Some(Flow::Table(targets)) => {
+                    insts[at].imm = tables.len() as i64;
+                    indices[at] = Index::Table;
+                    tables.extend(targets.iter().map(|&label| start[block_at(label)]));
+                }
+                Some(Flow::Call) => indices[at] = Index::Call,
+                _ => {}
+            }
+        }
+        Ok(Lowered { info, insts, indices, lines, lists: self.lists, tables, calls: self.calls, edges: self.edges })
+    }
+}

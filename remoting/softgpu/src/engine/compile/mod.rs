@@ -1,0 +1,11 @@
+//! From syntax trees to decoded code: linking, decoding, register allocation, layout.
+
+mod allocate;
+mod decode;
+mod flow;
+mod link;
+mod lower;
+mod pool;
+mod shared;
+
+pub use link::{Linked, compile};

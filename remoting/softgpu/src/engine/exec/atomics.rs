@@ -1,0 +1,177 @@
+//! `atom` and `red` (ISA 9.7.13): lane by lane in order, each a host atomic, since other blocks run on other OS threads.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::half::{Op as HalfOp, compute};
+use super::lanes::{LANES, Lane, set_lanes};
+use super::{Block, Handler};
+use crate::engine::code::{Inst, NONE, Step};
+
+/// Operations, in `mods` from bit 8 up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Op {
+    Exchange,
+    CompareExchange,
+    Add,
+    Inc,
+    Dec,
+    MinU,
+    MaxU,
+    MinS,
+    MaxS,
+    And,
+    Or,
+    Xor,
+    AddF,
+    AddF16x2,
+    AddBf16x2,
+    AddF16,
+    AddBf16,
+}
+
+const OPS: [Op; 17] = [
+    Op::Exchange,
+    Op::CompareExchange,
+    Op::Add,
+    Op::Inc,
+    Op::Dec,
+    Op::MinU,
+    Op::MaxU,
+    Op::MinS,
+    Op::MaxS,
+    Op::And,
+    Op::Or,
+    Op::Xor,
+    Op::AddF,
+    Op::AddF16x2,
+    Op::AddBf16x2,
+    Op::AddF16,
+    Op::AddBf16,
+];
+
+/// A width of memory that can be updated atomically.
+pub trait Cell: Copy + Eq {
+    type Register: Lane;
+    fn from_register(value: Self::Register) -> Self;
+    fn to_register(self) -> Self::Register;
+    /// The value an operation leaves, given the old one and the operands.
+    fn apply(op: Op, old: Self, b: Self, c: Self) -> Self;
+    /// Replaces the value at a checked host address by `f` of it; returns the old one.
+    fn update(address: u64, f: impl Fn(Self) -> Self) -> Self;
+}
+
+macro_rules! cell {
+    ($unsigned:ty, $signed:ty, $register:ty, $atomic:ty, $float:expr) => {
+        impl Cell for $unsigned {
+            type Register = $register;
+            #[inline(always)]
+            fn from_register(value: $register) -> Self {
+                value as $unsigned
+            }
+            #[inline(always)]
+            fn to_register(self) -> $register {
+                self.into()
+            }
+            #[inline(always)]
+            fn apply(op: Op, old: Self, b: Self, c: Self) -> Self {
+                match op {
+                    Op::Exchange => b,
+                    Op::CompareExchange => {
+                        if old == b {
+                            c
+                        } else {
+                            old
+                        }
+                    }
+                    Op::Add => old.wrapping_add(b),
+                    Op::Inc => {
+                        if old >= b {
+                            0
+                        } else {
+                            old + 1
+                        }
+                    }
+                    Op::Dec => {
+                        if old == 0 || old > b {
+                            b
+                        } else {
+                            old - 1
+                        }
+                    }
+                    Op::MinU => old.min(b),
+                    Op::MaxU => old.max(b),
+                    Op::MinS => (old as $signed).min(b as $signed) as $unsigned,
+                    Op::MaxS => (old as $signed).max(b as $signed) as $unsigned,
+                    Op::And => old & b,
+                    Op::Or => old | b,
+                    Op::Xor => old ^ b,
+                    other => $float(other, old, b),
+                }
+            }
+            #[inline(always)]
+            fn update(address: u64, f: impl Fn(Self) -> Self) -> Self {
+                // SAFETY: `locate` found the address valid for the size and aligned; device memory is only accessed
+                // through raw pointers.
+                let cell = unsafe { <$atomic>::from_ptr(address as *mut $unsigned) };
+                let mut old = cell.load(Ordering::Relaxed);
+                loop {
+                    match cell.compare_exchange_weak(old, f(old), Ordering::AcqRel, Ordering::Relaxed) {
+                        Ok(old) => return old,
+                        Err(now) => old = now,
+                    }
+                }
+            }
+        }
+    };
+}
+
+fn add16(op: Op, old: u16, b: u16) -> u16 {
+    let flags = if op == Op::AddBf16 { super::half::flag::BF16 } else { 0 };
+    compute(HalfOp::Add, flags, old.into(), b.into(), 0) as u16
+}
+
+fn add32(op: Op, old: u32, b: u32) -> u32 {
+    if op == Op::AddF {
+        return super::number::canonical(f32::from_bits(old) + f32::from_bits(b)).to_bits();
+    }
+    let flags = if op == Op::AddBf16x2 { super::half::flag::BF16 } else { 0 };
+    let half = |shift: u32| compute(HalfOp::Add, flags, old >> shift, b >> shift, 0) << shift;
+    half(0) | half(16)
+}
+
+fn add64(_op: Op, old: u64, b: u64) -> u64 {
+    (f64::from_bits(old) + f64::from_bits(b)).to_bits()
+}
+
+cell!(u16, i16, u32, AtomicU16, add16);
+cell!(u32, i32, u32, AtomicU32, add32);
+cell!(u64, i64, u64, AtomicU64, add64);
+
+/// `atom` (result in `d`) or `red` (`d` absent): address `a` + `imm`, operands `b` and `c`.
+pub struct Atomic<T>(PhantomData<T>);
+
+impl<T: Cell> Handler for Atomic<T> {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let op = OPS[inst.mods as usize >> 8];
+        let addresses = match block.locate(inst, size_of::<T>() as u64, mask) {
+            Ok(addresses) => addresses,
+            Err(step) => return step,
+        };
+        let b = *block.src::<T::Register>(inst.b);
+        let c = if inst.c == NONE { b } else { *block.src::<T::Register>(inst.c) };
+        let mut d = [T::Register::default(); LANES];
+        fence(Ordering::SeqCst);
+        for lane in set_lanes(mask) {
+            let (b, c) = (T::from_register(b[lane]), T::from_register(c[lane]));
+            d[lane] = T::update(addresses[lane], |old| T::apply(op, old, b, c)).to_register();
+        }
+        fence(Ordering::SeqCst);
+        if inst.d != NONE {
+            block.set(inst.d, &d, mask);
+        }
+        Step::Next
+    }
+}

@@ -1,0 +1,156 @@
+//! Barriers of a block (ISA 9.7.13.1): counted per thread, so that divergent and early-exited lanes are right.
+
+use super::lanes::{ALL, LANES};
+use super::warp::{Wait, Warp};
+use super::{Block, Handler};
+use crate::engine::code::{Inst, NONE, Step};
+
+/// Flavours of `bar`, in the low bits of `mods`.
+pub mod kind {
+    pub const SYNC: u32 = 0;
+    pub const ARRIVE: u32 = 1;
+    pub const POPC: u32 = 2;
+    pub const AND: u32 = 3;
+    pub const OR: u32 = 4;
+}
+
+#[derive(Default)]
+pub struct Barrier {
+    /// The lanes that arrived, per warp.
+    arrived: Vec<u32>,
+    /// The lanes for which `bar.red`'s predicate held, per warp.
+    truths: Vec<u32>,
+    /// The number of threads given at arrival; 0 means all of the block.
+    expected: u32,
+}
+
+impl Barrier {
+    fn arrive(&mut self, warp: usize, warps: usize, mask: u32, truth: u32, expected: u32) {
+        self.arrived.resize(warps, 0);
+        self.truths.resize(warps, 0);
+        self.arrived[warp] |= mask;
+        self.truths[warp] |= mask & truth;
+        self.expected = expected;
+    }
+
+    fn is_open(&self) -> bool {
+        self.arrived.iter().all(|&mask| mask == 0)
+    }
+}
+
+impl Block<'_> {
+    /// The live lanes of each warp; the running one is out of its place.
+    fn live_lanes(&self) -> impl Iterator<Item = u32> + '_ {
+        let current = self.warp.id as usize;
+        self.warps.iter().enumerate().map(move |(id, warp)| if id == current { self.warp.live } else { warp.live })
+    }
+
+    fn complete(&self, number: usize) -> bool {
+        let barrier = &self.barriers[number];
+        if barrier.is_open() {
+            return false;
+        }
+        if barrier.expected == 0 {
+            return self.live_lanes().zip(&barrier.arrived).all(|(live, &arrived)| live & !arrived == 0);
+        }
+        // A given count is in whole warps: lanes that exited or never were count with their warp.
+        let count = self.live_lanes().zip(&barrier.arrived).map(|(live, &arrived)| {
+            if arrived != 0 && live & !arrived == 0 { LANES as u32 } else { arrived.count_ones() }
+        });
+        count.sum::<u32>() >= barrier.expected
+    }
+
+    /// Lets everybody who waits at a completed barrier go on.
+    fn release(&mut self, number: usize) {
+        let barrier = std::mem::take(&mut self.barriers[number]);
+        let (mut count, mut all, mut any) = (0, true, false);
+        for (&arrived, &truth) in barrier.arrived.iter().zip(&barrier.truths) {
+            count += truth.count_ones();
+            all &= truth == arrived;
+            any |= truth != 0;
+        }
+        let code = self.launch.code;
+        let wake = |warp: &mut Warp| {
+            let mut woken = Vec::new();
+            for group in warp.others.iter_mut().filter(|group| group.wait == Wait::Barrier(number as u8)) {
+                group.wait = Wait::Nothing;
+                woken.push((group.pc, group.mask, group.frame));
+                group.pc += 1;
+            }
+            for (pc, mask, frame) in woken {
+                let inst = &code.insts[pc as usize];
+                let all_lanes = |truth: bool| if truth { ALL } else { 0 };
+                let pred = match inst.mods & 7 {
+                    kind::AND => all_lanes(all),
+                    kind::OR => all_lanes(any),
+                    kind::POPC => {
+                        let slot = &mut warp.regs[(frame.slots + inst.d) as usize];
+                        super::lanes::set_lanes(mask).for_each(|lane| slot.0[lane] = count);
+                        continue;
+                    }
+                    _ => continue,
+                };
+                let slot = &mut warp.preds[(frame.preds + inst.d2) as usize];
+                *slot = *slot & !mask | pred & mask;
+            }
+            warp.set_stop();
+        };
+        self.warps.iter_mut().for_each(wake);
+        wake(&mut self.warp);
+    }
+
+    fn release_complete(&mut self) -> bool {
+        let mut any = false;
+        for number in 0..self.barriers.len() {
+            if self.complete(number) {
+                self.release(number);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Some threads exited: barriers may be complete without them.
+    pub fn threads_left(&mut self) {
+        self.release_complete();
+    }
+}
+
+/// `bar.sync`, `bar.arrive` and `bar.red`: barrier number in `a`, thread count in `b` (or none), predicate in `c`; the
+/// result of a reduction in `d` or predicate `d2`.
+pub struct Bar;
+
+impl Handler for Bar {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let lane = mask.trailing_zeros() as usize;
+        let number = block.src::<u32>(inst.a)[lane] as usize;
+        let expected = if inst.b == NONE { 0 } else { block.src::<u32>(inst.b)[lane] };
+        if number >= block.barriers.len() {
+            return block.fail(715, lane, format!("there is no barrier {number}"));
+        }
+        let truth = block.pred(inst.c);
+        let (warp, warps) = (block.warp.id as usize, block.warps.len());
+        block.barriers[number].arrive(warp, warps, mask, truth, expected);
+        if inst.mods & 7 == kind::ARRIVE {
+            if block.complete(number) {
+                block.release(number);
+            }
+            return Step::Next;
+        }
+        // Set the lanes aside as waiting; if they completed the barrier they are woken at once.
+        let group = &mut block.warp.group;
+        if group.mask != mask {
+            let rest = super::warp::Group { mask: group.mask & !mask, pc: group.pc + 1, ..group.clone() };
+            group.mask = mask;
+            block.warp.set_aside(rest);
+        }
+        let mut waiting = std::mem::take(&mut block.warp.group);
+        waiting.wait = Wait::Barrier(number as u8);
+        block.warp.others.push(waiting);
+        if block.complete(number) {
+            block.release(number);
+        }
+        Step::Switch
+    }
+}

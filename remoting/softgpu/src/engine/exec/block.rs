@@ -1,0 +1,226 @@
+//! A block of threads: its warps, shared memory and barriers, run by one OS thread a turn at a time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::barrier::Barrier;
+use super::lanes::{ALL, LANES, Lane, Slot, blend};
+use super::warp::{Wait, Warp};
+use crate::engine::code::{CONST, Code, Inst, NONE, NOT, Step};
+use crate::engine::heap::Heap;
+use crate::engine::{Fault, MemoryMap, Output};
+
+/// What all blocks of a launch have in common.
+pub struct Launch<'a> {
+    pub code: &'a Code,
+    pub consts: &'a [Slot],
+    pub function: u32,
+    pub kernel: &'a str,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub static_shared: u32,
+    pub dynamic_shared: u32,
+    pub params: &'a [u8],
+    pub memory: &'a MemoryMap,
+    pub heap: &'a Heap,
+    pub out: &'a dyn Output,
+    pub cancel: &'a AtomicBool,
+    pub start: Instant,
+    pub id: u64,
+}
+
+/// How far a block got in a turn.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn {
+    Running,
+    Finished,
+}
+
+pub struct Block<'a> {
+    pub launch: &'a Launch<'a>,
+    /// The running warp; its place in `warps` is empty meanwhile.
+    pub warp: Warp,
+    pub warps: Vec<Warp>,
+    pub ctaid: [u32; 3],
+    /// Shared memory in 16-byte units, so that vector accesses are aligned.
+    pub shared: Vec<u128>,
+    pub barriers: [Barrier; 16],
+    pub fault: Option<Fault>,
+}
+
+impl<'a> Block<'a> {
+    pub fn new(launch: &'a Launch<'a>) -> Self {
+        Block {
+            launch,
+            warp: Warp::default(),
+            warps: Vec::new(),
+            ctaid: [0; 3],
+            shared: Vec::new(),
+            barriers: Default::default(),
+            fault: None,
+        }
+    }
+
+    /// Starts the block with the given linear id, reusing the memory of the one before.
+    pub fn start(&mut self, linear: u64) {
+        let launch = self.launch;
+        let [x, y, _] = launch.grid.map(u64::from);
+        self.ctaid = [linear % x, linear / x % y, linear / x / y].map(|i| i as u32);
+        let threads = launch.block.iter().product::<u32>();
+        let function = &launch.code.functions[launch.function as usize];
+        self.warps.resize_with(threads.div_ceil(LANES as u32) as usize, Warp::default);
+        for (id, warp) in self.warps.iter_mut().enumerate() {
+            let left = threads - id as u32 * LANES as u32;
+            let live = if left >= LANES as u32 { ALL } else { (1 << left) - 1 };
+            warp.reset(id as u32, live, function.entry_pc, launch.function, function.slots, function.preds);
+            warp.local.clear(function.local_bytes);
+        }
+        self.shared.clear();
+        self.shared.resize(self.shared_bytes().div_ceil(16) as usize, 0);
+        self.barriers = Default::default();
+        self.fault = None;
+    }
+
+    pub fn shared_bytes(&self) -> u32 {
+        self.launch.static_shared + self.launch.dynamic_shared
+    }
+
+    /// Gives every warp a turn.
+    pub fn turn(&mut self) -> Result<Turn, Fault> {
+        if self.launch.cancel.load(Ordering::Relaxed) {
+            return Err(Fault { code: 702, message: format!("kernel '{}' was cancelled", self.launch.kernel) });
+        }
+        let (mut ran, mut alive) = (false, false);
+        for index in 0..self.warps.len() {
+            if self.warps[index].live == 0 {
+                continue;
+            }
+            alive = true;
+            std::mem::swap(&mut self.warp, &mut self.warps[index]);
+            if self.warp.group.mask != 0 || self.warp.choose() {
+                ran = true;
+                self.run();
+            }
+            std::mem::swap(&mut self.warp, &mut self.warps[index]);
+            if let Some(fault) = self.fault.take() {
+                return Err(fault);
+            }
+        }
+        match (alive, ran) {
+            (false, _) => Ok(Turn::Finished),
+            (true, true) => Ok(Turn::Running),
+            (true, false) => Err(self.deadlock()),
+        }
+    }
+
+    /// Runs the current warp until its turn is over or none of its groups can go on.
+    fn run(&mut self) {
+        let code = self.launch.code;
+        self.warp.begin_turn();
+        loop {
+            if self.warp.group.pc >= self.warp.stop {
+                self.warp.choose();
+            }
+            let inst = &code.insts[self.warp.group.pc as usize];
+            let mut mask = self.warp.group.mask;
+            if inst.guard != NONE {
+                mask &= self.pred(inst.guard);
+                if mask == 0 {
+                    self.warp.group.pc += 1;
+                    continue;
+                }
+            }
+            // SAFETY: `exec` only hands out functions whose vector features this machine has.
+            match unsafe { (inst.exec)(self, inst, mask) } {
+                Step::Next => self.warp.group.pc += 1,
+                Step::Jump => {}
+                Step::Switch => {
+                    if !self.warp.choose() {
+                        return;
+                    }
+                }
+                Step::Yield => {
+                    self.warp.rotate();
+                    return;
+                }
+                Step::Fault => return,
+            }
+        }
+    }
+
+    /// A source operand.
+    #[inline(always)]
+    pub fn src<T: Lane>(&self, operand: u32) -> &[T; LANES] {
+        if operand & CONST != 0 {
+            T::view(&self.launch.consts[(operand & !CONST) as usize..])
+        } else {
+            self.warp.slots(operand)
+        }
+    }
+
+    /// Writes a destination in the lanes of the mask.
+    #[inline(always)]
+    pub fn set<T: Lane>(&mut self, operand: u32, value: &[T; LANES], mask: u32) {
+        let first = (self.warp.group.frame.slots + operand) as usize;
+        blend(T::view_mut(&mut self.warp.regs[first..]), value, mask);
+    }
+
+    /// The lanes in which a predicate operand holds; all if it is absent.
+    #[inline(always)]
+    pub fn pred(&self, operand: u32) -> u32 {
+        if operand == NONE {
+            return ALL;
+        }
+        let value = self.warp.preds[(self.warp.group.frame.preds + (operand & !NOT)) as usize];
+        if operand & NOT != 0 { !value } else { value }
+    }
+
+    #[inline(always)]
+    pub fn set_pred(&mut self, operand: u32, value: u32, mask: u32) {
+        if operand != NONE {
+            let pred = &mut self.warp.preds[(self.warp.group.frame.preds + operand) as usize];
+            *pred = *pred & !mask | value & mask;
+        }
+    }
+
+    /// Records a fault of the current instruction.
+    #[cold]
+    pub fn fail(&mut self, code: u32, lane: usize, what: String) -> Step {
+        let line = self.launch.code.lines[self.warp.group.pc as usize];
+        let [tx, ty, tz] = self.thread(lane);
+        let [bx, by, bz] = self.ctaid;
+        let kernel = self.launch.kernel;
+        let message =
+            format!("{what} in kernel '{kernel}', PTX line {line}, block ({bx},{by},{bz}), thread ({tx},{ty},{tz})");
+        self.fault = Some(Fault { code, message });
+        Step::Fault
+    }
+
+    /// The thread index of a lane of the current warp.
+    pub fn thread(&self, lane: usize) -> [u32; 3] {
+        let [x, y, _] = self.launch.block;
+        let linear = self.warp.id * LANES as u32 + lane as u32;
+        [linear % x, linear / x % y, linear / x / y]
+    }
+
+    fn deadlock(&self) -> Fault {
+        let mut message = format!("kernel '{}' is deadlocked: block {:?}", self.launch.kernel, self.ctaid);
+        for warp in self.warps.iter().filter(|warp| warp.live != 0).take(4) {
+            for group in warp.others.iter().take(4) {
+                let line = self.launch.code.lines[group.pc as usize];
+                let what = match group.wait {
+                    Wait::Nothing => "runnable".to_owned(),
+                    Wait::Barrier(number) => format!("waiting at barrier {number}"),
+                    Wait::Lanes => "waiting for other lanes of its warp".to_owned(),
+                };
+                message += &format!("; warp {} lanes {:08x} {what}, PTX line {line}", warp.id, group.mask);
+            }
+        }
+        Fault { code: 719, message }
+    }
+
+    /// The instruction a waiting group is at.
+    pub fn inst_at(&self, pc: u32) -> &'a Inst {
+        &self.launch.code.insts[pc as usize]
+    }
+}

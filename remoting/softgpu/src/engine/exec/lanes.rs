@@ -1,0 +1,93 @@
+//! Registers as arrays of 32 lanes.
+
+pub const LANES: usize = 32;
+pub const ALL: u32 = u32::MAX;
+
+/// A register slot: one 32-bit value per lane. A 64-bit register is two slots in a row.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(pub [u32; LANES]);
+
+impl Default for Slot {
+    fn default() -> Self {
+        Slot([0; LANES])
+    }
+}
+
+mod sealed {
+    pub trait Plain {}
+}
+
+/// A type a register can be read as. 16-bit values live in 32-bit lanes whose upper half means nothing.
+pub trait Lane: Copy + Default + sealed::Plain + 'static {
+    const SLOTS: usize;
+
+    #[inline(always)]
+    fn view(slots: &[Slot]) -> &[Self; LANES] {
+        assert!(slots.len() >= Self::SLOTS);
+        // SAFETY: `Self` is a 32- or 64-bit number, so every bit pattern is valid and `SLOTS` slots hold 32 of them;
+        // slots are aligned to 64 bytes.
+        unsafe { &*slots.as_ptr().cast() }
+    }
+
+    #[inline(always)]
+    fn view_mut(slots: &mut [Slot]) -> &mut [Self; LANES] {
+        assert!(slots.len() >= Self::SLOTS);
+        // SAFETY: as in `view`; the borrow is exclusive.
+        unsafe { &mut *slots.as_mut_ptr().cast() }
+    }
+}
+
+macro_rules! lanes {
+    ($($ty:ty => $slots:expr),*) => {$(
+        impl sealed::Plain for $ty {}
+        impl Lane for $ty {
+            const SLOTS: usize = $slots;
+        }
+    )*};
+}
+
+lanes!(u32 => 1, i32 => 1, f32 => 1, u64 => 2, i64 => 2, f64 => 2);
+
+/// A constant in every lane: its low half, and its high half for 64-bit ones.
+pub fn spread(bits: u64, double: bool) -> Vec<Slot> {
+    if double {
+        let mut slots = vec![Slot::default(); 2];
+        *u64::view_mut(&mut slots) = [bits; LANES];
+        slots
+    } else {
+        vec![Slot([bits as u32; LANES])]
+    }
+}
+
+/// Takes `new` where the mask is set and keeps `old` elsewhere.
+#[inline(always)]
+pub fn blend<T: Lane>(old: &mut [T; LANES], new: &[T; LANES], mask: u32) {
+    if mask == ALL {
+        *old = *new;
+    } else {
+        for lane in 0..LANES {
+            old[lane] = if mask >> lane & 1 == 1 { new[lane] } else { old[lane] };
+        }
+    }
+}
+
+/// Packs one truth value per lane into a mask.
+#[inline(always)]
+pub fn pack(mut test: impl FnMut(usize) -> bool) -> u32 {
+    let mut bits = [0u32; LANES];
+    for lane in 0..LANES {
+        bits[lane] = u32::from(test(lane)) << lane;
+    }
+    bits.iter().fold(0, |all, bit| all | bit)
+}
+
+/// The set lanes of a mask, in order.
+pub fn set_lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros() as usize;
+        rest &= rest.wrapping_sub(1);
+        (lane < LANES).then_some(lane)
+    })
+}

@@ -1,0 +1,52 @@
+//! Local memory: a stack per lane that grows with calls.
+
+use super::lanes::LANES;
+
+/// The most local memory a thread may have, as on hardware.
+pub const MAX_LOCAL: u32 = 512 << 10;
+
+#[derive(Default)]
+pub struct LocalMemory {
+    /// 16-byte units, so that vector accesses are aligned.
+    units: Vec<u128>,
+    /// Bytes per lane.
+    stride: u32,
+}
+
+impl LocalMemory {
+    pub fn stride(&self) -> u32 {
+        self.stride
+    }
+
+    /// Makes room for `bytes` per lane, keeping what is there. False if that is more than a thread may have.
+    pub fn reserve(&mut self, bytes: u32) -> bool {
+        if bytes <= self.stride {
+            return true;
+        }
+        if bytes > MAX_LOCAL {
+            return false;
+        }
+        let stride = bytes.next_multiple_of(16).max((2 * self.stride).min(MAX_LOCAL));
+        let (old, new) = (self.stride as usize / 16, stride as usize / 16);
+        let mut units = vec![0; new * LANES];
+        for lane in 0..LANES {
+            units[lane * new..lane * new + old].copy_from_slice(&self.units[lane * old..(lane + 1) * old]);
+        }
+        self.units = units;
+        self.stride = stride;
+        true
+    }
+
+    /// The host address of a lane's first byte.
+    pub fn base(&mut self, lane: usize) -> u64 {
+        self.units.as_mut_ptr() as u64 + lane as u64 * u64::from(self.stride)
+    }
+
+    /// Forgets the contents, as for a new block.
+    pub fn clear(&mut self, bytes: u32) {
+        if self.stride < bytes {
+            self.reserve(bytes);
+        }
+        self.units.fill(0);
+    }
+}

@@ -1,0 +1,26 @@
+//! The interpreter: blocks, warps of 32 lanes, groups of lanes that share a pc, and a handler per instruction form.
+
+pub mod atomics;
+pub mod barrier;
+mod block;
+pub mod collective;
+pub mod control;
+pub mod convert;
+pub mod float;
+pub mod half;
+mod handler;
+pub mod int;
+mod lanes;
+mod local;
+pub mod memory;
+pub mod number;
+pub mod ops;
+mod printf;
+pub mod special;
+pub mod syscall;
+mod warp;
+
+pub use block::{Block, Launch, Turn};
+pub use handler::{Handler, exec};
+pub use lanes::{Lane, Slot, spread};
+pub use local::MAX_LOCAL;

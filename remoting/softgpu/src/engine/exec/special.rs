@@ -1,0 +1,221 @@
+//! Special registers (ISA 10) and addresses that depend on the frame or the launch.
+
+use super::lanes::LANES;
+use super::{Block, Handler};
+use crate::engine::code::{Inst, Step};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Special {
+    TidX,
+    TidY,
+    TidZ,
+    NTidX,
+    NTidY,
+    NTidZ,
+    CtaX,
+    CtaY,
+    CtaZ,
+    NCtaX,
+    NCtaY,
+    NCtaZ,
+    LaneId,
+    WarpId,
+    NWarpId,
+    SmId,
+    NSmId,
+    GridId,
+    MaskEq,
+    MaskLe,
+    MaskLt,
+    MaskGe,
+    MaskGt,
+    Clock,
+    ClockHi,
+    GlobalTimer,
+    GlobalTimerHi,
+    DynamicShared,
+    TotalShared,
+    Zero,
+    One,
+}
+
+const ALL: [Special; 31] = [
+    Special::TidX,
+    Special::TidY,
+    Special::TidZ,
+    Special::NTidX,
+    Special::NTidY,
+    Special::NTidZ,
+    Special::CtaX,
+    Special::CtaY,
+    Special::CtaZ,
+    Special::NCtaX,
+    Special::NCtaY,
+    Special::NCtaZ,
+    Special::LaneId,
+    Special::WarpId,
+    Special::NWarpId,
+    Special::SmId,
+    Special::NSmId,
+    Special::GridId,
+    Special::MaskEq,
+    Special::MaskLe,
+    Special::MaskLt,
+    Special::MaskGe,
+    Special::MaskGt,
+    Special::Clock,
+    Special::ClockHi,
+    Special::GlobalTimer,
+    Special::GlobalTimerHi,
+    Special::DynamicShared,
+    Special::TotalShared,
+    Special::Zero,
+    Special::One,
+];
+
+impl Special {
+    pub fn parse(name: &str, part: &str) -> Option<Special> {
+        use Special::*;
+        let axis = |x, y, z| match part {
+            "x" => Some(x),
+            "y" => Some(y),
+            "z" => Some(z),
+            _ => None,
+        };
+        match name {
+            "%tid" => axis(TidX, TidY, TidZ),
+            "%ntid" => axis(NTidX, NTidY, NTidZ),
+            "%ctaid" => axis(CtaX, CtaY, CtaZ),
+            "%nctaid" => axis(NCtaX, NCtaY, NCtaZ),
+            // A cluster is one block.
+            "%clusterid" => axis(CtaX, CtaY, CtaZ),
+            "%nclusterid" => axis(NCtaX, NCtaY, NCtaZ),
+            "%cluster_ctaid" => axis(Zero, Zero, Zero),
+            "%cluster_nctaid" => axis(One, One, One),
+            _ if !part.is_empty() => None,
+            "%laneid" => Some(LaneId),
+            "%warpid" => Some(WarpId),
+            "%nwarpid" => Some(NWarpId),
+            "%smid" => Some(SmId),
+            "%nsmid" => Some(NSmId),
+            "%gridid" => Some(GridId),
+            "%lanemask_eq" => Some(MaskEq),
+            "%lanemask_le" => Some(MaskLe),
+            "%lanemask_lt" => Some(MaskLt),
+            "%lanemask_ge" => Some(MaskGe),
+            "%lanemask_gt" => Some(MaskGt),
+            "%clock" | "%clock64" => Some(Clock),
+            "%clock_hi" => Some(ClockHi),
+            "%globaltimer" | "%globaltimer_lo" => Some(GlobalTimer),
+            "%globaltimer_hi" => Some(GlobalTimerHi),
+            "%dynamic_smem_size" => Some(DynamicShared),
+            "%total_smem_size" | "%aggr_smem_size" => Some(TotalShared),
+            "%cluster_ctarank" | "%is_explicit_cluster" => Some(Zero),
+            "%cluster_nctarank" => Some(One),
+            _ if name.starts_with("%pm") || name.starts_with("%envreg") => Some(Zero),
+            _ => None,
+        }
+    }
+}
+
+fn value(block: &Block, special: Special, lane: usize) -> u64 {
+    use Special::*;
+    let launch = block.launch;
+    let me = 1u64 << lane;
+    match special {
+        TidX => block.thread(lane)[0].into(),
+        TidY => block.thread(lane)[1].into(),
+        TidZ => block.thread(lane)[2].into(),
+        NTidX => launch.block[0].into(),
+        NTidY => launch.block[1].into(),
+        NTidZ => launch.block[2].into(),
+        CtaX => block.ctaid[0].into(),
+        CtaY => block.ctaid[1].into(),
+        CtaZ => block.ctaid[2].into(),
+        NCtaX => launch.grid[0].into(),
+        NCtaY => launch.grid[1].into(),
+        NCtaZ => launch.grid[2].into(),
+        LaneId => lane as u64,
+        WarpId => block.warp.id.into(),
+        NWarpId => block.warps.len() as u64,
+        GridId => launch.id,
+        MaskEq => me,
+        MaskLt => me - 1,
+        MaskLe => 2 * me - 1,
+        MaskGe => u64::from(u32::MAX) & !(me - 1),
+        MaskGt => u64::from(u32::MAX) & !(2 * me - 1),
+        // One tick a nanosecond.
+        Clock => launch.start.elapsed().as_nanos() as u64,
+        ClockHi => launch.start.elapsed().as_nanos() as u64 >> 32,
+        GlobalTimer => unix_nanos(),
+        GlobalTimerHi => unix_nanos() >> 32,
+        DynamicShared => launch.dynamic_shared.into(),
+        TotalShared => block.shared_bytes().into(),
+        SmId | Zero => 0,
+        NSmId | One => 1,
+    }
+}
+
+fn unix_nanos() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}
+
+/// Reads the special register `mods` into `d`; 64 bits wide if `imm` is not 0.
+pub struct ReadSpecial;
+
+impl Handler for ReadSpecial {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let special = ALL[inst.mods as usize];
+        let values: [u64; LANES] = match special {
+            Special::TidX if block.launch.block[0] as usize % LANES == 0 => {
+                let first = u64::from(block.thread(0)[0]);
+                std::array::from_fn(|lane| first + lane as u64)
+            }
+            Special::TidX | Special::TidY | Special::TidZ => std::array::from_fn(|lane| value(block, special, lane)),
+            Special::LaneId
+            | Special::MaskEq
+            | Special::MaskLe
+            | Special::MaskLt
+            | Special::MaskGe
+            | Special::MaskGt => std::array::from_fn(|lane| value(block, special, lane)),
+            _ => [value(block, special, 0); LANES],
+        };
+        store(block, inst, &values, mask);
+        Step::Next
+    }
+}
+
+fn store(block: &mut Block, inst: &Inst, values: &[u64; LANES], mask: u32) {
+    if inst.imm != 0 {
+        block.set(inst.d, values, mask);
+    } else {
+        block.set(inst.d, &values.map(|value| value as u32), mask);
+    }
+}
+
+/// The address of a local variable: the frame's local memory plus `mods`. 64 bits wide if `imm` is not 0.
+pub struct LocalAddress;
+
+impl Handler for LocalAddress {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let address = u64::from(block.warp.group.frame.local + inst.mods);
+        store(block, inst, &[address; LANES], mask);
+        Step::Next
+    }
+}
+
+/// The address of dynamic shared memory: behind the static, aligned to `mods`. 64 bits wide if `imm` is not 0.
+pub struct DynamicSharedAddress;
+
+impl Handler for DynamicSharedAddress {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let address = block.launch.static_shared.next_multiple_of(inst.mods.max(1));
+        store(block, inst, &[address.into(); LANES], mask);
+        Step::Next
+    }
+}

@@ -1,0 +1,126 @@
+//! Functions the driver provides to device code: `vprintf`, `__assertfail`, `malloc`, `free`.
+
+use super::lanes::set_lanes;
+use super::memory::{self, space};
+use super::printf;
+use super::{Block, Handler};
+use crate::engine::code::{Inst, Step};
+
+/// Which function, in `mods`. The call site in `imm` has the arguments' places in local memory.
+pub mod function {
+    pub const PRINTF: u32 = 0;
+    pub const ASSERT: u32 = 1;
+    pub const MALLOC: u32 = 2;
+    pub const FREE: u32 = 3;
+}
+
+/// The function of a name, if the driver provides it.
+pub fn provided(name: &str) -> Option<u32> {
+    match name {
+        "vprintf" => Some(function::PRINTF),
+        "__assertfail" => Some(function::ASSERT),
+        "malloc" => Some(function::MALLOC),
+        "free" => Some(function::FREE),
+        _ => None,
+    }
+}
+
+/// Longer strings are cut.
+const MAX_STRING: u64 = 4096;
+
+impl Block<'_> {
+    /// Reads a NUL-terminated string at a generic address.
+    pub fn string(&mut self, address: u64, lane: usize) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        for offset in 0..MAX_STRING {
+            let host = self.locate_one(space::GENERIC, address.checked_add(offset)?, 1, lane).ok()?;
+            match memory::read::<u8>(host) {
+                0 => break,
+                byte => text.push(byte),
+            }
+        }
+        Some(text)
+    }
+
+    /// Reads bytes at a generic address.
+    pub fn bytes(&mut self, address: u64, bytes: &mut [u8], lane: usize) -> Option<()> {
+        for (offset, byte) in bytes.iter_mut().enumerate() {
+            let host = self.locate_one(space::GENERIC, address.checked_add(offset as u64)?, 1, lane).ok()?;
+            *byte = memory::read(host);
+        }
+        Some(())
+    }
+
+    /// An argument of the call in a lane's local memory.
+    fn argument(&mut self, inst: &Inst, index: usize, lane: usize) -> u64 {
+        let site = &self.launch.code.calls[inst.imm as usize];
+        let Some(&(offset, size)) = site.args.get(index) else { return 0 };
+        let mut bytes = [0; 8];
+        let size = size.min(8);
+        let offset = u64::from(self.warp.group.frame.local + offset);
+        if let Ok(host) = self.locate_one(space::LOCAL, offset, 1, lane) {
+            memory::read_bytes(host, &mut bytes[..size as usize]);
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    fn give_back(&mut self, inst: &Inst, value: u64, lane: usize) {
+        let site = &self.launch.code.calls[inst.imm as usize];
+        let Some(&(offset, size)) = site.returns.first() else { return };
+        let offset = u64::from(self.warp.group.frame.local + offset);
+        if let Ok(host) = self.locate_one(space::LOCAL, offset, size.into(), lane) {
+            memory::copy(value.to_le_bytes().as_ptr() as u64, host, size.min(8) as usize);
+        }
+    }
+
+    fn assertion(&mut self, inst: &Inst, lane: usize) -> Step {
+        let [what, file, function] = [0, 1, 3].map(|index| {
+            let address = self.argument(inst, index, lane);
+            String::from_utf8_lossy(&self.string(address, lane).unwrap_or_default()).into_owned()
+        });
+        let line = self.argument(inst, 2, lane) as u32;
+        let ([bx, by, bz], [tx, ty, tz]) = (self.ctaid, self.thread(lane));
+        let text = format!(
+            "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{what}` failed.\n"
+        );
+        self.launch.out.write(text.as_bytes());
+        self.fail(710, lane, format!("assertion `{what}` failed at {file}:{line}"))
+    }
+}
+
+pub struct Syscall;
+
+impl Handler for Syscall {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        syscall(block, inst, mask)
+    }
+}
+
+fn syscall(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+    for lane in set_lanes(mask) {
+        match inst.mods {
+            function::ASSERT => return block.assertion(inst, lane),
+            function::PRINTF => {
+                let (format, arguments) = (block.argument(inst, 0, lane), block.argument(inst, 1, lane));
+                let Some((text, count)) = printf::format(block, format, arguments, lane) else {
+                    return block.fail(700, lane, "printf of an illegal address".to_owned());
+                };
+                block.launch.out.write(&text);
+                block.give_back(inst, count.into(), lane);
+            }
+            function::MALLOC => {
+                let bytes = block.argument(inst, 0, lane);
+                let address = block.launch.heap.allocate(block.launch.memory, bytes);
+                block.give_back(inst, address, lane);
+            }
+            _ => {
+                let address = block.argument(inst, 0, lane);
+                if address != 0 && !block.launch.heap.release(address) {
+                    return block.fail(719, lane, format!("free of 0x{address:x}"));
+                }
+            }
+        }
+    }
+    Step::Next
+}

@@ -1,0 +1,181 @@
+//! A warp: registers of 32 lanes, and the groups its lanes form.
+
+use super::lanes::{LANES, Lane, Slot};
+use super::local::LocalMemory;
+
+/// What a group waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wait {
+    #[default]
+    Nothing,
+    /// A barrier of the block.
+    Barrier(u8),
+    /// The other lanes of a `.sync` operation.
+    Lanes,
+}
+
+/// A return address and the frame to return to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Return {
+    pub pc: u32,
+    pub frame: Frame,
+    pub call: u32,
+}
+
+/// Where a function's registers and local variables begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Frame {
+    pub function: u32,
+    pub slots: u32,
+    pub preds: u32,
+    pub local: u32,
+}
+
+/// Lanes with the same pc and call stack.
+#[derive(Debug, Clone, Default)]
+pub struct Group {
+    pub pc: u32,
+    pub mask: u32,
+    pub frame: Frame,
+    pub stack: Vec<Return>,
+    pub wait: Wait,
+    /// When it last got a turn by rotation.
+    pub turn: u32,
+}
+
+impl Group {
+    fn joins(&self, other: &Group) -> bool {
+        self.pc == other.pc
+            && self.wait == Wait::Nothing
+            && other.wait == Wait::Nothing
+            && self.frame == other.frame
+            && self.stack == other.stack
+    }
+}
+
+#[derive(Default)]
+pub struct Warp {
+    /// The index in the block.
+    pub id: u32,
+    pub regs: Vec<Slot>,
+    pub preds: Vec<u32>,
+    /// Lanes that have not exited.
+    pub live: u32,
+    /// The running group; its mask is 0 when there is none.
+    pub group: Group,
+    pub others: Vec<Group>,
+    /// The pc at which the running group must look at the others again.
+    pub stop: u32,
+    /// Whether the running group was chosen by rotation, to run whatever the pcs.
+    rotated: bool,
+    turns: u32,
+    /// Backward branches left in this turn.
+    pub budget: u32,
+    pub local: LocalMemory,
+    /// What lanes handed in to the `.sync` operation they are in.
+    pub handed: [[u64; LANES]; 2],
+    /// Device ranges found lately, most recent first, and the memory map's generation they are of.
+    pub ranges: [(u64, u64); 4],
+    pub generation: u64,
+}
+
+/// Backward branches in a turn: short enough that a spinning group does not delay the one it waits for.
+const TURN: u32 = 512;
+
+impl Warp {
+    /// Makes the warp ready for a new block; memory is reused.
+    pub fn reset(&mut self, id: u32, live: u32, entry_pc: u32, function: u32, slots: u32, preds: u32) {
+        self.id = id;
+        self.regs.clear();
+        self.regs.resize(slots as usize, Slot::default());
+        self.preds.clear();
+        self.preds.resize(preds as usize, 0);
+        self.live = live;
+        self.group =
+            Group { pc: entry_pc, mask: live, frame: Frame { function, ..Frame::default() }, ..Group::default() };
+        self.others.clear();
+        self.stop = u32::MAX;
+        self.rotated = false;
+        self.turns = 0;
+    }
+
+    pub fn begin_turn(&mut self) {
+        self.budget = TURN;
+    }
+
+    /// Counts a backward branch; true when the turn is over.
+    #[inline(always)]
+    pub fn spend(&mut self) -> bool {
+        self.budget = self.budget.saturating_sub(1);
+        self.budget == 0
+    }
+
+    /// Sets a group aside, joining it to another at the same place.
+    pub fn set_aside(&mut self, group: Group) {
+        if group.mask == 0 {
+            return;
+        }
+        match self.others.iter_mut().find(|other| other.joins(&group)) {
+            Some(other) => other.mask |= group.mask,
+            None => self.others.push(group),
+        }
+    }
+
+    /// Recomputes where the running group has to stop.
+    pub fn set_stop(&mut self) {
+        let depth = self.group.stack.len();
+        let waiting = self.others.iter().filter(|g| g.wait == Wait::Nothing && g.stack.len() == depth);
+        self.stop = if self.rotated { u32::MAX } else { waiting.map(|g| g.pc).min().unwrap_or(u32::MAX) };
+    }
+
+    /// Chooses the group to run: deepest call first, then lowest pc. False if none can run.
+    pub fn choose(&mut self) -> bool {
+        self.rotated = false;
+        self.stash();
+        let runnable = self.others.iter().enumerate().filter(|(_, g)| g.wait == Wait::Nothing);
+        let best = runnable.max_by_key(|(_, g)| (g.stack.len(), std::cmp::Reverse(g.pc))).map(|(index, _)| index);
+        self.take(best)
+    }
+
+    /// Ends a turn. Every other time a group that waited longest runs, whatever its pc: lanes of one warp may spin on
+    /// each other, and lowest-pc-first alone would never run the one that holds the lock.
+    pub fn rotate(&mut self) {
+        let runnable = self.others.iter().any(|g| g.wait == Wait::Nothing);
+        if self.rotated || !runnable {
+            self.choose();
+            return;
+        }
+        self.turns += 1;
+        self.group.turn = self.turns;
+        self.stash();
+        let runnable = self.others.iter().enumerate().filter(|(_, g)| g.wait == Wait::Nothing);
+        let oldest = runnable.min_by_key(|(_, g)| g.turn).map(|(index, _)| index);
+        self.rotated = true;
+        self.take(oldest);
+    }
+
+    fn stash(&mut self) {
+        let group = std::mem::take(&mut self.group);
+        self.set_aside(group);
+    }
+
+    fn take(&mut self, index: Option<usize>) -> bool {
+        let Some(index) = index else { return false };
+        self.group = self.others.swap_remove(index);
+        let mut joined = 0;
+        let group = &self.group;
+        self.others.retain(|other| {
+            let joins = other.joins(group);
+            joined |= if joins { other.mask } else { 0 };
+            !joins
+        });
+        self.group.mask |= joined;
+        self.set_stop();
+        true
+    }
+
+    #[inline(always)]
+    pub fn slots<T: Lane>(&self, slot: u32) -> &[T; LANES] {
+        T::view(&self.regs[(self.group.frame.slots + slot) as usize..])
+    }
+}
