@@ -1,1 +1,27 @@
+//! The library that takes the place of `libcuda.so.1` (and, under a second name, of `libnvidia-ml.so.1`) in a program's
+//! process and has its work done on GPUs of an appliance.
+//!
+//! `abi` holds the exported functions, thin; what they act on is in the modules named after it. `session` is the
+//! connection to a worker, `memory` decides where allocations lie, `connect` reaches appliances. `SAFETY.md` says
+//! which files contain `unsafe` code and why it is sound.
 
+mod abi;
+pub mod call;
+pub mod connect;
+mod context;
+mod copy;
+mod devices;
+mod event;
+mod generated;
+mod handles;
+mod library;
+mod log;
+mod memory;
+mod module;
+pub mod nvml;
+mod pool;
+mod process;
+pub mod session;
+pub mod stats;
+mod stream;
+mod sys;

@@ -1,0 +1,265 @@
+//! Copies. The host side of a box may have any steps; arrays are not provided.
+
+use crate::call::{Code, DefaultStream, input, refused};
+use crate::copy::Timing::{Asynchronous, Synchronous};
+use crate::copy::{self, Shape, Side, Timing};
+use crate::{stream, stream_exports};
+use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
+use driverapi::errors::*;
+use driverapi::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+stream_exports! {
+    fn cuMemcpy | cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, len: usize) |default| {
+        linear(null_mut(), default, Kind::Anywhere, to, from, len, Synchronous)
+    }
+
+    fn cuMemcpyAsync | cuMemcpyAsync_ptsz(
+        to: CUdeviceptr,
+        from: CUdeviceptr,
+        len: usize,
+        stream: CUstream,
+    ) |default| {
+        linear(stream, default, Kind::Anywhere, to, from, len, Asynchronous)
+    }
+
+    fn cuMemcpyPeer | cuMemcpyPeer_ptds(
+        to: CUdeviceptr,
+        to_context: CUcontext,
+        from: CUdeviceptr,
+        from_context: CUcontext,
+        len: usize,
+    ) |default| {
+        crate::context::get(to_context)?;
+        crate::context::get(from_context)?;
+        linear(null_mut(), default, Kind::OnDevice, to, from, len, Synchronous)
+    }
+
+    fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz(
+        to: CUdeviceptr,
+        to_context: CUcontext,
+        from: CUdeviceptr,
+        from_context: CUcontext,
+        len: usize,
+        stream: CUstream,
+    ) |default| {
+        crate::context::get(to_context)?;
+        crate::context::get(from_context)?;
+        linear(stream, default, Kind::OnDevice, to, from, len, Asynchronous)
+    }
+
+    fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds(to: CUdeviceptr, from: *const c_void, len: usize) |default| {
+        linear(null_mut(), default, Kind::ToDevice, to, from.expose_provenance() as u64, len, Synchronous)
+    }
+
+    fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz(
+        to: CUdeviceptr,
+        from: *const c_void,
+        len: usize,
+        stream: CUstream,
+    ) |default| {
+        linear(stream, default, Kind::ToDevice, to, from.expose_provenance() as u64, len, Asynchronous)
+    }
+
+    fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: CUdeviceptr, len: usize) |default| {
+        linear(null_mut(), default, Kind::ToHost, to.expose_provenance() as u64, from, len, Synchronous)
+    }
+
+    fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz(
+        to: *mut c_void,
+        from: CUdeviceptr,
+        len: usize,
+        stream: CUstream,
+    ) |default| {
+        linear(stream, default, Kind::ToHost, to.expose_provenance() as u64, from, len, Asynchronous)
+    }
+
+    fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, len: usize) |default| {
+        linear(null_mut(), default, Kind::OnDevice, to, from, len, Synchronous)
+    }
+
+    fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz(
+        to: CUdeviceptr,
+        from: CUdeviceptr,
+        len: usize,
+        stream: CUstream,
+    ) |default| {
+        linear(stream, default, Kind::OnDevice, to, from, len, Asynchronous)
+    }
+
+    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) |default| {
+        boxed(null_mut(), default, &of_2d(&input(copy)?), Synchronous)
+    }
+
+    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds(copy: *const CUDA_MEMCPY2D) |default| {
+        boxed(null_mut(), default, &of_2d(&input(copy)?), Synchronous)
+    }
+
+    fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz(copy: *const CUDA_MEMCPY2D, stream: CUstream) |default| {
+        boxed(stream, default, &of_2d(&input(copy)?), Asynchronous)
+    }
+
+    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds(copy: *const CUDA_MEMCPY3D_PEER) |default| {
+        boxed(null_mut(), default, &of_3d(&input(copy)?)?, Synchronous)
+    }
+
+    fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) |default| {
+        boxed(stream, default, &of_3d(&input(copy)?)?, Asynchronous)
+    }
+
+    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds(copy: *const CUDA_MEMCPY3D_PEER) |default| {
+        boxed(null_mut(), default, &of_3d(&input(copy)?)?, Synchronous)
+    }
+
+    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) |default| {
+        boxed(stream, default, &of_3d(&input(copy)?)?, Asynchronous)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    ToDevice,
+    ToHost,
+    OnDevice,
+    Anywhere,
+    OnHost,
+}
+
+fn linear(
+    stream: CUstream,
+    default: DefaultStream,
+    kind: Kind,
+    to: u64,
+    from: u64,
+    len: usize,
+    timing: Timing,
+) -> Result<(), Code> {
+    let (to, from) = (Side::linear(to, len as u64), Side::linear(from, len as u64));
+    run(stream, default, kind, to, from, Shape::linear(len as u64), timing)
+}
+
+fn run(
+    stream: CUstream,
+    default: DefaultStream,
+    kind: Kind,
+    to: Side,
+    from: Side,
+    shape: Shape,
+    timing: Timing,
+) -> Result<(), Code> {
+    let target = stream::resolve(stream, default)?;
+    let null_host = match kind {
+        Kind::ToDevice => from.address == 0,
+        Kind::ToHost => to.address == 0,
+        _ => false,
+    };
+    if null_host && shape.width > 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    match kind {
+        Kind::ToDevice => copy::to_device(&target, to, from, shape, timing),
+        Kind::ToHost => copy::to_host(&target, to, from, shape, timing),
+        Kind::OnDevice => copy::on_device(&target, to, from, shape),
+        Kind::Anywhere => copy::anywhere(&target, to, from, shape, timing),
+        Kind::OnHost => copy::on_host(&target, to, from, shape),
+    }
+}
+
+/// One side of a box copy as the program describes it.
+struct End {
+    kind: u32,
+    host: u64,
+    device: u64,
+    offset: [u64; 3],
+    pitch: u64,
+    height: u64,
+}
+
+struct BoxCopy {
+    to: End,
+    from: End,
+    shape: Shape,
+}
+
+fn of_2d(copy: &CUDA_MEMCPY2D) -> BoxCopy {
+    let end = |kind, host: *const c_void, device, x, y, pitch| End {
+        kind,
+        host: host.expose_provenance() as u64,
+        device,
+        offset: [x as u64, y as u64, 0],
+        pitch: pitch as u64,
+        height: copy.Height as u64,
+    };
+    let c = copy;
+    BoxCopy {
+        to: end(c.dstMemoryType, c.dstHost.cast_const(), c.dstDevice, c.dstXInBytes, c.dstY, c.dstPitch),
+        from: end(c.srcMemoryType, c.srcHost, c.srcDevice, c.srcXInBytes, c.srcY, c.srcPitch),
+        shape: Shape { width: c.WidthInBytes as u64, height: c.Height as u64, depth: 1 },
+    }
+}
+
+fn of_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<BoxCopy, Code> {
+    let c = copy;
+    if c.srcLOD != 0 || c.dstLOD != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let shape = Shape { width: c.WidthInBytes as u64, height: c.Height as u64, depth: c.Depth as u64 };
+    Ok(BoxCopy {
+        to: End {
+            kind: c.dstMemoryType,
+            host: c.dstHost.expose_provenance() as u64,
+            device: c.dstDevice,
+            offset: [c.dstXInBytes as u64, c.dstY as u64, c.dstZ as u64],
+            pitch: c.dstPitch as u64,
+            height: c.dstHeight as u64,
+        },
+        from: End {
+            kind: c.srcMemoryType,
+            host: c.srcHost.expose_provenance() as u64,
+            device: c.srcDevice,
+            offset: [c.srcXInBytes as u64, c.srcY as u64, c.srcZ as u64],
+            pitch: c.srcPitch as u64,
+            height: c.srcHeight as u64,
+        },
+        shape,
+    })
+}
+
+impl End {
+    /// Where the box begins, and its steps. Zero steps mean rows and slices without gaps.
+    fn side(&self, shape: &Shape) -> Result<Side, Code> {
+        let pitch = if self.pitch == 0 { shape.width } else { self.pitch };
+        let rows = if self.height == 0 { shape.height } else { self.height };
+        let fits = |needed: u64, given: u64, count: u64| needed <= given || count <= 1;
+        let [x, y, z] = self.offset;
+        let end_x = x.checked_add(shape.width).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if !fits(end_x, pitch, shape.height.max(shape.depth)) || !fits(shape.height, rows, shape.depth) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let base = if self.kind == CU_MEMORYTYPE_HOST { self.host } else { self.device };
+        let place = || {
+            let slice = pitch.checked_mul(rows)?;
+            let offset = x.checked_add(y.checked_mul(pitch)?)?.checked_add(z.checked_mul(slice)?)?;
+            Some(Side { address: base.checked_add(offset)?, pitch, slice })
+        };
+        place().ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timing) -> Result<(), Code> {
+    const HOST: u32 = CU_MEMORYTYPE_HOST;
+    const DEVICE: u32 = CU_MEMORYTYPE_DEVICE;
+    const UNIFIED: u32 = CU_MEMORYTYPE_UNIFIED;
+    let kind = match (copy.to.kind, copy.from.kind) {
+        (CU_MEMORYTYPE_ARRAY, _) | (_, CU_MEMORYTYPE_ARRAY) => return refused("copies of CUDA arrays"),
+        (DEVICE, HOST) => Kind::ToDevice,
+        (HOST, DEVICE) => Kind::ToHost,
+        (DEVICE, DEVICE) => Kind::OnDevice,
+        (HOST, HOST) => Kind::OnHost,
+        (DEVICE | HOST | UNIFIED, DEVICE | HOST | UNIFIED) => Kind::Anywhere,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    let shape = copy.shape;
+    run(stream, default, kind, copy.to.side(&shape)?, copy.from.side(&shape)?, shape, timing)
+}

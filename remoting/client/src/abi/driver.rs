@@ -1,0 +1,133 @@
+//! The driver itself: start, version, error texts, the addresses of its functions, private tables.
+
+use crate::call::{Code, input, text, write, write_optional};
+use crate::log::{self, Level};
+use crate::{context, devices, exports, module, sys};
+use driverapi::constants::CUDA_VERSION;
+use driverapi::errors::*;
+use driverapi::export_tables::{self, Host};
+use driverapi::integrity::DeviceIdentity;
+use driverapi::proc_address::{self, PROC_TABLE};
+use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUuuid};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::without_provenance_mut;
+
+exports! {
+    fn cuInit(flags: c_uint) {
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        devices::initialise()
+    }
+
+    fn cuDriverGetVersion(version: *mut c_int) {
+        if version.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        write(version, devices::driver_version()?)
+    }
+
+    fn cuGetErrorString(error: Code, string: *mut *const c_char) {
+        write_name(string, error_string(error))
+    }
+
+    fn cuGetErrorName(error: Code, string: *mut *const c_char) {
+        write_name(string, error_name(error))
+    }
+
+    fn cuGetProcAddress(name: *const c_char, address: *mut *mut c_void, version: c_int, flags: u64) {
+        find_function(name, address, version, flags, std::ptr::null_mut())
+    }
+
+    fn cuGetProcAddress_v2(
+        name: *const c_char,
+        address: *mut *mut c_void,
+        version: c_int,
+        flags: u64,
+        status: *mut c_uint,
+    ) {
+        find_function(name, address, version, flags, status)
+    }
+
+    fn cuGetExportTable(table: *mut *const c_void, uuid: *const CUuuid) {
+        let uuid = input(uuid)?;
+        match export_tables::find(&uuid, &Tables) {
+            Some(found) => write(table, found),
+            None => {
+                write_optional(table, std::ptr::null());
+                Err(CUDA_ERROR_NOT_FOUND)
+            }
+        }
+    }
+}
+
+/// Unknown codes have no name.
+unsafe fn write_name(to: *mut *const c_char, name: Option<&'static CStr>) -> Result<(), Code> {
+    // SAFETY: as the caller of the exported function vouches.
+    unsafe {
+        write(to, name.map_or(std::ptr::null(), CStr::as_ptr))?;
+    }
+    name.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+unsafe fn find_function(
+    name: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_uint,
+) -> Result<(), Code> {
+    // SAFETY: as the caller of the exported function vouches.
+    unsafe {
+        let name = text(name)?.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let version = u32::try_from(version).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        // The newest driver that this library can stand for: programs ask before any appliance is reached.
+        let answer = proc_address::resolve(PROC_TABLE, CUDA_VERSION, name, version, flags, &sys::own_function);
+        if answer.is_unknown() {
+            log::line(Level::Debug, &format!("cuGetProcAddress: there is no {name} for CUDA {version}"));
+        }
+        write(address, answer.address.cast_mut())?;
+        write_optional(status, answer.status);
+        match answer.result {
+            // Without a place for the status, a missing function is an error.
+            0 if answer.address.is_null() && status.is_null() => Err(CUDA_ERROR_NOT_FOUND),
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+}
+
+/// What NVIDIA's libraries reach through the private tables.
+struct Tables;
+
+impl Host for Tables {
+    fn driver_version(&self) -> u32 {
+        devices::driver_version().unwrap_or(0) as u32
+    }
+
+    fn devices(&self) -> Vec<DeviceIdentity> {
+        let identity = |device: &devices::Device| {
+            let [pci_domain, pci_bus, pci_device] = device.info.pci;
+            DeviceIdentity { uuid: CUuuid { bytes: device.info.uuid }, pci_domain, pci_bus, pci_device }
+        };
+        devices::all().map(|all| all.iter().map(identity).collect()).unwrap_or_default()
+    }
+
+    fn primary_context(&self, device: CUdevice) -> Result<CUcontext, Code> {
+        Ok(without_provenance_mut(devices::get(device)?.primary.handle))
+    }
+
+    fn current_context(&self) -> CUcontext {
+        without_provenance_mut(context::current_handle())
+    }
+
+    fn module_functions(&self, handle: CUmodule) -> Result<Vec<CUfunction>, Code> {
+        let module = module::get(handle)?;
+        let function = |index| Ok(without_provenance_mut(module.function(index)?.handle));
+        (0..module.kernels().len() as u32).map(function).collect()
+    }
+
+    fn missing_slot(&self, table: u32, slot: usize) {
+        log::line(Level::Info, &format!("slot {slot} of the private table {table:08x} is not provided"));
+    }
+}

@@ -1,0 +1,71 @@
+//! Events.
+
+use crate::call::{Code, DefaultStream, write};
+use crate::{context, event, exports, stream, stream_exports};
+use driverapi::constants::CU_EVENT_RECORD_DEFAULT;
+use driverapi::errors::*;
+use driverapi::types::{CUevent, CUstream};
+use protocol::{Writer, function};
+use std::ffi::c_uint;
+use std::ptr::without_provenance_mut;
+use std::sync::Arc;
+
+exports! {
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint) {
+        context::current()?;
+        if event.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        write(event, without_provenance_mut(event::create(flags)?.handle))
+    }
+
+    fn cuEventDestroy(event: CUevent) { event::destroy(event) }
+
+    fn cuEventDestroy_v2(event: CUevent) { event::destroy(event) }
+
+    fn cuEventQuery(event: CUevent) { event::get(event)?.query() }
+
+    fn cuEventSynchronize(event: CUevent) { event::get(event)?.synchronise() }
+
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
+        write(milliseconds, elapsed(start, end)?)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) {
+        write(milliseconds, elapsed(start, end)?)
+    }
+}
+
+stream_exports! {
+    fn cuEventRecord | cuEventRecord_ptsz(event: CUevent, stream: CUstream) |default| {
+        record(event, stream, default, CU_EVENT_RECORD_DEFAULT)
+    }
+
+    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(
+        event: CUevent,
+        stream: CUstream,
+        flags: c_uint,
+    ) |default| {
+        record(event, stream, default, flags)
+    }
+}
+
+fn record(event: CUevent, stream: CUstream, default: DefaultStream, flags: c_uint) -> Result<(), Code> {
+    let event = event::get(event)?;
+    if flags != CU_EVENT_RECORD_DEFAULT {
+        // Events outside a graph that is being captured have no external records.
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    event.record(&stream::resolve(stream, default)?, flags)
+}
+
+fn elapsed(start: CUevent, end: CUevent) -> Result<f32, Code> {
+    let (start, end) = (event::get(start)?, event::get(end)?);
+    let comparable = Arc::ptr_eq(&start.live.session, &end.live.session) && start.is_timed() && end.is_timed();
+    if !comparable || !start.is_recorded() || !end.is_recorded() {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    let mut payload = Writer::new();
+    payload.put(&start.id).put(&end.id);
+    start.live.session.call_raw(function::CU_EVENT_ELAPSED_TIME, 0, &payload.bytes)?.success()?.decode()
+}

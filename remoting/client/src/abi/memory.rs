@@ -1,0 +1,68 @@
+//! Device memory.
+
+use crate::call::{Code, write, write_optional};
+use crate::memory::{Origin, find_allocation};
+use crate::{context, exports};
+use driverapi::errors::*;
+use driverapi::types::CUdeviceptr;
+use std::ffi::c_uint;
+
+/// Rows of `cuMemAllocPitch` start at multiples of this.
+const PITCH_ALIGN: usize = 512;
+
+exports! {
+    fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) {
+        if address.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        write(address, allocate(size)?)
+    }
+
+    fn cuMemAllocPitch_v2(
+        address: *mut CUdeviceptr,
+        pitch: *mut usize,
+        width: usize,
+        height: usize,
+        element: c_uint,
+    ) {
+        if address.is_null() || pitch.is_null() || width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let row = width.checked_next_multiple_of(PITCH_ALIGN).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let size = row.checked_mul(height).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        write(address, allocate(size)?)?;
+        write(pitch, row)
+    }
+
+    fn cuMemFree_v2(address: CUdeviceptr) {
+        context::current()?;
+        if address == 0 {
+            return Ok(());
+        }
+        let (device, _) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        device.memory.free(address, None)
+    }
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        let live = context::current()?;
+        if free.is_null() || total.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let (free_bytes, total_bytes) = live.device.memory.info(&live)?;
+        write(free, free_bytes as usize)?;
+        write(total, total_bytes as usize)
+    }
+
+    fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {
+        context::current()?;
+        let (_, piece) = find_allocation(address).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        write_optional(base, piece.address);
+        write_optional(size, piece.asked as usize);
+        Ok(())
+    }
+}
+
+fn allocate(size: usize) -> Result<CUdeviceptr, Code> {
+    let live = context::current()?;
+    live.device.memory.allocate(&live, size as u64, Origin::default())
+}

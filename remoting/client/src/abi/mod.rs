@@ -1,0 +1,17 @@
+//! The exported functions, thin: they follow the caller's pointers, call what does the work, and store results.
+//! `generated.rs` (beside `lib.rs`) holds those that follow from the function table alone.
+
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod event;
+mod host_memory;
+mod launch;
+mod library;
+mod link;
+mod memory;
+mod module;
+mod pointer;
+mod pool;
+mod stream;

@@ -1,0 +1,204 @@
+//! Stream-ordered allocation and its pools.
+
+use crate::call::{Code, DefaultStream, input, inputs, refused, write};
+use crate::memory::{Origin, find_allocation};
+use crate::pool::{self, Pool};
+use crate::session::lock;
+use crate::{devices, exports, stream, stream_exports};
+use driverapi::attributes::*;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::{CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUstream};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::without_provenance_mut;
+use std::sync::Arc;
+
+stream_exports! {
+    fn cuMemAllocAsync | cuMemAllocAsync_ptsz(address: *mut CUdeviceptr, size: usize, stream: CUstream) |default| {
+        allocate(address, size, None, stream, default)
+    }
+
+    fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz(
+        address: *mut CUdeviceptr,
+        size: usize,
+        pool: CUmemoryPool,
+        stream: CUstream,
+    ) |default| {
+        allocate(address, size, Some(pool::get(pool)?), stream, default)
+    }
+
+    fn cuMemFreeAsync | cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) |default| {
+        let target = stream::resolve(stream, default)?;
+        if address == 0 {
+            return Ok(());
+        }
+        let (device, piece) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // What was freed on a stream can be used again there at once only if the fence belongs to the same session.
+        let owner = device.memory.owner(&piece).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let same = Arc::ptr_eq(&owner.session, &target.live.session);
+        device.memory.free(address, same.then_some((&target.live, target.lane)))
+    }
+}
+
+exports! {
+    fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
+        write(pool, without_provenance_mut(devices::get(device)?.default_pool.handle))
+    }
+
+    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
+        write(pool, without_provenance_mut(lock(&devices::get(device)?.pool).handle))
+    }
+
+    fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
+        let (device, pool) = (devices::get(device)?, pool::get(pool)?);
+        if pool.ordinal != device.ordinal {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        *lock(&device.pool) = pool;
+        Ok(())
+    }
+
+    fn cuMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint) {
+        let device = pool_device(input(location)?, kind)?;
+        write(pool, without_provenance_mut(device.default_pool.handle))
+    }
+
+    fn cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint) {
+        let device = pool_device(input(location)?, kind)?;
+        write(pool, without_provenance_mut(lock(&device.pool).handle))
+    }
+
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
+        let properties = input(properties)?;
+        if pool.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let device = pool_device(properties.location, properties.allocType)?;
+        if properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE {
+            return refused("memory pools that are shared between processes");
+        }
+        let made = pool::create(device.ordinal, properties.maxSize as u64)?;
+        write(pool, without_provenance_mut(made.handle))
+    }
+
+    fn cuMemPoolDestroy(pool: CUmemoryPool) { pool::destroy(pool) }
+
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
+        let device = pool::get(pool)?.device()?;
+        match device.primary.live() {
+            Ok(live) => device.memory.trim(&live),
+            // Nothing was ever allocated on the device through its primary context; others trim by themselves.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize) {
+        let pool = pool::get(pool)?;
+        for entry in inputs(access, count)? {
+            if entry.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            devices::get(entry.location.id)?;
+            let own = entry.location.id == pool.ordinal;
+            match entry.flags {
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE if own => {}
+                CU_MEM_ACCESS_FLAGS_PROT_NONE if !own => {}
+                _ => return Err(CUDA_ERROR_INVALID_DEVICE),
+            }
+        }
+        Ok(())
+    }
+
+    fn cuMemPoolGetAccess(flags: *mut c_uint, pool: CUmemoryPool, location: *mut CUmemLocation) {
+        let (pool, location) = (pool::get(pool)?, input(location)?);
+        if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let own = devices::get(location.id)?.ordinal == pool.ordinal;
+        write(flags, if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
+    }
+
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_uint, value: *mut c_void) {
+        let pool = pool::get(pool)?;
+        let mut settings = lock(&pool.settings);
+        match attribute {
+            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => settings.follow_events = flag(value)?,
+            CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => settings.opportunistic = flag(value)?,
+            CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => settings.internal_dependencies = flag(value)?,
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => settings.release_threshold = input(value.cast::<u64>().cast_const())?,
+            // High marks can be reset, to nothing else.
+            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH if input(value.cast::<u64>().cast_const())? == 0 => {
+                settings.highest_reserved = 0;
+            }
+            CU_MEMPOOL_ATTR_USED_MEM_HIGH if input(value.cast::<u64>().cast_const())? == 0 => {
+                settings.highest_used = 0;
+            }
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: c_uint, value: *mut c_void) {
+        let pool = pool::get(pool)?;
+        let used = pool.used()?;
+        let settings = *lock(&pool.settings);
+        let int = |number: u32| write(value.cast::<c_int>(), number as c_int);
+        let word = |number: u64| write(value.cast::<u64>(), number);
+        match attribute {
+            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => int(settings.follow_events),
+            CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => int(settings.opportunistic),
+            CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => int(settings.internal_dependencies),
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => word(settings.release_threshold),
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT | CU_MEMPOOL_ATTR_USED_MEM_CURRENT => word(used),
+            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => word(settings.highest_reserved.max(used)),
+            CU_MEMPOOL_ATTR_USED_MEM_HIGH => word(settings.highest_used.max(used)),
+            CU_MEMPOOL_ATTR_ALLOCATION_TYPE => int(CU_MEM_ALLOCATION_TYPE_PINNED),
+            CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES => int(CU_MEM_HANDLE_TYPE_NONE),
+            CU_MEMPOOL_ATTR_LOCATION_ID => int(pool.ordinal as u32),
+            CU_MEMPOOL_ATTR_LOCATION_TYPE => int(CU_MEM_LOCATION_TYPE_DEVICE),
+            CU_MEMPOOL_ATTR_MAX_POOL_SIZE => word(pool.max_size),
+            CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED => int(0),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+unsafe fn flag(value: *mut c_void) -> Result<u32, Code> {
+    // SAFETY: as the caller of the exported function vouches.
+    let value = unsafe { input(value.cast::<c_int>().cast_const())? };
+    Ok(u32::from(value != 0))
+}
+
+/// Only memory of a device can be pooled here.
+fn pool_device(location: CUmemLocation, kind: c_uint) -> Result<&'static devices::Device, Code> {
+    if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+        return refused("memory pools outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    if kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    devices::get(location.id)
+}
+
+unsafe fn allocate(
+    to: *mut CUdeviceptr,
+    size: usize,
+    pool: Option<Arc<Pool>>,
+    stream: CUstream,
+    default: DefaultStream,
+) -> Result<(), Code> {
+    let target = stream::resolve(stream, default)?;
+    if to.is_null() || size == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let device = target.live.device;
+    let pool = pool.unwrap_or_else(|| Arc::clone(&lock(&device.pool)));
+    if pool.ordinal != device.ordinal {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    pool.admit(size as u64)?;
+    let origin = Origin { lane: Some(target.lane), pool: pool.id };
+    let address = device.memory.allocate(&target.live, size as u64, origin)?;
+    // SAFETY: as the caller of the exported function vouches.
+    unsafe { write(to, address) }
+}

@@ -1,0 +1,190 @@
+//! Streams and the host functions they run. Nothing is ever captured into a graph here.
+
+use crate::call::{Code, DefaultStream, LEGACY, write, write_optional};
+use crate::session::lock;
+use crate::{context, event, exports, stream, stream_exports};
+use driverapi::constants::CU_STREAM_CAPTURE_STATUS_NONE;
+use driverapi::errors::*;
+use driverapi::types::{
+    CUcontext, CUdevice, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUhostFn, CUstream,
+    CUstreamCallback,
+};
+use protocol::{StreamQuery, StreamSynchronize};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Mutex;
+
+exports! {
+    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) { create(stream, flags, stream::LEAST_PRIORITY) }
+
+    fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) {
+        create(stream, flags, priority)
+    }
+
+    fn cuStreamDestroy(stream: CUstream) { stream::destroy(stream) }
+
+    fn cuStreamDestroy_v2(stream: CUstream) { stream::destroy(stream) }
+
+    fn cuStreamGetGreenCtx(stream: CUstream, context: *mut CUgreenCtx) {
+        stream::resolve(stream, LEGACY)?;
+        write(context, null_mut())
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
+        if mode.is_null() || *mode > 2 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        static MODE: Mutex<c_uint> = Mutex::new(0);
+        std::mem::swap(&mut *lock(&MODE), &mut *mode);
+        Ok(())
+    }
+}
+
+stream_exports! {
+    fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
+        let target = stream::resolve(stream, default)?;
+        target.live.session.call(target.lane, &StreamSynchronize {})?.success().map(drop)
+    }
+
+    fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) |default| {
+        let target = stream::resolve(stream, default)?;
+        target.live.session.call(target.lane, &StreamQuery {})?.success().map(drop)
+    }
+
+    fn cuStreamGetPriority | cuStreamGetPriority_ptsz(stream: CUstream, priority: *mut c_int) |default| {
+        write(priority, stream::resolve(stream, default)?.priority)
+    }
+
+    fn cuStreamGetFlags | cuStreamGetFlags_ptsz(stream: CUstream, flags: *mut c_uint) |default| {
+        write(flags, stream::resolve(stream, default)?.flags)
+    }
+
+    fn cuStreamGetId | cuStreamGetId_ptsz(stream: CUstream, id: *mut u64) |default| {
+        write(id, stream::resolve(stream, default)?.lane)
+    }
+
+    fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream: CUstream, device: *mut CUdevice) |default| {
+        write(device, stream::resolve(stream, default)?.live.device.ordinal)
+    }
+
+    fn cuStreamGetCtx | cuStreamGetCtx_ptsz(stream: CUstream, context: *mut CUcontext) |default| {
+        write(context, without_provenance_mut(stream::resolve(stream, default)?.live.handle))
+    }
+
+    fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz(
+        stream: CUstream,
+        context: *mut CUcontext,
+        green: *mut CUgreenCtx,
+    ) |default| {
+        let target = stream::resolve(stream, default)?;
+        write_optional(context, without_provenance_mut(target.live.handle));
+        write_optional(green, null_mut());
+        Ok(())
+    }
+
+    fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz(stream: CUstream, event: CUevent, flags: c_uint) |default| {
+        let target = stream::resolve(stream, default)?;
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        event::get(event)?.hold_up(&target, flags)
+    }
+
+    fn cuStreamAddCallback | cuStreamAddCallback_ptsz(
+        stream: CUstream,
+        callback: CUstreamCallback,
+        data: *mut c_void,
+        flags: c_uint,
+    ) |default| {
+        let target = stream::resolve(stream, default)?;
+        let callback = callback.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (stream, data) = (stream.expose_provenance(), data.expose_provenance());
+        target.live.session.post_callback(target.lane, Box::new(move |status| {
+            let pointer = std::ptr::with_exposed_provenance_mut::<c_void>;
+            // SAFETY: the program gave this function, to be called once with these arguments.
+            unsafe { callback(pointer(stream), status, pointer(data)) }
+        }))
+    }
+
+    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(stream: CUstream, function: CUhostFn, data: *mut c_void) |default| {
+        launch_host_function(stream, default, function, data)
+    }
+
+    fn cuLaunchHostFunc_v2 | cuLaunchHostFunc_v2_ptsz(
+        stream: CUstream,
+        function: CUhostFn,
+        data: *mut c_void,
+        mode: c_uint,
+    ) |default| {
+        if mode > 1 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        launch_host_function(stream, default, function, data)
+    }
+
+    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(stream: CUstream, status: *mut c_uint) |default| {
+        stream::resolve(stream, default)?;
+        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(
+        stream: CUstream,
+        status: *mut c_uint,
+        id: *mut u64,
+    ) |default| {
+        stream::resolve(stream, default)?;
+        write_optional(id, 0);
+        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
+        stream: CUstream,
+        status: *mut c_uint,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode,
+        count: *mut usize,
+    ) |default| {
+        stream::resolve(stream, default)?;
+        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
+        stream: CUstream,
+        status: *mut c_uint,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode,
+        edges: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) |default| {
+        stream::resolve(stream, default)?;
+        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+}
+
+unsafe fn create(to: *mut CUstream, flags: c_uint, priority: c_int) -> Result<(), Code> {
+    context::current()?;
+    if to.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let stream = stream::create(flags, priority)?;
+    // SAFETY: as the caller of the exported function vouches.
+    unsafe { write(to, without_provenance_mut(stream.handle)) }
+}
+
+fn launch_host_function(
+    stream: CUstream,
+    default: DefaultStream,
+    function: CUhostFn,
+    data: *mut c_void,
+) -> Result<(), Code> {
+    let target = stream::resolve(stream, default)?;
+    let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let data = data.expose_provenance();
+    let call = move |_status| {
+        // SAFETY: the program gave this function, to be called once with this argument.
+        unsafe { function(std::ptr::with_exposed_provenance_mut(data)) }
+    };
+    target.live.session.post_callback(target.lane, Box::new(call))
+}

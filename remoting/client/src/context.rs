@@ -1,0 +1,282 @@
+//! Contexts, and which one each thread uses.
+
+use crate::call::Code;
+use crate::devices::{self, Device};
+use crate::handles::{Kind, Table};
+use crate::session::{Session, in_callback, lock, mint};
+use crate::{event, library, module, process, stream};
+use driverapi::context_storage;
+use driverapi::errors::*;
+use driverapi::types::CUcontext;
+use protocol::{ContextCreate, ContextDestroy, ContextSynchronize};
+use std::cell::RefCell;
+use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+static CONTEXTS: Table<Context> = Table::new(Kind::Context);
+
+/// A handle. A primary context has the same one whether it is active or not.
+pub struct Context {
+    pub handle: usize,
+    pub ordinal: i32,
+    pub is_primary: bool,
+    pub flags: AtomicU32,
+    live: RwLock<Option<Arc<Live>>>,
+    /// How often a primary context is retained.
+    retained: Mutex<u32>,
+}
+
+/// A context that exists on the appliance.
+pub struct Live {
+    pub id: u64,
+    pub handle: usize,
+    pub device: &'static Device,
+    pub session: Arc<Session>,
+    /// The lane of the legacy default stream.
+    pub legacy_lane: u64,
+    pub flags: u32,
+    /// Every command up to this one is known to be complete.
+    synchronised: AtomicU64,
+}
+
+impl Live {
+    /// Has all work that could use device memory completed?
+    pub fn is_idle(&self) -> bool {
+        self.session.last_work() <= self.synchronised.load(SeqCst)
+    }
+
+    /// Waits for all earlier work of the context.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn synchronise(&self) -> Result<(), Code> {
+        let last = self.session.last_command();
+        self.session.call(0, &ContextSynchronize { context: self.id })?.success()?;
+        self.synchronised.fetch_max(last, SeqCst);
+        Ok(())
+    }
+
+    /// Every command up to this one is known to be complete.
+    pub fn synchronised(&self) -> u64 {
+        self.synchronised.load(SeqCst)
+    }
+}
+
+impl Context {
+    /// The primary context of a device, not yet active.
+    pub fn primary(ordinal: i32) -> Arc<Context> {
+        Context::new(ordinal, true, 0).expect("the table has room for the devices")
+    }
+
+    fn new(ordinal: i32, is_primary: bool, flags: u32) -> Option<Arc<Context>> {
+        CONTEXTS.insert(|handle| {
+            let (flags, live, retained) = (AtomicU32::new(flags), RwLock::new(None), Mutex::new(0));
+            Arc::new(Context { handle, ordinal, is_primary, flags, live, retained })
+        })
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for a primary context that is not active, too.
+    pub fn live(&self) -> Result<Arc<Live>, Code> {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        live.clone().ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    }
+
+    /// Is this still what its handle names?
+    pub fn is_live(live: &Arc<Live>) -> bool {
+        let now = CONTEXTS.get(live.handle).and_then(|context| context.live().ok());
+        now.is_some_and(|now| Arc::ptr_eq(&now, live))
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.live().is_ok()
+    }
+
+    fn activate(&self) -> Result<(), Code> {
+        let device = devices::get(self.ordinal)?;
+        let session = device.session()?;
+        let (id, legacy_lane) = (mint(), mint());
+        let flags = self.flags.load(SeqCst);
+        let create = ContextCreate {
+            context: id,
+            device: device.index,
+            flags,
+            primary: self.is_primary,
+            legacy_stream: legacy_lane,
+        };
+        session.post(0, &create)?;
+        let synchronised = AtomicU64::new(0);
+        let live = Live { id, handle: self.handle, device, session, legacy_lane, flags, synchronised };
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
+        Ok(())
+    }
+
+    /// Destroys what is on the appliance, and everything that belongs to it.
+    fn deactivate(&self) -> Result<(), Code> {
+        let live = self.live.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(live) = live else { return Ok(()) };
+        context_storage::drop_context(without_provenance_mut(self.handle));
+        event::forget_context(live.id);
+        stream::forget_context(live.id);
+        module::forget_context(live.id);
+        library::forget_context(live.id);
+        live.device.memory.free_context(&live);
+        live.session.post(0, &ContextDestroy { context: live.id }).map(drop)
+    }
+}
+
+/// Every context that exists on an appliance.
+pub fn all_live() -> Vec<Arc<Live>> {
+    CONTEXTS.all().iter().filter_map(|context| context.live().ok()).collect()
+}
+
+/// The handle of a context by its id, 0 if it is gone.
+pub fn handle_of(id: u64) -> usize {
+    all_live().iter().find(|live| live.id == id).map_or(0, |live| live.handle)
+}
+
+/// Makes a context of the program's own.
+///
+/// # Errors
+/// Why the device has none.
+pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
+    devices::get(ordinal)?;
+    let context = Context::new(ordinal, false, flags).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    context.activate().inspect_err(|_| {
+        CONTEXTS.remove(context.handle);
+    })?;
+    Ok(context)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` for a handle that is no context of the program's own.
+pub fn destroy(handle: CUcontext) -> Result<(), Code> {
+    let context = get(handle)?;
+    if context.is_primary {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    let result = context.deactivate();
+    CONTEXTS.remove(context.handle);
+    with_stack(|stack| {
+        if stack.last() == Some(&context.handle) {
+            stack.pop();
+        }
+    });
+    result
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub fn get(handle: CUcontext) -> Result<Arc<Context>, Code> {
+    process::check_initialised()?;
+    CONTEXTS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// # Errors
+/// Why the device has no context.
+pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
+    let context = &devices::get(ordinal)?.primary;
+    let mut retained = lock(&context.retained);
+    if !context.is_active() {
+        context.activate()?;
+    } else {
+        context.live()?.session.check()?;
+    }
+    *retained += 1;
+    Ok(Arc::clone(context))
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` if it is not retained.
+pub fn release_primary(ordinal: i32) -> Result<(), Code> {
+    let context = &devices::get(ordinal)?.primary;
+    let mut retained = lock(&context.retained);
+    *retained = retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    if *retained == 0 { context.deactivate() } else { Ok(()) }
+}
+
+/// Destroys the primary context's state; it can be used again at once by those who retain it.
+///
+/// # Errors
+/// Why it could not be made again.
+pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
+    let context = &devices::get(ordinal)?.primary;
+    let retained = lock(&context.retained);
+    context.deactivate()?;
+    if *retained > 0 { context.activate() } else { Ok(()) }
+}
+
+thread_local! {
+    /// Handles, the current one last; 0 is none.
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+fn with_stack<T: Default>(act: impl FnOnce(&mut Vec<usize>) -> T) -> T {
+    STACK.try_with(|stack| act(&mut stack.borrow_mut())).unwrap_or_default()
+}
+
+/// The handle of the current context, or 0.
+pub fn current_handle() -> usize {
+    with_stack(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` without one.
+pub fn current_context() -> Result<Arc<Context>, Code> {
+    process::check_initialised()?;
+    let handle = current_handle();
+    if handle == 0 {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    CONTEXTS.get(handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+}
+
+/// What commands of the calling thread belong to.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`, a sticky error, or
+/// `CUDA_ERROR_NOT_PERMITTED` inside a host function.
+pub fn current() -> Result<Arc<Live>, Code> {
+    let live = current_context()?.live()?;
+    usable(&live)?;
+    Ok(live)
+}
+
+/// # Errors
+/// As [`current`].
+pub fn usable(live: &Live) -> Result<(), Code> {
+    if in_callback() {
+        return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
+    live.session.check()
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub fn set_current(handle: CUcontext) -> Result<(), Code> {
+    process::check_initialised()?;
+    let handle = if handle.is_null() { 0 } else { get(handle)?.handle };
+    with_stack(|stack| {
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    });
+    Ok(())
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub fn push_current(handle: CUcontext) -> Result<(), Code> {
+    let context = get(handle)?;
+    with_stack(|stack| stack.push(context.handle));
+    Ok(())
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` if the stack is empty.
+pub fn pop_current() -> Result<usize, Code> {
+    process::check_initialised()?;
+    with_stack(Vec::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+}

@@ -1,0 +1,220 @@
+//! Copies: which way the bytes go, and when the caller's memory is read or written.
+
+use crate::call::{Code, DefaultStream};
+use crate::context::Live;
+use crate::memory::{Piece, find_allocation, host};
+use crate::session::{DeviceBox, HostBox};
+use crate::stream::Target;
+use crate::{module, stream};
+use driverapi::errors::*;
+use protocol::{BULK_CHUNK, CopyOnDevice, Extent, Message, StreamSynchronize, Symbol};
+use std::sync::Arc;
+
+/// Does the call return before the copy is complete, if the memory allows it?
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Timing {
+    Synchronous,
+    Asynchronous,
+}
+
+/// One side of a copy: an address with steps from row to row and slice to slice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Side {
+    pub address: u64,
+    pub pitch: u64,
+    pub slice: u64,
+}
+
+/// Bytes a row, rows, slices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    pub width: u64,
+    pub height: u64,
+    pub depth: u64,
+}
+
+impl Shape {
+    pub fn linear(len: u64) -> Self {
+        Shape { width: len, height: 1, depth: 1 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0 || self.depth == 0
+    }
+}
+
+impl Side {
+    pub fn linear(address: u64, len: u64) -> Self {
+        Side { address, pitch: len, slice: len }
+    }
+
+    /// Bytes from the first to behind the last.
+    fn span(&self, shape: &Shape) -> Option<u64> {
+        let rows = (shape.height - 1).checked_mul(self.pitch)?;
+        (shape.depth - 1).checked_mul(self.slice)?.checked_add(rows)?.checked_add(shape.width)
+    }
+
+    fn host(&self, shape: &Shape) -> HostBox {
+        let Shape { width, height, depth } = *shape;
+        HostBox { base: self.address as usize, width, height, depth, pitch: self.pitch, slice: self.slice }
+    }
+
+    fn extent(&self, shape: &Shape) -> Extent {
+        let Shape { width, height, depth } = *shape;
+        Extent { width, height, depth, pitch: self.pitch, slice: self.slice }
+    }
+
+    fn device(&self, context: u64, shape: &Shape) -> DeviceBox {
+        DeviceBox { context, address: self.address, extent: self.extent(shape) }
+    }
+
+    /// The appliance that has this memory, if all of it is device memory of this process.
+    fn owner(&self, shape: &Shape) -> Result<Arc<Live>, Code> {
+        let span = self.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (piece, live) = device_memory(self.address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let inside = span <= piece.size - (self.address - piece.address);
+        if inside { Ok(live) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+}
+
+fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
+    if let Some((device, piece)) = find_allocation(address) {
+        return Some((piece, device.memory.owner(&piece)?));
+    }
+    let (live, symbol) = module::variable_at(address)?;
+    let Symbol { address, size } = symbol;
+    Some((Piece { address, asked: size, size, context: live.id, pool: 0 }, live))
+}
+
+/// Is this an address of device memory (of this process, as far as it knows)?
+pub fn is_device(address: u64) -> bool {
+    device_memory(address).is_some()
+}
+
+/// Checks a range of device memory that a command is about to use.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub fn check_device_range(address: u64, len: u64) -> Result<(), Code> {
+    Side::linear(address, len).owner(&Shape::linear(len)).map(drop)
+}
+
+/// # Errors
+/// The driver's code for a destination that is no device memory, or the session's sticky error.
+pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    to.owner(&shape)?;
+    let session = &target.live.session;
+    let (device, host) = (to.device(target.live.id, &shape), from.host(&shape));
+    let (start, end) = host.span();
+    if host::is_pinned(start, end) {
+        // Whoever may write the source before the stream gets there must be done first.
+        let unsettled = session.is_landing(&host) || session.has_callbacks();
+        if timing == Timing::Asynchronous {
+            if unsettled || !session.has_window(host.packed()) {
+                return session.copy_to_device_late(target.lane, &device, &host);
+            }
+        } else if unsettled {
+            session.call(target.lane, &StreamSynchronize {})?.success()?;
+        }
+    }
+    session.copy_to_device(target.lane, &device, &host)
+}
+
+/// # Errors
+/// The driver's code for a source that is no device memory, or the copy's code.
+pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    from.owner(&shape)?;
+    let session = &target.live.session;
+    let (device, host) = (from.device(target.live.id, &shape), to.host(&shape));
+    let (start, end) = host.span();
+    if timing == Timing::Asynchronous && host::is_pinned(start, end) {
+        return session.copy_to_host_later(target.lane, &host, &device);
+    }
+    session.copy_to_host(target.lane, &host, &device)
+}
+
+/// # Errors
+/// The driver's code for what is no device memory, or the session's sticky error.
+pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let (to_owner, from_owner) = (to.owner(&shape)?, from.owner(&shape)?);
+    let session = &target.live.session;
+    if Arc::ptr_eq(&to_owner.session, session) && Arc::ptr_eq(&from_owner.session, session) {
+        let copy = CopyOnDevice {
+            context: target.live.id,
+            to: to.address,
+            to_pitch: to.pitch,
+            to_slice: to.slice,
+            from: from.address,
+            extent: from.extent(&shape),
+        };
+        return session.post_work(CopyOnDevice::CODE, target.lane, |w| drop(w.put(&copy))).map(drop);
+    }
+    between_appliances(target, (&to_owner, to), (&from_owner, from), shape)
+}
+
+/// Two appliances do not know each other: the bytes come here and go there, after everything before in the stream.
+fn between_appliances(
+    target: &Target,
+    (to_live, to): (&Arc<Live>, Side),
+    (from_live, from): (&Arc<Live>, Side),
+    shape: Shape,
+) -> Result<(), Code> {
+    target.live.session.call(target.lane, &StreamSynchronize {})?.success()?;
+    let rows = (BULK_CHUNK as u64 / shape.width).max(1);
+    let mut buffer = vec![0u8; (shape.width * rows.min(shape.height)) as usize];
+    let base = buffer.as_mut_ptr().expose_provenance();
+    for z in 0..shape.depth {
+        for y in (0..shape.height).step_by(rows as usize) {
+            let part = Shape { height: rows.min(shape.height - y), depth: 1, ..shape };
+            let at = |side: Side| Side { address: side.address + z * side.slice + y * side.pitch, ..side };
+            let here = HostBox::linear(base, part.width * part.height);
+            let here = HostBox { width: part.width, height: part.height, pitch: part.width, ..here };
+            from_live.session.copy_to_host(from_live.legacy_lane, &here, &at(from).device(from_live.id, &part))?;
+            to_live.session.copy_to_device(to_live.legacy_lane, &at(to).device(to_live.id, &part), &here)?;
+        }
+    }
+    to_live.synchronise()
+}
+
+/// Copies between any two addresses, as unified addressing has it.
+///
+/// # Errors
+/// As the kind of copy that it turns out to be.
+pub fn anywhere(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
+    match (is_device(to.address), is_device(from.address)) {
+        (true, true) => on_device(target, to, from, shape),
+        (true, false) => to_device(target, to, from, shape, timing),
+        (false, true) => to_host(target, to, from, shape, timing),
+        (false, false) => on_host(target, to, from, shape),
+    }
+}
+
+/// # Errors
+/// The code of earlier work of the stream, which is waited for.
+pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    if to.address == 0 || from.address == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    target.live.session.call(target.lane, &StreamSynchronize {})?.success()?;
+    let (to, from) = (to.host(&shape), from.host(&shape));
+    to.copy_from(&from);
+    Ok(())
+}
+
+/// # Errors
+/// As [`stream::resolve`].
+pub fn default_target(default: DefaultStream) -> Result<Target, Code> {
+    stream::resolve(std::ptr::null_mut(), default)
+}

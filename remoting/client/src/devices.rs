@@ -1,0 +1,224 @@
+//! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`.
+
+use crate::call::Code;
+use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Share};
+use crate::context::Context;
+use crate::memory::DeviceMemory;
+use crate::pool::Pool;
+use crate::session::{Session, lock};
+use crate::{log, process, stats};
+use driverapi::attributes::*;
+use driverapi::errors::*;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// One appliance's part of the lease, and the session there once a context was made.
+pub struct Appliance {
+    share: Share,
+    hello: Hello,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+/// What a launch may not exceed.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchLimits {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub threads: u32,
+}
+
+pub struct Device {
+    /// What the program calls it.
+    pub ordinal: i32,
+    /// What the worker calls it.
+    pub index: u32,
+    pub info: DeviceInfo,
+    pub appliance: Arc<Appliance>,
+    pub memory: DeviceMemory,
+    pub primary: Arc<Context>,
+    pub default_pool: Arc<Pool>,
+    /// The pool that stream-ordered allocations come from if none is named.
+    pub pool: Mutex<Arc<Pool>>,
+    launch_limits: LaunchLimits,
+}
+
+struct Platform {
+    devices: Vec<Device>,
+    driver_version: i32,
+}
+
+fn platform() -> Result<&'static Platform, Code> {
+    static PLATFORM: OnceLock<Result<Platform, Code>> = OnceLock::new();
+    PLATFORM.get_or_init(|| find_appliances().map(Platform::new).map_err(|e| report(&e))).as_ref().map_err(|c| *c)
+}
+
+fn find_appliances() -> Result<Vec<Appliance>, ConnectError> {
+    let greet = |share: Share| {
+        stats::round_trip();
+        let hello = connect::hello(&share)?;
+        Ok(Appliance { share, hello, session: Mutex::new(None) })
+    };
+    connect::shares_from_env()?.into_iter().map(greet).collect()
+}
+
+/// Says once what is wrong; the code is never success.
+fn report(error: &ConnectError) -> Code {
+    log::error(&error.message);
+    match error.kind {
+        ErrorKind::Version => CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        ErrorKind::Refused | ErrorKind::Tls => CUDA_ERROR_NOT_PERMITTED,
+        ErrorKind::Busy => CUDA_ERROR_DEVICE_UNAVAILABLE,
+        _ => CUDA_ERROR_NO_DEVICE,
+    }
+}
+
+impl Platform {
+    fn new(appliances: Vec<Appliance>) -> Self {
+        let driver_version = appliances.iter().map(|a| a.hello.driver_version).min().unwrap_or(0);
+        let mut all = Vec::new();
+        for appliance in appliances.into_iter().map(Arc::new) {
+            let infos = appliance.hello.devices.clone();
+            all.extend(infos.into_iter().zip(0..).map(|(info, index)| (Arc::clone(&appliance), index, info)));
+        }
+        let uuids: Vec<_> = all.iter().map(|(_, _, info)| uuid_text(&info.uuid)).collect();
+        let chosen = match std::env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(list) => visible(&list, &uuids),
+            Err(_) => (0..all.len()).collect(),
+        };
+        let make = |(ordinal, place): (i32, usize)| {
+            let (appliance, index, info) = all[place].clone();
+            let launch_limits = launch_limits(&info);
+            let memory = DeviceMemory::new(index);
+            let (primary, default_pool) = (Context::primary(ordinal), Pool::of_device(ordinal));
+            let pool = Mutex::new(Arc::clone(&default_pool));
+            Device { ordinal, index, info, appliance, memory, primary, default_pool, pool, launch_limits }
+        };
+        let devices = (0..).zip(chosen).map(make).collect();
+        Platform { devices, driver_version }
+    }
+}
+
+/// Which devices a `CUDA_VISIBLE_DEVICES` list names: up to the first that is none; no device twice.
+fn visible(list: &str, uuids: &[String]) -> Vec<usize> {
+    let find = |entry: &str| match entry.parse::<usize>() {
+        Ok(index) => Some(index).filter(|index| *index < uuids.len()),
+        Err(_) if entry.starts_with("GPU-") && entry.len() > 4 => {
+            let matches: Vec<_> = (0..uuids.len()).filter(|i| uuids[*i].starts_with(&entry.to_lowercase())).collect();
+            matches.first().copied().filter(|_| matches.len() == 1)
+        }
+        Err(_) => None,
+    };
+    let chosen: Vec<_> = list.split(',').map_while(|entry| find(entry.trim())).collect();
+    let twice = chosen.iter().enumerate().any(|(i, device)| chosen[..i].contains(device));
+    if twice { Vec::new() } else { chosen }
+}
+
+/// "gpu-…" in lower case, as compared with the user's list.
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).to_lowercase()
+}
+
+/// Reaches the appliances, if that was not tried before.
+///
+/// # Errors
+/// `CUDA_ERROR_NO_DEVICE` or a code that says why there is none.
+pub fn initialise() -> Result<(), Code> {
+    if platform()?.devices.is_empty() {
+        return Err(CUDA_ERROR_NO_DEVICE);
+    }
+    process::set_initialised();
+    Ok(())
+}
+
+/// # Errors
+/// As [`initialise`].
+pub fn driver_version() -> Result<i32, Code> {
+    Ok(platform()?.driver_version)
+}
+
+/// # Errors
+/// `CUDA_ERROR_NOT_INITIALIZED`.
+pub fn all() -> Result<&'static [Device], Code> {
+    process::check_initialised()?;
+    Ok(&platform()?.devices)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_DEVICE`.
+pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
+    let index = usize::try_from(ordinal).map_err(|_| CUDA_ERROR_INVALID_DEVICE);
+    all()?.get(index?).ok_or(CUDA_ERROR_INVALID_DEVICE)
+}
+
+impl Device {
+    /// The session that holds this device, attached now if it was not.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn session(&self) -> Result<Arc<Session>, Code> {
+        let mut current = lock(&self.appliance.session);
+        if let Some(session) = &*current {
+            return session.check().map(|()| Arc::clone(session));
+        }
+        let session = attach(&self.appliance)?;
+        *current = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// An attribute's value; what the appliance does not tell is 0.
+    pub fn attribute(&self, attribute: u32) -> i32 {
+        i32::try_from(attribute).ok().and_then(|key| self.info.attributes.get(&key)).copied().unwrap_or(0)
+    }
+
+    pub fn launch_limits(&self) -> &LaunchLimits {
+        &self.launch_limits
+    }
+}
+
+fn launch_limits(info: &DeviceInfo) -> LaunchLimits {
+    let get = |attribute: u32| info.attributes.get(&(attribute as i32)).map_or(0, |value| *value as u32);
+    LaunchLimits {
+        grid: [
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z,
+        ]
+        .map(get),
+        block: [
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z,
+        ]
+        .map(get),
+        threads: get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+    }
+}
+
+fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
+    let (share, hello) = (&appliance.share, &appliance.hello);
+    stats::round_trip();
+    let ticket = connect::open_session(share, hello).map_err(|error| report(&error))?;
+    let socket = connect::open_data(share, hello, &ticket).map_err(|error| report(&error))?;
+    Session::start(socket, &share.endpoint).map_err(|line| {
+        log::error(&line);
+        CUDA_ERROR_DEVICE_UNAVAILABLE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_devices_as_cuda_reads_the_list() {
+        let uuids = [uuid_text(&[0x11; 16]), uuid_text(&[0x12; 16]), uuid_text(&[0x2f; 16])].map(|u| u.to_lowercase());
+        let see = |list| visible(list, &uuids);
+        assert_eq!(see("0,2"), [0, 2]);
+        assert_eq!(see(" 1 , 0"), [1, 0]);
+        assert_eq!(see(""), [0; 0]);
+        assert_eq!(see("-1"), [0; 0]);
+        assert_eq!(see("1,7,0"), [1], "what follows an invalid entry is not seen");
+        assert_eq!(see("0,0"), [0; 0]);
+        assert_eq!(see("gpu"), [0; 0]);
+    }
+}

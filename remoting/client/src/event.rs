@@ -1,0 +1,161 @@
+//! Events. The client counts the records of an event; the worker reports which record is complete.
+
+use crate::call::Code;
+use crate::context::{self, Live};
+use crate::handles::{Kind, Table};
+use crate::process;
+use crate::session::{Progress, lock, mint};
+use crate::stream::Target;
+use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING};
+use driverapi::errors::*;
+use driverapi::types::CUevent;
+use protocol::{EventCreate, EventDestroy, EventQuery, EventRecord, EventSynchronize, StreamWaitEvent};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+
+static EVENTS: Table<Event> = Table::new(Kind::Event);
+
+#[derive(Default, Clone, Copy)]
+struct Record {
+    /// Number of the latest record, 0 if there was none.
+    generation: u64,
+    /// The command that records it.
+    command: u64,
+    /// The record that the worker was asked about and will report by itself.
+    asked: u64,
+}
+
+pub struct Event {
+    pub handle: usize,
+    pub id: u64,
+    pub live: Arc<Live>,
+    flags: u32,
+    record: Mutex<Record>,
+    progress: Arc<Progress>,
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for flags that are unknown or not provided.
+pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
+    let live = context::current()?;
+    if flags & !(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let (id, progress) = (mint(), Arc::new(Progress::default()));
+    live.session.follow_event(id, &progress);
+    live.session.post(0, &EventCreate { event: id, context: live.id, flags })?;
+    let make = |handle| Arc::new(Event { handle, id, live, flags, record: Mutex::default(), progress });
+    EVENTS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn get(handle: CUevent) -> Result<Arc<Event>, Code> {
+    process::check_initialised()?;
+    let event = EVENTS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    context::usable(&event.live)?;
+    Ok(event)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn destroy(handle: CUevent) -> Result<(), Code> {
+    let event = get(handle)?;
+    EVENTS.remove(handle.addr());
+    event.live.session.forget_event(event.id);
+    event.live.session.post(0, &EventDestroy { event: event.id }).map(drop)
+}
+
+pub fn forget_context(context: u64) {
+    for event in EVENTS.remove_where(|event| event.live.id == context) {
+        event.live.session.forget_event(event.id);
+    }
+}
+
+impl Event {
+    pub fn is_timed(&self) -> bool {
+        self.flags & CU_EVENT_DISABLE_TIMING == 0
+    }
+
+    pub fn is_recorded(&self) -> bool {
+        lock(&self.record).generation > 0
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context.
+    pub fn record(&self, target: &Target, flags: u32) -> Result<(), Code> {
+        if target.live.id != self.live.id || !Arc::ptr_eq(&target.live.session, &self.live.session) {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        let mut record = lock(&self.record);
+        let generation = record.generation + 1;
+        record.command = self.live.session.post(target.lane, &EventRecord { event: self.id, generation, flags })?;
+        record.generation = generation;
+        Ok(())
+    }
+
+    fn is_done(&self, record: &Record) -> bool {
+        record.generation <= self.progress.done.load(SeqCst) || record.command <= self.live.synchronised()
+    }
+
+    /// Has the latest record completed? Asks once; then the worker tells by itself.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_READY`, or the code of work that failed.
+    pub fn query(&self) -> Result<(), Code> {
+        let session = &self.live.session;
+        let record = *lock(&self.record);
+        if self.is_done(&record) {
+            return Ok(());
+        }
+        if record.asked == record.generation {
+            session.flush()?;
+            session.poll();
+            session.check()?;
+            return if self.is_done(&record) { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) };
+        }
+        let answer = session.call(0, &EventQuery { event: self.id, generation: record.generation })?;
+        match answer.code {
+            0 => self.progress.done.fetch_max(record.generation, SeqCst),
+            CUDA_ERROR_NOT_READY => {
+                let mut now = lock(&self.record);
+                now.asked = now.asked.max(record.generation);
+                return Err(CUDA_ERROR_NOT_READY);
+            }
+            code => return Err(code),
+        };
+        Ok(())
+    }
+
+    /// Waits for the latest record.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn synchronise(&self) -> Result<(), Code> {
+        let record = *lock(&self.record);
+        if self.is_done(&record) {
+            return Ok(());
+        }
+        let wait = EventSynchronize { event: self.id, generation: record.generation };
+        self.live.session.call(0, &wait)?.success()?;
+        self.progress.done.fetch_max(record.generation, SeqCst);
+        Ok(())
+    }
+
+    /// Makes later work of a stream wait for the latest record.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn hold_up(&self, target: &Target, flags: u32) -> Result<(), Code> {
+        let record = *lock(&self.record);
+        if self.is_done(&record) {
+            return Ok(());
+        }
+        if !Arc::ptr_eq(&self.live.session, &target.live.session) {
+            // Two appliances know nothing of each other: this process waits in the stream's stead.
+            return self.synchronise();
+        }
+        let wait = StreamWaitEvent { event: self.id, generation: record.generation, flags };
+        target.live.session.post(target.lane, &wait).map(drop)
+    }
+}

@@ -1,0 +1,328 @@
+//! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
+//! handed out again only after everything that could use them has completed.
+
+use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
+use crate::call::Code;
+use crate::context::Live;
+use crate::devices::{self, Device};
+use crate::session::{Slot, lock};
+use driverapi::errors::*;
+use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Quota is asked for, and kept without use, in about this amount.
+const SLACK: u64 = 32 << 20;
+/// Small allocations share slabs of at least this size.
+const SMALL_SLAB: u64 = 2 << 20;
+/// A fence is sent when this many bytes or pieces wait for one, or when memory is short.
+const BATCH_BYTES: u64 = 4 << 20;
+const BATCH_PIECES: usize = 32;
+
+/// What an allocation belongs to.
+#[derive(Clone, Copy, Default)]
+pub struct Origin {
+    /// Its stream, if it is stream-ordered.
+    pub lane: Option<u64>,
+    /// Its pool, or 0.
+    pub pool: u64,
+}
+
+/// Pieces that the program freed, and the fence after which nothing uses them.
+struct Freed {
+    live: Arc<Live>,
+    lane: Option<u64>,
+    pieces: Vec<Piece>,
+    /// `None` until it was asked for.
+    fence: Option<Arc<Slot>>,
+}
+
+#[derive(Default)]
+struct State {
+    heap: Heap,
+    granted: u64,
+    /// Bytes that the program maps itself (virtual memory management).
+    mapped_by_program: u64,
+    freed: Vec<Freed>,
+    contexts: HashMap<u64, Arc<Live>>,
+}
+
+pub struct DeviceMemory {
+    /// The worker's number of the device.
+    index: u32,
+    state: Mutex<State>,
+}
+
+impl DeviceMemory {
+    pub fn new(index: u32) -> Self {
+        DeviceMemory { index, state: Mutex::default() }
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room even after everything freed has come back.
+    pub fn allocate(&self, live: &Arc<Live>, size: u64, origin: Origin) -> Result<u64, Code> {
+        if size == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let state = &mut *lock(&self.state);
+        state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
+        if let Some(address) = state.reuse_on_lane(live, size, origin) {
+            return Ok(address);
+        }
+        state.collect();
+        loop {
+            if let Some(address) = state.heap.place(size, live.id, origin.pool) {
+                return Ok(address);
+            }
+            state.fence_all()?;
+            match self.add_slab(state, live, size) {
+                Err(CUDA_ERROR_OUT_OF_MEMORY) if state.wait_for_freed()? => {}
+                other => other?,
+            }
+        }
+    }
+
+    fn add_slab(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
+        let arena = live.session.arena();
+        let exact = round_up(size, arena.granularity()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let roomy = round_up(size.max(SMALL_SLAB), arena.granularity()).unwrap_or(exact);
+        let slab = match self.make_room(state, live, roomy) {
+            Ok(()) => roomy,
+            Err(CUDA_ERROR_OUT_OF_MEMORY) if exact < roomy => {
+                self.make_room(state, live, exact)?;
+                exact
+            }
+            Err(code) => return Err(code),
+        };
+        let address = arena.take(slab, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        live.session.post(0, &SlabMap { device: self.index, address, size: slab })?;
+        state.heap.add_slab(address, slab);
+        Ok(())
+    }
+
+    /// Sees to it that the grants allow `size` more bytes of slabs.
+    fn make_room(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
+        if state.unused_grant() < size {
+            unmap_idle(state, live, 0)?;
+        }
+        let unused = state.unused_grant();
+        if unused >= size {
+            return Ok(());
+        }
+        let least = size - unused;
+        let ask = Grant { device: self.index, least, want: least.max(SLACK) };
+        let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
+        state.granted += granted.size;
+        if granted.size < least { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts here.
+    pub fn free(&self, address: u64, lane: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
+        let state = &mut *lock(&self.state);
+        let piece = state.heap.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let owner = state.contexts.get(&piece.context).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if owner.is_idle() {
+            state.heap.reclaim(&piece);
+        } else {
+            match lane {
+                Some((live, lane)) => state.note_freed(live, Some(lane), piece)?,
+                None => state.note_freed(&owner, None, piece)?,
+            }
+        }
+        state.collect();
+        self.settle(state, &owner)
+    }
+
+    /// Gives back what is more than the slack.
+    fn settle(&self, state: &mut State, live: &Live) -> Result<(), Code> {
+        if state.heap.idle() > SLACK {
+            unmap_idle(state, live, SLACK)?;
+        }
+        let unused = state.unused_grant();
+        if unused > 2 * SLACK {
+            self.return_grant(state, live, unused - SLACK)?;
+        }
+        Ok(())
+    }
+
+    fn return_grant(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
+        state.granted -= size;
+        live.session.post(0, &GrantReturn { device: self.index, size }).map(drop)
+    }
+
+    /// Frees everything that a context allocated; the context is about to be destroyed.
+    pub fn free_context(&self, live: &Arc<Live>) {
+        let state = &mut *lock(&self.state);
+        for address in state.heap.select(|piece| piece.context == live.id) {
+            if let Some(piece) = state.heap.forget(address) {
+                let _ = state.note_freed(live, None, piece);
+            }
+        }
+        // A session that has failed needs no fence: nothing is allocated there any more.
+        let _ = state.fence_all();
+        state.contexts.remove(&live.id);
+    }
+
+    /// Free and total bytes of the share.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn info(&self, live: &Live) -> Result<(u64, u64), Code> {
+        let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
+        let share: MemoryState = answer.success()?.decode()?;
+        let state = &mut *lock(&self.state);
+        state.collect();
+        let own = state.granted - state.heap.used() - state.mapped_by_program;
+        Ok(((share.free + own).min(share.limit), share.limit))
+    }
+
+    /// Bytes granted and bytes used by the pieces of a pool.
+    pub fn pool_use(&self, pool: u64) -> u64 {
+        let state = lock(&self.state);
+        let pieces = state.heap.select(|piece| piece.pool == pool);
+        pieces.iter().filter_map(|address| state.heap.find(*address)).map(|piece| piece.size).sum()
+    }
+
+    /// The allocation that holds an address.
+    pub fn find(&self, address: u64) -> Option<Piece> {
+        lock(&self.state).heap.find(address).copied()
+    }
+
+    /// The context that a piece belongs to.
+    pub fn owner(&self, piece: &Piece) -> Option<Arc<Live>> {
+        lock(&self.state).contexts.get(&piece.context).cloned()
+    }
+
+    /// Quota for memory that the program places itself.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub fn take_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
+        let state = &mut *lock(&self.state);
+        state.collect();
+        state.fence_all()?;
+        loop {
+            match self.make_room(state, live, size) {
+                Err(CUDA_ERROR_OUT_OF_MEMORY) if state.wait_for_freed()? => {}
+                Err(code) => return Err(code),
+                Ok(()) => break,
+            }
+        }
+        state.mapped_by_program += size;
+        Ok(())
+    }
+
+    /// # Errors
+    /// The session's sticky error.
+    pub fn put_back_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
+        let state = &mut *lock(&self.state);
+        state.mapped_by_program -= size;
+        self.settle(state, live)
+    }
+
+    /// Gives everything back that is not in use, for `cuMemPoolTrimTo`.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn trim(&self, live: &Live) -> Result<(), Code> {
+        let state = &mut *lock(&self.state);
+        state.collect();
+        unmap_idle(state, live, 0)?;
+        let unused = state.unused_grant();
+        if unused > 0 { self.return_grant(state, live, unused) } else { Ok(()) }
+    }
+}
+
+fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<(), Code> {
+    for (address, size) in state.heap.release_idle(keep) {
+        live.session.post(0, &SlabUnmap { address, size })?;
+        live.session.arena().put_back(address, size);
+    }
+    Ok(())
+}
+
+impl State {
+    fn unused_grant(&self) -> u64 {
+        self.granted - self.heap.mapped() - self.mapped_by_program
+    }
+
+    /// Memory freed on a stream is good at once for what follows on that stream.
+    fn reuse_on_lane(&mut self, live: &Live, size: u64, origin: Origin) -> Option<u64> {
+        let lane = origin.lane?;
+        let fits = |piece: &Piece| piece.size >= size && piece.size / 2 <= size.max(PIECE_ALIGN);
+        for freed in self.freed.iter_mut().filter(|freed| freed.lane == Some(lane) && freed.live.id == live.id) {
+            if let Some(place) = freed.pieces.iter().position(fits) {
+                let piece = freed.pieces.swap_remove(place);
+                self.heap.hand_out_again(Piece { asked: size, context: live.id, pool: origin.pool, ..piece });
+                return Some(piece.address);
+            }
+        }
+        None
+    }
+
+    fn note_freed(&mut self, live: &Arc<Live>, lane: Option<u64>, piece: Piece) -> Result<(), Code> {
+        let open = |freed: &Freed| freed.fence.is_none() && freed.lane == lane && freed.live.id == live.id;
+        let place = self.freed.iter().position(open).unwrap_or_else(|| {
+            self.freed.push(Freed { live: Arc::clone(live), lane, pieces: Vec::new(), fence: None });
+            self.freed.len() - 1
+        });
+        let freed = &mut self.freed[place];
+        freed.pieces.push(piece);
+        let bytes: u64 = freed.pieces.iter().map(|piece| piece.size).sum();
+        if bytes >= BATCH_BYTES || freed.pieces.len() >= BATCH_PIECES { freed.ask_for_fence() } else { Ok(()) }
+    }
+
+    fn fence_all(&mut self) -> Result<(), Code> {
+        self.freed.iter_mut().try_for_each(Freed::ask_for_fence)
+    }
+
+    /// Takes back what is known to be unused.
+    fn collect(&mut self) {
+        let State { freed, heap, .. } = self;
+        freed.retain(|freed| {
+            let finished = freed.fence.as_ref().is_some_and(|fence| fence.is_finished()) || freed.live.is_idle();
+            if finished {
+                freed.pieces.iter().for_each(|piece| heap.reclaim(piece));
+            }
+            !finished
+        });
+    }
+
+    /// Waits until something freed has come back; false if nothing is on its way.
+    fn wait_for_freed(&mut self) -> Result<bool, Code> {
+        self.fence_all()?;
+        let Some(freed) = self.freed.first() else { return Ok(false) };
+        if let Some(fence) = &freed.fence {
+            freed.live.session.flush()?;
+            freed.live.session.wait(fence)?;
+        }
+        self.collect();
+        Ok(true)
+    }
+}
+
+impl Freed {
+    fn ask_for_fence(&mut self) -> Result<(), Code> {
+        if self.fence.is_none() {
+            let session = &self.live.session;
+            let (token, slot) = session.new_fence();
+            match self.lane {
+                Some(lane) => session.post(lane, &StreamFence { token })?,
+                None => session.post(0, &ContextFence { context: self.live.id, token })?,
+            };
+            self.fence = Some(slot);
+        }
+        Ok(())
+    }
+}
+
+/// The device whose allocation holds an address, and the allocation.
+pub fn find_allocation(address: u64) -> Option<(&'static Device, Piece)> {
+    devices::all().ok()?.iter().find_map(|device| Some((device, device.memory.find(address)?)))
+}
+
+/// The device whose memory an address names: an allocation, a mapping or a module's variable.
+pub fn find_device(address: u64) -> Option<&'static Device> {
+    find_allocation(address).map(|(device, _)| device)
+}

@@ -1,0 +1,81 @@
+//! The program's pinned memory: plain memory of this process, remembered with its flags.
+
+use crate::call::Code;
+use crate::session::lock;
+use driverapi::errors::*;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostRange {
+    pub start: usize,
+    pub size: usize,
+    pub flags: u32,
+    /// Registered memory is the program's own; else it was allocated here.
+    pub registered: bool,
+    /// Handle of the context in which it was pinned.
+    pub context: usize,
+    pub ordinal: i32,
+}
+
+static RANGES: Mutex<BTreeMap<usize, HostRange>> = Mutex::new(BTreeMap::new());
+
+/// # Errors
+/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if part of it is pinned.
+pub fn add(range: HostRange) -> Result<(), Code> {
+    let mut ranges = lock(&RANGES);
+    let before = ranges.range(..range.start + range.size).next_back();
+    if before.is_some_and(|(start, other)| start + other.size > range.start) {
+        return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    ranges.insert(range.start, range);
+    Ok(())
+}
+
+/// The pinned range that holds an address.
+pub fn find(address: usize) -> Option<HostRange> {
+    let ranges = lock(&RANGES);
+    let (_, range) = ranges.range(..=address).next_back()?;
+    (address - range.start < range.size).then_some(*range)
+}
+
+/// Is all of this memory pinned? CUDA treats a copy as asynchronous only then.
+pub fn is_pinned(start: usize, end: usize) -> bool {
+    find(start).is_some_and(|range| end <= range.start + range.size)
+}
+
+/// # Errors
+/// `missing` if no pinned range of this kind starts here.
+pub fn remove(start: usize, registered: bool, missing: Code) -> Result<HostRange, Code> {
+    let mut ranges = lock(&RANGES);
+    match ranges.get(&start) {
+        Some(range) if range.registered == registered => {}
+        _ => return Err(missing),
+    }
+    ranges.remove(&start).ok_or(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: usize, size: usize) -> HostRange {
+        HostRange { start, size, flags: 0, registered: true, context: 0, ordinal: 0 }
+    }
+
+    #[test]
+    fn ranges_do_not_overlap_and_are_found_by_any_address() {
+        add(range(0x1000, 0x100)).unwrap();
+        add(range(0x1100, 0x100)).unwrap();
+        for overlap in [range(0xfff, 2), range(0x10ff, 2), range(0x1000, 1), range(0, 0x10000)] {
+            assert_eq!(add(overlap), Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED));
+        }
+        assert_eq!(find(0x10ff), Some(range(0x1000, 0x100)));
+        assert!(find(0xfff).is_none() && find(0x1200).is_none());
+        assert!(is_pinned(0x1010, 0x1100) && !is_pinned(0x1010, 0x1101));
+        assert_eq!(remove(0x1000, false, 1), Err(1));
+        assert_eq!(remove(0x1010, true, 1), Err(1));
+        assert_eq!(remove(0x1000, true, 1), Ok(range(0x1000, 0x100)));
+        assert_eq!(remove(0x1100, true, 1), Ok(range(0x1100, 0x100)));
+    }
+}

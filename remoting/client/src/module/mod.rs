@@ -1,0 +1,207 @@
+//! Modules and their functions.
+
+mod image;
+mod jit;
+
+pub use image::{Image, call_with_images};
+pub use jit::JitOptions;
+
+use crate::call::Code;
+use crate::context::{self, Live};
+use crate::handles::{Kind, Table};
+use crate::session::{lock, mint};
+use crate::{library, process};
+use driverapi::attributes::*;
+use driverapi::errors::*;
+use driverapi::types::{CUfunction, CUmodule};
+use protocol::{KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex};
+
+static MODULES: Table<Module> = Table::new(Kind::Module);
+static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
+
+pub struct Module {
+    pub handle: usize,
+    pub id: u64,
+    pub live: Arc<Live>,
+    kernels: Vec<Arc<KernelInfo>>,
+    functions: Mutex<HashMap<u32, Arc<Function>>>,
+    globals: Mutex<HashMap<String, Symbol>>,
+}
+
+pub struct Function {
+    pub handle: usize,
+    pub module: Arc<Owner>,
+    /// Its place in the module's list.
+    pub index: u32,
+    pub info: Arc<KernelInfo>,
+    pub c_name: CString,
+    /// Bytes of its parameter buffer.
+    pub parameter_bytes: usize,
+    attributes: Mutex<HashMap<u32, i32>>,
+}
+
+/// What a function must know of its module, without keeping it loaded.
+pub struct Owner {
+    pub id: u64,
+    pub handle: usize,
+    pub live: Arc<Live>,
+}
+
+impl Module {
+    /// # Errors
+    /// The compiler's or loader's code; the log goes to `options`.
+    pub fn load(live: &Arc<Live>, image: &Image, options: &JitOptions) -> Result<Arc<Module>, Code> {
+        let id = mint();
+        let message = ModuleLoad { module: id, context: live.id, hash: image.hash, options: options.values.clone() };
+        let reply = call_with_images(live, &message, std::iter::once(image))?;
+        let loaded = reply.decode::<ModuleLoaded>();
+        let log = loaded.as_ref().map_or("", |loaded| loaded.log.as_str());
+        if reply.code != 0 {
+            options.report("", log);
+            return Err(reply.code);
+        }
+        options.report(log, "");
+        let kernels = loaded?.kernels.into_iter().map(Arc::new).collect();
+        let (functions, globals) = (Mutex::default(), Mutex::default());
+        let live = Arc::clone(live);
+        MODULES
+            .insert(|handle| Arc::new(Module { handle, id, live, kernels, functions, globals }))
+            .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// # Errors
+    /// The session's sticky error.
+    pub fn unload(&self) -> Result<(), Code> {
+        MODULES.remove(self.handle);
+        self.forget_functions();
+        self.live.session.post(0, &ModuleUnload { module: self.id }).map(drop)
+    }
+
+    fn forget_functions(&self) {
+        for function in lock(&self.functions).drain() {
+            FUNCTIONS.remove(function.1.handle);
+        }
+    }
+
+    pub fn kernels(&self) -> &[Arc<KernelInfo>] {
+        &self.kernels
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND`.
+    pub fn function_named(&self, name: &str) -> Result<Arc<Function>, Code> {
+        let index = self.kernels.iter().position(|kernel| kernel.name == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        self.function(index as u32)
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND`.
+    pub fn function(&self, index: u32) -> Result<Arc<Function>, Code> {
+        let info = Arc::clone(self.kernels.get(index as usize).ok_or(CUDA_ERROR_NOT_FOUND)?);
+        let mut functions = lock(&self.functions);
+        if let Some(function) = functions.get(&index) {
+            return Ok(Arc::clone(function));
+        }
+        let module = Arc::new(Owner { id: self.id, handle: self.handle, live: Arc::clone(&self.live) });
+        let attributes = Mutex::new(info.attributes.iter().copied().collect());
+        let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
+        let c_name = CString::new(info.name.as_str()).unwrap_or_default();
+        let make = |handle| Arc::new(Function { handle, module, index, info, c_name, parameter_bytes, attributes });
+        let function = FUNCTIONS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        functions.insert(index, Arc::clone(&function));
+        Ok(function)
+    }
+
+    /// Address and size of a variable.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND`.
+    pub fn global(&self, name: &str) -> Result<Symbol, Code> {
+        if let Some(symbol) = lock(&self.globals).get(name) {
+            return Ok(symbol.clone());
+        }
+        let ask = ModuleGlobal { module: self.id, name: name.to_owned() };
+        let symbol: Symbol = self.live.session.call(0, &ask)?.success()?.decode()?;
+        lock(&self.globals).insert(name.to_owned(), symbol.clone());
+        Ok(symbol)
+    }
+
+    fn variable_at(&self, address: u64) -> Option<Symbol> {
+        let globals = lock(&self.globals);
+        globals.values().find(|symbol| address.wrapping_sub(symbol.address) < symbol.size).cloned()
+    }
+}
+
+impl Function {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not.
+    pub fn attribute(&self, attribute: u32) -> Result<i32, Code> {
+        lock(&self.attributes).get(&attribute).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The attribute's value as an amount, 0 if it is not known.
+    fn amount(&self, attribute: u32) -> u32 {
+        self.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
+    }
+
+    pub fn max_threads(&self) -> u32 {
+        self.amount(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+    }
+
+    /// Dynamic shared memory that a launch may ask for.
+    pub fn max_dynamic_shared(&self) -> u32 {
+        self.amount(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+    }
+
+    /// # Errors
+    /// The driver's code for a value that it does not take.
+    pub fn set_attribute(&self, attribute: u32, value: i32) -> Result<(), Code> {
+        let mut payload = protocol::Writer::new();
+        payload.put(&self.module.id).put(&self.index).put(&attribute).put(&value);
+        let session = &self.module.live.session;
+        session.call_raw(function::CU_FUNC_SET_ATTRIBUTE, 0, &payload.bytes)?.success()?;
+        lock(&self.attributes).insert(attribute, value);
+        Ok(())
+    }
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn get(handle: CUmodule) -> Result<Arc<Module>, Code> {
+    process::check_initialised()?;
+    let module = MODULES.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    context::usable(&module.live)?;
+    Ok(module)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn function(handle: CUfunction) -> Result<Arc<Function>, Code> {
+    process::check_initialised()?;
+    FUNCTIONS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+/// A function, or what a kernel of a library is in the current context: CUDA takes both.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`, or why the library cannot be loaded here.
+pub fn function_or_kernel(handle: CUfunction) -> Result<Arc<Function>, Code> {
+    match function(handle) {
+        Err(CUDA_ERROR_INVALID_HANDLE) => library::kernel(handle)?.function_in(&context::current()?),
+        other => other,
+    }
+}
+
+/// The variable of a module that lies at this address, as far as the program asked for its address.
+pub fn variable_at(address: u64) -> Option<(Arc<Live>, Symbol)> {
+    MODULES.find_map(|module| Some((Arc::clone(&module.live), module.variable_at(address)?)))
+}
+
+pub fn forget_context(context: u64) {
+    for module in MODULES.remove_where(|module| module.live.id == context) {
+        module.forget_functions();
+    }
+}

@@ -1,0 +1,98 @@
+//! The life of this library in a process: fresh, initialised, a forked child of an initialised process, gone.
+
+use crate::call::Code;
+use crate::{connect, session, stats, sys};
+use driverapi::errors::{CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED};
+use std::fs;
+use std::os::fd::RawFd;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::SeqCst};
+
+const FRESH: u8 = 0;
+const INITIALISED: u8 = 1;
+const FORKED: u8 = 2;
+const GONE: u8 = 3;
+
+static STATE: AtomicU8 = AtomicU8::new(FRESH);
+
+/// Sockets that a forked child must close without a word: the session is its parent's.
+static SOCKETS: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
+
+/// May calls be answered at all?
+pub fn check_alive() -> Result<(), Code> {
+    match STATE.load(SeqCst) {
+        FORKED => Err(CUDA_ERROR_NOT_INITIALIZED),
+        GONE => Err(CUDA_ERROR_DEINITIALIZED),
+        _ => Ok(()),
+    }
+}
+
+/// Was `cuInit` called?
+pub fn check_initialised() -> Result<(), Code> {
+    match STATE.load(SeqCst) {
+        INITIALISED => Ok(()),
+        GONE => Err(CUDA_ERROR_DEINITIALIZED),
+        _ => Err(CUDA_ERROR_NOT_INITIALIZED),
+    }
+}
+
+pub fn set_initialised() {
+    static FORK_HANDLER: Once = Once::new();
+    // SAFETY: `forked` only does what is allowed between fork and exec (atomics, close).
+    FORK_HANDLER.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(forked));
+    });
+    let _ = STATE.compare_exchange(FRESH, INITIALISED, SeqCst, SeqCst);
+}
+
+pub fn close_in_children(socket: RawFd) {
+    for slot in &SOCKETS {
+        if slot.compare_exchange(-1, socket, SeqCst, SeqCst).is_ok() {
+            return;
+        }
+    }
+}
+
+unsafe extern "C" fn forked() {
+    STATE.store(FORKED, SeqCst);
+    let ours = SOCKETS.iter().map(|slot| slot.swap(-1, SeqCst)).filter(|socket| *socket >= 0);
+    for socket in ours.chain(connect::open_fds()) {
+        // SAFETY: the descriptor is this child's copy of a session's socket; nothing here uses it any more.
+        unsafe { libc::close(socket) };
+    }
+}
+
+/// Runs when the process ends or the library is unloaded, after the handlers of the program.
+extern "C" fn finish() {
+    let before = STATE.swap(GONE, SeqCst);
+    if before == FORKED || before == GONE {
+        return;
+    }
+    let _ = std::panic::catch_unwind(|| {
+        session::say_goodbye();
+        if let Some(path) = std::env::var_os("REMOTEGPU_STATS")
+            && let Err(error) = fs::write(&path, stats::report() + "\n")
+        {
+            crate::log::error(&format!("cannot write the statistics to {}: {error}", path.display()));
+        }
+    });
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;
+
+/// Lines that a person asks for once: true the first time it is called for a place.
+pub fn first_time(place: &std::sync::atomic::AtomicBool) -> bool {
+    !place.swap(true, SeqCst)
+}
+
+/// The name of the program, for the appliance's lists.
+pub fn name() -> String {
+    let errno = sys::errno();
+    let command = fs::read("/proc/self/cmdline").unwrap_or_default();
+    sys::set_errno(errno);
+    let words: Vec<_> = command.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
+    let text = String::from_utf8_lossy(&words.join(&b' ')).into_owned();
+    text.chars().take(200).collect()
+}

@@ -1,0 +1,124 @@
+//! The host side of a copy: rows in the program's memory whose bytes travel packed.
+
+/// `width` bytes a row, `height` rows, `depth` slices, at `base` in steps of `pitch` and `slice` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostBox {
+    pub base: usize,
+    pub width: u64,
+    pub height: u64,
+    pub depth: u64,
+    pub pitch: u64,
+    pub slice: u64,
+}
+
+impl HostBox {
+    pub fn linear(base: usize, len: u64) -> Self {
+        HostBox { base, width: len, height: 1, depth: 1, pitch: len, slice: len }
+    }
+
+    /// Bytes of the packed form.
+    pub fn packed(&self) -> u64 {
+        self.width * self.height * self.depth
+    }
+
+    /// First byte and the byte after the last, in the program's memory.
+    pub fn span(&self) -> (usize, usize) {
+        if self.packed() == 0 {
+            return (self.base, self.base);
+        }
+        let last = (self.depth - 1) * self.slice + (self.height - 1) * self.pitch + self.width;
+        (self.base, self.base + last as usize)
+    }
+
+    pub fn overlaps(&self, other: &HostBox) -> bool {
+        let ((a, a_end), (b, b_end)) = (self.span(), other.span());
+        a < b_end && b < a_end
+    }
+
+    /// The same rows without gaps, where they lie without gaps.
+    fn flat(&self) -> HostBox {
+        let mut flat = *self;
+        if flat.pitch == flat.width || flat.height == 1 {
+            let one_slice = flat.width * flat.height;
+            (flat.width, flat.height, flat.pitch) = (one_slice, 1, one_slice);
+            if flat.slice == one_slice || flat.depth == 1 {
+                return HostBox::linear(flat.base, one_slice * flat.depth);
+            }
+        }
+        flat
+    }
+
+    /// Where the packed bytes from `offset` on lie: address and length of each run, `len` bytes together.
+    pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let flat = self.flat();
+        let (mut at, end) = (offset, (offset + len).min(flat.packed()));
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (row, column) = (at / flat.width, at % flat.width);
+            let (z, y) = (row / flat.height, row % flat.height);
+            let count = (flat.width - column).min(end - at);
+            at += count;
+            let place = z * flat.slice + y * flat.pitch + column;
+            Some((flat.base + place as usize, count as usize))
+        })
+    }
+
+    /// Copies the bytes of a box of the same shape.
+    pub fn copy_from(&self, from: &HostBox) {
+        let row = |b: &HostBox, z, y| b.base + (z * b.slice + y * b.pitch) as usize;
+        for (z, y) in (0..self.depth).flat_map(|z| (0..self.height).map(move |y| (z, y))) {
+            let source = std::ptr::with_exposed_provenance::<u8>(row(from, z, y));
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(row(self, z, y));
+            // SAFETY: the program gave both boxes to this copy, and they may overlap.
+            unsafe { std::ptr::copy(source, target, self.width as usize) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed_addresses(b: &HostBox) -> Vec<usize> {
+        let mut all = Vec::new();
+        for z in 0..b.depth {
+            for y in 0..b.height {
+                all.extend((0..b.width).map(|x| b.base + (z * b.slice + y * b.pitch + x) as usize));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn runs_visit_the_packed_bytes_in_order() {
+        let boxes = [
+            HostBox::linear(100, 37),
+            HostBox { base: 7, width: 5, height: 4, depth: 3, pitch: 8, slice: 40 },
+            HostBox { base: 7, width: 8, height: 4, depth: 3, pitch: 8, slice: 40 },
+            HostBox { base: 7, width: 8, height: 4, depth: 3, pitch: 8, slice: 32 },
+            HostBox { base: 7, width: 8, height: 1, depth: 3, pitch: 0, slice: 9 },
+        ];
+        for b in boxes {
+            let oracle = packed_addresses(&b);
+            for offset in 0..=b.packed() {
+                for len in [0, 1, 3, b.packed() - offset, b.packed() + 9] {
+                    let end = (offset + len).min(b.packed()) as usize;
+                    let got: Vec<usize> = b.runs(offset, len).flat_map(|(a, n)| a..a + n).collect();
+                    assert_eq!(got, oracle[offset as usize..end], "{b:?} {offset} {len}");
+                }
+            }
+        }
+        assert_eq!(boxes[3].runs(0, 96).count(), 1, "bytes without gaps are one run");
+    }
+
+    #[test]
+    fn spans_overlap_where_their_bytes_could() {
+        let rows = HostBox { base: 100, width: 4, height: 2, depth: 1, pitch: 10, slice: 20 };
+        assert_eq!(rows.span(), (100, 114));
+        assert!(rows.overlaps(&HostBox::linear(113, 1)) && !rows.overlaps(&HostBox::linear(114, 1)));
+        assert!(!rows.overlaps(&HostBox::linear(105, 0)) || rows.span().0 < 105);
+        assert!(!HostBox::linear(100, 0).overlaps(&HostBox::linear(100, 0)));
+    }
+}

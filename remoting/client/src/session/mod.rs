@@ -1,0 +1,294 @@
+//! A session: this process's connection to its worker on one appliance.
+//!
+//! All commands of all threads form one sequence, numbered under the lock of the outbox. What nobody waits for leaves
+//! with the next command that somebody waits for, when the buffer is full, or within about 100 us. A thread that waits
+//! reads the connection itself ([`wait`]); a background thread reads only while nobody waits.
+
+mod arena;
+mod callbacks;
+mod copies;
+mod host_box;
+mod receive;
+mod send;
+mod wait;
+
+pub use arena::Arena;
+pub use callbacks::in_callback;
+pub use copies::DeviceBox;
+pub use host_box::HostBox;
+pub use wait::{Reply, Slot, lock};
+
+use crate::call::Code;
+use crate::{log, process, stats, sys};
+use callbacks::Callbacks;
+use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
+use protocol::{Message, Open, Opened, Rebase, TABLE_HASH, WIRE_VERSION};
+use receive::Receiver;
+use send::Outbox;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use wait::{Lead, Turn};
+
+/// How long a worker may take to answer the first frame.
+const OPEN_SECONDS: u32 = 5;
+
+/// What the answer to a command, or its pushes, are for.
+#[derive(Clone)]
+enum Pending {
+    Reply(Arc<Slot>),
+    /// Bytes land here; nobody waits if there is no slot.
+    Landing(HostBox, Option<Arc<Slot>>),
+    /// Bytes are asked for from here.
+    Supply(HostBox),
+}
+
+/// Bytes of captured copies that the worker has not taken yet.
+#[derive(Default)]
+struct Window {
+    outstanding: u64,
+    waiters: Vec<Arc<Slot>>,
+}
+
+/// The last record of an event that is known to be complete.
+#[derive(Default)]
+pub struct Progress {
+    pub done: AtomicU64,
+}
+
+pub struct Session {
+    socket: OwnedFd,
+    /// Which appliance, for people.
+    peer: String,
+    outbox: Mutex<Outbox>,
+    outbox_filled: Condvar,
+    lead: Lead,
+    receiver: Mutex<Receiver>,
+    watch: sys::Watch,
+    pending: Mutex<BTreeMap<u64, Pending>>,
+    acknowledged: AtomicU64,
+    /// The code that every call answers from now on, or 0.
+    failure: AtomicU32,
+    lost: AtomicBool,
+    last_work: AtomicU64,
+    window: Mutex<Window>,
+    fences: Mutex<HashMap<u64, Arc<Slot>>>,
+    events: Mutex<HashMap<u64, Weak<Progress>>>,
+    callbacks: Callbacks,
+    supplies: OnceLock<Sender<copies::Supply>>,
+    arena: OnceLock<Arena>,
+}
+
+static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
+
+/// An id that this process never used before (contexts, streams, events, modules, tokens).
+pub fn mint() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, SeqCst)
+}
+
+/// Ends all sessions without waiting for anything: the process is going.
+pub fn say_goodbye() {
+    if let Ok(sessions) = SESSIONS.try_lock() {
+        sessions.iter().for_each(|session| session.close());
+    }
+}
+
+impl Session {
+    /// Starts a session on a connected socket whose other end is a worker.
+    ///
+    /// # Errors
+    /// A line for people, if the worker does not answer as it should.
+    pub fn start(socket: OwnedFd, peer: &str) -> Result<Arc<Session>, String> {
+        let fd = socket.as_raw_fd();
+        let watch = sys::Watch::new(fd).map_err(|error| format!("cannot watch the connection to {peer}: {error}"))?;
+        process::close_in_children(fd);
+        let session = Arc::new(Session {
+            socket,
+            peer: peer.to_owned(),
+            outbox: Mutex::default(),
+            outbox_filled: Condvar::new(),
+            lead: Lead::default(),
+            receiver: Mutex::default(),
+            watch,
+            pending: Mutex::default(),
+            acknowledged: AtomicU64::new(0),
+            failure: AtomicU32::new(0),
+            lost: AtomicBool::new(false),
+            last_work: AtomicU64::new(0),
+            window: Mutex::default(),
+            fences: Mutex::default(),
+            events: Mutex::default(),
+            callbacks: Callbacks::default(),
+            supplies: OnceLock::new(),
+            arena: OnceLock::new(),
+        });
+        sys::receive_timeout(fd, Some(OPEN_SECONDS));
+        let opened = session.open().map_err(|code| format!("the worker of {peer} refused the session (code {code})"));
+        sys::receive_timeout(fd, None);
+        let opened = opened?;
+        session.start_threads().map_err(|error| format!("cannot start a thread: {error}"))?;
+        let _ = session.arena.set(session.place_arena(opened));
+        lock(&SESSIONS).push(Arc::clone(&session));
+        Ok(session)
+    }
+
+    fn open(&self) -> Result<Opened, Code> {
+        let open = Open {
+            wire_version: WIRE_VERSION,
+            table_hash: TABLE_HASH,
+            client_pid: std::process::id(),
+            client_name: process::name(),
+        };
+        self.call(0, &open)?.success()?.decode()
+    }
+
+    /// Keeps host allocations out of the arena, so that an address says where its memory is.
+    fn place_arena(&self, first: Opened) -> Arena {
+        let mut opened = first;
+        for _ in 0..8 {
+            if sys::reserve(opened.arena_base, opened.arena_size) {
+                break;
+            }
+            let answer = self.call(0, &Rebase { avoid: opened.arena_base }).and_then(Reply::success);
+            match answer.and_then(|reply| reply.decode()) {
+                Ok(other) => opened = other,
+                Err(_) => break,
+            }
+        }
+        Arena::new(&opened)
+    }
+
+    fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
+        let reader = Arc::clone(self);
+        sys::spawn("remotegpu-read", move || reader.read_in_background())?;
+        let sender = Arc::clone(self);
+        sys::spawn("remotegpu-send", move || sender.flush_in_background())?;
+        self.lead.leave(|| self.watch.arm());
+        Ok(())
+    }
+
+    pub fn arena(&self) -> &Arena {
+        self.arena.get_or_init(Arena::default)
+    }
+
+    /// # Errors
+    /// The sticky error, if there is one.
+    pub fn check(&self) -> Result<(), Code> {
+        match self.failure.load(SeqCst) {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(SeqCst)
+    }
+
+    /// Called by the reader only, so that nothing is written to the program's memory after a call has failed.
+    fn lose(&self, code: Code, reason: &str) {
+        let code = if code == 0 { CUDA_ERROR_EXTERNAL_DEVICE } else { code };
+        let _ = self.failure.compare_exchange(0, code, SeqCst, SeqCst);
+        if !self.lost.swap(true, SeqCst) {
+            if process::check_alive().is_ok() {
+                log::error(&format!(
+                    "the session on {} ended: {reason}; CUDA calls now fail with code {code}; start the program again for a new session",
+                    self.peer
+                ));
+            }
+            sys::shut_down(self.fd());
+            self.lead.wake_all();
+        }
+    }
+
+    /// Sends a command and waits for its answer, whatever its code.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn call<M: Message>(&self, lane: u64, message: &M) -> Result<Reply, Code> {
+        self.call_frame(M::CODE, lane, |w| {
+            w.put(message);
+        })
+    }
+
+    /// As [`Session::call`] for a generated function.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn call_raw(&self, number: u32, lane: u64, payload: &[u8]) -> Result<Reply, Code> {
+        self.call_frame(number, lane, |w| {
+            w.raw(payload);
+        })
+    }
+
+    fn call_frame(&self, code: u32, lane: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Reply, Code> {
+        let slot = Slot::new();
+        self.append(code, lane, &[], Some(Pending::Reply(Arc::clone(&slot))), true, body)?;
+        stats::round_trip();
+        self.wait(&slot)
+    }
+
+    /// Waits until something is delivered to the slot.
+    ///
+    /// # Errors
+    /// The session's error, if it is lost before.
+    pub fn wait(&self, slot: &Arc<Slot>) -> Result<Reply, Code> {
+        while self.lead.enter(slot, || self.is_lost(), || self.watch.disarm()) == Turn::Read {
+            self.read_until(|| slot.is_finished());
+            self.lead.leave(|| self.watch.arm());
+        }
+        slot.reply().ok_or_else(|| self.check().err().unwrap_or(CUDA_ERROR_UNKNOWN))
+    }
+
+    /// Takes in what has arrived, if nobody else is doing that.
+    pub fn poll(&self) {
+        if self.lead.try_enter() {
+            self.read_available();
+            self.lead.leave(|| self.watch.arm());
+        }
+    }
+
+    /// A token that `Fenced` will bring back, and where that will be seen.
+    pub fn new_fence(&self) -> (u64, Arc<Slot>) {
+        let (token, slot) = (mint(), Slot::new());
+        lock(&self.fences).insert(token, Arc::clone(&slot));
+        (token, slot)
+    }
+
+    /// Completions of this event are noted in `progress` as long as it lives.
+    pub fn follow_event(&self, event: u64, progress: &Arc<Progress>) {
+        lock(&self.events).insert(event, Arc::downgrade(progress));
+    }
+
+    pub fn forget_event(&self, event: u64) {
+        lock(&self.events).remove(&event);
+    }
+
+    /// Sticky errors are kept; every answer passes here.
+    fn note_code(&self, code: Code) {
+        if is_sticky(code) {
+            let _ = self.failure.compare_exchange(0, code, SeqCst, SeqCst);
+        }
+    }
+
+    /// The command appended last uses device memory.
+    pub fn note_work(&self) {
+        self.last_work.fetch_max(lock(&self.outbox).last(), SeqCst);
+    }
+
+    /// The number of the last command that uses device memory.
+    pub fn last_work(&self) -> u64 {
+        self.last_work.load(SeqCst)
+    }
+
+    /// The number of the last command.
+    pub fn last_command(&self) -> u64 {
+        lock(&self.outbox).last()
+    }
+}

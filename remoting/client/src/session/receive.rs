@@ -1,0 +1,290 @@
+//! The incoming side of a session. Only the thread that has the lead ([`super::wait::Lead`]) runs any of this.
+
+use super::{HostBox, Pending, Reply, Session, Slot, lock};
+use crate::{stats, sys};
+use protocol::{
+    Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, HostBytes, Message, NeedBytes, Text,
+    message_name,
+};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering::SeqCst;
+
+const BUFFER: usize = 256 << 10;
+/// Runs longer than this are received where they belong, shorter ones through the buffer.
+const DIRECT: usize = 16 << 10;
+/// Bytes of the field that stands before the bytes of `HostBytes`.
+const OFFSET_BYTES: usize = 8;
+
+/// Why the session cannot go on.
+type Broken = String;
+
+pub struct Receiver {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Receiver { buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0 }
+    }
+}
+
+fn received(result: io::Result<usize>) -> Result<usize, Broken> {
+    match result {
+        Ok(0) => Err("the appliance closed the connection".into()),
+        Ok(n) => {
+            stats::received(n);
+            Ok(n)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err("the appliance did not answer in time".into()),
+        Err(error) => Err(format!("the connection broke: {error}")),
+    }
+}
+
+impl Receiver {
+    fn available(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Receives what is there, at least a byte; false if nothing is and `wait` is not set.
+    fn fill(&mut self, socket: RawFd, wait: bool) -> Result<bool, Broken> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.end == BUFFER {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let room = &mut self.buffer[self.end..];
+        // SAFETY: `room` is ours.
+        let result = unsafe { sys::receive(socket, room.as_mut_ptr(), room.len(), wait) };
+        if !wait && result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            return Ok(false);
+        }
+        self.end += received(result)?;
+        Ok(true)
+    }
+
+    /// Makes sure that `len` bytes (at most the buffer) are there.
+    fn need(&mut self, socket: RawFd, len: usize) -> Result<(), Broken> {
+        if self.start + len > BUFFER {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        while self.available() < len {
+            self.fill(socket, true)?;
+        }
+        Ok(())
+    }
+
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        out.copy_from_slice(&self.buffer[self.start..self.start + N]);
+        self.start += N;
+        out
+    }
+
+    /// Moves the next `len` bytes to `to`.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes.
+    unsafe fn take_to(&mut self, socket: RawFd, mut to: *mut u8, mut len: usize) -> Result<(), Broken> {
+        while len > 0 {
+            let count = if self.available() > 0 || len < DIRECT {
+                if self.available() == 0 {
+                    self.fill(socket, true)?;
+                }
+                let count = self.available().min(len);
+                // SAFETY: `count <= len`, and the buffer is not the program's memory.
+                unsafe { std::ptr::copy_nonoverlapping(self.buffer[self.start..].as_ptr(), to, count) };
+                self.start += count;
+                count
+            } else {
+                // SAFETY: as the caller vouches.
+                received(unsafe { sys::receive(socket, to, len, true) })?
+            };
+            // SAFETY: still inside the memory that the caller vouches for, or just behind it.
+            to = unsafe { to.add(count) };
+            len -= count;
+        }
+        Ok(())
+    }
+
+    /// The next frame's header; `None` if nothing has arrived and `wait` is not set. What has begun is waited for.
+    fn header(&mut self, socket: RawFd, wait: bool) -> Result<Option<Header>, Broken> {
+        if self.available() == 0 && !self.fill(socket, wait)? {
+            return Ok(None);
+        }
+        self.need(socket, HEADER_BYTES)?;
+        Header::decode(&self.take()).map(Some).map_err(|error| error.to_string())
+    }
+}
+
+impl Session {
+    pub(super) fn read_until(&self, done: impl Fn() -> bool) {
+        let mut receiver = lock(&self.receiver);
+        while !done() && !self.is_lost() {
+            if let Err(reason) = self.step(&mut receiver, true) {
+                self.lose(0, &reason);
+            }
+        }
+    }
+
+    pub(super) fn read_available(&self) {
+        let mut receiver = lock(&self.receiver);
+        while !self.is_lost() {
+            match self.step(&mut receiver, false) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(reason) => self.lose(0, &reason),
+            }
+        }
+    }
+
+    pub(super) fn read_in_background(&self) {
+        while !self.is_lost() {
+            self.watch.wait();
+            if self.lead.try_enter() {
+                self.read_available();
+                self.lead.leave(|| self.watch.arm());
+            }
+        }
+    }
+
+    /// Takes in one frame.
+    fn step(&self, receiver: &mut Receiver, wait: bool) -> Result<bool, Broken> {
+        let socket = self.fd();
+        let Some(header) = receiver.header(socket, wait)? else { return Ok(false) };
+        let len = header.len as usize;
+        if header.code == HostBytes::CODE {
+            self.land(receiver, &header)?;
+        } else if len <= BUFFER {
+            receiver.need(socket, len)?;
+            let payload = receiver.start..receiver.start + len;
+            receiver.start += len;
+            self.dispatch(&header, &receiver.buffer[payload])?;
+        } else {
+            let mut payload = vec![0; len];
+            // SAFETY: the vector has `len` bytes.
+            unsafe { receiver.take_to(socket, payload.as_mut_ptr(), len)? };
+            self.dispatch(&header, &payload)?;
+        }
+        Ok(true)
+    }
+
+    /// Receives bytes of a copy where the program wants them.
+    fn land(&self, receiver: &mut Receiver, header: &Header) -> Result<(), Broken> {
+        let socket = self.fd();
+        let len = (header.len as usize).checked_sub(OFFSET_BYTES).ok_or("bytes arrived without their place")?;
+        receiver.need(socket, OFFSET_BYTES)?;
+        let offset = u64::from_le_bytes(receiver.take());
+        let Some(Pending::Landing(to, _)) = lock(&self.pending).get(&header.seq).cloned() else {
+            return Err("bytes arrived that nobody asked for".into());
+        };
+        if offset.checked_add(len as u64).is_none_or(|end| end > to.packed()) {
+            return Err("more bytes arrived than were asked for".into());
+        }
+        for (address, count) in to.runs(offset, len as u64) {
+            // SAFETY: the program gave this memory to a copy that is not complete: its command is still pending.
+            unsafe { receiver.take_to(socket, std::ptr::with_exposed_provenance_mut(address), count)? };
+        }
+        Ok(())
+    }
+
+    fn dispatch(&self, header: &Header, payload: &[u8]) -> Result<(), Broken> {
+        let unreadable = |_| format!("the appliance sent a {} that cannot be read", name(header.code));
+        match header.code {
+            protocol::Reply::CODE => {
+                let (reply, tail) = protocol::Reply::decode(payload).map_err(unreadable)?;
+                self.deliver(header.seq, reply.code, tail)
+            }
+            EventDone::CODE => {
+                let (done, _) = EventDone::decode(payload).map_err(unreadable)?;
+                if let Some(progress) = lock(&self.events).get(&done.event).and_then(std::sync::Weak::upgrade) {
+                    progress.done.fetch_max(done.generation, SeqCst);
+                }
+                Ok(())
+            }
+            Fenced::CODE => {
+                let (fenced, _) = Fenced::decode(payload).map_err(unreadable)?;
+                if let Some(slot) = lock(&self.fences).remove(&fenced.token) {
+                    slot.finish(Reply { code: 0, tail: Vec::new() });
+                }
+                Ok(())
+            }
+            Consumed::CODE => {
+                let (consumed, _) = Consumed::decode(payload).map_err(unreadable)?;
+                self.open_window(consumed.bytes);
+                Ok(())
+            }
+            NeedBytes::CODE => {
+                let (need, _) = NeedBytes::decode(payload).map_err(unreadable)?;
+                let from = match lock(&self.pending).get(&header.seq) {
+                    Some(Pending::Supply(from)) => *from,
+                    _ => return Err("the appliance asked for bytes of no copy".into()),
+                };
+                self.supply(header.seq, from, need)
+            }
+            Callback::CODE => {
+                let (callback, _) = Callback::decode(payload).map_err(unreadable)?;
+                self.run_callback(callback.token)
+            }
+            Text::CODE => {
+                sys::write_all(libc::STDOUT_FILENO, payload);
+                Ok(())
+            }
+            Ending::CODE => {
+                let (ending, _) = Ending::decode(payload).map_err(unreadable)?;
+                self.lose(ending.code, &ending.reason);
+                Ok(())
+            }
+            code => Err(format!("the appliance sent a frame of unknown kind {code:#x}")),
+        }
+    }
+
+    fn deliver(&self, number: u64, code: u32, tail: &[u8]) -> Result<(), Broken> {
+        let pending = {
+            let mut pending = lock(&self.pending);
+            let found = pending.remove(&number);
+            let answered = pending.first_key_value().map_or(number, |(first, _)| first - 1);
+            self.acknowledged.fetch_max(answered, SeqCst);
+            found
+        };
+        self.note_code(code);
+        let finish = |slot: &Slot| slot.finish(Reply { code, tail: tail.to_vec() });
+        match pending {
+            Some(Pending::Reply(slot)) => finish(&slot),
+            Some(Pending::Landing(_, slot)) => slot.iter().for_each(|slot| finish(slot)),
+            Some(Pending::Supply(_)) => {}
+            None => return Err("the appliance answered a command twice".into()),
+        }
+        Ok(())
+    }
+
+    fn open_window(&self, bytes: u64) {
+        let waiters = {
+            let mut window = lock(&self.window);
+            window.outstanding = window.outstanding.saturating_sub(bytes);
+            std::mem::take(&mut window.waiters)
+        };
+        waiters.iter().for_each(|slot| slot.finish(Reply { code: 0, tail: Vec::new() }));
+    }
+
+    /// Is anything still to land in, or to be read from, this memory?
+    pub fn is_in_use(&self, memory: &HostBox) -> bool {
+        lock(&self.pending).values().any(|pending| match pending {
+            Pending::Landing(host, _) | Pending::Supply(host) => host.overlaps(memory),
+            Pending::Reply(_) => false,
+        })
+    }
+
+    /// Are bytes still to land in this memory?
+    pub fn is_landing(&self, memory: &HostBox) -> bool {
+        lock(&self.pending).values().any(|p| matches!(p, Pending::Landing(host, _) if host.overlaps(memory)))
+    }
+}
+
+fn name(code: u32) -> &'static str {
+    message_name(code).unwrap_or("frame")
+}

@@ -1,0 +1,154 @@
+//! Waiting for something that arrives on the connection: whoever waits reads, and delivers what belongs to others.
+
+use crate::call::Code;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Code and tail of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    pub code: Code,
+    pub tail: Vec<u8>,
+}
+
+impl Reply {
+    /// # Errors
+    /// The code, if it is not 0.
+    pub fn success(self) -> Result<Reply, Code> {
+        if self.code == 0 { Ok(self) } else { Err(self.code) }
+    }
+
+    pub fn reader(&self) -> protocol::Reader<'_> {
+        protocol::Reader::new(&self.tail)
+    }
+
+    /// Reads the fields of the answer; an answer that is not what was asked for is an unknown error.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_UNKNOWN`.
+    pub fn decode<T: protocol::Wire>(&self) -> Result<T, Code> {
+        self.reader().get().map_err(|_| driverapi::errors::CUDA_ERROR_UNKNOWN)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    reply: Option<Reply>,
+    lead: bool,
+}
+
+/// Where one awaited thing is delivered, once.
+#[derive(Default)]
+pub struct Slot {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Slot {
+    pub fn new() -> Arc<Slot> {
+        Arc::default()
+    }
+
+    pub fn finish(&self, reply: Reply) {
+        lock(&self.state).reply = Some(reply);
+        self.changed.notify_all();
+    }
+
+    pub fn is_finished(&self) -> bool {
+        lock(&self.state).reply.is_some()
+    }
+
+    pub fn reply(&self) -> Option<Reply> {
+        lock(&self.state).reply.clone()
+    }
+
+    /// Asks the waiting thread to become the reader.
+    fn ask_to_lead(&self) {
+        lock(&self.state).lead = true;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_change(&self) {
+        let mut state = lock(&self.state);
+        while state.reply.is_none() && !state.lead {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.lead = false;
+    }
+}
+
+#[derive(Default)]
+struct Role {
+    taken: bool,
+    armed: bool,
+    waiters: Vec<Arc<Slot>>,
+}
+
+/// What the caller of [`Lead::enter`] is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The slot is finished, or the session has failed.
+    Over,
+    /// This thread is the reader now, until [`Lead::leave`].
+    Read,
+}
+
+/// Who reads the connection.
+#[derive(Default)]
+pub struct Lead {
+    role: Mutex<Role>,
+}
+
+impl Lead {
+    /// Blocks until the slot is finished (or `failed`), or this thread is the reader. `disarm` takes the socket away
+    /// from the background reader.
+    pub fn enter(&self, slot: &Arc<Slot>, failed: impl Fn() -> bool, disarm: impl Fn()) -> Turn {
+        loop {
+            {
+                let mut role = lock(&self.role);
+                if slot.is_finished() || failed() {
+                    return Turn::Over;
+                }
+                if !role.taken {
+                    role.taken = true;
+                    if std::mem::take(&mut role.armed) {
+                        disarm();
+                    }
+                    return Turn::Read;
+                }
+                role.waiters.push(Arc::clone(slot));
+            }
+            slot.wait_for_change();
+        }
+    }
+
+    /// For a thread that reads only if nobody else does.
+    pub fn try_enter(&self) -> bool {
+        let mut role = lock(&self.role);
+        !std::mem::replace(&mut role.taken, true)
+    }
+
+    /// Hands the socket to a thread that waits, or else to the background reader by `arm`.
+    pub fn leave(&self, arm: impl Fn()) {
+        let mut role = lock(&self.role);
+        role.taken = false;
+        while let Some(next) = role.waiters.pop() {
+            if !next.is_finished() {
+                next.ask_to_lead();
+                return;
+            }
+        }
+        role.armed = true;
+        arm();
+    }
+
+    /// The session has failed: everybody who waits looks again.
+    pub fn wake_all(&self) {
+        for waiter in lock(&self.role).waiters.drain(..) {
+            waiter.ask_to_lead();
+        }
+    }
+}

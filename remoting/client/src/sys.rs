@@ -1,0 +1,224 @@
+//! System calls that the standard library does not offer in the form needed here.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::thread;
+
+pub fn errno() -> i32 {
+    // SAFETY: the location belongs to the calling thread and is always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+pub fn set_errno(value: i32) {
+    // SAFETY: as in `errno`.
+    unsafe { *libc::__errno_location() = value }
+}
+
+/// Starts a thread that no signal of the program is ever delivered to.
+///
+/// # Errors
+/// If the system has no more threads.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let builder = thread::Builder::new().name(name.to_owned());
+    // SAFETY: the sets are initialised by sigfillset and pthread_sigmask before they are read.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let started = builder.spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        started.map(drop)
+    }
+}
+
+/// Makes short sleeps of the calling thread precise.
+pub fn precise_sleeps() {
+    // SAFETY: takes a number only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
+}
+
+fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        let result = call();
+        if result >= 0 {
+            return Ok(result as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Sends all of `head`, then all of `tail`, without a copy and without SIGPIPE.
+///
+/// # Errors
+/// As sendmsg.
+pub fn send_all(socket: RawFd, mut head: &[u8], mut tail: &[u8]) -> io::Result<()> {
+    while !head.is_empty() || !tail.is_empty() {
+        let mut parts = [part(head), part(tail)];
+        // SAFETY: the message refers to `parts`, which refer to the borrowed slices; sendmsg only reads them.
+        let sent = retry(|| unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = parts.as_mut_ptr();
+            message.msg_iovlen = parts.len();
+            libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL)
+        })?;
+        let of_head = sent.min(head.len());
+        head = &head[of_head..];
+        tail = &tail[sent - of_head..];
+    }
+    Ok(())
+}
+
+fn part(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() }
+}
+
+/// Sends what fits at once; for the moment when the process ends.
+pub fn send_some(socket: RawFd, bytes: &[u8]) {
+    // SAFETY: send only reads the borrowed bytes.
+    unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+}
+
+/// Receives at most `len` bytes to `to`; 0 is the end of the stream.
+///
+/// # Errors
+/// As recv; `WouldBlock` if not `wait` and nothing is there.
+///
+/// # Safety
+/// `to` is valid for writes of `len` bytes.
+pub unsafe fn receive(socket: RawFd, to: *mut u8, len: usize, wait: bool) -> io::Result<usize> {
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the caller vouches for the memory.
+    retry(|| unsafe { libc::recv(socket, to.cast(), len, flags) })
+}
+
+/// Ends both directions, so that whoever is blocked in the socket returns.
+pub fn shut_down(socket: RawFd) {
+    // SAFETY: takes numbers only.
+    unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+}
+
+/// Limits how long a receive may block; `None` is for ever.
+pub fn receive_timeout(socket: RawFd, seconds: Option<u32>) {
+    let limit = libc::timeval { tv_sec: seconds.unwrap_or(0).into(), tv_usec: 0 };
+    // SAFETY: the kernel reads one timeval.
+    unsafe {
+        let size = size_of::<libc::timeval>() as libc::socklen_t;
+        libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const limit).cast(), size);
+    }
+}
+
+/// Watches one socket for the background reader; armed for one event at a time.
+pub struct Watch {
+    epoll: OwnedFd,
+    socket: RawFd,
+}
+
+impl Watch {
+    /// # Errors
+    /// As epoll_create1 and epoll_ctl.
+    pub fn new(socket: RawFd) -> io::Result<Self> {
+        // SAFETY: epoll_create1 returns a new descriptor or -1.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        let watch = Watch { epoll, socket };
+        watch.control(libc::EPOLL_CTL_ADD, 0)?;
+        Ok(watch)
+    }
+
+    pub fn arm(&self) {
+        // Fails only for a socket that is gone, and then there is nothing to read.
+        let _ = self.control(libc::EPOLL_CTL_MOD, (libc::EPOLLIN | libc::EPOLLONESHOT) as u32);
+    }
+
+    pub fn disarm(&self) {
+        let _ = self.control(libc::EPOLL_CTL_MOD, libc::EPOLLONESHOT as u32);
+    }
+
+    /// Returns when there is something to read and the watch was armed.
+    pub fn wait(&self) {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event. An interruption or error makes the caller look at the socket, which is harmless.
+        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, -1) };
+    }
+
+    fn control(&self, operation: i32, events: u32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: 0 };
+        // SAFETY: the kernel reads one event.
+        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, self.socket, &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Reserves a range of addresses without memory, at `address` and nowhere else.
+pub fn reserve(address: u64, size: u64) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let wanted = std::ptr::without_provenance_mut::<c_void>(address as usize);
+    // SAFETY: MAP_FIXED_NOREPLACE never replaces a mapping; old kernels take the address as a hint, which is undone.
+    unsafe {
+        let got = libc::mmap(wanted, size as usize, libc::PROT_NONE, flags, -1, 0);
+        if got != libc::MAP_FAILED && got != wanted {
+            libc::munmap(got, size as usize);
+        }
+        got == wanted
+    }
+}
+
+/// Page-aligned zeroed memory for pinned allocations; null if there is none.
+pub fn allocate_pages(size: usize) -> *mut u8 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping.
+    let got = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if got == libc::MAP_FAILED { std::ptr::null_mut() } else { got.cast() }
+}
+
+/// # Safety
+/// The range came from [`allocate_pages`] and nothing uses it any more.
+pub unsafe fn free_pages(address: *mut u8, size: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe { libc::munmap(address.cast(), size) };
+}
+
+/// Writes bytes to a descriptor of the program (what kernels print goes to its standard output).
+pub fn write_all(fd: RawFd, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: write only reads the borrowed bytes.
+        match retry(|| unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) }) {
+            Ok(n) if n > 0 => bytes = &bytes[n..],
+            _ => return,
+        }
+    }
+}
+
+/// The address of a function that this library exports, or null.
+pub fn own_function(name: &str) -> *const c_void {
+    static OWN: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    let own = *OWN.get_or_init(|| {
+        // SAFETY: dladdr fills `info` for an address inside this library; the library is loaded, so opening it again
+        // only counts, and it is meant to stay.
+        unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            let here = own_function as *const c_void;
+            if libc::dladdr(here, &mut info) == 0 {
+                return 0;
+            }
+            libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD).expose_provenance()
+        }
+    });
+    let Ok(name) = std::ffi::CString::new(name) else { return std::ptr::null() };
+    if own == 0 || !name.as_bytes().starts_with(b"cu") {
+        return std::ptr::null();
+    }
+    // SAFETY: the handle is that of this library.
+    unsafe { libc::dlsym(std::ptr::with_exposed_provenance_mut(own), name.as_ptr()) }
+}
