@@ -29,6 +29,7 @@ C_TYPES = {
     "stream": r"CUstream",
     "function": r"CUfunction",
     "event": r"CUevent",
+    "launch_config": r"const CUlaunchConfig \*",
 }
 
 
@@ -50,8 +51,8 @@ def test_generated_functions_have_the_parameters_of_cuda_h(function: Function) -
 
 
 def is_declared_as(parameter: Parameter, declaration: str) -> bool:
-    pointer = r"\s*\*\s*" if parameter.out else r"\s+"
-    return re.fullmatch(rf"({C_TYPES[parameter.kind]}){pointer}\w+", declaration) is not None
+    star = r"\s*\*" if parameter.out else ""
+    return re.fullmatch(rf"({C_TYPES[parameter.kind]}){star}\s*(?<=\W)\w+", declaration) is not None
 
 
 def test_versions_are_those_of_the_typedef_headers() -> None:

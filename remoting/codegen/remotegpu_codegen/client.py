@@ -16,8 +16,9 @@ def rust(registry: Registry) -> str:
     refused = "\n".join(_refused(f) for f in registry.driver if f.handling is Class.REFUSED)
     return f"""{banner("//!", registry.driver)}
 
+use crate::abi::launch;
 use crate::call::{{self, Call}};
-use driverapi::types::{{{", ".join(_handle_types(stubs))}}};
+use driverapi::types::{{CUlaunchConfig, {", ".join(_handle_types(stubs))}}};
 use protocol::function;
 use std::ptr;
 
@@ -64,6 +65,8 @@ def _signature(function: Function) -> str:
 def _client_type(parameter: Parameter) -> str:
     if parameter.kind in kinds.HANDLES:
         return kinds.HANDLES[parameter.kind].client
+    if parameter.kind in kinds.STRUCTURES:
+        return kinds.STRUCTURES[parameter.kind].client
     client = kinds.SCALARS[parameter.kind].client
     return f"*mut {client}" if parameter.out else client
 
@@ -103,6 +106,8 @@ def _fields(function: Function) -> list[str]:
 def _field(parameter: Parameter) -> str | None:
     if parameter.kind in kinds.SCALARS:
         return f"call.put(&{kinds.SCALARS[parameter.kind].to_wire(parameter.name)});"
+    if parameter.kind in kinds.STRUCTURES:
+        return f"call.put(&{kinds.STRUCTURES[parameter.kind].reader}({parameter.name})?);"
     if parameter.kind == kinds.EVENT:
         return f"call.event({parameter.name})?;"
     return None

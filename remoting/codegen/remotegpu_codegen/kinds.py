@@ -36,6 +36,19 @@ class Handle:
     """Suffix and type of the fields that name it in a frame."""
 
 
+@dataclass(frozen=True)
+class Structure:
+    """An input structure: read by a function of the client, rebuilt by a type of the worker."""
+
+    client: str
+    reader: str
+    """Turns the program's pointer into what travels; can fail."""
+    wire: str
+    driver: str
+    rebuilder: str
+    """Its `new` takes what arrived and can fail; its `raw` is what the driver is given."""
+
+
 def _plain(name: str) -> Scalar:
     return Scalar(name, name, name)
 
@@ -63,4 +76,14 @@ HANDLES = {
     EVENT: Handle("CUevent", (("id", "u64"),)),
 }
 
-NAMES = frozenset(SCALARS) | frozenset(HANDLES)
+STRUCTURES = {
+    "launch_config": Structure(
+        client="*const CUlaunchConfig",
+        reader="launch::read_shape",
+        wire="LaunchShape",
+        driver="*const LaunchConfig",
+        rebuilder="AskedLaunch",
+    ),
+}
+
+NAMES = frozenset(SCALARS) | frozenset(HANDLES) | frozenset(STRUCTURES)

@@ -16,8 +16,9 @@ def rust(registry: Registry) -> str:
     return f"""{banner("//!", functions)}
 
 use crate::calls::Objects;
-use crate::driver::{{Raw, code}};
-use protocol::{{DecodeError, Reader, Writer, function}};
+use crate::driver::{{LaunchConfig, Raw, code}};
+use crate::launch_shape::AskedLaunch;
+use protocol::{{DecodeError, LaunchShape, Reader, Writer, function}};
 use std::ffi::CStr;
 use std::mem::transmute;
 
@@ -127,6 +128,8 @@ def _class_arm(functions: list[Function], handling: Class) -> str:
 def _driver_type(parameter: Parameter) -> str:
     if parameter.kind in kinds.HANDLES:
         return "Raw"
+    if parameter.kind in kinds.STRUCTURES:
+        return kinds.STRUCTURES[parameter.kind].driver
     driver = kinds.SCALARS[parameter.kind].driver
     return f"*mut {driver}" if parameter.out else driver
 
@@ -162,6 +165,8 @@ def _reads(function: Function) -> list[str]:
     for p in function.inputs:
         if p.kind in kinds.SCALARS:
             reads.append((p.name, kinds.SCALARS[p.kind].wire))
+        elif p.kind in kinds.STRUCTURES:
+            reads.append((p.name, kinds.STRUCTURES[p.kind].wire))
         elif p.kind == kinds.EVENT:
             reads += _id_fields(p)
     return [f"let {name}: {wire} = args.get()?;" for name, wire in reads]
@@ -174,11 +179,17 @@ def _id_fields(parameter: Parameter) -> list[tuple[str, str]]:
 def _lookups(function: Function) -> list[str]:
     if function.in_current_context:
         return ["objects.enter(context)?;"]
-    return [
+    found = [
         f"let {p.name} = objects.{p.kind}({', '.join(name for name, _ in _id_fields(p))})?;"
         for p in function.inputs
         if p.kind in (kinds.FUNCTION, kinds.EVENT)
     ]
+    rebuilt = [
+        f"let mut {p.name} = {kinds.STRUCTURES[p.kind].rebuilder}::new(&{p.name})?;"
+        for p in function.inputs
+        if p.kind in kinds.STRUCTURES
+    ]
+    return found + rebuilt
 
 
 def _argument(parameter: Parameter) -> str:
@@ -188,4 +199,6 @@ def _argument(parameter: Parameter) -> str:
         return parameter.name
     if parameter.out:
         return f"&mut {parameter.name}"
+    if parameter.kind in kinds.STRUCTURES:
+        return f"&{parameter.name}.raw()"
     return kinds.SCALARS[parameter.kind].to_driver(parameter.name)

@@ -93,6 +93,9 @@ record! {
     /// A launch attribute as `cuLaunchKernelEx` takes it: id and the 64 bytes of its value as little-endian words.
     struct LaunchAttribute { id: u32, value: [u64; 8] }
 
+    /// A launch that is only asked about (`cuOccupancyMaxActiveClusters`): what it would take.
+    struct LaunchShape { grid: [u32; 3], block: [u32; 3], shared: u32, attributes: Vec<LaunchAttribute> }
+
     /// A box of bytes: `width` bytes a row, `height` rows, `depth` slices, laid out in device memory with `pitch` bytes
     /// from row to row and `slice` bytes from slice to slice. Its host form is always packed (`width * height * depth` bytes).
     struct Extent { width: u64, height: u64, depth: u64, pitch: u64, slice: u64 }

@@ -14,6 +14,7 @@ pub mod frames;
 #[rustfmt::skip]
 pub mod generated;
 pub mod helpers;
+mod launch_shape;
 mod layout;
 mod memory;
 mod modules;

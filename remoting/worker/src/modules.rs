@@ -125,7 +125,7 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
 }
 
 /// Attributes that name objects of the client or hand out new ones are not taken over.
-fn attribute(a: &LaunchAttribute) -> Result<RawAttribute> {
+pub fn attribute(a: &LaunchAttribute) -> Result<RawAttribute> {
     const PROGRAMMATIC_EVENT: u32 = 7;
     const COMPLETION_EVENT: u32 = 12;
     const UPDATABLE_NODE: u32 = 13;
