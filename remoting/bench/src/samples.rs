@@ -1,0 +1,65 @@
+//! Timing something many times.
+
+use std::time::Instant;
+
+/// The middle one of the seconds that `times` runs took, after one run that does not count.
+///
+/// # Errors
+/// The first failure.
+pub fn median_seconds(times: usize, mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+    run()?;
+    let mut seconds = Vec::with_capacity(times);
+    for _ in 0..times.max(1) {
+        let started = Instant::now();
+        run()?;
+        seconds.push(started.elapsed().as_secs_f64());
+    }
+    Ok(median(seconds))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}
+
+pub fn gigabits_per_second(bytes: usize, seconds: f64) -> f64 {
+    bytes as f64 * 8e-9 / seconds
+}
+
+/// Bytes that no link can compress, the same in every run.
+pub fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut words = Vec::with_capacity(len + 8);
+    while words.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        words.extend_from_slice(&state.to_le_bytes());
+    }
+    words.truncate(len);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_two_in_the_middle() {
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![9.0, 1.0, 2.0, 4.0]), 3.0);
+    }
+
+    #[test]
+    fn bandwidth_counts_bits() {
+        assert_eq!(gigabits_per_second(1_000_000_000, 2.0), 4.0);
+    }
+
+    #[test]
+    fn noise_has_the_length_and_does_not_repeat() {
+        let bytes = noise(4099);
+        assert_eq!(bytes.len(), 4099);
+        assert_ne!(bytes[..2048], bytes[2048..4096]);
+    }
+}
