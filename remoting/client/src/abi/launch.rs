@@ -8,7 +8,7 @@ use driverapi::attributes::*;
 use driverapi::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END};
 use driverapi::errors::*;
 use driverapi::types::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
-use protocol::{Launch, LaunchAttribute, Message, Writer};
+use protocol::{Launch, LaunchAttribute, LaunchShape, Message, Writer};
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
@@ -36,12 +36,10 @@ stream_exports! {
         parameters: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) |default| {
-        let c = input(config)?;
-        let attributes = inputs(c.attrs, c.numAttrs as usize)?;
-        let attributes = attributes.iter().filter_map(attribute).collect::<Result<Vec<_>, _>>()?;
-        let grid = [c.gridDimX, c.gridDimY, c.gridDimZ];
-        let shape = (grid, [c.blockDimX, c.blockDimY, c.blockDimZ], c.sharedMemBytes);
-        launch(function, shape, (c.hStream, default), attributes, parameters, extra)
+        let stream = input(config)?.hStream;
+        let shape = read_shape(config)?;
+        let size = (shape.grid, shape.block, shape.shared);
+        launch(function, size, (stream, default), shape.attributes, parameters, extra)
     }
 
     fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz(
@@ -63,7 +61,28 @@ stream_exports! {
 }
 
 /// Grid, block, dynamic shared memory.
-type LaunchShape = ([c_uint; 3], [c_uint; 3], c_uint);
+type LaunchSize = ([c_uint; 3], [c_uint; 3], c_uint);
+
+/// Reads a launch configuration.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer, or as [`attribute`].
+///
+/// # Safety
+/// `config` is null or valid for a read, and so are its attributes.
+pub unsafe fn read_shape(config: *const CUlaunchConfig) -> Result<LaunchShape, Code> {
+    // SAFETY: as the caller vouches.
+    let (c, attributes) = unsafe {
+        let c = input(config)?;
+        (c, inputs(c.attrs, c.numAttrs as usize)?)
+    };
+    Ok(LaunchShape {
+        grid: [c.gridDimX, c.gridDimY, c.gridDimZ],
+        block: [c.blockDimX, c.blockDimY, c.blockDimZ],
+        shared: c.sharedMemBytes,
+        attributes: attributes.iter().filter_map(attribute).collect::<Result<_, _>>()?,
+    })
+}
 
 /// The attribute as it travels. Those that name events or graph nodes are not provided.
 fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>> {
@@ -92,7 +111,7 @@ fn resolve(handle: CUfunction, target: &Target) -> Result<Arc<Function>, Code> {
 
 unsafe fn launch(
     handle: CUfunction,
-    (grid, block, shared): LaunchShape,
+    (grid, block, shared): LaunchSize,
     (stream, default): (CUstream, DefaultStream),
     attributes: Vec<LaunchAttribute>,
     parameters: *mut *mut c_void,

@@ -7,7 +7,7 @@ mod device;
 mod driver;
 mod event;
 mod host_memory;
-mod launch;
+pub mod launch;
 mod library;
 mod link;
 mod memory;
