@@ -9,7 +9,7 @@ n = 1 << 18
 for size in (n, n // 64):  # whole slabs, and pieces of one slab
     first = ok(cu.cuMemAlloc(size * 4))
     stream = ok(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING))
-    launch(functions["late_fill"], size // 256, 256, [u64(int(first)), u32(size), u32(7), u64(200_000_000)], stream)
+    launch(functions["late_fill"], 1, 256, [u64(int(first)), u32(size), u32(7), u64(200_000_000)], stream)
     ok(cu.cuMemFree(first))
     mine = np.full(size, 3, np.uint32)
     second = upload(mine)

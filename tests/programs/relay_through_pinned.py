@@ -11,7 +11,7 @@ a, b = (ok(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)) for _ in
 for value, second in ((11, a), (22, b)):
     host[:] = 0
     late = [u64(int(source)), u32(n), u32(value), u64(50_000_000)]
-    launch(functions["late_fill"], n // 256, 256, late, a)
+    launch(functions["late_fill"], 1, 256, late, a)
     ok(cu.cuMemcpyDtoHAsync(host.ctypes.data, source, n * 4, a))
     if second is b:
         event = ok(cu.cuEventCreate(0))
