@@ -23,13 +23,16 @@ WORKER = Path(__file__).with_name("stand_in_worker.py")
 MEMORY_MIB = 1024
 
 
-def make_dist(folder: Path) -> Path:
+def make_dist(folder: Path, python: str = sys.executable) -> Path:
     """A folder as the build makes it: the real door, the stand-in worker, empty libraries."""
     for name in ("bin", "client", "native"):
         (folder / name).mkdir(parents=True)
     (folder / "bin" / "remotegpu-door").symlink_to(find_dist().program("remotegpu-door"))
+    # Copied, because the repository may lie where a worker's own uid cannot read.
+    worker_copy = folder / "bin" / WORKER.name
+    worker_copy.write_bytes(WORKER.read_bytes())
     worker = folder / "bin" / "remotegpu-worker"
-    worker.write_text(f'#!/bin/sh\nexec {sys.executable} {WORKER} "$@"\n')
+    worker.write_text(f'#!/bin/sh\nexec {python} {worker_copy} "$@"\n')
     worker.chmod(0o755)
     for library in ("client/libcuda.so.1", "native/libcuda.so.1", "native/libnvidia-ml.so.1"):
         (folder / library).touch()
@@ -55,6 +58,7 @@ class StandIn:
         with os.fdopen(ready) as pipe:
             assert pipe.readline(), self.log
         self.client = ApplianceClient(parse_endpoint(self.endpoint), access)
+        self.open_connections = contextlib.ExitStack()
 
     @property
     def log(self) -> str:
@@ -79,6 +83,7 @@ class StandIn:
         return Tenant(self, granted, hold=hold)
 
     def close(self) -> None:
+        self.open_connections.close()
         self.client.close()
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -105,9 +110,11 @@ class Tenant:
         hello = self.appliance.client.hello()
         connection = self.appliance.client.connect_data(hello.data_port, tls=hello.tls)
         connection.sendall(kind + bytes.fromhex(some_id) + bytes.fromhex(ticket))
-        if kind == b"RGL1":
-            assert connection.recv(1) == b"K"
+        self.appliance.open_connections.callback(connection.close)
         connection.settimeout(20)
+        if connection.recv(1) != b"K":
+            connection.close()
+            raise ConnectionRefusedError("the door did not admit the connection")
         return connection
 
     def open_session(self, pid: int = 1, table_hash: int = 7) -> pb.OpenSessionReply:
@@ -127,7 +134,7 @@ class Tenant:
     def session(self, pid: int = 1) -> Session:
         reply = self.open_session(pid)
         assert not reply.refusal, reply.refusal
-        return Session(self.connect(b"RGP1", reply.session_id, reply.ticket), reply)
+        return Session(self.appliance, self.connect(b"RGP1", reply.session_id, reply.ticket), reply)
 
     def let_go(self) -> None:
         """End the holding connection, as the kernel does when the process dies."""
@@ -143,10 +150,11 @@ class Tenant:
 class Session:
     """A data connection to a stand-in worker."""
 
-    def __init__(self, connection: socket.socket, reply: pb.OpenSessionReply) -> None:
+    def __init__(self, appliance: StandIn, connection: socket.socket, reply: pb.OpenSessionReply) -> None:
         self.connection = connection
         self.reply = reply
         self._lines = connection.makefile("r")
+        appliance.open_connections.callback(self._lines.close)
 
     def ask(self, line: str) -> Any:
         """Have the worker carry out a line; its answer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import select
 import socket
 import time
@@ -23,6 +24,20 @@ def snapshot() -> dict[str, Any]:
     device = {"name": "Stand-in GPU", "memory_bytes": TOTAL, "pci": [0, 1, 0]}
     device["attributes"] = {"1": 1024, "83": 1, "33": 1}
     return {"driver_version": 13040, "table_hash": 7, "devices": [{**device, "uuid": uuid} for uuid in uuids]}
+
+
+def identity() -> dict[str, Any]:
+    """What the appliance made of this process."""
+    links = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    limits = {"core": resource.getrlimit(resource.RLIMIT_CORE), "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)}
+    return {
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "groups": os.getgroups(),
+        "cwd": str(Path.cwd()),
+        "sockets": sum(link.startswith("socket:") for link in links),
+        "limits": limits,
+    }
 
 
 class Worker:
@@ -52,7 +67,7 @@ class Worker:
             case "environ":
                 return dict(os.environ)
             case "identity":
-                return {"uid": os.getuid(), "groups": os.getgroups(), "cwd": str(Path.cwd())}
+                return identity()
             case "unhealthy":
                 return self.send(op="unhealthy", device=int(rest[0]), code=700, message=" ".join(rest[1:]))
             case "stats":

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.hardware import SelfTest
@@ -24,11 +25,13 @@ class GpuHealth:
         problem: Callable[[int], str],
         test: Callable[[int], Awaitable[SelfTest]] | None,
         on_recovery: Callable[[], None],
+        retest_seconds: float = RETEST_SECONDS,
     ) -> None:
         self._gpus = gpus
         self._problem = problem
         self._test = test
         self._on_recovery = on_recovery
+        self._retest_seconds = retest_seconds
         self._suspected: dict[int, str] = {}
         self._tested: dict[int, float] = {}
 
@@ -50,7 +53,7 @@ class GpuHealth:
             return
         now = asyncio.get_running_loop().time()
         reason = self._suspected.get(gpu) or self._gpus[gpu].unhealthy
-        if not reason or self._test is None or now < self._tested.get(gpu, -RETEST_SECONDS) + RETEST_SECONDS:
+        if not reason or self._test is None or now < self._tested.get(gpu, -inf) + self._retest_seconds:
             return
         self._tested[gpu] = now
         self._suspected.pop(gpu, None)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,12 +114,8 @@ class Appliance:
         host, port = settings.host, settings.port
         credentials = _server_credentials(certificate)
         address = f"{host}:{port}"
-        try:
-            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
-        except RuntimeError:
-            raise StartError(
-                f"cannot listen on {address}: is the port in use, or the address not of this machine?"
-            ) from None
+        _require_free(host, port)
+        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         data_port = settings.data_port if settings.data_port is not None else (port + 1 if settings.port else 0)
         door = Door(
             program=dist.program("remotegpu-door"),
@@ -262,6 +259,16 @@ def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:
     library = settings.driver or dist.library(dist.native)
     staging.readable(library.with_name("libnvidia-ml.so.1"))
     return SoftwareBackend(settings, staging.readable(library))
+
+
+def _require_free(host: str, port: int) -> None:
+    """gRPC does not say why it cannot listen, and writes a line of its own about it."""
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StartError(f"cannot listen on {host}:{port} ({reason}): choose another --listen") from None
 
 
 def _read_tokens(path: Path | None) -> TokenFile | None:

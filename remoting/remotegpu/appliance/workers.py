@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import resource
 import shutil
 import socket
 import stat
@@ -15,7 +14,9 @@ from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
 
 _READY_SECONDS = 10.0
 _END_SECONDS = 2.0
-_MAX_OPEN_FILES = 4096
+# In a shell, because Python code between fork and exec is not safe in a process with threads, and a container's root
+# may not change the limits of another uid's process from outside. No core: it would hold a tenant's memory.
+_LAUNCH = ("/bin/sh", "-c", 'ulimit -c 0; ulimit -n 4096 2>/dev/null; exec "$0" "$@"')
 
 
 class WorkerError(Exception):
@@ -108,6 +109,7 @@ async def start_worker(
     with control_theirs, data_theirs:
         try:
             process = await asyncio.create_subprocess_exec(
+                *_LAUNCH,
                 program,
                 *(
                     "--driver",
@@ -132,10 +134,6 @@ async def start_worker(
             control.close()
             door_end.close()
             raise WorkerError(f"the worker {program} did not start: {error.strerror or error}") from None
-    # From outside, because code between fork and exec is not safe in a process with threads.
-    with contextlib.suppress(ProcessLookupError):
-        resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (_MAX_OPEN_FILES, _MAX_OPEN_FILES))
     return Worker(process, control, on_packet), door_end
 
 

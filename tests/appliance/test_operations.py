@@ -1,0 +1,275 @@
+"""Running an appliance: metrics, tokens, TLS, the door's death, draining, and mistakes at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from support.stand_in import StandIn
+from support.system import free_port, until
+
+from remotegpu.api.objects import Ask
+from remotegpu.appliance.allocation import Capacity
+from remotegpu.appliance.gpu_health import GpuHealth
+from remotegpu.appliance.hardware import SelfTest
+from remotegpu.rpc.client import Access, ApplianceError, Failure
+
+MIB = 1 << 20
+
+
+def metrics(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+def test_metrics(dist: Path) -> None:
+    port = free_port()
+    with StandIn(dist, "--metrics-port", str(port)) as appliance:
+        lease = appliance.lease(Ask(milli=250))
+        session, victim = lease.session(1), lease.session(2)
+        session.grant(8 * MIB)
+        session.grant(1000 * MIB)
+        session.tell("stats 5")
+        session.tell("stats 12")
+        victim.tell(f"die {int(signal.SIGKILL)}")
+        now = until(lambda: (m := metrics(port))["remotegpu_sessions"] == 1 and m, 5, "the killed worker is counted")
+        expected = {
+            'remotegpu_gpu_total_bytes{gpu="0"}': 1024 * MIB,
+            'remotegpu_gpu_shareable_bytes{gpu="0"}': 1024 * MIB,
+            'remotegpu_gpu_leased_bytes{gpu="0"}': 256 * MIB,
+            'remotegpu_gpu_used_bytes{gpu="0"}': 8 * MIB,
+            'remotegpu_gpu_healthy{gpu="0"}': 1,
+            "remotegpu_leases": 1,
+            "remotegpu_leases_opened_total": 1,
+            "remotegpu_sessions_opened_total": 2,
+            "remotegpu_lease_wait_seconds_count": 1,
+            'remotegpu_grants_total{gpu="0"}': 1,
+            'remotegpu_grants_refused_total{gpu="0"}': 1,
+            "remotegpu_commands_total": 12,
+            'remotegpu_worker_exits_total{result="signal"}': 1,
+            "remotegpu_draining": 0,
+        }
+        assert {name: now.get(name) for name in expected} == expected
+        base_units = ("_bytes", "_seconds", "_total", "_count", "_sum", "_bucket", "_created")
+        plain = {"remotegpu_gpu_healthy", "remotegpu_leases", "remotegpu_sessions", "remotegpu_draining"}
+        assert all(n.startswith("remotegpu_") and (n.endswith(base_units) or n in plain) for n in names(now))
+
+
+def names(values: dict[str, float]) -> set[str]:
+    return {name.partition("{")[0] for name in values}
+
+
+def test_tokens(dist: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("alice:one\n")
+    with StandIn(dist, "--tokens", str(tokens), access=Access(token="one")) as appliance:
+        lease = appliance.lease(Ask(milli=100))
+        assert not lease.open_session().refusal, "a session needs the lease's secret, no token"
+        for arguments in ([], ["--token", "two"]):
+            done = appliance.cli("ls", *arguments)
+            assert done.returncode == 77
+            assert "token" in done.stderr
+            assert done.stderr.count("\n") == 1
+        tokens.write_text("alice:two\n")
+        assert appliance.cli("ls", "--token", "two").returncode == 0
+        token_file = tmp_path / "mine"
+        token_file.write_text("two\n")
+        assert appliance.cli("ls", "--token-file", str(token_file)).returncode == 0
+        with pytest.raises(ApplianceError) as caught:
+            appliance.client.inventory()
+        assert caught.value.failure is Failure.DENIED
+
+
+def certificate(folder: Path, name: str, host: x509.GeneralName) -> None:
+    """A self-signed certificate, which is its own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([host]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / f"{name}.pem").write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / f"{name}.key").write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
+
+
+def test_tls(dist: Path, tmp_path: Path) -> None:
+    certificate(tmp_path, "here", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    certificate(tmp_path, "named", x509.DNSName("appliance.example"))
+    certificate(tmp_path, "other", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    cert, other = tmp_path / "here.pem", tmp_path / "other.pem"
+    with StandIn(dist, "--cert", str(cert), "--key", str(tmp_path / "here.key"), access=Access(ca=cert)) as appliance:
+        lease = appliance.lease(Ask(milli=250))
+        assert lease.session().grant(2 * MIB) == 2 * MIB
+        assert appliance.cli("ls", "--ca", str(cert)).returncode == 0
+        for arguments, words in (
+            ([], "wants TLS: give its certificate authority with --ca"),
+            (["--ca", str(other)], "is not accepted"),
+            (["--ca", str(cert), "--server-name", "elsewhere"], "is not accepted"),
+            (["--ca", str(tmp_path / "none.pem")], "cannot be used"),
+        ):
+            done = appliance.cli("ls", *arguments)
+            assert done.returncode != 0
+            assert words in done.stderr
+            assert done.stderr.count("\n") == 1
+    named = Access(ca=tmp_path / "named.pem", server_name="appliance.example")
+    options = ("--cert", str(named.ca), "--key", str(tmp_path / "named.key"))
+    with StandIn(dist, *options, access=named) as appliance:
+        assert appliance.lease(Ask(milli=250)).session().grant(2 * MIB) == 2 * MIB
+
+
+def children(appliance: StandIn, pattern: str = "") -> list[int]:
+    command = ["pgrep", "-P", str(appliance.process.pid), "-f", pattern]
+    return [int(pid) for pid in subprocess.run(command, capture_output=True, text=True).stdout.split()]
+
+
+def door_of(appliance: StandIn) -> int:
+    return next(iter(children(appliance, "remotegpu-door")), 0)
+
+
+def test_a_killed_door_is_replaced_and_leases_go_on(dist: Path) -> None:
+    with StandIn(dist) as appliance:
+        lease = appliance.lease(Ask(milli=250))
+        session = lease.session(1)
+        session.grant(8 * MIB)
+        old = door_of(appliance)
+        subprocess.run(["kill", "-KILL", str(old)], check=True)
+        until(lambda: door_of(appliance) not in (0, old), 5, "there is a new door")
+        assert session.grant(8 * MIB) == 8 * MIB, "a session's connection is the worker's, not the door's"
+        granted = lease.granted
+        lease.holding = until(
+            lambda: try_hold(lease.connect, granted.lease_id, granted.lease_secret), 5, "held by the new door"
+        )
+        assert lease.session(2).grant(8 * MIB) == 8 * MIB
+
+
+def try_hold(connect: object, lease_id: str, secret: str) -> object:
+    try:
+        return connect(b"RGL1", lease_id, secret)  # type: ignore[operator]
+    except (ApplianceError, OSError):
+        return None
+
+
+def test_a_door_that_does_not_stay_ends_the_appliance_with_a_message(dist: Path) -> None:
+    with StandIn(dist) as appliance:
+        killed: set[int] = {0}
+        while appliance.process.poll() is None:
+            door = door_of(appliance)
+            if door not in killed:
+                killed.add(door)
+                subprocess.run(["kill", "-KILL", str(door)], check=False)
+        assert appliance.process.returncode == 69
+        assert "the door ended 6 times within a minute" in appliance.log
+
+
+def test_draining_lets_leases_end_and_opens_none(dist: Path) -> None:
+    with StandIn(dist, "--drain-seconds", "60") as appliance:
+        lease = appliance.lease(Ask(milli=250))
+        session = lease.session(1)
+        appliance.process.terminate()
+        until(lambda: appliance.client.inventory().draining, 5, "it drains")
+        with pytest.raises(ApplianceError, match="draining"):
+            appliance.lease(Ask(milli=250))
+        assert session.grant(8 * MIB) == 8 * MIB
+        assert lease.session(2).grant(8 * MIB) == 8 * MIB, "a lease may still open sessions"
+        assert appliance.cli("health").returncode == 69
+        lease.let_go()
+        assert appliance.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("how", ["deadline", "second signal"])
+def test_draining_ends_and_says_so_to_clients(dist: Path, how: str) -> None:
+    with StandIn(dist, "--drain-seconds", "1" if how == "deadline" else "600") as appliance:
+        session = appliance.lease(Ask(milli=250)).session()
+        session.grant(8 * MIB)
+        appliance.process.terminate()
+        if how == "second signal":
+            until(lambda: appliance.client.inventory().draining, 5, "it drains")
+            appliance.process.terminate()
+        assert "the appliance shuts down" in session.rest()
+        assert appliance.process.wait(10) == 0
+
+
+def test_nothing_of_a_killed_appliance_stays(dist: Path) -> None:
+    with StandIn(dist) as appliance:
+        appliance.lease(Ask(milli=250)).session().grant(8 * MIB)
+        pids = children(appliance)
+        assert len(pids) == 2
+        appliance.process.kill()
+        appliance.process.wait()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5, "door and worker are gone")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--listen", "nonsense"], "write HOST:PORT"),
+        (["--listen", "192.0.2.1:7070"], "cannot listen on 192.0.2.1:7070"),
+        (["--listen", "TAKEN"], "address already in use"),
+        (["--cert", "/dev/null"], "--cert and --key belong together"),
+        (["--cert", "/none", "--key", "/none"], "/none cannot be read"),
+        (["--tokens", "/none"], "the token file /none cannot be used"),
+        (["--memory", "lots"], "--memory: 'lots' is not an amount of memory"),
+        (["--backend", "quantum"], "'quantum'"),
+        (["--backend", "cuda", "--driver", "/etc/hostname"], "NVML does not start"),
+    ],
+)
+def test_mistakes_at_the_start(appliance: StandIn, options: list[str], words: str) -> None:
+    actual = [appliance.endpoint if option == "TAKEN" else option for option in options]
+    listen = [] if "--listen" in options else ["--listen", f"127.0.0.1:{free_port()}"]
+    done = appliance.cli("appliance", "--no-self-test", "--quiet", *listen, *actual)
+    assert done.returncode in (2, 69)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_gpu_health_believes_the_driver_and_its_own_test_only() -> None:
+    """A GPU is taken out by the driver's word or a failed test, and comes back by a passed one."""
+    gpus = [Capacity(5), Capacity(5)]
+    problems = {0: "", 1: ""}
+    results = [SelfTest(), SelfTest(problem="self-test: wrong values"), SelfTest()]
+    recovered: list[bool] = []
+
+    async def test(_gpu: int) -> SelfTest:
+        return results.pop(0)
+
+    async def story() -> None:
+        health = GpuHealth(
+            gpus, problem=problems.__getitem__, test=test, on_recovery=lambda: recovered.append(True), retest_seconds=0
+        )
+        await health.look_at(0)
+        assert len(results) == 3, "without a reason nothing is tested"
+        health.suspect(0, "a session said so")
+        await health.look_at(0)
+        assert gpus[0].unhealthy == "", "it passed the test"
+        health.suspect(0, "again")
+        await health.look_at(0)
+        assert gpus[0].unhealthy == "self-test: wrong values"
+        await health.look_at(0)
+        assert gpus[0].unhealthy == ""
+        problems[1] = "fell off the bus"
+        await health.look_at(1)
+        assert gpus[1].unhealthy == "fell off the bus"
+
+    asyncio.run(story())
+    assert recovered == [True]
