@@ -168,7 +168,9 @@ impl Module {
     /// Address and size of a global that programs may look up.
     pub fn global(&self, name: &str) -> R<(u64, u64)> {
         let globals = self.program().globals();
-        let index = globals.iter().position(|g| g.visible && g.name == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        // nvcc makes variables of a whole program internal and its runtime still looks them up.
+        let position = |visible: bool| globals.iter().position(|g| g.visible == visible && g.name == name);
+        let index = position(true).or_else(|| position(false)).ok_or(CUDA_ERROR_NOT_FOUND)?;
         Ok((self.globals[index], globals[index].size))
     }
 }

@@ -167,4 +167,9 @@ impl Output for Printed {
             self.flush();
         }
     }
+
+    fn error(&self, text: &[u8]) {
+        // Nothing can be done about a closed stream.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), text);
+    }
 }

@@ -73,6 +73,9 @@ pub struct Arguments {
 impl Arguments {
     /// The kernel's parameter buffer. The program may reuse its own memory after the call.
     fn pack(self, kernel: &Kernel) -> R<Vec<u8>> {
+        if !self.each.is_null() && !self.extra.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         let size = kernel.param_bytes as usize;
         if size == 0 {
             return Ok(Vec::new());

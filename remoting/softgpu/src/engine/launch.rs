@@ -27,6 +27,10 @@ pub struct Fault {
 /// Where device `printf` and failed assertions write.
 pub trait Output: Sync {
     fn write(&self, text: &[u8]);
+    /// A failed assertion's text, which goes to the standard error stream.
+    fn error(&self, text: &[u8]) {
+        self.write(text);
+    }
 }
 
 /// A launch that is over sooner than this gets no helpers.

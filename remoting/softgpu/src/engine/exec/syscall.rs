@@ -83,7 +83,7 @@ impl Block<'_> {
         let text = format!(
             "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{what}` failed.\n"
         );
-        self.launch.out.write(text.as_bytes());
+        self.launch.out.error(text.as_bytes());
         self.fail(710, lane, format!("assertion `{what}` failed at {file}:{line}"))
     }
 }
