@@ -1,0 +1,5 @@
+#![allow(dead_code, reason = "every test uses a part of these")]
+
+pub mod client;
+pub mod fake;
+pub mod worker;

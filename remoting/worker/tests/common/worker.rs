@@ -1,0 +1,140 @@
+//! A worker process with the software GPU; the test is its appliance and its client.
+
+use super::client::{Client, Link, encode};
+use protocol::Header;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+use rustix::net::{recv, send, sendmsg, socketpair};
+use serde_json::{Value, json};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Descriptors for a child are inheritable for a moment; no other child may start in it.
+static SPAWN: Mutex<()> = Mutex::new(());
+
+pub struct Socket(pub UnixStream);
+
+impl Link for Socket {
+    fn send(&mut self, header: Header, payload: Vec<u8>) {
+        self.0.write_all(&encode(&header, &payload)).expect("the worker reads");
+    }
+
+    fn receive(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 20];
+        let count = match self.0.read(&mut bytes) {
+            Ok(count) => count,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => 0,
+            Err(e) => panic!("connection lost: {e}"),
+        };
+        bytes.truncate(count);
+        bytes
+    }
+}
+
+pub struct Worker {
+    pub process: Child,
+    pub client: Client<Socket>,
+    pub control: Arc<OwnedFd>,
+    /// Everything that the worker told its appliance.
+    pub told: Arc<Mutex<Vec<Value>>>,
+}
+
+pub fn driver() -> PathBuf {
+    let test = std::env::current_exe().expect("this program");
+    let folders = test.ancestors().skip(1).take(2);
+    folders.map(|f| f.join("libsoftgpu.so")).find(|f| f.exists()).expect("cargo built the software GPU beside this test")
+}
+
+fn inheritable_pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("socket pair");
+    fcntl_setfd(&theirs, FdFlags::empty()).expect("inheritable");
+    (ours, theirs)
+}
+
+pub fn command(profile: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_remotegpu-worker"));
+    command.arg("--driver").arg(driver()).env("REMOTEGPU_SOFTGPU_PROFILE", profile);
+    command.env("REMOTEGPU_SOFTGPU_MEMORY", (4u64 << 30).to_string());
+    command
+}
+
+impl Worker {
+    /// A worker whose lease has `limit` bytes, with a client connected.
+    pub fn start(profile: &str, limit: u64) -> Worker {
+        let spawning = SPAWN.lock().unwrap_or_else(|e| e.into_inner());
+        let (control, their_control) = inheritable_pair(SocketType::SEQPACKET);
+        let (data, their_data) = inheritable_pair(SocketType::SEQPACKET);
+        let mut command = command(profile);
+        command.args(["--control-fd", &their_control.as_raw_fd().to_string()]);
+        command.args(["--data-fd", &their_data.as_raw_fd().to_string()]);
+        let process = command.spawn().expect("worker");
+        drop((their_control, their_data, spawning));
+        let (ours, theirs) = UnixStream::pair().expect("socket pair");
+        ours.set_read_timeout(Some(Duration::from_millis(2))).expect("timeout");
+        pass(&data, &theirs);
+        let (control, told) = (Arc::new(control), Arc::new(Mutex::new(Vec::new())));
+        let (its_control, its_told) = (control.clone(), told.clone());
+        std::thread::spawn(move || appliance(&its_control, &its_told, limit));
+        Worker { process, client: Client::new(Socket(ours)), control, told }
+    }
+
+    pub fn told(&self, op: &str) -> Vec<Value> {
+        self.told.lock().expect("list").iter().filter(|v| v["op"] == op).cloned().collect()
+    }
+
+    /// Ends the client's connection and waits for the process.
+    pub fn hang_up(mut self) -> Vec<Value> {
+        self.client.link.0.shutdown(std::net::Shutdown::Both).expect("connected");
+        let status = self.process.wait().expect("exit");
+        assert!(status.success(), "{status}");
+        // What it said last is still in the socket.
+        std::thread::sleep(Duration::from_millis(50));
+        std::mem::take(&mut self.told.lock().expect("list"))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn pass(data: &OwnedFd, connection: &UnixStream) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [connection.as_fd()];
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    sendmsg(data, &[IoSlice::new(br#"{"op":"connection"}"#)], &mut ancillary, SendFlags::NOSIGNAL).expect("passed");
+}
+
+fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, limit: u64) {
+    let (mut packet, mut granted) = (vec![0; 1 << 16], 0);
+    while let Ok((count @ 1.., _)) = recv(control, &mut packet[..], RecvFlags::empty()) {
+        let request: Value = serde_json::from_slice(&packet[..count]).expect("JSON");
+        let number = |key: &str| request[key].as_u64().expect("a number");
+        let answer = match request["op"].as_str().expect("op") {
+            "grant" => {
+                let size = if number("least") > limit - granted { 0 } else { number("want").min(limit - granted) };
+                granted += size;
+                Some(json!({"op": "granted", "id": number("id"), "size": size}))
+            }
+            "return" => {
+                granted -= number("size");
+                None
+            }
+            "memory" => Some(json!({"op": "memory", "id": number("id"), "limit": limit, "free": limit - granted})),
+            _ => None,
+        };
+        told.lock().expect("list").push(request);
+        if let Some(answer) = answer {
+            let _ = send(control, answer.to_string().as_bytes(), SendFlags::NOSIGNAL);
+        }
+    }
+}

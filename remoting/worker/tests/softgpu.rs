@@ -1,0 +1,405 @@
+//! The worker's program on the software GPU, in its normal and its hostile profile.
+
+mod common;
+
+use common::client::{CONTEXT, Client, LEGACY, encoded, row};
+use common::worker::{Socket, Worker, command};
+use protocol::{
+    Callback, CallbackDone, Consumed, ContextSynchronize, CopyOnDevice, CopyToDevice, CopyToHost, Ending, EventCreate,
+    EventRecord, EventSynchronize, Extent, Grant, Granted, HostFunction, Launch, MemoryQuery, MemoryState, Message,
+    ModuleGlobal, Open, Opened, Reader, Rebase, StreamSynchronize, Symbol, Text, function,
+};
+use rustix::net::{SendFlags, send};
+
+const PROFILES: [&str; 2] = ["normal", "hostile"];
+const MODULE: u64 = 5;
+const A: u64 = 11;
+const B: u64 = 12;
+const NON_BLOCKING: u32 = 1;
+const LIMIT: u64 = 256 << 20;
+const SLAB: u64 = 64 << 20;
+
+const PTX: &str = r#"
+.version 7.0
+.target sm_70
+.address_size 64
+.global .align 4 .u32 counter = 41;
+
+.visible .entry add(.param .u64 a, .param .u64 b, .param .u64 sum, .param .u32 n)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .f32 %f<4>;
+    .reg .b64 %d<8>;
+    ld.param.u64 %d1, [a];
+    ld.param.u64 %d2, [b];
+    ld.param.u64 %d3, [sum];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p1, %r5, %r1;
+    @%p1 bra done;
+    mul.wide.u32 %d4, %r5, 4;
+    add.s64 %d1, %d1, %d4;
+    add.s64 %d2, %d2, %d4;
+    add.s64 %d3, %d3, %d4;
+    ld.global.f32 %f1, [%d1];
+    ld.global.f32 %f2, [%d2];
+    add.f32 %f3, %f1, %f2;
+    st.global.f32 [%d3], %f3;
+done:
+    ret;
+}
+
+.visible .entry spin(.param .u64 flag)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    .reg .b64 %d<2>;
+    ld.param.u64 %d1, [flag];
+again:
+    ld.volatile.global.u32 %r1, [%d1];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra again;
+    ret;
+}
+
+.visible .entry count(.param .u64 at)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %d<2>;
+    ld.param.u64 %d1, [at];
+    ld.global.u32 %r1, [%d1];
+    add.u32 %r2, %r1, 1;
+    st.global.u32 [%d1], %r2;
+    ret;
+}
+"#;
+
+struct Test {
+    worker: Worker,
+    base: u64,
+}
+
+fn start(profile: &str) -> Test {
+    let mut worker = Worker::start(profile, LIMIT);
+    let opened = worker.client.open();
+    assert!(opened.arena_size >= 1 << 34 && opened.granularity <= 2 << 20, "{opened:?}");
+    let grant = worker.client.send(0, &Grant { device: 0, least: SLAB, want: SLAB }, &[]);
+    let (code, tail) = worker.client.reply(grant);
+    assert_eq!((code, Reader::new(&tail).get::<Granted>()), (0, Ok(Granted { size: SLAB })));
+    worker.client.map(opened.arena_base, SLAB);
+    worker.client.stream(A, NON_BLOCKING, 0);
+    worker.client.stream(B, NON_BLOCKING, 0);
+    Test { worker, base: opened.arena_base }
+}
+
+impl Test {
+    fn client(&mut self) -> &mut Client<Socket> {
+        &mut self.worker.client
+    }
+
+    /// The kernels' places in the module's list.
+    fn load(&mut self) -> impl Fn(&str) -> u32 + use<> {
+        let (code, loaded) = self.client().load(MODULE, PTX.as_bytes());
+        assert_eq!(code, 0, "{}", loaded.log);
+        move |name| loaded.kernels.iter().position(|k| k.name == name).expect("kernel") as u32
+    }
+
+    fn launch(&mut self, lane: u64, kernel: u32, grid: u32, block: u32, parameters: &[u8]) {
+        let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
+        let launch = Launch { module: MODULE, kernel, grid, block, shared: 0, attributes: vec![] };
+        self.client().send(lane, &launch, parameters);
+    }
+
+    fn write(&mut self, lane: u64, offset: u64, bytes: &[u8]) {
+        let (address, extent) = (self.base + offset, row(bytes.len() as u64));
+        for (i, piece) in bytes.chunks(protocol::BULK_CHUNK).enumerate() {
+            let offset = (i * protocol::BULK_CHUNK) as u64;
+            let copy = CopyToDevice { context: CONTEXT, address, extent: extent.clone(), offset };
+            self.client().send(lane, &copy, piece);
+        }
+    }
+
+    fn read(&mut self, lane: u64, offset: u64, len: u64) -> Vec<u8> {
+        let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len) };
+        let seq = self.client().send(lane, &copy, &[]);
+        let (code, bytes) = self.client().host_bytes(seq);
+        assert_eq!(code, 0);
+        bytes
+    }
+
+    fn synchronize(&mut self, lane: u64) -> u32 {
+        self.client().call(lane, &StreamSynchronize {}, &[]).0
+    }
+}
+
+fn floats(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    values.flat_map(f32::to_le_bytes).collect()
+}
+
+#[test]
+fn a_kernel_adds_vectors() {
+    for profile in PROFILES {
+        let mut t = start(profile);
+        let kernel = t.load();
+        let n = 10_000u32;
+        t.write(LEGACY, 0, &floats((0..n).map(|i| i as f32)));
+        t.write(LEGACY, 1 << 20, &floats((0..n).map(|i| 2.0 * i as f32)));
+        let parameters = encoded(&((t.base, t.base + (1 << 20)), (t.base + (2 << 20), n)));
+        t.launch(LEGACY, kernel("add"), n.div_ceil(128), 128, &parameters);
+        assert_eq!(t.read(LEGACY, 2 << 20, 4 * u64::from(n)), floats((0..n).map(|i| 3.0 * i as f32)));
+        assert_eq!(t.client().call(0, &ContextSynchronize { context: CONTEXT }, &[]).0, 0);
+    }
+}
+
+#[test]
+fn the_load_tells_what_kernels_take() {
+    let mut t = start("normal");
+    let (code, loaded) = t.client().load(MODULE, PTX.as_bytes());
+    assert_eq!(code, 0);
+    let add = loaded.kernels.iter().find(|k| k.name == "add").expect("add");
+    let layout: Vec<_> = add.params.iter().map(|p| (p.offset, p.size)).collect();
+    assert_eq!(layout, [(0, 8), (8, 8), (16, 8), (24, 4)]);
+    assert!(add.attributes.iter().any(|(id, value)| *id == 0 && *value > 0), "most threads per block");
+    let (code, tail) = t.client().call(0, &ModuleGlobal { module: MODULE, name: "counter".into() }, &[]);
+    let symbol: Symbol = Reader::new(&tail).get().expect("symbol");
+    assert_eq!((code, symbol.size), (0, 4));
+    let copy = CopyToHost { context: CONTEXT, address: symbol.address, extent: row(4) };
+    let seq = t.client().send(LEGACY, &copy, &[]);
+    assert_eq!(t.client().host_bytes(seq), (0, 41u32.to_le_bytes().to_vec()));
+    assert_eq!(t.client().call(0, &ModuleGlobal { module: MODULE, name: "none".into() }, &[]).0, 500);
+    let (code, loaded) = t.client().load(6, b".version 7.0\n.target sm_70\n.address_size 64\n.entry k() { nonsense; }");
+    assert_eq!(code, 218, "{}", loaded.log);
+    assert!(!loaded.log.is_empty());
+}
+
+#[test]
+fn a_spinning_kernel_is_released_by_another_stream_behind_two_thousand_launches() {
+    for profile in PROFILES {
+        let mut t = start(profile);
+        let kernel = t.load();
+        t.launch(A, kernel("spin"), 1, 1, &encoded(&t.base));
+        for _ in 0..2000 {
+            t.launch(B, kernel("count"), 1, 1, &encoded(&(t.base + 64)));
+        }
+        let waits = t.client().send(A, &StreamSynchronize {}, &[]);
+        assert_eq!(t.read(B, 64, 4), 2000u32.to_le_bytes());
+        assert!(!t.client().has_reply(waits));
+        t.write(B, 0, &1u32.to_le_bytes());
+        assert_eq!(t.client().reply(waits).0, 0, "{profile}");
+    }
+}
+
+#[test]
+fn two_thousand_launches_wait_behind_a_spinning_kernel() {
+    for profile in PROFILES {
+        let mut t = start(profile);
+        let kernel = t.load();
+        t.launch(A, kernel("spin"), 1, 1, &encoded(&t.base));
+        for _ in 0..2000 {
+            t.launch(A, kernel("count"), 1, 1, &encoded(&(t.base + 64)));
+        }
+        assert_eq!(t.read(B, 64, 4), 0u32.to_le_bytes());
+        t.write(B, 0, &1u32.to_le_bytes());
+        assert_eq!(t.synchronize(A), 0);
+        assert_eq!(t.read(B, 64, 4), 2000u32.to_le_bytes(), "{profile}");
+    }
+}
+
+#[test]
+fn many_megabytes_go_there_and_back() {
+    for profile in PROFILES {
+        let mut t = start(profile);
+        let bytes: Vec<u8> = (0..48u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        t.write(B, 3, &bytes);
+        assert!(t.read(B, 3, bytes.len() as u64) == bytes, "{profile}");
+        let consumed = |r: &common::client::Received| match r.code == Consumed::CODE {
+            true => Consumed::decode(&r.payload).expect("consumed").0.bytes,
+            false => 0,
+        };
+        assert_eq!(t.client().inbox.iter().map(consumed).sum::<u64>(), bytes.len() as u64);
+    }
+}
+
+#[test]
+fn boxes_are_copied_row_by_row() {
+    for profile in PROFILES {
+        let mut t = start(profile);
+        let extent = Extent { width: 5, height: 3, depth: 2, pitch: 8, slice: 32 };
+        let packed: Vec<u8> = (1..=30).collect();
+        let copy = CopyToDevice { context: CONTEXT, address: t.base, extent: extent.clone(), offset: 0 };
+        t.client().send(B, &copy, &packed);
+        let mut expected = vec![0; 64];
+        for (i, byte) in packed.iter().enumerate() {
+            expected[i / 15 * 32 + i / 5 % 3 * 8 + i % 5] = *byte;
+        }
+        assert_eq!(t.read(B, 0, 64), expected);
+        let back = CopyToHost { context: CONTEXT, address: t.base, extent: extent.clone() };
+        let seq = t.client().send(B, &back, &[]);
+        assert_eq!(t.client().host_bytes(seq), (0, packed.clone()));
+        let (to, from) = (t.base + 1024, t.base);
+        let across = CopyOnDevice { context: CONTEXT, to, to_pitch: 5, to_slice: 15, from, extent };
+        t.client().send(B, &across, &[]);
+        assert_eq!(t.read(B, 1024, 30), packed);
+    }
+}
+
+#[test]
+fn generated_functions_run_in_their_lane() {
+    let mut t = start("hostile");
+    let kernel = t.load();
+    t.client().send(B, &HostFunction { token: 9 }, &[]);
+    let fill = encoded(&((t.base, 0x0102_0304u32), 1000u64));
+    t.client().send_raw(function::CU_MEMSET_D32_ASYNC, B, fill);
+    t.client().wait("callback", |r| r.code == Callback::CODE);
+    assert_eq!(t.read(A, 0, 4), [0; 4]);
+    t.client().send(0, &CallbackDone { token: 9 }, &[]);
+    assert_eq!(t.read(B, 3996, 8), [4, 3, 2, 1, 0, 0, 0, 0]);
+    let query = encoded(&((MODULE, kernel("add")), (128i32, 0u64)));
+    let seq = t.client().send_raw(function::CU_OCCUPANCY_MAX_ACTIVE_BLOCKS_PER_MULTIPROCESSOR, 0, query);
+    let (code, tail) = t.client().reply(seq);
+    assert_eq!((code, tail.len()), (0, 4));
+    let seq = t.client().send_raw(function::CU_CTX_GET_LIMIT, 0, encoded(&(77u64, 0u32)));
+    assert_eq!(t.client().reply(seq).0, 201);
+}
+
+#[test]
+fn events_time_what_lies_between_them() {
+    let mut t = start("normal");
+    let kernel = t.load();
+    for event in [1, 2] {
+        t.client().send(0, &EventCreate { event, context: CONTEXT, flags: 0 }, &[]);
+        t.client().send(B, &EventRecord { event, generation: 1, flags: 0 }, &[]);
+        t.launch(B, kernel("count"), 1, 1, &encoded(&t.base));
+    }
+    assert_eq!(t.client().call(0, &EventSynchronize { event: 2, generation: 1 }, &[]).0, 0);
+    let seq = t.client().send_raw(function::CU_EVENT_ELAPSED_TIME, 0, encoded(&(1u64, 2u64)));
+    let (code, tail) = t.client().reply(seq);
+    let milliseconds: f32 = Reader::new(&tail).get().expect("a float");
+    assert!(code == 0 && milliseconds >= 0.0, "{code} {milliseconds}");
+}
+
+#[test]
+fn a_fault_is_told_and_stays() {
+    for profile in PROFILES {
+        let mut t = start(profile);
+        let kernel = t.load();
+        t.launch(B, kernel("count"), 1, 1, &encoded(&0x10u64));
+        assert_eq!(t.synchronize(B), 700, "{profile}");
+        assert_eq!(t.synchronize(A), 700, "{profile}");
+        let copy = CopyToHost { context: CONTEXT, address: t.base, extent: row(4) };
+        assert_eq!(t.client().call(A, &copy, &[]).0, 700);
+    }
+}
+
+#[test]
+fn memory_is_asked_for_and_returned() {
+    let mut t = start("normal");
+    assert_eq!(t.client().call(0, &Grant { device: 0, least: LIMIT, want: LIMIT }, &[]).0, 2);
+    assert_eq!(t.client().call(0, &Grant { device: 7, least: 1, want: 1 }, &[]).0, 101);
+    let (code, tail) = t.client().call(0, &MemoryQuery { device: 0 }, &[]);
+    let state: MemoryState = Reader::new(&tail).get().expect("state");
+    assert_eq!((code, state), (0, MemoryState { limit: LIMIT, free: LIMIT - SLAB }));
+    let told = t.worker.hang_up();
+    assert_eq!(told[0]["op"], "ready");
+    let returned: Vec<_> = told.iter().filter(|v| v["op"] == "return").collect();
+    assert_eq!(returned.len(), 1);
+    assert_eq!(returned[0]["size"], SLAB);
+    assert_eq!(told.last().expect("stats")["op"], "stats");
+}
+
+#[test]
+fn the_arena_moves_when_the_client_cannot_have_it() {
+    for profile in PROFILES {
+        let mut worker = Worker::start(profile, LIMIT);
+        let first = worker.client.open();
+        let (code, tail) = worker.client.call(0, &Rebase { avoid: first.arena_base }, &[]);
+        let second: Opened = Reader::new(&tail).get().expect("opened");
+        assert_eq!(code, 0);
+        assert!(second.arena_base >= first.arena_base + first.arena_size || second.arena_base < first.arena_base);
+        assert_eq!(worker.client.call(0, &Rebase { avoid: first.arena_base }, &[]).0, 1);
+    }
+}
+
+/// Waits for the session's end; its code and reason.
+fn ending(client: &mut Client<Socket>) -> (u32, String) {
+    for _ in 0..5000 {
+        if let Some(r) = client.inbox.iter().find(|r| r.code == Ending::CODE) {
+            let ending = Ending::decode(&r.payload).expect("ending").0;
+            return (ending.code, ending.reason);
+        }
+        client.receive();
+    }
+    panic!("the session does not end");
+}
+
+#[test]
+fn sessions_end_with_a_reason() {
+    let mut worker = Worker::start("normal", LIMIT);
+    let open = Open { wire_version: 99, table_hash: 1, client_pid: 1, client_name: "old program".into() };
+    worker.client.send(0, &open, &[]);
+    let (code, reason) = ending(&mut worker.client);
+    assert!(code == 803 && reason.contains("99") && reason.contains("old program"), "{reason}");
+    assert!(worker.process.wait().expect("exit").success());
+
+    let mut t = start("normal");
+    t.client().send_raw(Launch::CODE, A, vec![1, 2, 3]);
+    assert_eq!(ending(t.client()).0, 999);
+    assert!(t.worker.process.wait().expect("exit").success());
+
+    let mut t = start("normal");
+    let order = br#"{"op":"end","code":46,"reason":"the appliance drains"}"#;
+    send(&*t.worker.control, order, SendFlags::NOSIGNAL).expect("sent");
+    assert_eq!(ending(t.client()), (46, "the appliance drains".into()));
+    assert!(t.worker.process.wait().expect("exit").success());
+}
+
+#[test]
+fn a_snapshot_shows_devices_without_what_is_not_provided() {
+    let output = command("normal").arg("--snapshot").output().expect("runs");
+    let snapshot: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let device = &snapshot["devices"][0];
+    assert!(snapshot["driver_version"].as_i64() >= Some(12_000));
+    assert_eq!(snapshot["table_hash"], protocol::TABLE_HASH);
+    assert_eq!(device["uuid"].as_str().expect("uuid").len(), 32);
+    assert_eq!(device["attributes"]["10"], 32, "threads of a warp");
+    assert_eq!(device["attributes"]["83"], 0, "managed memory");
+}
+
+#[test]
+fn kernels_print_before_the_synchronisation_answers() {
+    const PRINTING: &str = r#"
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);
+.global .align 1 .b8 format[8] = {104, 101, 108, 108, 111, 33, 10, 0};
+.visible .entry hello()
+{
+    .reg .b64 %d<3>;
+    mov.u64 %d1, format;
+    cvta.global.u64 %d1, %d1;
+    mov.u64 %d2, 0;
+    {
+    .param .b64 p0;
+    st.param.b64 [p0], %d1;
+    .param .b64 p1;
+    st.param.b64 [p1], %d2;
+    .param .b32 p2;
+    call.uni (p2), vprintf, (p0, p1);
+    }
+    ret;
+}
+"#;
+    let mut t = start("normal");
+    let (code, loaded) = t.client().load(MODULE, PRINTING.as_bytes());
+    assert_eq!(code, 0, "{}", loaded.log);
+    t.launch(B, 0, 1, 2, &[]);
+    let seq = t.client().send(B, &StreamSynchronize {}, &[]);
+    assert_eq!(t.client().reply(seq).0, 0);
+    let before: Vec<u8> = t.client().inbox.iter().filter(|r| r.code == Text::CODE).flat_map(|r| r.payload.clone()).collect();
+    assert_eq!(String::from_utf8(before).expect("text"), "hello!\nhello!\n");
+}
