@@ -1,5 +1,6 @@
 // Compiled with --default-stream per-thread: each host thread has a default stream of its own.
 #include "check.h"
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -25,15 +26,29 @@ static void work(int id)
     OK(cudaFree(device));
 }
 
+static void wait_for_flag(void *flag)
+{
+    while (!*(std::atomic<bool> *)flag) std::this_thread::yield();
+}
+
 int main()
 {
-    cudaStream_t legacy;
-    OK(cudaStreamCreate(&legacy));
-    unsigned long long first, second, other = 0;
-    OK(cudaStreamGetId(0, &first));
-    OK(cudaStreamGetId(0, &second));
-    std::thread([&] { OK(cudaStreamGetId(0, &other)); }).join();
-    REQUIRE(first == second && first != other);
+    // This thread's stream is held; another thread's is not.
+    std::atomic<bool> flag(false);
+    int *data, *host;
+    OK(cudaMalloc(&data, sizeof *data));
+    OK(cudaMallocHost(&host, sizeof *host));
+    OK(cudaMemset(data, 0, sizeof *data));
+    OK(cudaLaunchHostFunc(0, wait_for_flag, &flag));
+    std::thread([=] {
+        fill<<<1, 1>>>(data, 1, 5);
+        OK(cudaMemcpyAsync(host, data, sizeof *host, cudaMemcpyDeviceToHost));
+        OK(cudaStreamSynchronize(0));
+        REQUIRE(*host == 5);
+    }).join();
+    EXPECT(cudaErrorNotReady, cudaStreamQuery(0));
+    flag = true;
+    OK(cudaStreamSynchronize(0));
 
     std::vector<std::thread> threads;
     for (int id = 0; id < 8; id++) threads.emplace_back(work, id * 1000);

