@@ -33,6 +33,12 @@ def without_comments(text: str) -> str:
     return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
 
 
+def cuda_version(header: str) -> int:
+    version = re.search(r"^#define CUDA_VERSION (\d+)", header, re.MULTILINE)
+    assert version is not None
+    return int(version[1])
+
+
 def driver_symbols(header: str) -> dict[str, list[str]]:
     """Exported symbols of cuda.h, per-thread variants included, with their parameters.
 

@@ -2,7 +2,7 @@
 
 use crate::abi::launch;
 use crate::call::{self, Call};
-use driverapi::types::{CUlaunchConfig, CUfunction, CUstream};
+use driverapi::types::{CUfunction, CUlaunchConfig, CUstream};
 use protocol::function;
 use std::ptr;
 

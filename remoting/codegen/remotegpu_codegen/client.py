@@ -18,7 +18,7 @@ def rust(registry: Registry) -> str:
 
 use crate::abi::launch;
 use crate::call::{{self, Call}};
-use driverapi::types::{{CUlaunchConfig, {", ".join(_handle_types(stubs))}}};
+use driverapi::types::{{{", ".join(_imported_types(stubs))}}};
 use protocol::function;
 use std::ptr;
 
@@ -37,9 +37,9 @@ crate::exports! {{
 """
 
 
-def _handle_types(functions: Iterable[Function]) -> list[str]:
-    used = {p.kind for f in functions for p in f.parameters}
-    return sorted(kinds.HANDLES[kind].client for kind in used & set(kinds.HANDLES))
+def _imported_types(functions: Iterable[Function]) -> list[str]:
+    used = {_client_type(p) for f in functions for p in f.parameters if p.kind not in kinds.SCALARS}
+    return sorted(name.removeprefix("*const ") for name in used)
 
 
 def _paired(function: Function) -> str:
