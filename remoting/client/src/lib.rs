@@ -19,6 +19,7 @@ mod log;
 mod memory;
 mod module;
 pub mod nvml;
+mod nvml_generated;
 mod pool;
 mod process;
 pub mod session;
