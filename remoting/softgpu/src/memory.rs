@@ -142,8 +142,8 @@ impl Memory {
         if !allocations.get(&base).is_some_and(expected) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        // The table stays locked until the memory is free again: who finds nothing being freed finds it free.
         let allocation = allocations.remove(&base).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        drop(allocations);
         for device in &self.devices {
             device.map.remove(base);
         }

@@ -48,14 +48,16 @@ impl Pool {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, bytes: u64) -> R {
+    /// Counts memory that `allocate` then gets, if it does.
+    fn add<T>(&self, bytes: u64, allocate: impl FnOnce() -> R<T>) -> R<T> {
         let mut usage = self.usage();
-        let used = usage.used + bytes;
+        let used = usage.used.checked_add(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         if self.max_bytes != 0 && used > self.max_bytes {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
+        let got = allocate()?;
         *usage = Usage { used, high: usage.high.max(used) };
-        Ok(())
+        Ok(got)
     }
 
     fn remove(&self, bytes: u64) {
@@ -67,14 +69,13 @@ impl Pool {
 impl Driver {
     /// Memory that is free in stream order counts as free: if there is not enough, waits for frees under way.
     pub fn allocate_from(&self, pool: &Pool, bytes: u64, stream: &Stream) -> R<Allocation> {
-        let attempt = || {
-            pool.add(bytes)?;
-            let kind = Kind::Pooled { pool: pool.id };
-            self.memory.allocate(bytes, kind, pool.device, stream.context.id).inspect_err(|_| pool.remove(bytes))
-        };
+        let kind = Kind::Pooled { pool: pool.id };
+        let attempt = || pool.add(bytes, || self.memory.allocate(bytes, kind, pool.device, stream.context.id));
         match attempt() {
-            Err(CUDA_ERROR_OUT_OF_MEMORY) if !self.memory.all_where(|a| a.freeing).is_empty() => {
-                stream.context.ends().iter().for_each(Marker::wait);
+            Err(CUDA_ERROR_OUT_OF_MEMORY) => {
+                if !self.memory.all_where(|a| a.freeing).is_empty() {
+                    stream.context.ends().iter().for_each(Marker::wait);
+                }
                 attempt()
             }
             result => result,

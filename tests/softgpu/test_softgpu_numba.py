@@ -1,0 +1,25 @@
+"""Unmodified numba-cuda programs on the software GPU, compared with NumPy."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "programs" / "numba_cases.py"
+CASES = re.findall(r"^def (\w+)\(\) -> None:$", SOURCE.read_text(), re.MULTILINE)
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numba(run: Run, case: str) -> None:
+    result = run(SOURCE.name, case)
+    assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
+
+
+def test_numba_with_blocks_in_fixed_order_and_a_hostile_driver(run: Run) -> None:
+    result = run(SOURCE.name, *CASES[:4], REMOTEGPU_SOFTGPU_THREADS="1", REMOTEGPU_SOFTGPU_PROFILE="hostile")
+    assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
