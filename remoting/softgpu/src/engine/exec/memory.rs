@@ -205,6 +205,14 @@ pub fn write<T: Copy>(address: u64, value: T) {
     unsafe { (address as *mut T).write_volatile(value) }
 }
 
+/// Reads a value from bytes.
+#[inline(always)]
+fn read_unaligned<T: Copy>(bytes: &[u8]) -> T {
+    assert!(bytes.len() >= size_of::<T>());
+    // SAFETY: there are enough bytes, and `T` is an integer of memory.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
 /// All lanes at once, from `address` on.
 #[inline(always)]
 fn read_row<T: Copy>(address: u64) -> [T; LANES] {
@@ -304,6 +312,29 @@ impl<E: Element> Handler for Load<E> {
         }
         if inst.mods & space::ORDERED != 0 {
             fence(Ordering::SeqCst);
+        }
+        Step::Next
+    }
+}
+
+/// `ld.param` of a kernel parameter at the offset `imm`: the same for all lanes.
+pub struct LoadParam<E>(PhantomData<E>);
+
+impl<E: Element> Handler for LoadParam<E> {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let size = size_of::<E::Memory>();
+        let code = block.launch.code;
+        let single = [inst.d];
+        let targets = if inst.list_len == 0 { &single[..] } else { &code.lists[inst.list_range()] };
+        for (index, &target) in targets.iter().enumerate() {
+            let params = block.launch.params;
+            let offset = inst.imm as usize + index * size;
+            let Some(bytes) = params.get(offset..offset + size) else {
+                return block.access_fault(Bad::Outside, size as u64, offset as u64, 0);
+            };
+            let value = E::widen(read_unaligned(bytes));
+            block.set(target, &[value; LANES], mask);
         }
         Step::Next
     }

@@ -10,6 +10,27 @@ use crate::engine::exec::memory::*;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
+/// The handler of a load, for the element's type and whether its register is 64 bits wide.
+macro_rules! load_handler {
+    ($shape:ident, $ty:expr, $wide:expr) => {
+        match ($ty.bytes(), $ty.is_signed(), $wide) {
+            (1, false, false) => exec::<$shape<U8>>(),
+            (1, true, false) => exec::<$shape<S8>>(),
+            (2, false, false) => exec::<$shape<U16>>(),
+            (2, true, false) => exec::<$shape<S16>>(),
+            (4, _, false) => exec::<$shape<B32>>(),
+            (1, false, true) => exec::<$shape<U8Wide>>(),
+            (1, true, true) => exec::<$shape<S8Wide>>(),
+            (2, false, true) => exec::<$shape<U16Wide>>(),
+            (2, true, true) => exec::<$shape<S16Wide>>(),
+            (4, false, true) => exec::<$shape<U32Wide>>(),
+            (4, true, true) => exec::<$shape<S32Wide>>(),
+            (8, _, true) => exec::<$shape<B64>>(),
+            _ => return refuse("the type is not supported"),
+        }
+    };
+}
+
 /// Hints about caching and scope, which change nothing here: every access is coherent.
 const HINTS: [&str; 27] = [
     "ca",
@@ -110,7 +131,12 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
         wide = double;
         registers.push(register);
     }
-    inst.exec = if load { load_handler(ty, wide)? } else { store_handler(ty)? };
+    let fixed = inst.a == NONE && inst.mods & space::MASK == space::PARAM && inst.imm >= 0;
+    inst.exec = match (load, fixed) {
+        (true, true) => load_handler!(LoadParam, ty, wide),
+        (true, false) => load_handler!(Load, ty, wide),
+        _ => store_handler(ty)?,
+    };
     match registers.as_slice() {
         &[register] if load => inst.d = register,
         &[register] => inst.b = register,
@@ -136,24 +162,6 @@ fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lower
 /// The register of a stored element; of a wider one the low part is stored.
 fn source<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
     Ok((lower.src(element, ty)?, ty.bytes() == 8))
-}
-
-fn load_handler(ty: Ty, wide: bool) -> Lowering<Exec> {
-    Ok(match (ty.bytes(), ty.is_signed(), wide) {
-        (1, false, false) => exec::<Load<U8>>(),
-        (1, true, false) => exec::<Load<S8>>(),
-        (2, false, false) => exec::<Load<U16>>(),
-        (2, true, false) => exec::<Load<S16>>(),
-        (4, _, false) => exec::<Load<B32>>(),
-        (1, false, true) => exec::<Load<U8Wide>>(),
-        (1, true, true) => exec::<Load<S8Wide>>(),
-        (2, false, true) => exec::<Load<U16Wide>>(),
-        (2, true, true) => exec::<Load<S16Wide>>(),
-        (4, false, true) => exec::<Load<U32Wide>>(),
-        (4, true, true) => exec::<Load<S32Wide>>(),
-        (8, _, true) => exec::<Load<B64>>(),
-        _ => return refuse("the type is not supported"),
-    })
 }
 
 fn store_handler(ty: Ty) -> Lowering<Exec> {
