@@ -2,6 +2,7 @@
 //! commands of generated functions.
 
 use crate::context::{self, Live};
+use crate::copy::{self, Shape, Side};
 use crate::log::{self, Level};
 use crate::session::Reply;
 use crate::stats::Counter;
@@ -216,6 +217,19 @@ impl Call {
         let mut payload = Writer::new();
         payload.put(&function.module.id).put(&function.index);
         Ok(Call { number, lane: 0, live, payload })
+    }
+
+    /// Checks that the call may write `rows` rows of `count` elements of `element` bytes, `pitch` bytes from row to row.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub fn writes(&self, address: u64, count: usize, element: u64, rows: usize, pitch: usize) -> Result<(), Code> {
+        let width = (count as u64).checked_mul(element).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if address % element != 0 || pitch as u64 % element != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let shape = Shape { width, height: rows as u64, depth: 1 };
+        copy::check_written(&self.live, Side { address, pitch: pitch as u64, slice: 0 }, shape)
     }
 
     pub fn put<T: Wire>(&mut self, value: &T) -> &mut Self {

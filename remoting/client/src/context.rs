@@ -35,7 +35,6 @@ pub struct Live {
     pub session: Arc<Session>,
     /// The lane of the legacy default stream.
     pub legacy_lane: u64,
-    pub flags: u32,
     /// Every command up to this one is known to be complete.
     synchronised: AtomicU64,
 }
@@ -107,7 +106,7 @@ impl Context {
         };
         session.post(0, &create)?;
         let synchronised = AtomicU64::new(0);
-        let live = Live { id, handle: self.handle, device, session, legacy_lane, flags, synchronised };
+        let live = Live { id, handle: self.handle, device, session, legacy_lane, synchronised };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! Copies: which way the bytes go, and when the caller's memory is read or written.
 
-use crate::call::{Code, DefaultStream};
+use crate::call::Code;
 use crate::context::Live;
 use crate::memory::{Piece, find_allocation, host};
 use crate::session::{DeviceBox, HostBox};
 use crate::stream::Target;
-use crate::{module, stream};
+use crate::{module, vmm};
 use driverapi::errors::*;
 use protocol::{BULK_CHUNK, CopyOnDevice, Extent, Message, StreamSynchronize, Symbol};
 use std::sync::Arc;
@@ -81,6 +81,9 @@ fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
     if let Some((device, piece)) = find_allocation(address) {
         return Some((piece, device.memory.owner(&piece)?));
     }
+    if let Some(mapped) = vmm::find(address) {
+        return Some(mapped);
+    }
     let (live, symbol) = module::variable_at(address)?;
     let Symbol { address, size } = symbol;
     Some((Piece { address, asked: size, size, context: live.id, pool: 0 }, live))
@@ -91,12 +94,16 @@ pub fn is_device(address: u64) -> bool {
     device_memory(address).is_some()
 }
 
-/// Checks a range of device memory that a command is about to use.
+/// Checks a box of device memory that a command of the context is about to write.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`.
-pub fn check_device_range(address: u64, len: u64) -> Result<(), Code> {
-    Side::linear(address, len).owner(&Shape::linear(len)).map(drop)
+pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
+    if shape.is_empty() || Arc::ptr_eq(&to.owner(&shape)?.session, &live.session) {
+        Ok(())
+    } else {
+        Err(CUDA_ERROR_INVALID_VALUE)
+    }
 }
 
 /// # Errors
@@ -156,7 +163,11 @@ pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape) -> Result<
             from: from.address,
             extent: from.extent(&shape),
         };
-        return session.post_work(CopyOnDevice::CODE, target.lane, |w| drop(w.put(&copy))).map(drop);
+        return session
+            .post_work(CopyOnDevice::CODE, target.lane, |w| {
+                w.put(&copy);
+            })
+            .map(drop);
     }
     between_appliances(target, (&to_owner, to), (&from_owner, from), shape)
 }
@@ -211,10 +222,4 @@ pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape) -> Result<()
     let (to, from) = (to.host(&shape), from.host(&shape));
     to.copy_from(&from);
     Ok(())
-}
-
-/// # Errors
-/// As [`stream::resolve`].
-pub fn default_target(default: DefaultStream) -> Result<Target, Code> {
-    stream::resolve(std::ptr::null_mut(), default)
 }

@@ -26,3 +26,4 @@ pub mod session;
 pub mod stats;
 mod stream;
 mod sys;
+mod vmm;

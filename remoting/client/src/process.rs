@@ -82,11 +82,6 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
-/// Lines that a person asks for once: true the first time it is called for a place.
-pub fn first_time(place: &std::sync::atomic::AtomicBool) -> bool {
-    !place.swap(true, SeqCst)
-}
-
 /// The name of the program, for the appliance's lists.
 pub fn name() -> String {
     let errno = sys::errno();

@@ -2,7 +2,7 @@
 
 use crate::call::{Code, write, write_optional};
 use crate::memory::{Origin, find_allocation};
-use crate::{context, exports};
+use crate::{context, exports, vmm};
 use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
 use std::ffi::c_uint;
@@ -55,7 +55,8 @@ exports! {
 
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {
         context::current()?;
-        let (_, piece) = find_allocation(address).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let mapped = || vmm::find(address).map(|(piece, _)| piece);
+        let piece = find_allocation(address).map(|(_, piece)| piece).or_else(mapped).ok_or(CUDA_ERROR_NOT_FOUND)?;
         write_optional(base, piece.address);
         write_optional(size, piece.asked as usize);
         Ok(())

@@ -4,7 +4,7 @@ use crate::call::{Code, input, inputs};
 use crate::devices::{self, Device};
 use crate::memory::host::{self, HostRange};
 use crate::memory::{Piece, find_allocation};
-use crate::{context, exports, module, pool};
+use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -71,6 +71,9 @@ exports! {
 fn find(address: CUdeviceptr) -> Option<Memory> {
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
+    }
+    if let Some((piece, live)) = vmm::find(address) {
+        return Some(Memory::Device(live.device, piece));
     }
     if let Some((live, symbol)) = module::variable_at(address) {
         let (address, size, context) = (symbol.address, symbol.size, live.id);

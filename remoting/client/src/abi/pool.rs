@@ -58,6 +58,15 @@ exports! {
         Ok(())
     }
 
+    fn cuMemSetMemPool(location: *mut CUmemLocation, kind: c_uint, pool: CUmemoryPool) {
+        let (device, pool) = (pool_device(input(location)?, kind)?, pool::get(pool)?);
+        if pool.ordinal != device.ordinal {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        *lock(&device.pool) = pool;
+        Ok(())
+    }
+
     fn cuMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint) {
         let device = pool_device(input(location)?, kind)?;
         write(pool, without_provenance_mut(device.default_pool.handle))

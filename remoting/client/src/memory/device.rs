@@ -321,8 +321,3 @@ impl Freed {
 pub fn find_allocation(address: u64) -> Option<(&'static Device, Piece)> {
     devices::all().ok()?.iter().find_map(|device| Some((device, device.memory.find(address)?)))
 }
-
-/// The device whose memory an address names: an allocation, a mapping or a module's variable.
-pub fn find_device(address: u64) -> Option<&'static Device> {
-    find_allocation(address).map(|(device, _)| device)
-}

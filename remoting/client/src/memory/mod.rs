@@ -6,6 +6,6 @@ mod heap;
 pub mod host;
 mod ranges;
 
-pub use device::{DeviceMemory, Origin, find_allocation, find_device};
-pub use heap::{Piece, round_up};
+pub use device::{DeviceMemory, Origin, find_allocation};
+pub use heap::Piece;
 pub use ranges::Ranges;

@@ -1,0 +1,131 @@
+//! Virtual memory management.
+
+use crate::call::{Code, input, inputs, refused, write};
+use crate::{context, devices, exports, vmm};
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::{
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
+};
+use std::ffi::{c_uint, c_void};
+
+exports! {
+    fn cuMemAddressReserve(address: *mut CUdeviceptr, size: usize, align: usize, wanted: CUdeviceptr, flags: u64) {
+        let live = context::current()?;
+        if address.is_null() || flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        write(address, vmm::reserve(&live, size as u64, align as u64, wanted)?)
+    }
+
+    fn cuMemAddressFree(address: CUdeviceptr, size: usize) {
+        devices::all()?;
+        vmm::free(address, size as u64)
+    }
+
+    fn cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle,
+        size: usize,
+        properties: *const CUmemAllocationProp,
+        flags: u64,
+    ) {
+        let properties = input(properties)?;
+        if handle.is_null() || flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let device = device_of(&properties)?;
+        write(handle, vmm::create(device, size as u64, properties)?.handle as u64)
+    }
+
+    fn cuMemRelease(handle: CUmemGenericAllocationHandle) { vmm::release(handle) }
+
+    fn cuMemMap(
+        address: CUdeviceptr,
+        size: usize,
+        offset: usize,
+        handle: CUmemGenericAllocationHandle,
+        flags: u64,
+    ) {
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        vmm::map(address, size as u64, offset as u64, handle)
+    }
+
+    fn cuMemUnmap(address: CUdeviceptr, size: usize) {
+        devices::all()?;
+        vmm::unmap(address, size as u64)
+    }
+
+    fn cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize) {
+        devices::all()?;
+        if count == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        for entry in inputs(access, count)? {
+            if entry.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            let accessible = match entry.flags {
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE => true,
+                CU_MEM_ACCESS_FLAGS_PROT_NONE => false,
+                CU_MEM_ACCESS_FLAGS_PROT_READ => return refused("cuMemSetAccess for reading only"),
+                _ => return Err(CUDA_ERROR_INVALID_VALUE),
+            };
+            vmm::set_access(address, size as u64, devices::get(entry.location.id)?.ordinal, accessible)?;
+        }
+        Ok(())
+    }
+
+    fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr) {
+        let location = input(location)?;
+        if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let accessible = vmm::access(address, devices::get(location.id)?.ordinal)?;
+        let value = if accessible { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE };
+        write(flags, u64::from(value))
+    }
+
+    fn cuMemGetAllocationGranularity(
+        granularity: *mut usize,
+        properties: *const CUmemAllocationProp,
+        option: c_uint,
+    ) {
+        let device = device_of(&input(properties)?)?;
+        if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        write(granularity, device.session()?.arena().granularity() as usize)
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle(
+        properties: *mut CUmemAllocationProp,
+        handle: CUmemGenericAllocationHandle,
+    ) {
+        write(properties, vmm::get(handle)?.properties.0)
+    }
+
+    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) {
+        devices::all()?;
+        if handle.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        write(handle, vmm::retain(address.addr() as u64)? as u64)
+    }
+}
+
+/// Only plain memory of a device can be had.
+fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Device, Code> {
+    devices::all()?;
+    if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+        return refused("cuMemCreate outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
+        return refused("cuMemCreate of memory that can be exported").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    devices::get(properties.location.id)
+}
