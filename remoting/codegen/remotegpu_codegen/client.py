@@ -72,7 +72,7 @@ def _client_type(parameter: Parameter) -> str:
 
 
 def _body(function: Function) -> str:
-    statements = [_start(function), *_fields(function)]
+    statements = [_start(function), *_checks(function), *_fields(function)]
     output = function.output
     if function.handling is Class.ASYNC:
         statements.append("call.send()")
@@ -97,6 +97,13 @@ def _start(function: Function) -> str:
     else:
         start = f"Call::in_context({number})"
     return f"let {mutable}call = {start}?;"
+
+
+def _checks(function: Function) -> list[str]:
+    extents = ((p.name, p.extent) for p in function.inputs if p.extent)
+    return [
+        f"call.writes({address}, {e.count}, {e.element}, {e.rows or '1'}, {e.pitch or '0'})?;" for address, e in extents
+    ]
 
 
 def _fields(function: Function) -> list[str]:
