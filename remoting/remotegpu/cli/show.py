@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from remotegpu import __version__
 from remotegpu.api.quantities import format_bytes
@@ -25,7 +26,7 @@ def ls(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
             free = gpu.shareable_bytes - gpu.leased_bytes
             part = f"{free / gpu.shareable_bytes:.2f}" if gpu.shareable_bytes else "-"
             leases = sum(gpu.index in lease.gpus for lease in inventory.leases)
-            table.add_row(
+            _add_row(table,
                 endpoint, str(gpu.index), gpu.name, format_bytes(gpu.shareable_bytes), format_bytes(free), part,
                 str(leases), _state(inventory, gpu),
             )  # fmt: skip
@@ -44,11 +45,11 @@ def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
         gpus = _table("GPU", "NAME", "UUID", "USED", "LEASED", "SHAREABLE", "TOTAL", "STATE")
         for gpu in inventory.gpus:
             sizes = (gpu.used_bytes, gpu.leased_bytes, gpu.shareable_bytes, gpu.total_bytes)
-            gpus.add_row(str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
+            _add_row(gpus, str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
         out.print(gpus)
         leases = _table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", "CLIENT")
         for lease in inventory.leases:
-            leases.add_row(
+            _add_row(leases,
                 lease.lease_id[:8], ",".join(map(str, lease.gpus)), format_bytes(lease.memory_bytes),
                 format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds), lease.client,
             )  # fmt: skip
@@ -105,6 +106,11 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, no_wrap=True)
     return table
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """As plain text: names come from other people, and are neither markup nor commands to a terminal."""
+    table.add_row(*(Text("".join(c if c.isprintable() else "?" for c in cell)) for cell in cells))
 
 
 def _state(inventory: pb.InventoryReply, gpu: pb.Gpu) -> str:

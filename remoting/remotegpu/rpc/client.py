@@ -19,8 +19,8 @@ from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 DEFAULT_PORT: Final = 7070
 
 # An answer and a diagnosis together stay under the five seconds that a person waits for an error.
-_CALL_SECONDS: Final = 2.5
-_DIAGNOSE_SECONDS: Final = 1.5
+_CALL_SECONDS: Final = 2.0
+_DIAGNOSE_SECONDS: Final = 1.0
 # Closing waits for workers to end, which they are given two seconds for.
 _CLOSE_SECONDS: Final = 4.0
 # An appliance says every second why a request waits.

@@ -1,0 +1,128 @@
+"""Every mistake: one line on stderr that names cause and next step, an exit code of its kind, at once."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.stand_in import StandIn
+from support.system import free_port
+
+USAGE, UNAVAILABLE, BUSY, NOT_EXECUTABLE, NOT_FOUND = 2, 69, 75, 126, 127
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that accepts connections and says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def refused(appliance: StandIn, *arguments: str) -> tuple[int, str]:
+    started = time.monotonic()
+    done = appliance.cli(*arguments)
+    assert time.monotonic() - started < 5
+    assert done.stdout == ""
+    assert done.stderr.startswith("remotegpu: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("fraction", ["0", "-1", "1.5", "abc", "nan", "1e-9", ""])
+def test_fractions(appliance: StandIn, fraction: str) -> None:
+    code, message = refused(appliance, "run", "-p", fraction, "--", "true")
+    assert code == USAGE
+    assert fraction in message
+    assert "as 0.25" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "-m", "lots", "--", "true"], "'lots' is not an amount of memory"),
+        (["run", "-m", "-5", "--", "true"], "'-5' is not an amount of memory"),
+        (["run", "-m", "4GiB", "-p", "0.5", "--", "true"], "give one of them"),
+        (["run", "-n", "2", "-p", "2", "--", "true"], "give one of them"),
+        (["run", "-n", "0", "--", "true"], "greater than or equal to 1"),
+        (["run"], "COMMAND"),
+        (["run", "--no-such-option", "--", "true"], "--no-such-option"),
+        (["walk"], "walk"),
+        (["run", "-a", "nonsense:port", "--", "true"], "write HOST:PORT"),
+        (["ls", "-a", ":7070"], "write HOST:PORT"),
+        (["ls", "--token-file", "/none"], "/none cannot be read"),
+        (["bench", "-a", "one:1,two:2"], "name one"),
+    ],
+)
+def test_usage(appliance: StandIn, arguments: list[str], words: str) -> None:
+    code, message = refused(appliance, *arguments)
+    assert code == USAGE
+    assert words in message
+
+
+@pytest.mark.parametrize("command", [["run", "--", "true"], ["ls"], ["smi"]], ids=["run", "ls", "smi"])
+def test_no_appliance_there(appliance: StandIn, command: list[str]) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    code, message = refused(appliance, command[0], "-a", endpoint, *command[1:])
+    assert code == UNAVAILABLE
+    assert f"no appliance at {endpoint} (connection refused)" in message
+    assert "remotegpu appliance --listen" in message
+
+
+def test_no_such_host(appliance: StandIn) -> None:
+    code, message = refused(appliance, "ls", "-a", "no-such-host.invalid:7070")
+    assert code == UNAVAILABLE
+    assert "no-such-host.invalid:7070" in message
+
+
+def test_something_else_listens(appliance: StandIn, silent: str) -> None:
+    code, message = refused(appliance, "run", "-a", silent, "--", "true")
+    assert code == UNAVAILABLE
+    assert "does not answer as an appliance does" in message
+
+
+def test_the_data_port_instead_of_the_control_port(appliance: StandIn) -> None:
+    port = appliance.client.hello().data_port
+    code, message = refused(appliance, "run", "-a", f"127.0.0.1:{port}", "--", "true")
+    assert code == UNAVAILABLE
+    assert "data port" in message
+
+
+def test_tls_where_there_is_none(appliance: StandIn) -> None:
+    code, message = refused(appliance, "ls", "--ca", "/etc/hostname")
+    assert code == USAGE
+    assert "/etc/hostname cannot be used" in message
+
+
+@pytest.mark.parametrize("count", ["3", "1000"])
+def test_more_than_there_is(appliance: StandIn, count: str) -> None:
+    code, message = refused(appliance, "run", "-n", count, "--", "true")
+    assert code == BUSY
+    assert f"{count} GPUs were asked for, this appliance has 2 GPUs" in message
+
+
+def test_commands_that_cannot_run(appliance: StandIn) -> None:
+    for where in ([], ["--native"]):
+        code, message = refused(appliance, "run", *where, "-p", "0.1", "--", "no-such-command")
+        assert code == NOT_FOUND
+        assert "'no-such-command' was not found" in message
+    assert appliance.leased == 0
+
+
+def test_nothing_built(appliance: StandIn) -> None:
+    appliance.environment["REMOTEGPU_DIST"], kept = "/nowhere", appliance.environment["REMOTEGPU_DIST"]
+    try:
+        code, message = refused(appliance, "run", "--native", "--", "true")
+        assert code == 70
+        assert "/nowhere/native/libcuda.so.1 does not exist: build it with `make build`" in message
+    finally:
+        appliance.environment["REMOTEGPU_DIST"] = kept
+
+
+def test_no_appliance_named(appliance: StandIn) -> None:
+    code, message = refused(appliance, "ls", "-a", "")
+    assert code == USAGE
+    assert "set REMOTEGPU_APPLIANCE" in message

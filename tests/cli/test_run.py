@@ -1,0 +1,291 @@
+"""`remotegpu run`: the command gets its share and its environment, and behaves as if we were not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.stand_in import StandIn, all_back
+from support.system import REMOTEGPU, until
+
+from remotegpu.api.objects import Ask
+
+GIB = 1 << 30
+
+
+def environment_of(appliance: StandIn, *options: str, env: dict[str, str] | None = None) -> dict[str, str]:
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+    command = [REMOTEGPU, "run", *options, "--", sys.executable, "-c", script]
+    done = subprocess.run(command, env=appliance.environment | (env or {}), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, str] = json.loads(done.stdout)
+    return seen
+
+
+def test_the_environment_of_a_share(appliance: StandIn, dist: Path) -> None:
+    own = {"LD_LIBRARY_PATH": "/mine", "REMOTEGPU_TOKEN": "secret", "CUDA_VISIBLE_DEVICES": "0"}
+    with all_back(appliance):
+        seen = environment_of(appliance, "--appliance", appliance.endpoint, "-p", "0.25", env=own)
+    (share,) = json.loads(seen["REMOTEGPU_SHARES"])
+    assert share["endpoint"] == appliance.endpoint
+    assert (len(share["lease_id"]), len(share["lease_secret"]), share["ca"]) == (32, 64, None)
+    assert seen["LD_LIBRARY_PATH"] == f"{dist / 'client'}:/mine"
+    assert seen["PATH"].startswith(f"{dist / 'bin'}:")
+    assert seen["CUDA_VISIBLE_DEVICES"] == "0", "it is the client's to understand"
+    assert seen["CUPY_COMPILE_WITH_PTX"] == "1"
+    assert not {"REMOTEGPU_TOKEN", "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT"} & set(seen)
+
+
+def test_a_setting_of_the_user_stays(appliance: StandIn) -> None:
+    seen = environment_of(appliance, "-a", appliance.endpoint, "-p", "0.25", env={"CUPY_COMPILE_WITH_PTX": "0"})
+    assert seen["CUPY_COMPILE_WITH_PTX"] == "0"
+
+
+def test_the_environment_of_a_native_run(appliance: StandIn, dist: Path) -> None:
+    seen = environment_of(appliance, "--native", "-n", "2", "-p", "0.25")
+    assert seen["LD_LIBRARY_PATH"].split(":")[0] == str(dist / "native")
+    assert (seen["REMOTEGPU_SOFTGPU_DEVICES"], seen["REMOTEGPU_SOFTGPU_MEMORY"]) == ("2", str(2 * GIB))
+    assert "REMOTEGPU_SHARES" not in seen
+
+
+@pytest.mark.parametrize(
+    ("options", "memory"), [([], 4 * GIB), (["-p", "0.5"], 2 * GIB), (["-m", "1GiB"], GIB), (["-m", "6GiB"], 6 * GIB)]
+)
+def test_native_memory_follows_the_environment_and_the_share(
+    appliance: StandIn, options: list[str], memory: int
+) -> None:
+    seen = environment_of(appliance, "--native", *options, env={"REMOTEGPU_SOFTGPU_MEMORY": "4GiB"})
+    assert seen["REMOTEGPU_SOFTGPU_MEMORY"] == str(memory)
+
+
+def test_the_share_is_held_while_the_command_runs(appliance: StandIn) -> None:
+    with all_back(appliance), running(appliance, "-n", "2", "-p", "0.5", "--", "sleep", "60") as process:
+        until(lambda: appliance.leased == GIB, 10, "both halves are leased")
+        (lease,) = appliance.client.inventory().leases
+        assert lease.client.endswith(f"pid {process.pid} sleep 60")
+        assert list(lease.gpus) == [0, 1]
+        time.sleep(11)
+        assert appliance.leased == GIB, "longer than a lease lives that nobody holds"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_share_comes_back_when_we_are_killed(appliance: StandIn, how: signal.Signals) -> None:
+    with all_back(appliance), running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
+        until(lambda: children_of(process.pid), 10, "the command runs")
+        process.send_signal(how)
+        process.wait(10)
+
+
+class running:  # noqa: N801
+    """A `run` in the background, in a process group of its own."""
+
+    def __init__(self, appliance: StandIn, *arguments: str) -> None:
+        self._command = [REMOTEGPU, "run", "--appliance", appliance.endpoint, *arguments]
+        self._environment = appliance.environment
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            start_new_session=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "remote"])
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -TERM $$", -15), ("kill -KILL $$", -9)]
+)
+def test_exit_codes_pass_through(appliance: StandIn, script: str, code: int, native: bool) -> None:
+    where = ["--native"] if native else ["-p", "0.1"]
+    assert appliance.cli("run", *where, "--", "sh", "-c", script).returncode == code
+
+
+def test_output_and_input_are_the_commands_own(appliance: StandIn) -> None:
+    command = [REMOTEGPU, "run", "-p", "0.1", "cat", "-"]
+    env = {**appliance.environment, "REMOTEGPU_APPLIANCE": appliance.endpoint}
+    done = subprocess.run(command, env=env, input="through\n", capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "through\n", "")
+
+
+REPORTER = """
+import signal, sys, time
+for number in map(signal.Signals, {numbers}):
+    signal.signal(number, lambda n, _: print(signal.Signals(n).name, flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_signals_reach_the_command_once(appliance: StandIn) -> None:
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT]
+    script = REPORTER.format(numbers=[int(number) for number in numbers])
+    with running(appliance, "-p", "0.1", "--", sys.executable, "-c", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for number in numbers:
+            process.send_signal(number)
+            assert process.stdout.readline().strip() == number.name
+
+
+def test_stopping_and_continuing(appliance: StandIn) -> None:
+    """As a shell does with Ctrl-Z and fg: the command stops, we stop with it, and both go on."""
+    with running(appliance, "-p", "0.1", "--", "sleep", "60") as process:
+        child = until(lambda: children_of(process.pid), 10, "the command runs")[0]
+        os.killpg(process.pid, signal.SIGTSTP)
+        # The group is an orphaned one, where the terminal's stop is ignored; a direct stop is not.
+        os.kill(child, signal.SIGSTOP)
+        until(lambda: state_of(child) == state_of(process.pid) == "T", 5, "both are stopped")
+        os.kill(process.pid, signal.SIGCONT)
+        until(lambda: "T" not in (state_of(child), state_of(process.pid)), 5, "both go on")
+        os.kill(child, signal.SIGKILL)
+        assert process.wait(10) == -signal.SIGKILL
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+IN_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(appliance: StandIn) -> None:
+    """The terminal sends it to both. Passed on as well it would be a second one, at which many tools stop at once."""
+    script = REPORTER.format(numbers=[int(signal.SIGINT)])
+    ours, theirs = pty.openpty()
+    command = [REMOTEGPU, "run", "-a", appliance.endpoint, "-p", "0.1", "--", sys.executable, "-c", script]
+    environment = appliance.environment
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, *command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(ours, 1024)
+    os.write(ours, b"\x03")
+    while b"SIGINT" not in seen:
+        seen += os.read(ours, 1024)
+    time.sleep(0.5)
+    os.write(ours, b"x\n")
+    while b"x" not in seen:
+        seen += os.read(ours, 1024)
+    assert seen.count(b"SIGINT") == 1
+    process.kill()
+    process.wait()
+    os.close(ours)
+
+
+def test_the_command_has_a_default_sigpipe(appliance: StandIn) -> None:
+    """Python ignores it for itself; `head` depends on it."""
+    script = "trap - PIPE; (yes; echo status $? >&2) | head -1"
+    done = appliance.cli("run", "--native", "--", "sh", "-c", script)
+    assert "status 141" in done.stderr
+
+
+def test_several_appliances_are_spread_over(appliance: StandIn, second: StandIn) -> None:
+    both = f"{appliance.endpoint},{second.endpoint}"
+    with all_back(appliance), all_back(second):
+        seen = environment_of(appliance, "--appliance", both, "-n", "2", "-p", "0.25")
+        shares = json.loads(seen["REMOTEGPU_SHARES"])
+        assert [share["endpoint"] for share in shares] == [appliance.endpoint, second.endpoint]
+        seen = environment_of(appliance, "--appliance", both, "-n", "3", "-p", "0.25")
+        assert len(json.loads(seen["REMOTEGPU_SHARES"])) == 2
+        done = appliance.cli("run", "--appliance", both, "-n", "5", "-p", "0.25", "--", "true")
+        assert done.returncode == 75
+        assert "0.25 of each of 5 GPUs is more than" in done.stderr
+
+
+def test_waiting_for_several_appliances_holds_nothing(appliance: StandIn, second: StandIn) -> None:
+    both = f"{appliance.endpoint},{second.endpoint}"
+    holder = second.lease(Ask(count=2, milli=900))
+    with running(appliance, "--appliance", both, "-n", "4", "-p", "0.5", "--", "true") as process:
+        assert process.stderr is not None
+        assert "waiting" in process.stderr.readline()
+        assert appliance.leased == 0
+        holder.close()
+        assert process.wait(10) == 0
+
+
+def test_waiting_says_why_and_how_long_and_ends_with_the_share(appliance: StandIn) -> None:
+    holder = appliance.lease(Ask(count=2, milli=900))
+    with running(appliance, "-p", "0.5", "--", "echo", "done") as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        line = process.stderr.readline()
+        assert line.startswith(
+            "remotegpu: waiting 0 s for a share: 0.5 of a GPU is not free: 0.10 (102.4 MiB) free on gpu 0"
+        )
+        holder.close()
+        assert process.stdout.read() == "done\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_waiting_can_be_interrupted(appliance: StandIn, number: signal.Signals) -> None:
+    holder = appliance.lease(Ask(count=2, milli=900))
+    with running(appliance, "-p", "0.5", "--", "true") as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(number)
+        assert process.wait(5) == -number
+        assert process.stderr.read() == ""
+    holder.close()
+    until(lambda: appliance.leased == 0, 5, "nobody waits any more")
+
+
+def test_no_wait_refuses_at_once(appliance: StandIn) -> None:
+    holder = appliance.lease(Ask(count=2, milli=900))
+    done = appliance.cli("run", "--no-wait", "-p", "0.5", "--", "true")
+    assert done.returncode == 75
+    assert "0.5 of a GPU is not free" in done.stderr
+    assert done.stderr.count("\n") == 1
+    holder.close()
+
+
+def test_the_holding_connection_survives_a_new_door(appliance: StandIn) -> None:
+    with running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
+        until(lambda: children_of(process.pid), 10, "the command runs")
+        found = subprocess.run(
+            ["pgrep", "-P", str(appliance.process.pid), "-f", "remotegpu-door"], capture_output=True, text=True
+        )
+        subprocess.run(["kill", "-KILL", found.stdout.strip()], check=True)
+        time.sleep(12)
+        assert appliance.leased, "held again before the lease expired"
+        assert process.poll() is None
+
+
+def test_an_appliance_that_ends_the_lease_is_said(dist: Path) -> None:
+    with StandIn(dist) as appliance, running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
+        until(lambda: children_of(process.pid), 10, "the command runs")
+        appliance.process.terminate()
+        assert process.stderr is not None
+        assert "ended the lease" in process.stderr.readline()
+        assert process.poll() is None, "what the command makes of it is its own affair"

@@ -1,0 +1,96 @@
+"""What `ls`, `smi`, `health` and `version` show, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.stand_in import StandIn
+from support.system import free_port
+
+from remotegpu.api.objects import Ask
+
+MIB = 1 << 20
+
+
+def test_ls(appliance: StandIn) -> None:
+    lease = appliance.lease(Ask(milli=250))
+    listed = json.loads(appliance.cli("ls", "--json").stdout)
+    (found,) = listed["appliances"]
+    assert (found["endpoint"], found["backend"], found["draining"]) == (appliance.endpoint, "software", False)
+    first, other = found["gpus"]
+    assert first == {
+        "index": 0,
+        "uuid": appliance.gpus[0].uuid,
+        "name": "Stand-in GPU",
+        "total_bytes": 1024 * MIB,
+        "shareable_bytes": 1024 * MIB,
+        "leased_bytes": 256 * MIB,
+        "used_bytes": 0,
+        "healthy": True,
+        "health_message": "",
+    }
+    assert other["leased_bytes"] == 0
+    assert [one["gpus"] for one in found["leases"]] == [[0]]
+    lines = appliance.cli("ls").stdout.splitlines()
+    assert lines[0].split() == ["APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE", "PART", "LEASES", "STATE"]
+    assert lines[1].split() == [
+        appliance.endpoint, "0", "Stand-in", "GPU", "1.0", "GiB", "768.0", "MiB", "0.75", "1", "ready",
+    ]  # fmt: skip
+    lease.close()
+
+
+def test_smi_shows_who_holds_what(appliance: StandIn) -> None:
+    lease = appliance.lease(Ask(milli=250))
+    session = lease.session()
+    session.grant(10 * MIB)
+    shown = appliance.cli("smi").stdout
+    assert appliance.gpus[0].uuid in shown
+    assert f"{lease.granted.lease_id[:8]}  0     256.0 MiB  10.0 MiB  1" in shown
+    listed = json.loads(appliance.cli("smi", "--json").stdout)
+    assert listed["appliances"][0]["leases"][0]["used_bytes"] == 10 * MIB
+    lease.close()
+    assert "no leases" in appliance.cli("smi").stdout
+
+
+def test_a_client_name_is_text_not_markup(appliance: StandIn) -> None:
+    with appliance.client.open_lease(Ask(milli=100), "[red]mallory[/red]\x1b[2J", wait=False) as events:
+        granted = next(events).granted
+    shown = appliance.cli("smi").stdout
+    assert "[red]mallory[/red]" in shown
+    assert "\x1b" not in shown
+    appliance.client.close_lease(granted.lease_id, granted.lease_secret)
+
+
+def test_health(appliance: StandIn) -> None:
+    done = appliance.cli("health")
+    assert done.returncode == 0
+    lines = [line for line in done.stdout.splitlines() if not line.strip().startswith("fix:")]
+    assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
+    assert {line.split()[1] for line in lines} == {"OK", "WARN"}
+    listed = json.loads(appliance.cli("health", "--json").stdout)
+    assert listed["healthy"] is True
+    assert "worker isolation" in {check["name"] for check in listed["checks"]}
+
+
+def test_health_of_nothing(appliance: StandIn) -> None:
+    done = appliance.cli("health", "-a", f"127.0.0.1:{free_port()}")
+    assert done.returncode == 69
+    assert "FAIL" in done.stdout
+    assert done.stderr == ""
+
+
+def test_health_without_an_appliance_checks_this_installation(appliance: StandIn, tmp_path: Path) -> None:
+    assert appliance.cli("health", "-a", "").returncode == 0
+    appliance.environment["REMOTEGPU_DIST"], kept = str(tmp_path), appliance.environment["REMOTEGPU_DIST"]
+    try:
+        done = appliance.cli("health", "-a", "")
+        assert done.returncode == 69
+        assert "fix: build it with `make build`" in done.stdout
+    finally:
+        appliance.environment["REMOTEGPU_DIST"] = kept
+
+
+def test_version(appliance: StandIn) -> None:
+    assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == 1
+    assert appliance.cli("version").stdout.startswith("remotegpu 0.1.0 (wire 1)")
