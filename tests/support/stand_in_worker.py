@@ -22,7 +22,7 @@ TOTAL = 1 << 30
 def snapshot() -> dict[str, Any]:
     uuids = os.environ.get("REMOTEGPU_SOFTGPU_UUIDS", "").split(",")
     device = {"name": "Stand-in GPU", "memory_bytes": TOTAL, "pci": [0, 1, 0]}
-    device["attributes"] = {"1": 1024, "83": 1, "33": 1}
+    device["attributes"] = {"1": 1024, "33": 1}
     return {"driver_version": 13040, "table_hash": 7, "devices": [{**device, "uuid": uuid} for uuid in uuids]}
 
 
