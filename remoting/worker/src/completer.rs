@@ -3,7 +3,7 @@
 //! Nothing waits in the driver. Each lane has a queue of entries in its stream's order, some with an event; entries are
 //! done when their event is, or, without one, when all before them are. Events are only ever queried.
 
-use crate::driver::{Code, code};
+use crate::driver::{Code, Driver, code};
 use crate::objects::RealEvent;
 use crate::session::Session;
 use crate::staging::Buffer;
@@ -54,6 +54,26 @@ impl Action {
     /// Can the program conclude something about other commands from it?
     fn is_visible(&self) -> bool {
         !matches!(self, Action::Marker | Action::HostBytes { .. } | Action::Consumed { .. })
+    }
+
+    /// Some errors, and what kernels print, the driver only hands out when something is synchronised. On an event that
+    /// is complete that waits for nothing.
+    fn settle(&self, driver: &Driver, code: Code, completed: Option<&Rc<RealEvent>>) -> Code {
+        match (self, completed) {
+            (Action::Reply(_) | Action::Part { .. }, Some(event)) if code == 0 => {
+                driver.event_synchronize(event.handle).err().unwrap_or(0)
+            }
+            _ => code,
+        }
+    }
+}
+
+/// `None` while the event is not complete, then 0 or an error.
+fn state(driver: &Driver, event: &RealEvent) -> Option<Code> {
+    match driver.event_query(event.handle) {
+        Ok(()) => Some(0),
+        Err(code::NOT_READY) => None,
+        Err(code) => Some(code),
     }
 }
 
@@ -197,15 +217,19 @@ impl Session {
         self.completions.watches.push(Watch { seq, event, action });
     }
 
-    /// `then` happens when everything given to the lanes so far is complete.
-    pub fn join(&mut self, lanes: &[u64], seq: u64, then: Then) {
+    /// `then` happens when everything given to the lanes of a context so far is complete.
+    pub fn join(&mut self, context: u64, lanes: &[u64], seq: u64, then: Then) {
         let id = self.completions.next_join;
         self.completions.next_join += 1;
+        let reply = matches!(then, Then::Reply);
         let busy: Vec<u64> = lanes.iter().copied().filter(|l| self.is_busy(*l)).collect();
         // One part is ours, so that the join is complete only when all others exist.
         let join = Join { seq, remaining: busy.len() + 1, code: 0, then };
         self.completions.joins.insert(id, join);
         let mut failed = 0;
+        if reply && busy.is_empty() && self.enter(context).is_ok() {
+            failed = self.driver.context_synchronize().err().unwrap_or(0);
+        }
         for lane in busy {
             if let Err(code) = self.entry_if_needed(lane, seq, Action::Part { join: id }) {
                 failed = code;
@@ -255,39 +279,45 @@ impl Session {
     }
 
     fn take_watches(&mut self, done: &mut Vec<Done>) {
-        let driver = &self.driver;
         let mut rest = Vec::new();
         for watch in std::mem::take(&mut self.completions.watches) {
-            match driver.event_query(watch.event.handle) {
-                Err(code::NOT_READY) => rest.push(watch),
-                result => done.push(Done { seq: watch.seq, code: result.err().unwrap_or(0), action: watch.action }),
+            match state(&self.driver, &watch.event) {
+                None => rest.push(watch),
+                Some(code) => {
+                    let code = watch.action.settle(&self.driver, code, Some(&watch.event));
+                    done.push(Done { seq: watch.seq, code, action: watch.action });
+                }
             }
         }
         self.completions.watches = rest;
     }
 
     fn take_entries(&mut self, done: &mut Vec<Done>) {
+        let mut gone = Vec::new();
         let (driver, completions) = (&self.driver, &mut self.completions);
         let (lanes, bytes_pending) = (&mut self.lanes, &mut completions.bytes_pending);
         completions.active.retain(|id| {
             let Ok(lane) = lanes.get_mut(*id) else { return false };
             let mut code = 0;
             while let Some(entry) = lane.entries.front() {
-                match entry.event.as_ref().map_or(Ok(()), |event| driver.event_query(event.handle)) {
-                    Ok(()) => {}
-                    Err(code::NOT_READY) => return true,
-                    Err(error) => code = error,
+                match entry.event.as_ref().map(|event| state(driver, event)) {
+                    Some(None) => return true,
+                    Some(Some(error @ 1..)) => code = error,
+                    Some(Some(0)) | None => {}
                 }
                 let Some(entry) = lane.entries.pop_front() else { break };
                 lane.in_flight = lane.in_flight.saturating_sub(entry.operations);
+                lane.completed = entry.event.or(lane.completed.take());
                 *bytes_pending -= usize::from(matches!(entry.action, Action::HostBytes { .. }));
+                let code = entry.action.settle(driver, code, lane.completed.as_ref());
                 done.push(Done { seq: entry.seq, code, action: entry.action });
             }
             if lane.destroyed {
-                let _ = lanes.remove(*id);
+                gone.push((lane.context, *id));
             }
             false
         });
+        gone.into_iter().for_each(|(context, id)| self.forget_lane(context, id));
     }
 
     fn publish(&mut self, seq: u64, code: Code, action: Action) {

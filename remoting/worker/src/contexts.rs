@@ -85,7 +85,7 @@ impl Session {
     /// `then` happens when all work given to the context so far is complete.
     pub fn context_join(&mut self, context: u64, seq: u64, then: Then) -> Result<()> {
         let lanes = self.contexts.get(context)?.lanes.clone();
-        self.join(&lanes, seq, then);
+        self.join(context, &lanes, seq, then);
         Ok(())
     }
 

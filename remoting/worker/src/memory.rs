@@ -106,18 +106,24 @@ impl Memory {
     }
 }
 
+/// The largest range that leaves the driver room for addresses of its own.
 fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64, u64)> {
     let mut last = code::OUT_OF_MEMORY;
     for size in SIZES {
         for i in 0..HINTS.len() {
             let hint = HINTS[(attempt + i) % HINTS.len()] << 32;
             match driver.address_reserve(size, granularity, hint) {
-                Ok(base) => return Ok((base, size)),
+                Ok(base) if leaves_room(driver, size, granularity) => return Ok((base, size)),
+                Ok(base) => driver.address_free(base, size)?,
                 Err(code) => last = code,
             }
         }
     }
     Err(last)
+}
+
+fn leaves_room(driver: &Driver, size: u64, granularity: u64) -> bool {
+    driver.address_reserve(size / 4, granularity, 0).and_then(|base| driver.address_free(base, size / 4)).is_ok()
 }
 
 /// Memory of the device, mapped and accessible; nothing is left behind after an error.

@@ -75,13 +75,6 @@ impl ImageStore {
     }
 }
 
-/// May code in this image print? Packed images do not say, so they may.
-fn may_print(image: &[u8]) -> bool {
-    const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
-    let name = b"vprintf";
-    image.starts_with(&FATBIN) || image.windows(name.len()).any(|w| w == name)
-}
-
 struct Loaded {
     handle: Handle,
     kernels: Vec<(Handle, KernelInfo)>,
@@ -151,13 +144,10 @@ impl Session {
         };
         let (module, context_id, options) = (c.module, c.context, c.options.clone());
         self.helpers.start(
-            move |driver| (load(driver, context, &image, &options), may_print(&image)),
-            move |session: &mut Session, (loaded, prints)| {
-                session.prints |= prints;
-                match loaded {
-                    Ok(loaded) => session.module_loaded(seq, module, context_id, loaded),
-                    Err((code, log)) => session.reply_logged(seq, code, log),
-                }
+            move |driver| load(driver, context, &image, &options),
+            move |session: &mut Session, loaded| match loaded {
+                Ok(loaded) => session.module_loaded(seq, module, context_id, loaded),
+                Err((code, log)) => session.reply_logged(seq, code, log),
             },
         );
         Ok(())
@@ -295,12 +285,5 @@ mod tests {
         assert_eq!((store.bytes, store.images.len()), (0, 0));
         store.add(name, 0, 1000, &image);
         assert!(store.get(&name).is_some());
-    }
-
-    #[test]
-    fn printing_code_is_recognised() {
-        assert!(may_print(b".extern .func vprintf"));
-        assert!(may_print(&[0x50, 0xed, 0x55, 0xba, 1]));
-        assert!(!may_print(b".visible .entry k()"));
     }
 }

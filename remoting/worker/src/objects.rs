@@ -116,6 +116,8 @@ pub struct Lane {
     pub in_flight: u32,
     /// What is to happen when the stream gets there, in its order.
     pub entries: VecDeque<Entry>,
+    /// The last event that is known to be complete.
+    pub completed: Option<Rc<RealEvent>>,
     /// The last zeroing of memory that this stream waits for.
     pub zeroing_seen: u64,
     /// The stream is gone; only its entries are left.
@@ -131,6 +133,7 @@ impl Lane {
             issued: 0,
             in_flight: 0,
             entries: VecDeque::new(),
+            completed: None,
             zeroing_seen: 0,
             destroyed: false,
         }

@@ -62,8 +62,6 @@ pub struct Session {
     pub current: CurrentContext,
     /// Contexts whose work is complete and that are to be destroyed, with the command that asked for it.
     pub closing: Vec<(u64, u64)>,
-    /// Has code been loaded that may print?
-    pub prints: bool,
     pub opened: bool,
     pub device_count: u32,
     sched: Scheduler<Key>,
@@ -101,7 +99,6 @@ impl Session {
             callbacks: HashMap::new(),
             current: CurrentContext::default(),
             closing: Vec::new(),
-            prints: false,
             opened: false,
             device_count: count.max(0) as u32,
             sched: Scheduler::default(),
@@ -430,23 +427,9 @@ impl Session {
 
     /// The reply of a command that synchronises: everything printed goes before it, and it tells a late error.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
-        self.flush_prints();
         self.push_text();
         let late = self.late.take();
         self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
-    }
-
-    /// The driver hands on what kernels printed when something is synchronised; on an idle context that waits for nothing.
-    fn flush_prints(&mut self) {
-        if !self.prints {
-            return;
-        }
-        let idle = |context: &Context| context.lanes.iter().all(|lane| !self.is_busy(*lane));
-        let idle: Vec<u64> = self.contexts.live().filter(|(_, c)| idle(c)).map(|(id, _)| id).collect();
-        for context in idle {
-            // An error of the context is told by the completion that called for this.
-            let _ = self.enter(context).and_then(|()| self.driver.context_synchronize());
-        }
     }
 
     fn push_text(&mut self) {

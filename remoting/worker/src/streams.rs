@@ -72,13 +72,20 @@ impl Session {
         }
         self.enter(context)?;
         self.topology.forget_lane(id);
-        self.contexts.get_mut(context)?.lanes.retain(|lane| *lane != id);
         let lane = self.lanes.get_mut(id)?;
         lane.destroyed = true;
         if lane.entries.is_empty() {
-            let _ = self.lanes.remove(id);
+            self.forget_lane(context, id);
         }
         self.driver.stream_destroy(stream)
+    }
+
+    /// A destroyed lane has nothing left to tell.
+    pub fn forget_lane(&mut self, context: u64, id: u64) {
+        let _ = self.lanes.remove(id);
+        if let Ok(context) = self.contexts.get_mut(context) {
+            context.lanes.retain(|lane| *lane != id);
+        }
     }
 
     pub fn stream_synchronize(&mut self, seq: u64, lane: u64) -> Result<Outcome> {

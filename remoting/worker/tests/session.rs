@@ -5,10 +5,10 @@ mod common;
 use common::client::{CONTEXT, Client, LEGACY, Link, row};
 use common::fake::{self, GRANULARITY, STOPPED};
 use protocol::{
-    Callback, CallbackDone, ContextDestroy, ContextFence, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost,
-    EventCreate, EventDone, EventQuery, EventRecord, EventSynchronize, Fenced, Header, HostBytes, HostFunction, Launch,
-    Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap, StreamDestroy, StreamQuery, StreamSynchronize,
-    StreamWaitEvent, SupplyBytes,
+    Callback, CallbackDone, ContextDestroy, ContextFence, ContextSynchronize, CopyToDevice, CopyToDeviceLate,
+    CopyToHost, EventCreate, EventDone, EventQuery, EventRecord, EventSynchronize, Fenced, Header, HostBytes,
+    HostFunction, Launch, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap, StreamDestroy, StreamQuery,
+    StreamSynchronize, StreamWaitEvent, SupplyBytes,
 };
 use remotegpu_worker::frames::Payload;
 use remotegpu_worker::session::Session;
@@ -84,12 +84,8 @@ impl Test {
     }
 
     fn write(&mut self, lane: u64, offset: u64, bytes: &[u8]) -> u64 {
-        let copy = CopyToDevice {
-            context: CONTEXT,
-            address: self.base + offset,
-            extent: row(bytes.len() as u64),
-            offset: 0,
-        };
+        let copy =
+            CopyToDevice { context: CONTEXT, address: self.base + offset, extent: row(bytes.len() as u64), offset: 0 };
         self.client.send(lane, &copy, bytes)
     }
 

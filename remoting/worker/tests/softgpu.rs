@@ -171,7 +171,8 @@ fn the_load_tells_what_kernels_take() {
     let seq = t.client().send(LEGACY, &copy, &[]);
     assert_eq!(t.client().host_bytes(seq), (0, 41u32.to_le_bytes().to_vec()));
     assert_eq!(t.client().call(0, &ModuleGlobal { module: MODULE, name: "none".into() }, &[]).0, 500);
-    let (code, loaded) = t.client().load(6, b".version 7.0\n.target sm_70\n.address_size 64\n.entry k() { nonsense; }");
+    let (code, loaded) =
+        t.client().load(6, b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k( { ret; }");
     assert_eq!(code, 218, "{}", loaded.log);
     assert!(!loaded.log.is_empty());
 }
@@ -400,6 +401,7 @@ fn kernels_print_before_the_synchronisation_answers() {
     t.launch(B, 0, 1, 2, &[]);
     let seq = t.client().send(B, &StreamSynchronize {}, &[]);
     assert_eq!(t.client().reply(seq).0, 0);
-    let before: Vec<u8> = t.client().inbox.iter().filter(|r| r.code == Text::CODE).flat_map(|r| r.payload.clone()).collect();
+    let before: Vec<u8> =
+        t.client().inbox.iter().filter(|r| r.code == Text::CODE).flat_map(|r| r.payload.clone()).collect();
     assert_eq!(String::from_utf8(before).expect("text"), "hello!\nhello!\n");
 }

@@ -215,6 +215,7 @@ impl Driver {
     pub fn set_current(&self, context: Handle) -> Result<()> {
         call!(self.context_set_current(context.raw()))
     }
+    /// Blocks; called only on a context that is known to be idle.
     pub fn context_synchronize(&self) -> Result<()> {
         call!(self.context_synchronize())
     }
@@ -281,10 +282,6 @@ impl Driver {
     pub fn stream_query(&self, stream: Handle) -> Result<()> {
         call!(self.stream_query(stream.raw()))
     }
-    /// Blocks; called only on a stream that is known to be idle.
-    pub fn stream_synchronize(&self, stream: Handle) -> Result<()> {
-        call!(self.stream_synchronize(stream.raw()))
-    }
     pub fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()> {
         call!(self.stream_wait_event(stream.raw(), event.raw(), 0))
     }
@@ -299,6 +296,11 @@ impl Driver {
     }
     pub fn event_query(&self, event: Handle) -> Result<()> {
         call!(self.event_query(event.raw()))
+    }
+
+    /// Blocks; called only on an event that is complete.
+    pub fn event_synchronize(&self, event: Handle) -> Result<()> {
+        call!(self.event_synchronize(event.raw()))
     }
 
     pub fn module_load(&self, image: &[u8], options: &mut JitOptions) -> Result<Handle> {

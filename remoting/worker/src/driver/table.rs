@@ -135,12 +135,12 @@ table! {
     stream_create = c"cuStreamCreateWithPriority" (*mut Raw, u32, i32);
     stream_destroy = c"cuStreamDestroy_v2" (Raw);
     stream_query = c"cuStreamQuery" (Raw);
-    stream_synchronize = c"cuStreamSynchronize" (Raw);
     stream_wait_event = c"cuStreamWaitEvent" (Raw, Raw, u32);
     event_create = c"cuEventCreate" (*mut Raw, u32);
     event_record = c"cuEventRecord" (Raw, Raw);
     event_record_flags = c"cuEventRecordWithFlags" (Raw, Raw, u32);
     event_query = c"cuEventQuery" (Raw);
+    event_synchronize = c"cuEventSynchronize" (Raw);
 
     module_load = c"cuModuleLoadDataEx" (*mut Raw, *const c_void, u32, *mut u32, *mut Raw);
     module_unload = c"cuModuleUnload" (Raw);

@@ -91,10 +91,15 @@ impl<L: Link> Client<L> {
 
     /// Opens a session with a context and its legacy stream.
     pub fn open(&mut self) -> Opened {
-        let open = Open { wire_version: WIRE_VERSION, table_hash: TABLE_HASH, client_pid: 1, client_name: "test".into() };
+        let open =
+            Open { wire_version: WIRE_VERSION, table_hash: TABLE_HASH, client_pid: 1, client_name: "test".into() };
         let (code, tail) = self.call(0, &open, &[]);
         assert_eq!(code, 0);
-        self.send(0, &ContextCreate { context: CONTEXT, primary: true, legacy_stream: LEGACY, ..Default::default() }, &[]);
+        self.send(
+            0,
+            &ContextCreate { context: CONTEXT, primary: true, legacy_stream: LEGACY, ..Default::default() },
+            &[],
+        );
         Reader::new(&tail).get().expect("opened")
     }
 

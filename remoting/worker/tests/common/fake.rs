@@ -24,7 +24,7 @@ pub struct World {
     events: HashMap<usize, usize>,
     memory: BTreeMap<u64, Vec<u8>>,
     pub launches: Vec<(usize, Vec<u8>)>,
-    /// What functions that create modules answer.
+    /// A stream got more than a driver takes without blocking.
     pub overflowed: bool,
 }
 
@@ -126,6 +126,9 @@ fake! {
     host_free(_memory: Raw) { 0 }
     copy_to_device(address: u64, host: *const c_void, bytes: usize, stream: Raw) {
         let host = host.expose_provenance();
+        if world().slice(address, bytes).is_none() {
+            return 1;
+        }
         world().submit(stream, move |world| {
             if let Some(target) = world.slice(address, bytes) {
                 target.copy_from_slice(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(host), bytes) });
@@ -134,6 +137,9 @@ fake! {
     }
     copy_to_host(host: Raw, address: u64, bytes: usize, stream: Raw) {
         let host = host.expose_provenance();
+        if world().slice(address, bytes).is_none() {
+            return 1;
+        }
         world().submit(stream, move |world| {
             if let Some(source) = world.slice(address, bytes) {
                 unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(host), bytes) }.copy_from_slice(source);
@@ -185,6 +191,10 @@ fake! {
     }
     event_query(event: Raw) {
         if world().events.get(&event.addr()).copied().unwrap_or(0) > 0 { 600 } else { 0 }
+    }
+    event_synchronize(event: Raw) {
+        assert_eq!(world().events.get(&event.addr()).copied().unwrap_or(0), 0, "this would block");
+        0
     }
     module_load(out: *mut Raw, image: *const c_void, _count: u32, _options: *mut u32, _values: *mut Raw) {
         if unsafe { image.cast::<u8>().read() } == b'!' { 218 } else { unsafe { give(out, world().handle()) } }

@@ -3,7 +3,9 @@
 use super::client::{Client, Link, encode};
 use protocol::Header;
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
 use rustix::net::{recv, send, sendmsg, socketpair};
 use serde_json::{Value, json};
 use std::io::{IoSlice, Read, Write};
@@ -48,7 +50,10 @@ pub struct Worker {
 pub fn driver() -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let folders = test.ancestors().skip(1).take(2);
-    folders.map(|f| f.join("libsoftgpu.so")).find(|f| f.exists()).expect("cargo built the software GPU beside this test")
+    folders
+        .map(|f| f.join("libsoftgpu.so"))
+        .find(|f| f.exists())
+        .expect("cargo built the software GPU beside this test")
 }
 
 fn inheritable_pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
