@@ -102,14 +102,15 @@ impl Context {
 
     /// Records why work of this context failed. The first fault stays; everything still queued is skipped.
     pub fn fail(&self, fault: &Fault) {
+        let stopped = self.cancel.swap(true, Ordering::AcqRel);
         let first = self.fault.compare_exchange(0, fault.code, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if first {
+        // A kernel that is stopped because its context ends is nobody's fault.
+        if first && !stopped {
             eprintln!("remotegpu: software GPU: CUDA error {}: {}", fault.code, fault.message.trim_end());
             if !self.profile.late_faults {
                 self.told.store(fault.code, Ordering::Release);
             }
         }
-        self.cancel.store(true, Ordering::Release);
     }
 
     pub fn fault(&self) -> u32 {

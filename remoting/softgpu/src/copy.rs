@@ -143,18 +143,19 @@ impl Driver {
         }
         if src == Found::Pageable {
             let (copy, bytes) = copy.stage()?;
-            stream.start(move || {
-                copy.execute();
-                drop(bytes);
-                Ok(())
-            });
-        } else {
-            stream.start(move || {
-                copy.execute();
-                Ok(())
-            });
+            return stream
+                .start(move || {
+                    copy.execute();
+                    drop(bytes);
+                    Ok(())
+                })
+                .map(drop);
         }
-        Ok(())
+        let work = move || {
+            copy.execute();
+            Ok(())
+        };
+        stream.start(work).map(drop)
     }
 
     /// Fills rows of device memory with a pattern; `width` counts elements.
@@ -168,11 +169,11 @@ impl Driver {
         if dst % pattern.size() != 0 || height > 1 && pitch % pattern.size() != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        stream.start(move || {
+        let work = move || {
             (0..height).for_each(|y| arena::set(dst + y * pitch, pattern, width));
             Ok(())
-        });
-        Ok(())
+        };
+        stream.start(work).map(drop)
     }
 }
 

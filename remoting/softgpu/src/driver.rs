@@ -254,7 +254,8 @@ impl Driver {
         self.modules.remove_where(|module| module.context == id);
         self.libraries.all().iter().for_each(|library| library.forget_context(id));
         for allocation in self.memory.all_where(|a| a.context == id) {
-            let _ = self.memory.release(allocation.base, |a| a.id == allocation.id);
+            // Something that waits in the pool's own stream may have been faster.
+            let _ = self.release_memory(&allocation);
         }
         Ok(())
     }

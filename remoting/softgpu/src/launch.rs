@@ -130,7 +130,7 @@ impl Driver {
         check(&shape, kernel, &function.settings)?;
         let params = arguments.pack(kernel)?;
         let (function, context) = (Arc::clone(function), Arc::clone(&stream.context));
-        stream.enqueue(move || {
+        let work = move || {
             let spec = LaunchSpec {
                 grid: shape.grid,
                 block: shape.block,
@@ -144,8 +144,8 @@ impl Driver {
             let done = engine::launch(image, function.index, &spec, &device.map, workers, printed, &context.cancel);
             device.running.fetch_sub(1, Ordering::Relaxed);
             done
-        });
-        Ok(())
+        };
+        stream.enqueue(work).map(drop)
     }
 }
 

@@ -85,11 +85,11 @@ impl Driver {
     /// Frees memory when the stream gets there. A faulted context frees too.
     pub fn free_in_order(self: &'static Driver, address: u64, stream: &Stream) -> R {
         let allocation = self.memory.start_freeing(address)?;
-        stream.submit(Vec::new(), move || {
+        let work = move || {
             // It can only be gone already if its context is, and then so is the memory.
             let _ = self.release_memory(&allocation);
-        });
-        Ok(())
+        };
+        stream.submit(Vec::new(), work).map(drop)
     }
 
     /// Frees device memory of any kind that `cuMemFree` accepts.

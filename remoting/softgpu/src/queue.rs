@@ -3,9 +3,14 @@
 //! Order between queues is made of markers: "queue q has finished its n-th operation". An operation may wait for
 //! markers of operations that were submitted before it, so waiting can never go round in a circle.
 
+use crate::ffi::R;
+use crate::signals;
+use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 /// A thread that found nothing to do this long goes away; the next operation starts another.
@@ -84,20 +89,21 @@ impl Queue {
         }
     }
 
-    /// Queues work that starts once everything before it and every marker in `after` is done.
-    pub fn submit(self: &Arc<Self>, after: Vec<Marker>, work: Work) -> Marker {
+    /// Queues work that starts once everything before it and every marker in `after` is done. Fails without a trace if
+    /// the work would need a thread and there is none to be had.
+    pub fn submit(self: &Arc<Self>, after: Vec<Marker>, work: Work) -> R<Marker> {
         let mut state = self.lock();
+        if !state.has_thread {
+            let queue = Arc::clone(self);
+            spawn_without_signals(move || queue.run()).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+            state.has_thread = true;
+        }
         state.pending.push_back(Operation { after, work });
         state.submitted += 1;
         let ticket = state.submitted;
-        if !state.has_thread {
-            state.has_thread = true;
-            let queue = Arc::clone(self);
-            spawn_without_signals(move || queue.run());
-        }
         drop(state);
         self.changed.notify_all();
-        Marker { queue: Arc::clone(self), ticket }
+        Ok(Marker { queue: Arc::clone(self), ticket })
     }
 
     /// Claims the queue's next turn for the calling thread, if nothing at all has to be waited for: a synchronous call
@@ -157,14 +163,11 @@ impl Drop for Turn<'_> {
 }
 
 /// Starts a thread that leaves all signals to the program's own threads; threads it starts inherit that.
-pub fn spawn_without_signals(body: impl FnOnce() + Send + 'static) {
-    let old = crate::signals::block_all();
-    let started = std::thread::Builder::new().name("softgpu".to_owned()).spawn(body);
-    crate::signals::restore(&old);
-    // Without a thread the stream would hang silently; the caller's edge turns the panic into an error code.
-    if let Err(error) = started {
-        panic!("remotegpu: no thread for a stream: {error}");
-    }
+fn spawn_without_signals(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let old = signals::block_all();
+    let started = thread::Builder::new().name("softgpu".to_owned()).spawn(body);
+    signals::restore(&old);
+    started.map(drop)
 }
 
 #[cfg(test)]
@@ -178,15 +181,20 @@ mod tests {
         let (send, receive) = channel();
         let (gate_open, gate) = channel::<()>();
         let first = send.clone();
-        let marker = a.submit(
-            vec![],
-            Box::new(move || {
-                let _ = gate.recv();
-                let _ = first.send(1);
-            }),
-        );
+        let marker = a
+            .submit(
+                vec![],
+                Box::new(move || {
+                    let _ = gate.recv();
+                    let _ = first.send(1);
+                }),
+            )
+            .unwrap();
         let second = send.clone();
-        let last = b.submit(vec![marker.clone()], Box::new(move || drop(second.send(2))));
+        let send_two = move || {
+            let _ = second.send(2);
+        };
+        let last = b.submit(vec![marker.clone()], Box::new(send_two)).unwrap();
         assert!(!marker.is_reached() && !last.is_reached() && a.try_turn().is_none());
         gate_open.send(()).unwrap();
         last.wait();
@@ -207,7 +215,7 @@ mod tests {
     #[test]
     fn a_panicking_operation_completes() {
         let queue = Queue::new(usize::MAX);
-        queue.submit(vec![], Box::new(|| panic!("expected in this test"))).wait();
+        queue.submit(vec![], Box::new(|| panic!("expected in this test"))).unwrap().wait();
         assert!(queue.is_idle());
     }
 }

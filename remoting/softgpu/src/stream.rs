@@ -65,13 +65,13 @@ impl Stream {
     }
 
     /// Queues work that is skipped once the context has faulted.
-    pub fn enqueue(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Marker {
+    pub fn enqueue(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R<Marker> {
         let context = Arc::clone(&self.context);
         self.submit(Vec::new(), move || attempt(&context, work))
     }
 
     /// Queues work that runs in any case, after `after` and all that the stream's kind asks for.
-    pub fn submit(&self, mut after: Vec<Marker>, work: impl FnOnce() + Send + 'static) -> Marker {
+    pub fn submit(&self, mut after: Vec<Marker>, work: impl FnOnce() + Send + 'static) -> R<Marker> {
         self.queue.wait_for_room();
         let lanes = self.context.lanes();
         after.extend(self.dependencies(&lanes));
@@ -80,22 +80,22 @@ impl Stream {
 
     /// Does the work in its turn and returns when it is done.
     pub fn run(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R {
-        if let Some(marker) = self.start(work) {
+        if let Some(marker) = self.start(work)? {
             marker.wait();
         }
         self.context.tell()
     }
 
     /// Does short work that never waits: at once if the stream is idle, else when its turn comes, at the marker.
-    pub fn start(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Option<Marker> {
+    pub fn start(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R<Option<Marker>> {
         let lanes = self.context.lanes();
         let idle = self.dependencies(&lanes).is_empty();
         let turn = if idle { self.queue.try_turn() } else { None };
         drop(lanes);
-        let Some(turn) = turn else { return Some(self.enqueue(work)) };
+        let Some(turn) = turn else { return self.enqueue(work).map(Some) };
         attempt(&self.context, work);
         drop(turn);
-        None
+        Ok(None)
     }
 
     fn dependencies(&self, lanes: &[crate::context::Lane]) -> Vec<Marker> {
@@ -154,19 +154,21 @@ impl Event {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn record(&self, stream: &Stream, start: Instant) {
+    pub fn record(&self, stream: &Stream, start: Instant) -> R {
         let nanos = Arc::new(AtomicU64::new(0));
         let stamp = Arc::clone(&nanos);
         let now = move || stamp.store(start.elapsed().as_nanos() as u64, Ordering::Release);
-        let marker = stream.submit(Vec::new(), now);
+        let marker = stream.submit(Vec::new(), now)?;
         let record = Record { marker, nanos, context: Arc::clone(&stream.context) };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+        Ok(())
     }
 
     /// Work queued on `stream` from now on starts after the last recording.
-    pub fn hold(&self, stream: &Stream) {
-        if let Some(record) = self.last().filter(|record| !record.marker.is_reached()) {
-            stream.submit(vec![record.marker], || ());
+    pub fn hold(&self, stream: &Stream) -> R {
+        match self.last().filter(|record| !record.marker.is_reached()) {
+            Some(record) => stream.submit(vec![record.marker], || ()).map(drop),
+            None => Ok(()),
         }
     }
 

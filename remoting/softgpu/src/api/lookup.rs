@@ -21,9 +21,9 @@ fn find(
 ) -> R {
     let out = out.required()?;
     let version = u32::try_from(version).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    // A program may be built for a newer CUDA than this driver speaks of and still be served what exists.
-    let newest = (config().driver_version.unsigned_abs()).max(version);
-    let answer = resolve(PROC_TABLE, newest, name.get()?, version, flags, &own_symbol);
+    // A program built for a newer CUDA gets the newest that this driver has.
+    let newest = config().driver_version.unsigned_abs();
+    let answer = resolve(PROC_TABLE, newest, name.get()?, version.min(newest), flags, &own_symbol);
     out.set(answer.address)?;
     status.set_if_wanted(answer.status);
     match answer.result {

@@ -48,8 +48,7 @@ fn record(default: DefaultStream, which: CUevent, stream: CUstream, flags: c_uin
     if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    event.record(&stream, driver()?.start);
-    Ok(())
+    event.record(&stream, driver()?.start)
 }
 
 fn elapsed(milliseconds: Out<f32>, from: CUevent, to: CUevent) -> R {
@@ -78,12 +77,12 @@ fn call_host(default: DefaultStream, stream: CUstream, function: CUhostFn, data:
     let stream = default.resolve(stream)?;
     let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let data = data.expose_provenance();
-    stream.enqueue(move || {
+    let work = move || {
         // SAFETY: the program gave this function to be called with this argument.
         in_callback(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
         Ok(())
-    });
-    Ok(())
+    };
+    stream.enqueue(work).map(drop)
 }
 
 entry_points! {
@@ -191,8 +190,7 @@ stream_entry_points! { default;
         if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        event.hold(&stream);
-        Ok(())
+        event.hold(&stream)
     }
 
     fn cuEventRecord / cuEventRecord_ptsz(which: CUevent, stream: CUstream) {
@@ -224,12 +222,12 @@ stream_entry_points! { default;
         let data = data.expose_provenance();
         let context = Arc::clone(&stream.context);
         // Unlike host functions, callbacks run after a fault, too, and are told of it.
-        stream.submit(Vec::new(), move || {
+        let work = move || {
             let data = std::ptr::with_exposed_provenance_mut(data);
             // SAFETY: the program gave this callback to be called with this argument.
             in_callback(|| unsafe { callback(handle(given), context.fault(), data) });
-        });
-        Ok(())
+        };
+        stream.submit(Vec::new(), work).map(drop)
     }
 
     fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz(stream: CUstream, status: Out<CUstreamCaptureStatus>) {
