@@ -7,10 +7,7 @@ from remotegpu_codegen.text import banner, constant
 
 def rust(registry: Registry) -> str:
     functions = sorted(registry.travelling, key=lambda f: f.number)
-    fields = "\n".join(
-        f'    pub {f.symbol}: Option<unsafe extern "C" fn({_driver_types(f)}) -> u32>,' for f in functions
-    )
-    loads = "\n".join(f'                {f.symbol}: transmute::<Raw, _>(find(c"{f.symbol}")),' for f in functions)
+    symbols = "\n".join(f'    {f.symbol} = c"{f.symbol}" ({_driver_types(f)});' for f in functions)
     classes = "\n".join(_class_arm(functions, c) for c in (Class.ASYNC, Class.SYNC))
     arms = "\n".join(f"        function::{constant(f.symbol)} => {_body(f)}" for f in functions)
     return f"""{banner("//!", functions)}
@@ -22,25 +19,33 @@ use protocol::{{DecodeError, LaunchShape, Reader, Writer, function}};
 use std::ffi::CStr;
 use std::mem::transmute;
 
-/// The driver's functions; `None` where the loaded library has no such symbol.
-#[allow(non_snake_case)]
-#[derive(Clone, Default)]
-pub struct Functions {{
-{fields}
-}}
+macro_rules! functions {{
+    ($($name:ident = $symbol:literal ($($type:ty),*);)*) => {{
+        /// The driver's functions; `None` where the loaded library has no such symbol.
+        #[allow(non_snake_case)]
+        #[derive(Clone, Default)]
+        pub struct Functions {{
+            $(pub $name: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
+        }}
 
-impl Functions {{
-    /// # Safety
-    /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as long as
-    /// the result is used.
-    pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Functions {{
-        // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.
-        unsafe {{
-            Functions {{
-{loads}
+        impl Functions {{
+            /// # Safety
+            /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as
+            /// long as the result is used.
+            pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Functions {{
+                // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.
+                unsafe {{
+                    Functions {{
+                        $($name: transmute::<Raw, Option<unsafe extern "C" fn($($type),*) -> u32>>(find($symbol)),)*
+                    }}
+                }}
             }}
         }}
-    }}
+    }};
+}}
+
+functions! {{
+{symbols}
 }}
 
 pub enum Class {{
@@ -121,7 +126,7 @@ fn dispatch(
 
 
 def _class_arm(functions: list[Function], handling: Class) -> str:
-    numbers = " | ".join(f"function::{constant(f.symbol)}" for f in functions if f.handling is handling)
+    numbers = "\n        | ".join(f"function::{constant(f.symbol)}" for f in functions if f.handling is handling)
     return f"        {numbers} => Some(Class::{handling.value.capitalize()}),"
 
 

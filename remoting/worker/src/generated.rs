@@ -7,67 +7,54 @@ use protocol::{DecodeError, LaunchShape, Reader, Writer, function};
 use std::ffi::CStr;
 use std::mem::transmute;
 
-/// The driver's functions; `None` where the loaded library has no such symbol.
-#[allow(non_snake_case)]
-#[derive(Clone, Default)]
-pub struct Functions {
-    pub cuCtxSetLimit: Option<unsafe extern "C" fn(u32, usize) -> u32>,
-    pub cuCtxGetLimit: Option<unsafe extern "C" fn(*mut usize, u32) -> u32>,
-    pub cuCtxGetCacheConfig: Option<unsafe extern "C" fn(*mut u32) -> u32>,
-    pub cuCtxSetCacheConfig: Option<unsafe extern "C" fn(u32) -> u32>,
-    pub cuCtxResetPersistingL2Cache: Option<unsafe extern "C" fn() -> u32>,
-    pub cuCtxGetSharedMemConfig: Option<unsafe extern "C" fn(*mut u32) -> u32>,
-    pub cuCtxSetSharedMemConfig: Option<unsafe extern "C" fn(u32) -> u32>,
-    pub cuMemsetD8Async: Option<unsafe extern "C" fn(u64, u8, usize, Raw) -> u32>,
-    pub cuMemsetD16Async: Option<unsafe extern "C" fn(u64, u16, usize, Raw) -> u32>,
-    pub cuMemsetD32Async: Option<unsafe extern "C" fn(u64, u32, usize, Raw) -> u32>,
-    pub cuMemsetD2D8Async: Option<unsafe extern "C" fn(u64, usize, u8, usize, usize, Raw) -> u32>,
-    pub cuMemsetD2D16Async: Option<unsafe extern "C" fn(u64, usize, u16, usize, usize, Raw) -> u32>,
-    pub cuMemsetD2D32Async: Option<unsafe extern "C" fn(u64, usize, u32, usize, usize, Raw) -> u32>,
-    pub cuEventElapsedTime: Option<unsafe extern "C" fn(*mut f32, Raw, Raw) -> u32>,
-    pub cuFuncSetAttribute: Option<unsafe extern "C" fn(Raw, u32, i32) -> u32>,
-    pub cuFuncSetCacheConfig: Option<unsafe extern "C" fn(Raw, u32) -> u32>,
-    pub cuFuncSetSharedMemConfig: Option<unsafe extern "C" fn(Raw, u32) -> u32>,
-    pub cuOccupancyMaxActiveBlocksPerMultiprocessor: Option<unsafe extern "C" fn(*mut i32, Raw, i32, usize) -> u32>,
-    pub cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: Option<unsafe extern "C" fn(*mut i32, Raw, i32, usize, u32) -> u32>,
-    pub cuOccupancyAvailableDynamicSMemPerBlock: Option<unsafe extern "C" fn(*mut usize, Raw, i32, i32) -> u32>,
-    pub cuOccupancyMaxPotentialClusterSize: Option<unsafe extern "C" fn(*mut i32, Raw, *const LaunchConfig) -> u32>,
-    pub cuOccupancyMaxActiveClusters: Option<unsafe extern "C" fn(*mut i32, Raw, *const LaunchConfig) -> u32>,
-}
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($type:ty),*);)*) => {
+        /// The driver's functions; `None` where the loaded library has no such symbol.
+        #[allow(non_snake_case)]
+        #[derive(Clone, Default)]
+        pub struct Functions {
+            $(pub $name: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
+        }
 
-impl Functions {
-    /// # Safety
-    /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as long as
-    /// the result is used.
-    pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Functions {
-        // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.
-        unsafe {
-            Functions {
-                cuCtxSetLimit: transmute::<Raw, _>(find(c"cuCtxSetLimit")),
-                cuCtxGetLimit: transmute::<Raw, _>(find(c"cuCtxGetLimit")),
-                cuCtxGetCacheConfig: transmute::<Raw, _>(find(c"cuCtxGetCacheConfig")),
-                cuCtxSetCacheConfig: transmute::<Raw, _>(find(c"cuCtxSetCacheConfig")),
-                cuCtxResetPersistingL2Cache: transmute::<Raw, _>(find(c"cuCtxResetPersistingL2Cache")),
-                cuCtxGetSharedMemConfig: transmute::<Raw, _>(find(c"cuCtxGetSharedMemConfig")),
-                cuCtxSetSharedMemConfig: transmute::<Raw, _>(find(c"cuCtxSetSharedMemConfig")),
-                cuMemsetD8Async: transmute::<Raw, _>(find(c"cuMemsetD8Async")),
-                cuMemsetD16Async: transmute::<Raw, _>(find(c"cuMemsetD16Async")),
-                cuMemsetD32Async: transmute::<Raw, _>(find(c"cuMemsetD32Async")),
-                cuMemsetD2D8Async: transmute::<Raw, _>(find(c"cuMemsetD2D8Async")),
-                cuMemsetD2D16Async: transmute::<Raw, _>(find(c"cuMemsetD2D16Async")),
-                cuMemsetD2D32Async: transmute::<Raw, _>(find(c"cuMemsetD2D32Async")),
-                cuEventElapsedTime: transmute::<Raw, _>(find(c"cuEventElapsedTime")),
-                cuFuncSetAttribute: transmute::<Raw, _>(find(c"cuFuncSetAttribute")),
-                cuFuncSetCacheConfig: transmute::<Raw, _>(find(c"cuFuncSetCacheConfig")),
-                cuFuncSetSharedMemConfig: transmute::<Raw, _>(find(c"cuFuncSetSharedMemConfig")),
-                cuOccupancyMaxActiveBlocksPerMultiprocessor: transmute::<Raw, _>(find(c"cuOccupancyMaxActiveBlocksPerMultiprocessor")),
-                cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: transmute::<Raw, _>(find(c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags")),
-                cuOccupancyAvailableDynamicSMemPerBlock: transmute::<Raw, _>(find(c"cuOccupancyAvailableDynamicSMemPerBlock")),
-                cuOccupancyMaxPotentialClusterSize: transmute::<Raw, _>(find(c"cuOccupancyMaxPotentialClusterSize")),
-                cuOccupancyMaxActiveClusters: transmute::<Raw, _>(find(c"cuOccupancyMaxActiveClusters")),
+        impl Functions {
+            /// # Safety
+            /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as
+            /// long as the result is used.
+            pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Functions {
+                // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.
+                unsafe {
+                    Functions {
+                        $($name: transmute::<Raw, Option<unsafe extern "C" fn($($type),*) -> u32>>(find($symbol)),)*
+                    }
+                }
             }
         }
-    }
+    };
+}
+
+functions! {
+    cuCtxSetLimit = c"cuCtxSetLimit" (u32, usize);
+    cuCtxGetLimit = c"cuCtxGetLimit" (*mut usize, u32);
+    cuCtxGetCacheConfig = c"cuCtxGetCacheConfig" (*mut u32);
+    cuCtxSetCacheConfig = c"cuCtxSetCacheConfig" (u32);
+    cuCtxResetPersistingL2Cache = c"cuCtxResetPersistingL2Cache" ();
+    cuCtxGetSharedMemConfig = c"cuCtxGetSharedMemConfig" (*mut u32);
+    cuCtxSetSharedMemConfig = c"cuCtxSetSharedMemConfig" (u32);
+    cuMemsetD8Async = c"cuMemsetD8Async" (u64, u8, usize, Raw);
+    cuMemsetD16Async = c"cuMemsetD16Async" (u64, u16, usize, Raw);
+    cuMemsetD32Async = c"cuMemsetD32Async" (u64, u32, usize, Raw);
+    cuMemsetD2D8Async = c"cuMemsetD2D8Async" (u64, usize, u8, usize, usize, Raw);
+    cuMemsetD2D16Async = c"cuMemsetD2D16Async" (u64, usize, u16, usize, usize, Raw);
+    cuMemsetD2D32Async = c"cuMemsetD2D32Async" (u64, usize, u32, usize, usize, Raw);
+    cuEventElapsedTime = c"cuEventElapsedTime" (*mut f32, Raw, Raw);
+    cuFuncSetAttribute = c"cuFuncSetAttribute" (Raw, u32, i32);
+    cuFuncSetCacheConfig = c"cuFuncSetCacheConfig" (Raw, u32);
+    cuFuncSetSharedMemConfig = c"cuFuncSetSharedMemConfig" (Raw, u32);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor = c"cuOccupancyMaxActiveBlocksPerMultiprocessor" (*mut i32, Raw, i32, usize);
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags" (*mut i32, Raw, i32, usize, u32);
+    cuOccupancyAvailableDynamicSMemPerBlock = c"cuOccupancyAvailableDynamicSMemPerBlock" (*mut usize, Raw, i32, i32);
+    cuOccupancyMaxPotentialClusterSize = c"cuOccupancyMaxPotentialClusterSize" (*mut i32, Raw, *const LaunchConfig);
+    cuOccupancyMaxActiveClusters = c"cuOccupancyMaxActiveClusters" (*mut i32, Raw, *const LaunchConfig);
 }
 
 pub enum Class {
@@ -78,8 +65,28 @@ pub enum Class {
 
 pub fn class(number: u32) -> Option<Class> {
     match number {
-        function::CU_MEMSET_D8_ASYNC | function::CU_MEMSET_D16_ASYNC | function::CU_MEMSET_D32_ASYNC | function::CU_MEMSET_D2D8_ASYNC | function::CU_MEMSET_D2D16_ASYNC | function::CU_MEMSET_D2D32_ASYNC => Some(Class::Async),
-        function::CU_CTX_SET_LIMIT | function::CU_CTX_GET_LIMIT | function::CU_CTX_GET_CACHE_CONFIG | function::CU_CTX_SET_CACHE_CONFIG | function::CU_CTX_RESET_PERSISTING_L2_CACHE | function::CU_CTX_GET_SHARED_MEM_CONFIG | function::CU_CTX_SET_SHARED_MEM_CONFIG | function::CU_EVENT_ELAPSED_TIME | function::CU_FUNC_SET_ATTRIBUTE | function::CU_FUNC_SET_CACHE_CONFIG | function::CU_FUNC_SET_SHARED_MEM_CONFIG | function::CU_OCCUPANCY_MAX_ACTIVE_BLOCKS_PER_MULTIPROCESSOR | function::CU_OCCUPANCY_MAX_ACTIVE_BLOCKS_PER_MULTIPROCESSOR_WITH_FLAGS | function::CU_OCCUPANCY_AVAILABLE_DYNAMIC_S_MEM_PER_BLOCK | function::CU_OCCUPANCY_MAX_POTENTIAL_CLUSTER_SIZE | function::CU_OCCUPANCY_MAX_ACTIVE_CLUSTERS => Some(Class::Sync),
+        function::CU_MEMSET_D8_ASYNC
+        | function::CU_MEMSET_D16_ASYNC
+        | function::CU_MEMSET_D32_ASYNC
+        | function::CU_MEMSET_D2D8_ASYNC
+        | function::CU_MEMSET_D2D16_ASYNC
+        | function::CU_MEMSET_D2D32_ASYNC => Some(Class::Async),
+        function::CU_CTX_SET_LIMIT
+        | function::CU_CTX_GET_LIMIT
+        | function::CU_CTX_GET_CACHE_CONFIG
+        | function::CU_CTX_SET_CACHE_CONFIG
+        | function::CU_CTX_RESET_PERSISTING_L2_CACHE
+        | function::CU_CTX_GET_SHARED_MEM_CONFIG
+        | function::CU_CTX_SET_SHARED_MEM_CONFIG
+        | function::CU_EVENT_ELAPSED_TIME
+        | function::CU_FUNC_SET_ATTRIBUTE
+        | function::CU_FUNC_SET_CACHE_CONFIG
+        | function::CU_FUNC_SET_SHARED_MEM_CONFIG
+        | function::CU_OCCUPANCY_MAX_ACTIVE_BLOCKS_PER_MULTIPROCESSOR
+        | function::CU_OCCUPANCY_MAX_ACTIVE_BLOCKS_PER_MULTIPROCESSOR_WITH_FLAGS
+        | function::CU_OCCUPANCY_AVAILABLE_DYNAMIC_S_MEM_PER_BLOCK
+        | function::CU_OCCUPANCY_MAX_POTENTIAL_CLUSTER_SIZE
+        | function::CU_OCCUPANCY_MAX_ACTIVE_CLUSTERS => Some(Class::Sync),
         _ => None,
     }
 }

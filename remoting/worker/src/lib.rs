@@ -10,7 +10,6 @@ mod copies;
 pub mod door;
 pub mod driver;
 pub mod frames;
-#[allow(clippy::missing_transmute_annotations)]
 #[rustfmt::skip]
 pub mod generated;
 pub mod helpers;
@@ -27,4 +26,5 @@ pub mod snapshot;
 mod staging;
 mod streams;
 pub mod text;
+pub mod watchdog;
 mod writer;
