@@ -27,7 +27,7 @@ pub enum DefaultStream {
 pub const LEGACY: DefaultStream = DefaultStream::Legacy;
 pub const PER_THREAD: DefaultStream = DefaultStream::PerThread;
 
-/// Declares exported functions. A body is of type `Result<(), Code>` and may follow the pointers it was given: that
+/// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow the pointers it was given: that
 /// they are as CUDA documents them is the caller's promise to a C function.
 #[macro_export]
 macro_rules! exports {
@@ -38,7 +38,24 @@ macro_rules! exports {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::call::Code {
             static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
             #[allow(unused_unsafe)]
-            $crate::call::guard(&COUNTER, move || -> Result<(), $crate::call::Code> { unsafe { $body } })
+            $crate::call::guard(&COUNTER, || {
+                $crate::process::check_initialised()?;
+                unsafe { $body }
+            })
+        }
+    )*};
+}
+
+/// Declares exported functions that answer before `cuInit`, too.
+#[macro_export]
+macro_rules! early_exports {
+    ($(fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(clippy::missing_safety_doc)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::call::Code {
+            static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
+            #[allow(unused_unsafe)]
+            $crate::call::guard(&COUNTER, || unsafe { $body })
         }
     )*};
 }

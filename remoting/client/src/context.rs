@@ -88,8 +88,17 @@ impl Context {
         now.is_some_and(|now| Arc::ptr_eq(&now, live))
     }
 
-    pub fn is_active(&self) -> bool {
-        self.live().is_ok()
+    /// Does the program retain this primary context?
+    pub fn is_retained(&self) -> bool {
+        *lock(&self.retained) > 0
+    }
+
+    /// Makes it exist on the appliance, if it does not. The caller holds `retained`.
+    fn ensure_live(&self) -> Result<Arc<Live>, Code> {
+        if self.live().is_err() {
+            self.activate()?;
+        }
+        self.live()
     }
 
     fn activate(&self) -> Result<(), Code> {
@@ -128,6 +137,27 @@ impl Context {
 /// Every context that exists on an appliance.
 pub fn all_live() -> Vec<Arc<Live>> {
     CONTEXTS.all().iter().filter_map(|context| context.live().ok()).collect()
+}
+
+/// A context for what CUDA does without one: the current one, else any, else the first device's primary context,
+/// which then exists on the appliance before the program retains it.
+///
+/// # Errors
+/// Why there is none.
+pub fn any() -> Result<Arc<Live>, Code> {
+    if let Ok(live) = current() {
+        return Ok(live);
+    }
+    let primary = &devices::get(0)?.primary;
+    let live = match all_live().into_iter().next() {
+        Some(live) => live,
+        None => {
+            let _retained = lock(&primary.retained);
+            primary.ensure_live()?
+        }
+    };
+    usable(&live)?;
+    Ok(live)
 }
 
 /// The handle of a context by its id, 0 if it is gone.
@@ -177,11 +207,7 @@ pub fn get(handle: CUcontext) -> Result<Arc<Context>, Code> {
 pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
     let context = &devices::get(ordinal)?.primary;
     let mut retained = lock(&context.retained);
-    if !context.is_active() {
-        context.activate()?;
-    } else {
-        context.live()?.session.check()?;
-    }
+    context.ensure_live()?.session.check()?;
     *retained += 1;
     Ok(Arc::clone(context))
 }

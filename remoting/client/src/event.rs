@@ -1,12 +1,12 @@
 //! Events. The client counts the records of an event; the worker reports which record is complete.
 
-use crate::call::Code;
+use crate::call::{Code, refused};
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::process;
 use crate::session::{Progress, lock, mint};
 use crate::stream::Target;
-use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING};
+use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS};
 use driverapi::errors::*;
 use driverapi::types::CUevent;
 use protocol::{EventCreate, EventDestroy, EventQuery, EventRecord, EventSynchronize, StreamWaitEvent};
@@ -38,6 +38,9 @@ pub struct Event {
 /// `CUDA_ERROR_INVALID_VALUE` for flags that are unknown or not provided.
 pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
     let live = context::current()?;
+    if flags & CU_EVENT_INTERPROCESS != 0 {
+        return refused("cuEventCreate with CU_EVENT_INTERPROCESS").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
     if flags & !(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

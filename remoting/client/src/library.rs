@@ -108,12 +108,12 @@ impl Library {
         Ok(module)
     }
 
-    /// A module of this library in whichever context; the current one if there is none yet.
+    /// A module of this library in whichever context: its kernels have the same names in all.
     fn any_module(&self) -> Result<Arc<Module>, Code> {
         if let Some(module) = lock(&self.modules).values().next() {
             return Ok(Arc::clone(module));
         }
-        self.module_in(&context::current()?)
+        self.module_in(&context::any()?)
     }
 
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::call::{Code, input, text, write, write_optional};
 use crate::log::{self, Level};
-use crate::{context, devices, exports, module, sys};
+use crate::{context, devices, early_exports, module, sys};
 use driverapi::constants::CUDA_VERSION;
 use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
@@ -12,7 +12,7 @@ use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUuuid};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
 
-exports! {
+early_exports! {
     fn cuInit(flags: c_uint) {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);

@@ -27,7 +27,7 @@ struct LinkState {
     live: Arc<Live>,
     options: JitOptions,
     inputs: Mutex<Vec<Input>>,
-    /// What `cuLinkComplete` gave the program; good until the state is destroyed.
+    /// What `cuLinkComplete` gave the program, with a NUL that ends it if it is text; good until the state is destroyed.
     output: OnceLock<Box<[u8]>>,
 }
 
@@ -95,7 +95,7 @@ exports! {
         let state = get(state)?;
         let output = state.complete()?;
         write(image, output.as_ptr().cast_mut().cast())?;
-        write_optional(size, output.len());
+        write_optional(size, output.len() - 1);
         Ok(())
     }
 
@@ -190,6 +190,6 @@ impl LinkState {
             return Err(reply.code);
         }
         linked.map_err(|_| CUDA_ERROR_UNKNOWN)?;
-        Ok(self.output.get_or_init(|| reader.tail().into()))
+        Ok(self.output.get_or_init(|| [reader.tail(), &[0]].concat().into()))
     }
 }
