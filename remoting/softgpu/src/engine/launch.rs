@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::compile::MAX_SHARED;
 use super::exec::{Block, Launch, Turn};
 use super::{Image, MemoryMap, ThreadPool};
 
@@ -61,7 +62,9 @@ pub fn launch(
     }
     let threads = spec.block.iter().map(|&n| u64::from(n)).product::<u64>();
     let blocks = spec.grid.iter().try_fold(1u64, |all, &n| all.checked_mul(n.into())).unwrap_or(0);
-    if threads == 0 || blocks == 0 || threads > 1024 || spec.params.len() < info.param_bytes as usize {
+    let shared = u64::from(info.static_shared) + u64::from(spec.dynamic_shared);
+    let params = spec.params.len() < info.param_bytes as usize;
+    if threads == 0 || blocks == 0 || threads > 1024 || params || shared > MAX_SHARED.into() {
         return Err(Fault { code: 1, message: format!("kernel '{}' cannot be launched like this", info.name) });
     }
     let function = image.program().kernel_function(kernel);

@@ -12,7 +12,7 @@ use crate::engine::ptx::parse;
 use crate::engine::{CompileError, Global, Kernel, Param, Space};
 
 /// The most shared memory a block may have.
-const MAX_SHARED: u32 = 227 << 10;
+pub const MAX_SHARED: u32 = 227 << 10;
 
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,4 +8,4 @@ mod lower;
 mod pool;
 mod shared;
 
-pub use link::{Linked, compile};
+pub use link::{Linked, MAX_SHARED, compile};

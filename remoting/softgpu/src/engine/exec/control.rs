@@ -90,7 +90,8 @@ impl Block<'_> {
         group.frame = next;
         group.pc = function.entry_pc;
         self.warp.set_stop();
-        Step::Jump
+        // A recursion can run as long as a loop.
+        if self.warp.spend() { Step::Yield } else { Step::Jump }
     }
 
     /// Ends the lanes of `mask`.

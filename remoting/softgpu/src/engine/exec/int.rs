@@ -2,10 +2,10 @@
 //!
 //! 16-bit operations take and give 32-bit lanes whose upper half means nothing.
 
-use super::lanes::{LANES, Lane};
+use super::lanes::{ALL, LANES, Lane};
 use super::ops::{operations, tests};
 use super::{Block, Handler};
-use crate::engine::code::{Inst, Step};
+use crate::engine::code::{Inst, NONE, Step};
 
 /// `bfe`: the low 8 bits of `pos` and `len` count; bits past the top read as the sign (or 0).
 #[inline(always)]
@@ -330,13 +330,14 @@ impl Handler for Dp2a {
 }
 
 /// Additions with the condition code: `d = a + b (+ carry)`, carry out to predicate `d2`, carry in from predicate `c`.
-/// `mods`: 1 subtract (the carry is then a borrow).
+/// `mods`: 1 subtract. The carry of a subtraction is that of `a + !b + 1`, set when nothing was borrowed: compilers read it
+/// with `addc`.
 pub struct Carry<T>(std::marker::PhantomData<T>);
 
 /// The integer widths that have carry chains.
 pub trait Width: Lane {
     fn add(self, other: Self, carry: bool) -> (Self, bool);
-    fn sub(self, other: Self, borrow: bool) -> (Self, bool);
+    fn inverted(self) -> Self;
 }
 
 macro_rules! widths {
@@ -349,10 +350,8 @@ macro_rules! widths {
                 (sum, first | second)
             }
             #[inline(always)]
-            fn sub(self, other: Self, borrow: bool) -> (Self, bool) {
-                let (rest, first) = self.overflowing_sub(other);
-                let (rest, second) = rest.overflowing_sub(borrow.into());
-                (rest, first | second)
+            fn inverted(self) -> Self {
+                !self
             }
         }
     )*};
@@ -363,13 +362,17 @@ widths!(u32, u64);
 impl<T: Width> Handler for Carry<T> {
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
-        let carry = if inst.c == crate::engine::code::NONE { 0 } else { block.pred(inst.c) };
+        let subtract = inst.mods & 1 == 1;
+        let carry = match inst.c {
+            NONE if subtract => ALL,
+            NONE => 0,
+            operand => block.pred(operand),
+        };
         let (a, b) = (block.src::<T>(inst.a), block.src::<T>(inst.b));
         let (mut d, mut out) = ([T::default(); LANES], 0);
         for lane in 0..LANES {
-            let carry = carry >> lane & 1 == 1;
-            let (value, overflow) =
-                if inst.mods & 1 == 0 { a[lane].add(b[lane], carry) } else { a[lane].sub(b[lane], carry) };
+            let b = if subtract { b[lane].inverted() } else { b[lane] };
+            let (value, overflow) = a[lane].add(b, carry >> lane & 1 == 1);
             d[lane] = value;
             out |= u32::from(overflow) << lane;
         }
