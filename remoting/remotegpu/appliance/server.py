@@ -206,7 +206,7 @@ class Appliance:
                 self._leases.gone(some_id)
             case "refused":
                 self._counters.refusals.labels(reason="door").inc()
-                _log.warning("the door refused %s: %s", packet.get("peer"), packet.get("reason"))
+                _log.info("the door refused %s: %s", packet.get("peer"), packet.get("reason"))
 
     def _suspect(self, gpu: int, message: str) -> None:
         self._health.suspect(gpu, message)
