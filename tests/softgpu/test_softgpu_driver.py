@@ -34,6 +34,11 @@ def test_streams(run: Run, case: str) -> None:
     check(run("stream_cases.py", case))
 
 
+@pytest.mark.parametrize("case", cases("module_cases.py"))
+def test_modules(run: Run, case: str) -> None:
+    check(run("module_cases.py", case))
+
+
 ENDINGS = {"at_exit_the_driver_is_gone": 4}
 
 
@@ -107,6 +112,10 @@ def test_settings_reach_cuda_and_nvml(run: Run) -> None:
         "capability": [8, 0],
     }
     assert (answer["version"], answer["nvml_uuid"], answer["nvml_memory"]) == (13000, uuid, 123456789)
+
+
+def test_management_library_through_its_python_binding(run: Run) -> None:
+    check(run("management.py", **SMALL))
 
 
 def test_kernels_print_when_the_program_synchronises(run: Run) -> None:

@@ -105,6 +105,19 @@ def freeing_under_a_kernel() -> None:
         ok("cuCtxSynchronize")
 
 
+def unmapping_under_a_kernel() -> None:
+    start()
+    spin, page = function(KERNELS, "spin"), 2 << 20
+    properties = (ctypes.c_uint64 * 4)(1, 1, 0, 0)
+    base = new("cuMemAddressReserve", size(page), size(0), u64(0), u64(0), kind=u64)
+    memory = new("cuMemCreate", size(page), properties, u64(0), kind=u64)
+    ok("cuMemMap", base, size(page), size(0), memory, u64(0))
+    ok("cuMemSetAccess", base, size(page), (ctypes.c_uint32 * 3)(1, 0, 3), size(1))
+    assert launch(spin, [base, u64(alloc(4))], stream=new("cuStreamCreate", 1)) == 0
+    ok("cuMemUnmap", base, size(page))
+    assert code("cuCtxSynchronize") == ILLEGAL_ADDRESS
+
+
 def launches_outside_the_limits_are_refused() -> None:
     start()
     store = function(KERNELS, "store")
