@@ -48,11 +48,17 @@ class _Faults:
 
 
 class FaultProxy:
-    """Listens on 127.0.0.1 and passes connections to a target, from a thread of its own."""
+    """Listens on a loopback address and passes connections to a target, from a thread of its own.
 
-    def __init__(self, host: str, port: int, *, listen_port: int = 0, delay_ms: float = 0.0) -> None:
+    An appliance tells its clients the port of its data, not the host: a proxy before both of its ports listens on the
+    same ports of another loopback address.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, listen_host: str = "127.0.0.1", listen_port: int = 0, delay_ms: float = 0.0
+    ) -> None:
         self._target = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", listen_port))
+        self._listener = socket.create_server((listen_host, listen_port))
         self.port: int = self._listener.getsockname()[1]
         self._faults = _Faults()
         self._connections: set[asyncio.StreamWriter] = set()

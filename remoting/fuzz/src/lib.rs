@@ -1,0 +1,145 @@
+//! The decoders, each as a function that takes any bytes. What it finds wrong it panics about.
+
+mod mutate;
+mod seeds;
+
+use driverapi::fatbin::select;
+use driverapi::image::{self, Image};
+use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, Preface, Reader, Wire, Writer, reencode};
+use remotegpu_worker::command::Frame;
+use remotegpu_worker::frames::{FrameReader, Payload};
+use softgpu::engine::Program;
+
+pub use mutate::Mutator;
+
+/// A decoder, and inputs that are right, to begin with.
+pub struct Target {
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+pub const TARGETS: &[Target] = &[
+    Target { name: "frames", run: frames, seeds: seeds::frames },
+    Target { name: "commands", run: commands, seeds: seeds::frames },
+    Target { name: "records", run: records, seeds: seeds::records },
+    Target { name: "preface", run: preface, seeds: seeds::prefaces },
+    Target { name: "image", run: image, seeds: seeds::images },
+    Target { name: "ptx", run: ptx, seeds: seeds::ptx },
+];
+
+/// A stream of frames: cut the same however it arrives, and every message that is understood encodes to the same bytes.
+pub fn frames(data: &[u8]) {
+    let whole = decode_all(data, data.len().max(1));
+    let in_pieces = decode_all(data, 7);
+    assert!(whole == in_pieces, "frames depend on the pieces they arrive in");
+    for (header, payload) in whole {
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+        if let Ok(again) = reencode(header.code, &payload) {
+            assert!(again == payload, "message {:#x} does not encode to what it was decoded from", header.code);
+        }
+    }
+}
+
+fn decode_all(data: &[u8], piece: usize) -> Vec<(Header, Vec<u8>)> {
+    let (mut decoder, mut found) = (Decoder::new(), Vec::new());
+    for piece in data.chunks(piece) {
+        decoder.feed(piece);
+        while let Ok(Some((header, payload))) = decoder.next_frame() {
+            found.push((header, payload.to_vec()));
+        }
+    }
+    found
+}
+
+/// The worker's own way from bytes to commands.
+pub fn commands(data: &[u8]) {
+    let mut reader = FrameReader::default();
+    let mut rest = data;
+    loop {
+        match reader.next(|_, _| None) {
+            Ok(Some((header, payload))) => command(&header, payload),
+            Ok(None) if rest.is_empty() => return,
+            Ok(None) => {
+                let space = reader.space();
+                let len = space.len().min(rest.len());
+                assert!(len > 0, "the reader wants more bytes and has no room for them");
+                space[..len].copy_from_slice(&rest[..len]);
+                rest = &rest[len..];
+                reader.filled(len);
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn command(header: &Header, payload: Payload) {
+    assert_eq!(payload.bytes().len(), header.len as usize);
+    if let Ok(frame) = Frame::decode(header, payload) {
+        assert!(frame.tail().len() <= header.len as usize);
+        let _ = frame.event();
+    }
+}
+
+/// What the client reads out of a reply. The first byte chooses the type.
+pub fn records(data: &[u8]) {
+    let Some((choice, bytes)) = data.split_first() else { return };
+    match choice % 8 {
+        0 => record::<protocol::Opened>(bytes),
+        1 => record::<protocol::Granted>(bytes),
+        2 => record::<protocol::MemoryState>(bytes),
+        3 => record::<protocol::ModuleLoaded>(bytes),
+        4 => record::<protocol::Symbol>(bytes),
+        5 => record::<protocol::Linked>(bytes),
+        6 => record::<protocol::KernelInfo>(bytes),
+        _ => record::<Vec<(String, Vec<u64>)>>(bytes),
+    }
+}
+
+fn record<T: Wire>(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    let Ok(value) = reader.get::<T>() else { return };
+    let read = bytes.len() - reader.remaining();
+    let mut writer = Writer::new();
+    writer.put(&value);
+    assert!(writer.bytes == bytes[..read], "a record does not encode to what it was decoded from");
+    assert_eq!(value.size(), read);
+    assert!(read >= T::MIN_SIZE);
+}
+
+/// The first bytes of a data connection.
+pub fn preface(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk::<PREFACE_BYTES>()
+        && let Some(preface) = Preface::decode(bytes)
+    {
+        assert_eq!(preface.encode(), *bytes);
+    }
+    if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()
+        && let Ok(header) = Header::decode(bytes)
+    {
+        assert_eq!(header.encode(), *bytes);
+    }
+}
+
+/// Fat binaries with everything in them, cubins, archives.
+pub fn image(data: &[u8]) {
+    let Ok(Image::Fatbin(entries)) = image::parse(data) else { return };
+    for capability in [75, 80, 90, 120] {
+        let _ = select(&entries, capability);
+    }
+    // A damaged count may list one image many times; decompressing it often proves nothing.
+    for entry in entries.iter().take(16) {
+        if let Ok(image) = entry.data() {
+            let _ = image::parse(&image);
+        }
+    }
+}
+
+/// PTX, as far as compiled kernels.
+pub fn ptx(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(program) = Program::compile(&[text])
+    {
+        assert!(program.kernels().len() + program.globals().len() <= text.len());
+    }
+}

@@ -1,0 +1,64 @@
+"""A slow or broken network between client and appliance changes times and codes, never results."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.faultproxy import FaultProxy
+from support.system import PROGRAMS, REMOTEGPU, Appliance, line
+
+STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
+# The proxies' address: the ports are the appliance's own.
+BEHIND_PROXIES = "127.0.0.2"
+
+
+@contextlib.contextmanager
+def proxies(remote: Appliance) -> Iterator[tuple[FaultProxy, FaultProxy]]:
+    """Before the control port and the data port."""
+    host, _, port = remote.endpoint.rpartition(":")
+    control, data = [
+        FaultProxy(host, number, listen_host=BEHIND_PROXIES, listen_port=number)
+        for number in (int(port), int(port) + 1)
+    ]
+    with control, data:
+        yield control, data
+
+
+def command(remote: Appliance, program: str) -> list[str]:
+    endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
+    return [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.25", "--", sys.executable, str(PROGRAMS / program)]
+
+
+def environment(carrier: str) -> dict[str, str]:
+    return {**os.environ, "REMOTEGPU_CARRIER": carrier}
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+def test_ten_milliseconds_change_no_result(remote: Appliance, carrier: str) -> None:
+    with proxies(remote) as both:
+        for proxy in both:
+            proxy.delay(10)
+        done = subprocess.run(
+            command(remote, "vector_add.py"), capture_output=True, text=True, timeout=100, env=environment(carrier)
+        )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+def test_a_cut_connection_is_a_sticky_error(remote: Appliance, carrier: str) -> None:
+    with proxies(remote) as (_, data):
+        program = subprocess.Popen(
+            command(remote, "endless_calls.py"), stdout=subprocess.PIPE, text=True, env=environment(carrier)
+        )
+        with program:
+            assert line(program) == "ready"
+            data.cut()
+            cut = time.monotonic()
+            assert line(program) == f"error {STICKY} {STICKY} {STICKY}"
+            assert time.monotonic() - cut < 2
