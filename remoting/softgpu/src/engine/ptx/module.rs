@@ -82,7 +82,7 @@ fn version(cursor: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> 
     // "8.4" is one token of the lexer: a decimal fraction.
     module.version = match cursor.advance()? {
         Token::F64(bits) => (f64::from_bits(bits) * 10.0).round() as u32,
-        Token::Int(major) => major as u32 * 10,
+        Token::Int(major) => (major as u32).saturating_mul(10),
         other => return cursor.error(format!("expected a version, found {}", describe(other))),
     };
     Ok(())
