@@ -62,7 +62,8 @@ def compiled(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
 @pytest.fixture(scope="session")
 def share() -> Iterator[Appliance]:
-    with appliance() as it:
+    """Natively programs meet the normal profile, so remotely the hostile one."""
+    with appliance(profile="hostile") as it:
         yield it
 
 
