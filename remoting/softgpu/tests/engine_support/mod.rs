@@ -168,7 +168,7 @@ pub fn kernel(body: &str) -> String {
 .visible .entry k(.param .u64 in, .param .u64 out)
 {{
     .reg .b64 %in, %out, %row;
-    .reg .b32 %tid;
+    .reg .b32 %t;
     .reg .pred %p<8>;
     .reg .b16 %h<16>;
     .reg .b32 %r<32>;
@@ -177,8 +177,8 @@ pub fn kernel(body: &str) -> String {
     .reg .f64 %fd<16>;
     ld.param.u64 %in, [in];
     ld.param.u64 %out, [out];
-    mov.u32 %tid, %tid.x;
-    mul.wide.u32 %row, %tid, 64;
+    mov.u32 %t, %tid.x;
+    mul.wide.u32 %row, %t, 64;
     add.s64 %in, %in, %row;
     add.s64 %out, %out, %row;
 {body}

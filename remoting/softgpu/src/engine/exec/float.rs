@@ -97,6 +97,11 @@ fn xor_sign(result: f32, a: f32, b: f32) -> f32 {
     f32::from_bits(result.to_bits() & !(1 << 31) | (a.to_bits() ^ b.to_bits()) & 1 << 31)
 }
 
+#[inline(always)]
+fn unordered<T: PartialOrd>(a: T, b: T) -> bool {
+    a.partial_cmp(&b).is_none()
+}
+
 operations! {
     FlushF32(a: f32) -> f32 {
         let bits = a.to_bits();
@@ -150,25 +155,27 @@ operations! {
 
 tests! {
     EqF32(a, b: f32) { a == b }
-    NeF32(a, b: f32) { a < b || a > b }
+    NeF32(a, b: f32) { a != b && !unordered(a, b) }
     LtF32(a, b: f32) { a < b }
     LeF32(a, b: f32) { a <= b }
-    EquF32(a, b: f32) { !(a < b || a > b) }
+    // The unordered forms also hold if an operand is NaN.
+    EquF32(a, b: f32) { a == b || unordered(a, b) }
     NeuF32(a, b: f32) { a != b }
-    LtuF32(a, b: f32) { !(a >= b) }
-    LeuF32(a, b: f32) { !(a > b) }
-    NumF32(a, b: f32) { !(a.is_nan() | b.is_nan()) }
-    NanF32(a, b: f32) { a.is_nan() | b.is_nan() }
+    LtuF32(a, b: f32) { a < b || unordered(a, b) }
+    LeuF32(a, b: f32) { a <= b || unordered(a, b) }
+    NumF32(a, b: f32) { !unordered(a, b) }
+    NanF32(a, b: f32) { unordered(a, b) }
     EqF64(a, b: f64) { a == b }
-    NeF64(a, b: f64) { a < b || a > b }
+    NeF64(a, b: f64) { a != b && !unordered(a, b) }
     LtF64(a, b: f64) { a < b }
     LeF64(a, b: f64) { a <= b }
-    EquF64(a, b: f64) { !(a < b || a > b) }
+    // The unordered forms also hold if an operand is NaN.
+    EquF64(a, b: f64) { a == b || unordered(a, b) }
     NeuF64(a, b: f64) { a != b }
-    LtuF64(a, b: f64) { !(a >= b) }
-    LeuF64(a, b: f64) { !(a > b) }
-    NumF64(a, b: f64) { !(a.is_nan() | b.is_nan()) }
-    NanF64(a, b: f64) { a.is_nan() | b.is_nan() }
+    LtuF64(a, b: f64) { a < b || unordered(a, b) }
+    LeuF64(a, b: f64) { a <= b || unordered(a, b) }
+    NumF64(a, b: f64) { !unordered(a, b) }
+    NanF64(a, b: f64) { unordered(a, b) }
     FiniteF32(a, _b: f32) { a.is_finite() }
     InfiniteF32(a, _b: f32) { a.is_infinite() }
     NormalF32(a, _b: f32) { a.is_normal() }

@@ -108,27 +108,27 @@ operations! {
     SubSat32(a: i32, b: i32) -> i32 { a.saturating_sub(b) }
     Mul32(a: u32, b: u32) -> u32 { a.wrapping_mul(b) }
     Mul64(a: u64, b: u64) -> u64 { a.wrapping_mul(b) }
-    MulHiU16(a: u32, b: u32) -> u32 { (a & 0xffff) * (b & 0xffff) >> 16 }
-    MulHiS16(a: u32, b: u32) -> u32 { (i32::from(a as i16) * i32::from(b as i16) >> 16) as u32 }
-    MulHiU32(a: u32, b: u32) -> u32 { (u64::from(a) * u64::from(b) >> 32) as u32 }
-    MulHiS32(a: i32, b: i32) -> i32 { (i64::from(a) * i64::from(b) >> 32) as i32 }
-    MulHiU64(a: u64, b: u64) -> u64 { (u128::from(a) * u128::from(b) >> 64) as u64 }
-    MulHiS64(a: i64, b: i64) -> i64 { (i128::from(a) * i128::from(b) >> 64) as i64 }
+    MulHiU16(a: u32, b: u32) -> u32 { ((a & 0xffff) * (b & 0xffff)) >> 16 }
+    MulHiS16(a: u32, b: u32) -> u32 { ((i32::from(a as i16) * i32::from(b as i16)) >> 16) as u32 }
+    MulHiU32(a: u32, b: u32) -> u32 { ((u64::from(a) * u64::from(b)) >> 32) as u32 }
+    MulHiS32(a: i32, b: i32) -> i32 { ((i64::from(a) * i64::from(b)) >> 32) as i32 }
+    MulHiU64(a: u64, b: u64) -> u64 { ((u128::from(a) * u128::from(b)) >> 64) as u64 }
+    MulHiS64(a: i64, b: i64) -> i64 { ((i128::from(a) * i128::from(b)) >> 64) as i64 }
     MulWideU16(a: u32, b: u32) -> u32 { (a & 0xffff) * (b & 0xffff) }
     MulWideS16(a: u32, b: u32) -> u32 { (i32::from(a as i16) * i32::from(b as i16)) as u32 }
     MulWideU32(a: u32, b: u32) -> u64 { u64::from(a) * u64::from(b) }
     MulWideS32(a: i32, b: i32) -> i64 { i64::from(a) * i64::from(b) }
     Mul24LoU(a: u32, b: u32) -> u32 { (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff) }
     Mul24LoS(a: i32, b: i32) -> i32 { (a << 8 >> 8).wrapping_mul(b << 8 >> 8) }
-    Mul24HiU(a: u32, b: u32) -> u32 { (u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff) >> 16) as u32 }
-    Mul24HiS(a: i32, b: i32) -> i32 { (i64::from(a << 8 >> 8) * i64::from(b << 8 >> 8) >> 16) as i32 }
+    Mul24HiU(a: u32, b: u32) -> u32 { ((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32 }
+    Mul24HiS(a: i32, b: i32) -> i32 { ((i64::from(a << 8 >> 8) * i64::from(b << 8 >> 8)) >> 16) as i32 }
     Mad32(a: u32, b: u32, c: u32) -> u32 { a.wrapping_mul(b).wrapping_add(c) }
     Mad64(a: u64, b: u64, c: u64) -> u64 { a.wrapping_mul(b).wrapping_add(c) }
     MadWideU16(a: u32, b: u32, c: u32) -> u32 { ((a & 0xffff) * (b & 0xffff)).wrapping_add(c) }
     MadWideS16(a: u32, b: u32, c: u32) -> u32 { ((i32::from(a as i16) * i32::from(b as i16)) as u32).wrapping_add(c) }
     MadWideU32(a: u32, b: u32, c: u64) -> u64 { (u64::from(a) * u64::from(b)).wrapping_add(c) }
     MadWideS32(a: i32, b: i32, c: i64) -> i64 { (i64::from(a) * i64::from(b)).wrapping_add(c) }
-    MadHiSatS32(a: i32, b: i32, c: i32) -> i32 { ((i64::from(a) * i64::from(b) >> 32) as i32).saturating_add(c) }
+    MadHiSatS32(a: i32, b: i32, c: i32) -> i32 { (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c) }
     // A quotient by zero is all ones and a remainder the dividend, as on hardware; neither traps.
     DivU16(a: u32, b: u32) -> u32 { (a & 0xffff).checked_div(b & 0xffff).unwrap_or(u32::MAX) }
     DivS16(a: u32, b: u32) -> u32 { if b as u16 == 0 { u32::MAX } else { (a as i16).wrapping_div(b as i16) as u32 } }

@@ -76,8 +76,8 @@ pub fn blend<T: Lane>(old: &mut [T; LANES], new: &[T; LANES], mask: u32) {
 #[inline(always)]
 pub fn pack(mut test: impl FnMut(usize) -> bool) -> u32 {
     let mut bits = [0u32; LANES];
-    for lane in 0..LANES {
-        bits[lane] = u32::from(test(lane)) << lane;
+    for (lane, bit) in bits.iter_mut().enumerate() {
+        *bit = u32::from(test(lane)) << lane;
     }
     bits.iter().fold(0, |all, bit| all | bit)
 }

@@ -60,8 +60,8 @@ impl Block<'_> {
         let mut addresses = self.addresses(inst);
         if mask != ALL {
             let first = addresses[mask.trailing_zeros() as usize & 31];
-            for lane in 0..LANES {
-                addresses[lane] = if mask >> lane & 1 == 1 { addresses[lane] } else { first };
+            for (lane, address) in addresses.iter_mut().enumerate() {
+                *address = if mask >> lane & 1 == 1 { *address } else { first };
             }
         }
         let (mut low, mut high, mut bits) = (u64::MAX, 0, 0);
@@ -403,7 +403,7 @@ impl Handler for CopyAsync {
         let sources = *block.src::<u64>(inst.b);
         for lane in set_lanes(mask) {
             let used = if inst.c == NONE { bytes } else { block.src::<u32>(inst.c)[lane].min(bytes) };
-            let mut buffer = [0; 16];
+            let mut buffer = [0u8; 16];
             if used > 0 {
                 // Alignment is that of the whole copy even where fewer bytes are read.
                 if sources[lane] & u64::from(bytes - 1) != 0 {

@@ -132,9 +132,11 @@ pub fn zero_sum(sum: f64, a: f64, b: f64, mode: Mode) -> f64 {
 pub const NAN_F32: u32 = 0x7fff_ffff;
 pub const NAN_F16: u32 = 0x7fff;
 
+/// Works on the bits: to the compiler one NaN is as good as another.
 #[inline(always)]
 pub fn canonical(x: f32) -> f32 {
-    if x.is_nan() { f32::from_bits(NAN_F32) } else { x }
+    let bits = x.to_bits();
+    f32::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { NAN_F32 } else { bits })
 }
 
 /// f16 bits to f32, exactly.

@@ -20,10 +20,11 @@ pub enum Token<'a> {
 pub struct Cursor<'a> {
     text: &'a str,
     at: usize,
-    line: u32,
+    /// The line of `at`.
+    scan_line: u32,
     peeked: Token<'a>,
     /// The line of `peeked`.
-    peeked_line: u32,
+    line: u32,
 }
 
 fn is_name(byte: u8) -> bool {
@@ -32,17 +33,17 @@ fn is_name(byte: u8) -> bool {
 
 impl<'a> Cursor<'a> {
     pub fn new(text: &'a str) -> Result<Self, SyntaxError> {
-        let mut cursor = Self { text, at: 0, line: 1, peeked: Token::End, peeked_line: 1 };
+        let mut cursor = Self { text, at: 0, scan_line: 1, peeked: Token::End, line: 1 };
         cursor.advance()?;
         Ok(cursor)
     }
 
     pub fn line(&self) -> u32 {
-        self.peeked_line
+        self.line
     }
 
     pub fn error<T>(&self, message: impl Into<String>) -> Result<T, SyntaxError> {
-        Err(SyntaxError { line: self.peeked_line as usize, message: message.into() })
+        Err(SyntaxError { line: self.line as usize, message: message.into() })
     }
 
     pub fn peek(&self) -> Token<'a> {
@@ -52,7 +53,7 @@ impl<'a> Cursor<'a> {
     pub fn advance(&mut self) -> Result<Token<'a>, SyntaxError> {
         let token = self.peeked;
         self.skip_blank()?;
-        self.peeked_line = self.line;
+        self.line = self.scan_line;
         self.peeked = self.scan()?;
         Ok(token)
     }
@@ -128,7 +129,7 @@ impl<'a> Cursor<'a> {
 
     /// Skips the rest of the current line: the debugging directives end there.
     pub fn skip_line(&mut self, line: u32) -> Result<(), SyntaxError> {
-        while self.peeked_line == line && self.peeked != Token::End {
+        while self.line == line && self.peeked != Token::End {
             self.advance()?;
         }
         Ok(())
@@ -143,7 +144,7 @@ impl<'a> Cursor<'a> {
         while let Some(&byte) = bytes.get(self.at) {
             match byte {
                 b'\n' => {
-                    self.line += 1;
+                    self.scan_line += 1;
                     self.at += 1;
                 }
                 b' ' | b'\t' | b'\r' | 0x0b | 0x0c => self.at += 1,
@@ -164,7 +165,7 @@ impl<'a> Cursor<'a> {
             return self.error("a comment is not closed");
         };
         let stop = self.at + 2 + end + 2;
-        self.line += self.bytes()[self.at..stop].iter().filter(|&&b| b == b'\n').count() as u32;
+        self.scan_line += self.bytes()[self.at..stop].iter().filter(|&&b| b == b'\n').count() as u32;
         self.at = stop;
         Ok(())
     }

@@ -6,7 +6,9 @@ use crate::engine::compile::allocate::Class;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::control::Nop;
 use crate::engine::exec::exec;
+use crate::engine::exec::int::Add64;
 use crate::engine::exec::memory::*;
+use crate::engine::exec::ops::Bin;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -186,8 +188,21 @@ fn copy_async<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     let Operand::Int(bytes @ (4 | 8 | 16)) = *operand(instr, 2)? else { return refuse("the size is not supported") };
     let mut inst = Inst { mods: (bytes as u32) << 8, ..Inst::new(exec::<CopyAsync>()) };
     lower.address(&mut inst, operand(instr, 0)?, space::SHARED)?;
-    let Operand::Address(base, offset) = operand(instr, 1)? else { return refuse("an address is expected") };
-    inst.b = lower.src(&Operand::Address(base.clone(), *offset), Ty::U64)?;
+    let mut source = Inst::new(exec::<Nop>());
+    lower.address(&mut source, operand(instr, 1)?, space::GLOBAL)?;
+    if source.mods & space::MASK != space::GLOBAL || source.mods & space::NARROW != 0 {
+        return refuse("the source is not in global memory");
+    }
+    let offset = lower.number(source.imm as u64, Ty::U64);
+    inst.b = match (source.a, source.imm) {
+        (NONE, _) => offset,
+        (base, 0) => base,
+        (base, _) => {
+            let temp = lower.temp(Ty::U64);
+            lower.emit_free(Inst { d: temp, a: base, b: offset, ..Inst::new(exec::<Bin<Add64>>()) });
+            temp
+        }
+    };
     inst.c = match instr.operands.get(3) {
         Some(Operand::Reg(reg)) if lower.class_of(*reg) == Class::Pred => return refuse("an ignore-src predicate"),
         Some(size) => lower.src(size, Ty::U32)?,
