@@ -2,7 +2,7 @@
 
 use crate::driver::{Driver, Handle, Raw, Result, code};
 use crate::generated;
-use crate::objects::{Context, Event, Lane, Module, Table};
+use crate::objects::{Context, Event, Module, Table};
 use crate::session::{Outcome, Session};
 use protocol::{Reader, Writer};
 use std::cell::Cell;
@@ -11,11 +11,8 @@ use std::cell::Cell;
 pub trait Objects {
     /// Makes a context current.
     fn enter(&self, context: u64) -> Result<()>;
-    fn context(&self, id: u64) -> Result<Raw>;
-    fn stream(&self, id: u64) -> Result<Raw>;
     /// The event of the latest record.
     fn event(&self, id: u64) -> Result<Raw>;
-    fn module(&self, id: u64) -> Result<Raw>;
     fn function(&self, module: u64, kernel: u32) -> Result<Raw>;
 }
 
@@ -37,7 +34,6 @@ struct Lookup<'a> {
     driver: &'a Driver,
     current: &'a CurrentContext,
     contexts: &'a Table<Context>,
-    lanes: &'a Table<Lane>,
     events: &'a Table<Event>,
     modules: &'a Table<Module>,
 }
@@ -47,26 +43,10 @@ impl Objects for Lookup<'_> {
         self.current.set(self.driver, self.contexts.get(context)?.handle)
     }
 
-    fn context(&self, id: u64) -> Result<Raw> {
-        Ok(self.contexts.get(id)?.handle.raw())
-    }
-
-    fn stream(&self, id: u64) -> Result<Raw> {
-        let lane = self.lanes.get(id)?;
-        self.enter(lane.context)?;
-        if lane.destroyed { Err(code::INVALID_HANDLE) } else { Ok(lane.stream.raw()) }
-    }
-
     fn event(&self, id: u64) -> Result<Raw> {
         let event = self.events.get(id)?;
         self.enter(event.context)?;
         event.latest().ok_or(code::INVALID_HANDLE)?.map(|record| record.handle.raw())
-    }
-
-    fn module(&self, id: u64) -> Result<Raw> {
-        let module = self.modules.get(id)?;
-        self.enter(module.context)?;
-        Ok(module.handle.raw())
     }
 
     fn function(&self, module: u64, kernel: u32) -> Result<Raw> {
@@ -102,7 +82,6 @@ impl Session {
             driver: &self.driver,
             current: &self.current,
             contexts: &self.contexts,
-            lanes: &self.lanes,
             events: &self.events,
             modules: &self.modules,
         };

@@ -3,6 +3,7 @@
 //! Nothing waits in the driver. Each lane has a queue of entries in its stream's order, some with an event; entries are
 //! done when their event is, or, without one, when all before them are. Events are only ever queried.
 
+use crate::calls::CurrentContext;
 use crate::driver::{Code, Driver, code};
 use crate::objects::RealEvent;
 use crate::session::Session;
@@ -58,10 +59,12 @@ impl Action {
 
     /// Some errors, and what kernels print, the driver only hands out when something is synchronised. On an event that
     /// is complete that waits for nothing.
-    fn settle(&self, driver: &Driver, code: Code, completed: Option<&Rc<RealEvent>>) -> Code {
+    fn settle(&self, driver: &Driver, current: &CurrentContext, code: Code, completed: Option<&Rc<RealEvent>>) -> Code {
         match (self, completed) {
             (Action::Reply(_) | Action::Part { .. }, Some(event)) if code == 0 => {
-                driver.event_synchronize(event.handle).err().unwrap_or(0)
+                let settled =
+                    current.set(driver, event.context()).and_then(|()| driver.event_synchronize(event.handle));
+                settled.err().unwrap_or(0)
             }
             _ => code,
         }
@@ -69,8 +72,8 @@ impl Action {
 }
 
 /// `None` while the event is not complete, then 0 or an error.
-fn state(driver: &Driver, event: &RealEvent) -> Option<Code> {
-    match driver.event_query(event.handle) {
+fn state(driver: &Driver, current: &CurrentContext, event: &RealEvent) -> Option<Code> {
+    match current.set(driver, event.context()).and_then(|()| driver.event_query(event.handle)) {
         Ok(()) => Some(0),
         Err(code::NOT_READY) => None,
         Err(code) => Some(code),
@@ -281,10 +284,10 @@ impl Session {
     fn take_watches(&mut self, done: &mut Vec<Done>) {
         let mut rest = Vec::new();
         for watch in std::mem::take(&mut self.completions.watches) {
-            match state(&self.driver, &watch.event) {
+            match state(&self.driver, &self.current, &watch.event) {
                 None => rest.push(watch),
                 Some(code) => {
-                    let code = watch.action.settle(&self.driver, code, Some(&watch.event));
+                    let code = watch.action.settle(&self.driver, &self.current, code, Some(&watch.event));
                     done.push(Done { seq: watch.seq, code, action: watch.action });
                 }
             }
@@ -294,13 +297,13 @@ impl Session {
 
     fn take_entries(&mut self, done: &mut Vec<Done>) {
         let mut gone = Vec::new();
-        let (driver, completions) = (&self.driver, &mut self.completions);
+        let (driver, current, completions) = (&self.driver, &self.current, &mut self.completions);
         let (lanes, bytes_pending) = (&mut self.lanes, &mut completions.bytes_pending);
         completions.active.retain(|id| {
             let Ok(lane) = lanes.get_mut(*id) else { return false };
             let mut code = 0;
             while let Some(entry) = lane.entries.front() {
-                match entry.event.as_ref().map(|event| state(driver, event)) {
+                match entry.event.as_ref().map(|event| state(driver, current, event)) {
                     Some(None) => return true,
                     Some(Some(error @ 1..)) => code = error,
                     Some(Some(0)) | None => {}
@@ -309,7 +312,7 @@ impl Session {
                 lane.in_flight = lane.in_flight.saturating_sub(entry.operations);
                 lane.completed = entry.event.or(lane.completed.take());
                 *bytes_pending -= usize::from(matches!(entry.action, Action::HostBytes { .. }));
-                let code = entry.action.settle(driver, code, lane.completed.as_ref());
+                let code = entry.action.settle(driver, current, code, lane.completed.as_ref());
                 done.push(Done { seq: entry.seq, code, action: entry.action });
             }
             if lane.destroyed {

@@ -74,7 +74,7 @@ impl Session {
             internal: created.internal,
             legacy,
             staging,
-            events: EventPool::default(),
+            events: EventPool::new(created.handle),
             legacy_unmarked: false,
             lanes: vec![legacy],
         };

@@ -75,8 +75,12 @@ impl Requests {
         true
     }
 
-    pub fn unhealthy(&mut self, device: u32, code: Code) {
-        if !std::mem::replace(&mut self.unhealthy_told, true) {
+    /// Told once in a session.
+    pub fn unhealthy(&mut self, devices: impl IntoIterator<Item = u32>, code: Code) {
+        if std::mem::replace(&mut self.unhealthy_told, true) {
+            return;
+        }
+        for device in devices {
             let message = format!("a session got CUDA error {code}");
             self.push(Request::Unhealthy { device, code, message });
         }

@@ -144,6 +144,9 @@ impl Session {
         let (context, address, offset) = (c.context, c.address, c.offset);
         let layout = self.target(address, &c.extent)?;
         let len = frame.tail().len();
+        if len > BULK_CHUNK {
+            return Err(code::INVALID_VALUE);
+        }
         layout.pieces(offset, len as u64)?;
         self.same_context(frame.lane, context)?;
         let Some(stream) = self.begin(frame.lane)? else { return Ok(Outcome::Blocked) };
@@ -219,6 +222,7 @@ impl Session {
                 Ok(None) => return,
                 Err(code) => {
                     self.late_copies.0.remove(&seq);
+                    self.reply(seq, code);
                     self.late(code);
                     return self.finish(seq);
                 }

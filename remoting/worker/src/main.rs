@@ -3,7 +3,7 @@
 use remotegpu_worker::driver::Driver;
 use remotegpu_worker::session::Session;
 use remotegpu_worker::text::Text;
-use remotegpu_worker::{sandbox, server, snapshot};
+use remotegpu_worker::{sandbox, server, snapshot, watchdog};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -61,14 +61,14 @@ fn run_session(path: &str, control: RawFd, data: RawFd) -> Result<(), String> {
     sandbox::enter()?;
     // The kernel may otherwise add 50 us to every short sleep.
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
+    watchdog::watch_appliance(control.as_fd()).map_err(line)?;
     server::tell_ready(control.as_fd()).map_err(line)?;
     if let Some(connection) = server::accept_connection(control.as_fd(), data.as_fd()).map_err(line)? {
         drop(data);
+        watchdog::watch_client(connection.as_fd()).map_err(line)?;
         server::serve(&mut session, connection.as_fd(), control.as_fd());
     }
-    // The driver's own goodbye would wait for kernels that may never end; the system takes everything back anyway.
-    // SAFETY: ends the process.
-    unsafe { libc::_exit(0) }
+    watchdog::exit()
 }
 
 fn main() -> ExitCode {

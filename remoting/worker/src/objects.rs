@@ -57,16 +57,23 @@ impl<T> Table<T> {
     }
 }
 
-/// Events of a context that are not in use, with and without timing.
-#[derive(Debug, Clone, Default)]
-pub struct EventPool(Rc<RefCell<[Vec<Handle>; 2]>>);
+/// Events of a context that are not in use, without and with timing.
+#[derive(Debug, Clone)]
+pub struct EventPool {
+    context: Handle,
+    free: Rc<RefCell<[Vec<Handle>; 2]>>,
+}
 
 const DISABLE_TIMING: u32 = 2;
 
 impl EventPool {
+    pub fn new(context: Handle) -> EventPool {
+        EventPool { context, free: Rc::default() }
+    }
+
     /// The context must be current.
     pub fn take(&self, driver: &Driver, timing: bool) -> Result<Rc<RealEvent>> {
-        let free = self.0.borrow_mut()[usize::from(timing)].pop();
+        let free = self.free.borrow_mut()[usize::from(timing)].pop();
         let handle = match free {
             Some(handle) => handle,
             None => driver.event_create(if timing { 0 } else { DISABLE_TIMING })?,
@@ -84,9 +91,15 @@ pub struct RealEvent {
     pool: EventPool,
 }
 
+impl RealEvent {
+    pub fn context(&self) -> Handle {
+        self.pool.context
+    }
+}
+
 impl Drop for RealEvent {
     fn drop(&mut self) {
-        self.pool.0.borrow_mut()[usize::from(self.timing)].push(self.handle);
+        self.pool.free.borrow_mut()[usize::from(self.timing)].push(self.handle);
     }
 }
 

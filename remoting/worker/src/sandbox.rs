@@ -59,13 +59,12 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32), arch)?.try_into()
 }
 
-/// Before the driver is loaded: the process cannot outlive the appliance, gain rights, or be looked into.
+/// Before the driver is loaded: the process cannot gain rights or be looked into.
 ///
 /// # Errors
 /// If the system refuses.
 pub fn prepare() -> std::io::Result<()> {
-    use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     Ok(())

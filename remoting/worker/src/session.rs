@@ -346,6 +346,11 @@ impl Session {
                 self.consumed(frame.tail().len() as u64);
                 self.late(code);
             }
+            // The client keeps the source of the bytes until it hears of them.
+            Command::CopyToDeviceLate(_) => {
+                self.reply(frame.seq, code);
+                self.late(code);
+            }
             Command::Generated(number) if crate::calls::replies(*number) => self.reply(frame.seq, code),
             _ => self.late(code),
         }
@@ -409,9 +414,11 @@ impl Session {
         self.late.get_or_insert(code);
     }
 
+    /// Tells the appliance of errors that are a device's fault. Which device it was it finds out itself.
     pub fn note_sticky(&mut self, code: Code) {
         if code::is_unhealthy(code) {
-            self.requests.unhealthy(0, code);
+            let devices: BTreeSet<u32> = self.contexts.live().map(|(_, context)| context.device).collect();
+            self.requests.unhealthy(devices, code);
         }
     }
 
@@ -428,8 +435,12 @@ impl Session {
     /// The reply of a command that synchronises: everything printed goes before it, and it tells a late error.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
         self.push_text();
-        let late = self.late.take();
-        self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
+        // What broke the context is told by everything; what came of it earlier is no news.
+        if code == 0 || code::is_sticky(code) {
+            let late = self.late.take();
+            return self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
+        }
+        self.reply(seq, code);
     }
 
     fn push_text(&mut self) {

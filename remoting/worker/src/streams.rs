@@ -186,6 +186,7 @@ impl Session {
             return Ok(());
         };
         let record = record?;
+        self.current.set(&self.driver, record.context())?;
         match self.driver.event_query(record.handle) {
             Err(code::NOT_READY) => {
                 if !answered {

@@ -2,143 +2,14 @@
 
 mod common;
 
-use common::client::{CONTEXT, Client, LEGACY, encoded, row};
-use common::worker::{Socket, Worker, command};
+use common::client::{CONTEXT, LEGACY, encoded, row};
+use common::session::{A, B, LIMIT, MODULE, PROFILES, PTX, SLAB, floats, start};
+use common::worker::{Worker, command};
 use protocol::{
-    Callback, CallbackDone, Consumed, ContextSynchronize, CopyOnDevice, CopyToDevice, CopyToHost, Ending, EventCreate,
-    EventRecord, EventSynchronize, Extent, Grant, Granted, HostFunction, Launch, MemoryQuery, MemoryState, Message,
-    ModuleGlobal, Open, Opened, Reader, Rebase, StreamSynchronize, Symbol, Text, function,
+    Callback, CallbackDone, Consumed, ContextSynchronize, CopyOnDevice, CopyToDevice, CopyToHost, EventCreate,
+    EventRecord, EventSynchronize, Extent, Grant, HostFunction, MemoryQuery, MemoryState, Message, ModuleGlobal,
+    Opened, Reader, Rebase, StreamSynchronize, Symbol, Text, function,
 };
-use rustix::net::{SendFlags, send};
-
-const PROFILES: [&str; 2] = ["normal", "hostile"];
-const MODULE: u64 = 5;
-const A: u64 = 11;
-const B: u64 = 12;
-const NON_BLOCKING: u32 = 1;
-const LIMIT: u64 = 256 << 20;
-const SLAB: u64 = 64 << 20;
-
-const PTX: &str = r#"
-.version 7.0
-.target sm_70
-.address_size 64
-.global .align 4 .u32 counter = 41;
-
-.visible .entry add(.param .u64 a, .param .u64 b, .param .u64 sum, .param .u32 n)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<8>;
-    .reg .f32 %f<4>;
-    .reg .b64 %d<8>;
-    ld.param.u64 %d1, [a];
-    ld.param.u64 %d2, [b];
-    ld.param.u64 %d3, [sum];
-    ld.param.u32 %r1, [n];
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mov.u32 %r4, %tid.x;
-    mad.lo.s32 %r5, %r2, %r3, %r4;
-    setp.ge.u32 %p1, %r5, %r1;
-    @%p1 bra done;
-    mul.wide.u32 %d4, %r5, 4;
-    add.s64 %d1, %d1, %d4;
-    add.s64 %d2, %d2, %d4;
-    add.s64 %d3, %d3, %d4;
-    ld.global.f32 %f1, [%d1];
-    ld.global.f32 %f2, [%d2];
-    add.f32 %f3, %f1, %f2;
-    st.global.f32 [%d3], %f3;
-done:
-    ret;
-}
-
-.visible .entry spin(.param .u64 flag)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<2>;
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [flag];
-again:
-    ld.volatile.global.u32 %r1, [%d1];
-    setp.eq.u32 %p1, %r1, 0;
-    @%p1 bra again;
-    ret;
-}
-
-.visible .entry count(.param .u64 at)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [at];
-    ld.global.u32 %r1, [%d1];
-    add.u32 %r2, %r1, 1;
-    st.global.u32 [%d1], %r2;
-    ret;
-}
-"#;
-
-struct Test {
-    worker: Worker,
-    base: u64,
-}
-
-fn start(profile: &str) -> Test {
-    let mut worker = Worker::start(profile, LIMIT);
-    let opened = worker.client.open();
-    assert!(opened.arena_size >= 1 << 34 && opened.granularity <= 2 << 20, "{opened:?}");
-    let grant = worker.client.send(0, &Grant { device: 0, least: SLAB, want: SLAB }, &[]);
-    let (code, tail) = worker.client.reply(grant);
-    assert_eq!((code, Reader::new(&tail).get::<Granted>()), (0, Ok(Granted { size: SLAB })));
-    worker.client.map(opened.arena_base, SLAB);
-    worker.client.stream(A, NON_BLOCKING, 0);
-    worker.client.stream(B, NON_BLOCKING, 0);
-    Test { worker, base: opened.arena_base }
-}
-
-impl Test {
-    fn client(&mut self) -> &mut Client<Socket> {
-        &mut self.worker.client
-    }
-
-    /// The kernels' places in the module's list.
-    fn load(&mut self) -> impl Fn(&str) -> u32 + use<> {
-        let (code, loaded) = self.client().load(MODULE, PTX.as_bytes());
-        assert_eq!(code, 0, "{}", loaded.log);
-        move |name| loaded.kernels.iter().position(|k| k.name == name).expect("kernel") as u32
-    }
-
-    fn launch(&mut self, lane: u64, kernel: u32, grid: u32, block: u32, parameters: &[u8]) {
-        let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
-        let launch = Launch { module: MODULE, kernel, grid, block, shared: 0, attributes: vec![] };
-        self.client().send(lane, &launch, parameters);
-    }
-
-    fn write(&mut self, lane: u64, offset: u64, bytes: &[u8]) {
-        let (address, extent) = (self.base + offset, row(bytes.len() as u64));
-        for (i, piece) in bytes.chunks(protocol::BULK_CHUNK).enumerate() {
-            let offset = (i * protocol::BULK_CHUNK) as u64;
-            let copy = CopyToDevice { context: CONTEXT, address, extent: extent.clone(), offset };
-            self.client().send(lane, &copy, piece);
-        }
-    }
-
-    fn read(&mut self, lane: u64, offset: u64, len: u64) -> Vec<u8> {
-        let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len) };
-        let seq = self.client().send(lane, &copy, &[]);
-        let (code, bytes) = self.client().host_bytes(seq);
-        assert_eq!(code, 0);
-        bytes
-    }
-
-    fn synchronize(&mut self, lane: u64) -> u32 {
-        self.client().call(lane, &StreamSynchronize {}, &[]).0
-    }
-}
-
-fn floats(values: impl Iterator<Item = f32>) -> Vec<u8> {
-    values.flat_map(f32::to_le_bytes).collect()
-}
 
 #[test]
 fn a_kernel_adds_vectors() {
@@ -284,19 +155,6 @@ fn events_time_what_lies_between_them() {
 }
 
 #[test]
-fn a_fault_is_told_and_stays() {
-    for profile in PROFILES {
-        let mut t = start(profile);
-        let kernel = t.load();
-        t.launch(B, kernel("count"), 1, 1, &encoded(&0x10u64));
-        assert_eq!(t.synchronize(B), 700, "{profile}");
-        assert_eq!(t.synchronize(A), 700, "{profile}");
-        let copy = CopyToHost { context: CONTEXT, address: t.base, extent: row(4) };
-        assert_eq!(t.client().call(A, &copy, &[]).0, 700);
-    }
-}
-
-#[test]
 fn memory_is_asked_for_and_returned() {
     let mut t = start("normal");
     assert_eq!(t.client().call(0, &Grant { device: 0, least: LIMIT, want: LIMIT }, &[]).0, 2);
@@ -323,39 +181,6 @@ fn the_arena_moves_when_the_client_cannot_have_it() {
         assert!(second.arena_base >= first.arena_base + first.arena_size || second.arena_base < first.arena_base);
         assert_eq!(worker.client.call(0, &Rebase { avoid: first.arena_base }, &[]).0, 1);
     }
-}
-
-/// Waits for the session's end; its code and reason.
-fn ending(client: &mut Client<Socket>) -> (u32, String) {
-    for _ in 0..5000 {
-        if let Some(r) = client.inbox.iter().find(|r| r.code == Ending::CODE) {
-            let ending = Ending::decode(&r.payload).expect("ending").0;
-            return (ending.code, ending.reason);
-        }
-        client.receive();
-    }
-    panic!("the session does not end");
-}
-
-#[test]
-fn sessions_end_with_a_reason() {
-    let mut worker = Worker::start("normal", LIMIT);
-    let open = Open { wire_version: 99, table_hash: 1, client_pid: 1, client_name: "old program".into() };
-    worker.client.send(0, &open, &[]);
-    let (code, reason) = ending(&mut worker.client);
-    assert!(code == 803 && reason.contains("99") && reason.contains("old program"), "{reason}");
-    assert!(worker.process.wait().expect("exit").success());
-
-    let mut t = start("normal");
-    t.client().send_raw(Launch::CODE, A, vec![1, 2, 3]);
-    assert_eq!(ending(t.client()).0, 999);
-    assert!(t.worker.process.wait().expect("exit").success());
-
-    let mut t = start("normal");
-    let order = br#"{"op":"end","code":46,"reason":"the appliance drains"}"#;
-    send(&*t.worker.control, order, SendFlags::NOSIGNAL).expect("sent");
-    assert_eq!(ending(t.client()), (46, "the appliance drains".into()));
-    assert!(t.worker.process.wait().expect("exit").success());
 }
 
 #[test]

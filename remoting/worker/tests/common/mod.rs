@@ -2,4 +2,5 @@
 
 pub mod client;
 pub mod fake;
+pub mod session;
 pub mod worker;

@@ -72,10 +72,15 @@ pub fn command(profile: &str) -> Command {
 impl Worker {
     /// A worker whose lease has `limit` bytes, with a client connected.
     pub fn start(profile: &str, limit: u64) -> Worker {
+        Worker::start_with(profile, limit, &[])
+    }
+
+    pub fn start_with(profile: &str, limit: u64, environment: &[(&str, &str)]) -> Worker {
         let spawning = SPAWN.lock().unwrap_or_else(|e| e.into_inner());
         let (control, their_control) = inheritable_pair(SocketType::SEQPACKET);
         let (data, their_data) = inheritable_pair(SocketType::SEQPACKET);
         let mut command = command(profile);
+        command.envs(environment.iter().copied());
         command.args(["--control-fd", &their_control.as_raw_fd().to_string()]);
         command.args(["--data-fd", &their_data.as_raw_fd().to_string()]);
         let process = command.spawn().expect("worker");

@@ -1,0 +1,48 @@
+//! Ends the process when there is nobody left to work for, even if the driver does not return from a call.
+//!
+//! (The kernel's parent-death signal would not do: it comes when the *thread* that started the process ends.)
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A session whose client is gone may take this long to end by itself.
+const GRACE: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+
+/// Watches the appliance.
+///
+/// # Errors
+/// If there are no descriptors left.
+pub fn watch_appliance(control: BorrowedFd<'_>) -> std::io::Result<()> {
+    let control = control.try_clone_to_owned()?;
+    std::thread::spawn(move || {
+        wait_for(&control, PollFlags::HUP);
+        exit();
+    });
+    Ok(())
+}
+
+/// Watches the client.
+///
+/// # Errors
+/// If there are no descriptors left.
+pub fn watch_client(connection: BorrowedFd<'_>) -> std::io::Result<()> {
+    let connection = connection.try_clone_to_owned()?;
+    std::thread::spawn(move || {
+        wait_for(&connection, PollFlags::RDHUP);
+        let _ = poll(&mut [], Some(&GRACE));
+        exit();
+    });
+    Ok(())
+}
+
+/// Returns when the peer's end is gone; that and errors are told whatever is asked for.
+fn wait_for(fd: &OwnedFd, what: PollFlags) {
+    while poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), what)], None) == Err(Errno::INTR) {}
+}
+
+/// The driver's own goodbye would wait for kernels that may never end; the system takes everything back anyway.
+pub fn exit() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
