@@ -16,7 +16,7 @@ use crate::vmm::Physical;
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUdevice;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,7 @@ thread_local! {
     /// Handles of the contexts pushed on this thread; the last one is current.
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     /// Whether this thread is inside a stream callback, where CUDA may not be called.
-    static IN_CALLBACK: RefCell<bool> = const { RefCell::new(false) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The settings of the running driver; before `cuInit`, as the environment has them now.
@@ -108,7 +108,7 @@ fn check_process() -> R {
 /// The driver, for every call but the few that need no `cuInit`.
 pub fn driver() -> R<&'static Driver> {
     check_process()?;
-    if IN_CALLBACK.try_with(|inside| *inside.borrow()).unwrap_or(false) {
+    if IN_CALLBACK.try_with(Cell::get).unwrap_or(false) {
         return Err(CUDA_ERROR_NOT_PERMITTED);
     }
     DRIVER.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)?.as_ref().map_err(|&code| code)
@@ -116,9 +116,9 @@ pub fn driver() -> R<&'static Driver> {
 
 /// Runs a function of the program on a stream's thread.
 pub fn in_callback(function: impl FnOnce()) {
-    IN_CALLBACK.with(|inside| *inside.borrow_mut() = true);
+    IN_CALLBACK.set(true);
     function();
-    IN_CALLBACK.with(|inside| *inside.borrow_mut() = false);
+    IN_CALLBACK.set(false);
 }
 
 /// The calling thread's context, usable.

@@ -60,9 +60,11 @@ impl Pool {
         Ok(got)
     }
 
-    fn remove(&self, bytes: u64) {
+    /// Gives back what `release` frees. Counted under the same lock, so that the two never disagree.
+    fn remove(&self, release: impl FnOnce() -> R<Allocation>) -> R {
         let mut usage = self.usage();
-        usage.used = usage.used.saturating_sub(bytes);
+        usage.used = usage.used.saturating_sub(release()?.len);
+        Ok(())
     }
 }
 
@@ -94,12 +96,11 @@ impl Driver {
 
     /// Frees device memory of any kind that `cuMemFree` accepts.
     pub fn release_memory(&self, allocation: &Allocation) -> R {
-        let released = self.memory.release(allocation.base, |a| a.id == allocation.id)?;
-        if let Kind::Pooled { pool } = released.kind {
-            let pool = self.pools.get(pool).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-            pool.remove(released.len);
-            self.drop_pool_if_unused(&pool);
-        }
+        let release = || self.memory.release(allocation.base, |a| a.id == allocation.id);
+        let Kind::Pooled { pool } = allocation.kind else { return release().map(drop) };
+        let pool = self.pools.get(pool).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        pool.remove(release)?;
+        self.drop_pool_if_unused(&pool);
         Ok(())
     }
 

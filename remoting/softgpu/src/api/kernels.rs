@@ -16,7 +16,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-fn function(which: CUfunction) -> R<Arc<Function>> {
+/// A function of the current context; a kernel's handle stands for its function there.
+pub fn function(which: CUfunction) -> R<Arc<Function>> {
     driver()?.function_or_kernel(id(which), &*current()?)
 }
 

@@ -1,7 +1,7 @@
 //! Launches and occupancy.
 
-use super::{DefaultStream, entry_points, id, stream_entry_points};
-use crate::code::Function;
+use super::kernels::function;
+use super::{DefaultStream, entry_points, stream_entry_points};
 use crate::device::*;
 use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R};
@@ -10,11 +10,6 @@ use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
-
-fn function(which: CUfunction) -> R<Arc<Function>> {
-    driver()?.function_or_kernel(id(which), &*current()?)
-}
 
 fn launch(
     default: DefaultStream,

@@ -54,6 +54,8 @@ entry_points! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         driver.wait_before_free(&allocation);
+        // What went wrong meanwhile is told here, as in any call that waits.
+        current()?;
         driver.release_memory(&allocation)
     }
 
