@@ -22,6 +22,8 @@ REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
 TRAIN = [sys.executable, str(HERE / "train.py")]
 GPU_MEMORY = 4 << 30
 FIXED_ORDER = {"REMOTEGPU_SOFTGPU_THREADS": "1"}
+# numba remarks on small grids and on its own linker; neither is about this program.
+QUIET = {"NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0", "PYTHONWARNINGS": "ignore"}
 
 
 def say(text: str) -> None:
@@ -41,13 +43,13 @@ def free_port() -> int:
             return port
 
 
-def wait_until_ready(endpoint: str, appliance: subprocess.Popen[bytes]) -> None:
+def wait_until_ready(endpoint: str, appliance: subprocess.Popen[bytes], log: Path) -> None:
     for _ in range(240):
         health = subprocess.run([REMOTEGPU, "health", "--appliance", endpoint], capture_output=True)
         if health.returncode == 0:
             return
         if appliance.poll() is not None:
-            sys.exit(f"demo: the appliance ended with code {appliance.returncode}; its messages are above")
+            sys.exit(f"demo: the appliance ended with code {appliance.returncode}:\n{log.read_text()}")
         time.sleep(0.25)
     sys.exit(f"demo: the appliance at {endpoint} is not ready after a minute: {health.stdout.decode()}")
 
@@ -55,7 +57,7 @@ def wait_until_ready(endpoint: str, appliance: subprocess.Popen[bytes]) -> None:
 def train(arguments: list[str], environment: dict[str, str], results: Path) -> dict[str, Any]:
     started = time.monotonic()
     run = subprocess.run(
-        [REMOTEGPU, "run", *arguments, "--", *TRAIN, "--json", str(results)], env=os.environ | environment
+        [REMOTEGPU, "run", *arguments, "--", *TRAIN, "--json", str(results)], env=os.environ | QUIET | environment
     )
     if run.returncode:
         sys.exit(f"demo: the training ended with code {run.returncode}")
@@ -94,6 +96,7 @@ def main() -> None:
 
         endpoint = f"127.0.0.1:{free_port()}"
         say(f"An appliance with one software GPU of {GPU_MEMORY >> 20} MiB at {endpoint}")
+        log = results / "appliance.log"
         appliance = subprocess.Popen(
             [
                 REMOTEGPU,
@@ -106,14 +109,16 @@ def main() -> None:
                 f"{GPU_MEMORY >> 20}MiB",
             ],
             env=os.environ | FIXED_ORDER,
+            stderr=log.open("w"),
         )
         tenant = None
         try:
-            wait_until_ready(endpoint, appliance)
+            wait_until_ready(endpoint, appliance, log)
             say("A second tenant takes 0.5 of it and trains")
             tenant = subprocess.Popen(
                 [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.5", "--", *TRAIN, "--epochs", "100000"],
                 stdout=subprocess.PIPE,
+                env=os.environ | QUIET,
                 start_new_session=True,
             )
             assert tenant.stdout is not None

@@ -21,16 +21,21 @@ CLASSES = 10
 
 
 @cuda.jit
-def matmul(a, b, out):
-    """out = a @ b, a tile of 16 x 16 at a time through shared memory."""
+def matmul(a, b, out, transpose_a, transpose_b):
+    """out = a @ b, either of them transposed on request, a tile of 16 x 16 at a time through shared memory."""
     tile_a = cuda.shared.array((TILE, TILE), float32)
     tile_b = cuda.shared.array((TILE, TILE), float32)
     col, row = cuda.grid(2)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    inner = a.shape[0] if transpose_a else a.shape[1]
     total = float32(0)
-    for start in range(0, a.shape[1], TILE):
-        tile_a[ty, tx] = a[row, start + tx] if row < a.shape[0] and start + tx < a.shape[1] else float32(0)
-        tile_b[ty, tx] = b[start + ty, col] if start + ty < b.shape[0] and col < b.shape[1] else float32(0)
+    for start in range(0, inner, TILE):
+        tile_a[ty, tx] = 0
+        tile_b[ty, tx] = 0
+        if row < out.shape[0] and start + tx < inner:
+            tile_a[ty, tx] = a[start + tx, row] if transpose_a else a[row, start + tx]
+        if col < out.shape[1] and start + ty < inner:
+            tile_b[ty, tx] = b[col, start + ty] if transpose_b else b[start + ty, col]
         cuda.syncthreads()
         for k in range(TILE):
             total += tile_a[ty, k] * tile_b[k, tx]
@@ -104,11 +109,11 @@ class Layer:
         self.v_bias = cuda.to_device(np.zeros(outputs, np.float32))
 
     def forward(self, x, out, relu):
-        matmul[tiles(out.shape)](x, self.weights, out)
+        matmul[tiles(out.shape)](x, self.weights, out, False, False)
         add_bias[tiles(out.shape)](out, self.bias, relu)
 
     def backward(self, x, gradient):
-        matmul[tiles(self.d_weights.shape)](x.T, gradient, self.d_weights)
+        matmul[tiles(self.d_weights.shape)](x, gradient, self.d_weights, True, False)
         column_sum[1, 128](gradient, self.d_bias)
 
     def step(self, rate):
@@ -132,7 +137,7 @@ class Network:
         self.second.forward(self.hidden, self.logits, False)
         softmax_loss[1, 128](self.logits, labels, self.d_logits, self.loss)
         self.second.backward(self.hidden, self.d_logits)
-        matmul[tiles(self.d_hidden.shape)](self.d_logits, self.second.weights.T, self.d_hidden)
+        matmul[tiles(self.d_hidden.shape)](self.d_logits, self.second.weights, self.d_hidden, False, True)
         relu_backward[tiles(self.d_hidden.shape)](self.d_hidden, self.hidden)
         self.first.backward(pictures, self.d_hidden)
         self.first.step(rate)
