@@ -287,7 +287,22 @@ impl Session {
         if c.least > c.want {
             return Err(code::INVALID_VALUE);
         }
-        if self.requests.grant(seq, c.device, c.least, c.want) { Ok(()) } else { Err(code::OUT_OF_MEMORY) }
+        let (device, least, want) = (c.device, c.least, c.want);
+        self.after_returns(seq, move |session| session.requests.grant(seq, device, least, want))
+    }
+
+    /// Asks the appliance when it has back what the client gave back before.
+    fn after_returns(&mut self, seq: u64, ask: impl FnOnce(&mut Session) -> bool + Send + 'static) -> Result<()> {
+        if self.memory.returning.is_empty() {
+            return if ask(self) { Ok(()) } else { Err(code::OUT_OF_MEMORY) };
+        }
+        let then = move |session: &mut Session, ()| {
+            if !ask(session) {
+                session.reply(seq, code::OUT_OF_MEMORY);
+            }
+        };
+        self.helpers.start_in_order(|_| (), then);
+        Ok(())
     }
 
     pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
@@ -314,7 +329,7 @@ impl Session {
         if device >= self.device_count {
             return Err(code::INVALID_DEVICE);
         }
-        if self.requests.memory(seq, device) { Ok(()) } else { Err(code::OUT_OF_MEMORY) }
+        self.after_returns(seq, move |session| session.requests.memory(seq, device))
     }
 
     /// At the end of the session: everything granted goes back.
