@@ -120,6 +120,7 @@ unsafe fn launch(
     let target = stream::resolve(stream, default)?;
     let function = resolve(handle, &target)?;
     check_shape(&function, &target, grid, block, shared)?;
+    check_cooperation(&target, &attributes)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(&function, parameters, extra)? };
     let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
@@ -152,6 +153,13 @@ fn check_shape(
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     Ok(())
+}
+
+/// A device that does not offer cooperative launches refuses them at the call, not when the worker gets there.
+fn check_cooperation(target: &Target, attributes: &[LaunchAttribute]) -> Result<(), Code> {
+    let asked = attributes.iter().any(|a| a.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && a.value[0] as u32 != 0);
+    let offered = target.live.device.attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0;
+    if asked && !offered { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
 }
 
 /// Where the values of the parameters are.
