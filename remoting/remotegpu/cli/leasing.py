@@ -8,15 +8,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Final
 
 from remotegpu.api.objects import Ask, Share
 from remotegpu.cli.child import stop_if_interrupted
 from remotegpu.cli.placement import possible, spread
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import ApplianceClient, ApplianceError, Endpoint, Failure
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 _POLL_SECONDS: Final = 1.0
 _TELL_AGAIN_SECONDS: Final = 30.0
@@ -29,21 +30,29 @@ class WaitNotice:
 
     def __init__(self) -> None:
         self._since = time.monotonic()
-        self._console = Console(stderr=True)
-        self._status = self._console.status("") if self._console.is_terminal else None
+        self._status: Status | None = None
         self._told = ("", 0.0)
 
     def show(self, reason: str) -> None:
         stop_if_interrupted()
         waited = time.monotonic() - self._since
-        if self._status is not None:
-            self._status.update(f"waiting {waited:.0f} s for a share: {reason}")
-            self._status.start()
+        text = f"waiting {waited:.0f} s for a share: {reason}"
+        if sys.stderr.isatty():
+            self._show_live(text)
             return
         told, when = self._told
         if reason != told or waited >= when + _TELL_AGAIN_SECONDS:
             self._told = (reason, waited)
-            print(f"remotegpu: waiting {waited:.0f} s for a share: {reason}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"remotegpu: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def _show_live(self, text: str) -> None:
+        if self._status is None:
+            # Only here: a run that need not wait starts without it.
+            from rich.console import Console  # noqa: PLC0415
+
+            self._status = Console(stderr=True, markup=False).status("")
+            self._status.start()
+        self._status.update(text)
 
     def end(self) -> None:
         if self._status is not None:
