@@ -41,11 +41,9 @@ pub struct Inst {
     pub e: u32,
     /// A predicate operand, or `NONE`.
     pub guard: u32,
-    /// Further registers: `lists[list..list + list_len]`.
-    pub list: u32,
-    pub list_len: u16,
-    /// Whether those are destinations.
-    pub list_defs: bool,
+    /// Further destinations and sources, of instructions on vectors.
+    pub targets: List,
+    pub sources: List,
     pub mods: u32,
     /// An address offset, a branch target, or whatever the handler takes.
     pub imm: i64,
@@ -62,16 +60,24 @@ impl Inst {
             c: NONE,
             e: NONE,
             guard: NONE,
-            list: 0,
-            list_len: 0,
-            list_defs: false,
+            targets: List::default(),
+            sources: List::default(),
             mods: 0,
             imm: 0,
         }
     }
+}
 
-    pub fn list_range(&self) -> std::ops::Range<usize> {
-        self.list as usize..self.list as usize + self.list_len as usize
+/// A stretch of `Code::lists`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct List {
+    pub start: u32,
+    pub len: u32,
+}
+
+impl List {
+    pub fn of(self, lists: &[u32]) -> &[u32] {
+        &lists[self.start as usize..(self.start + self.len) as usize]
     }
 }
 

@@ -28,16 +28,12 @@ fn register(operand: u32) -> Option<usize> {
 
 fn uses(inst: &Inst, lists: &[u32], mut visit: impl FnMut(usize)) {
     [inst.a, inst.b, inst.c, inst.e, inst.guard].into_iter().filter_map(register).for_each(&mut visit);
-    if !inst.list_defs {
-        lists[inst.list_range()].iter().copied().filter_map(register).for_each(&mut visit);
-    }
+    inst.sources.of(lists).iter().copied().filter_map(register).for_each(&mut visit);
 }
 
 fn defs(inst: &Inst, lists: &[u32], mut visit: impl FnMut(usize)) {
     [inst.d, inst.d2].into_iter().filter_map(register).for_each(&mut visit);
-    if inst.list_defs {
-        lists[inst.list_range()].iter().copied().filter_map(register).for_each(&mut visit);
-    }
+    inst.targets.of(lists).iter().copied().filter_map(register).for_each(&mut visit);
 }
 
 /// A set of registers per block, as rows of bits.

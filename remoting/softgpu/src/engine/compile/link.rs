@@ -262,7 +262,8 @@ fn build(
 fn append(code: &mut Code, lowered: Lowered) {
     let (pc, lists, tables, calls) = (code.insts.len(), code.lists.len() as u32, code.tables.len(), code.calls.len());
     for (mut inst, index) in lowered.insts.into_iter().zip(lowered.indices) {
-        inst.list += lists;
+        inst.targets.start += lists;
+        inst.sources.start += lists;
         inst.imm += match index {
             Index::Nothing => 0,
             Index::Pc => pc,

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::half::{Op as HalfOp, compute};
+use super::host::Host;
 use super::lanes::{LANES, Lane, set_lanes};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
@@ -58,8 +59,8 @@ pub trait Cell: Copy + Eq {
     fn to_register(self) -> Self::Register;
     /// The value an operation leaves, given the old one and the operands.
     fn apply(op: Op, old: Self, b: Self, c: Self) -> Self;
-    /// Replaces the value at a checked host address by `f` of it; returns the old one.
-    fn update(address: u64, f: impl Fn(Self) -> Self) -> Self;
+    /// Replaces the value at an address by `f` of it; returns the old one.
+    fn update(host: Host, f: impl Fn(Self) -> Self) -> Self;
 }
 
 macro_rules! cell {
@@ -111,10 +112,10 @@ macro_rules! cell {
                 }
             }
             #[inline(always)]
-            fn update(address: u64, f: impl Fn(Self) -> Self) -> Self {
+            fn update(host: Host, f: impl Fn(Self) -> Self) -> Self {
                 // SAFETY: `locate` found the address valid for the size and aligned; device memory is only accessed
                 // through raw pointers.
-                let cell = unsafe { <$atomic>::from_ptr(address as *mut $unsigned) };
+                let cell = unsafe { <$atomic>::from_ptr(host.address() as *mut $unsigned) };
                 let mut old = cell.load(Ordering::Relaxed);
                 loop {
                     match cell.compare_exchange_weak(old, f(old), Ordering::AcqRel, Ordering::Relaxed) {

@@ -39,19 +39,12 @@ impl Block<'_> {
         }
     }
 
-    fn local_bytes(&mut self, lane: usize, offset: u32, size: u32) -> (u64, usize) {
-        debug_assert!(offset + size <= self.warp.local.stride());
-        (self.warp.local.base(lane) + u64::from(offset), size as usize)
-    }
-
-    /// Copies between two places of each lane's local memory; `reserve` has made room for both.
+    /// Copies between two places of each lane's local memory.
     fn copy_local(&mut self, from: u32, to: u32, size: u32, mask: u32) {
-        if from + size > self.warp.local.stride() || to + size > self.warp.local.stride() {
-            return;
-        }
-        for lane in set_lanes(mask) {
-            let ((source, bytes), (target, _)) = (self.local_bytes(lane, from, size), self.local_bytes(lane, to, size));
-            super::memory::copy(source, target, bytes);
+        let stride = self.warp.local.stride();
+        if from + size <= stride && to + size <= stride {
+            let (from, to, size) = (from as usize, to as usize, size as usize);
+            set_lanes(mask).for_each(|lane| self.warp.local.lane(lane).copy_within(from..from + size, to));
         }
     }
 

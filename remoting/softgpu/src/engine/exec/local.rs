@@ -37,6 +37,14 @@ impl LocalMemory {
         true
     }
 
+    /// A lane's bytes.
+    pub fn lane(&mut self, lane: usize) -> &mut [u8] {
+        let stride = self.stride as usize;
+        let units = &mut self.units[lane * stride / 16..(lane + 1) * stride / 16];
+        // SAFETY: the bytes of integers, borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(units.as_mut_ptr().cast(), stride) }
+    }
+
     /// The host address of a lane's first byte.
     pub fn base(&mut self, lane: usize) -> u64 {
         self.units.as_mut_ptr() as u64 + lane as u64 * u64::from(self.stride)

@@ -1,5 +1,6 @@
 //! The interpreter: blocks, warps of 32 lanes, groups of lanes that share a pc, and a handler per instruction form.
 
+mod address;
 pub mod atomics;
 pub mod barrier;
 mod block;
@@ -9,9 +10,11 @@ pub mod convert;
 pub mod float;
 pub mod half;
 mod handler;
+mod host;
 pub mod int;
 mod lanes;
 mod local;
+pub mod matrix;
 pub mod memory;
 pub mod number;
 pub mod ops;

@@ -1,7 +1,7 @@
 //! Functions the driver provides to device code: `vprintf`, `__assertfail`, `malloc`, `free`.
 
 use super::lanes::set_lanes;
-use super::memory::{self, space};
+use super::memory::space;
 use super::printf;
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
@@ -34,7 +34,7 @@ impl Block<'_> {
         let mut text = Vec::new();
         for offset in 0..MAX_STRING {
             let host = self.locate_one(space::GENERIC, address.checked_add(offset)?, 1, lane).ok()?;
-            match memory::read::<u8>(host) {
+            match host.read::<u8>() {
                 0 => break,
                 byte => text.push(byte),
             }
@@ -46,7 +46,7 @@ impl Block<'_> {
     pub fn bytes(&mut self, address: u64, bytes: &mut [u8], lane: usize) -> Option<()> {
         for (offset, byte) in bytes.iter_mut().enumerate() {
             let host = self.locate_one(space::GENERIC, address.checked_add(offset as u64)?, 1, lane).ok()?;
-            *byte = memory::read(host);
+            *byte = host.read();
         }
         Some(())
     }
@@ -55,11 +55,10 @@ impl Block<'_> {
     fn argument(&mut self, inst: &Inst, index: usize, lane: usize) -> u64 {
         let site = &self.launch.code.calls[inst.imm as usize];
         let Some(&(offset, size)) = site.args.get(index) else { return 0 };
+        let (start, size) = ((self.warp.group.frame.local + offset) as usize, size.min(8) as usize);
         let mut bytes = [0; 8];
-        let size = size.min(8);
-        let offset = u64::from(self.warp.group.frame.local + offset);
-        if let Ok(host) = self.locate_one(space::LOCAL, offset, 1, lane) {
-            memory::read_bytes(host, &mut bytes[..size as usize]);
+        if let Some(place) = self.warp.local.lane(lane).get(start..start + size) {
+            bytes[..size].copy_from_slice(place);
         }
         u64::from_le_bytes(bytes)
     }
@@ -67,9 +66,9 @@ impl Block<'_> {
     fn give_back(&mut self, inst: &Inst, value: u64, lane: usize) {
         let site = &self.launch.code.calls[inst.imm as usize];
         let Some(&(offset, size)) = site.returns.first() else { return };
-        let offset = u64::from(self.warp.group.frame.local + offset);
-        if let Ok(host) = self.locate_one(space::LOCAL, offset, size.into(), lane) {
-            memory::copy(value.to_le_bytes().as_ptr() as u64, host, size.min(8) as usize);
+        let (start, size) = ((self.warp.group.frame.local + offset) as usize, size.min(8) as usize);
+        if let Some(place) = self.warp.local.lane(lane).get_mut(start..start + size) {
+            place.copy_from_slice(&value.to_le_bytes()[..size]);
         }
     }
 

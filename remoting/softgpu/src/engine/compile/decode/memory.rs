@@ -142,11 +142,8 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     match registers.as_slice() {
         &[register] if load => inst.d = register,
         &[register] => inst.b = register,
-        registers => {
-            inst.list = lower.list(registers);
-            inst.list_len = registers.len() as u16;
-            inst.list_defs = load;
-        }
+        registers if load => inst.targets = lower.list(registers),
+        registers => inst.sources = lower.list(registers),
     }
     lower.emit(inst);
     Ok(())

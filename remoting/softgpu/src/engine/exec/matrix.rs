@@ -1,0 +1,206 @@
+//! Matrix instructions of a warp (ISA 9.7.14): `ldmatrix` and `mma`.
+//!
+//! Fragments follow one rule for all shapes m16n8kK: with E elements in a 32-bit register, lane l holds in register r of A
+//! row l/4 + 8 (r mod 2), columns (l mod 4) E + 4E (r/2) and up; in register r of B column l/4 and rows (l mod 4) E + 4E r
+//! and up; of C and D rows l/4 and l/4 + 8, columns 2 (l mod 4) and the next.
+
+use super::lanes::{LANES, set_lanes};
+use super::number::{from_bf16, from_f16, to_f16};
+use super::{Block, Handler};
+use crate::engine::code::{Inst, Step};
+
+const ROWS: usize = 16;
+const COLUMNS: usize = 8;
+/// The largest K.
+const DEPTH: usize = 32;
+
+/// Types of A and B elements, in `mods`: A in bits 0 to 3, B in bits 4 to 7.
+pub mod element {
+    pub const F16: u32 = 0;
+    pub const BF16: u32 = 1;
+    pub const TF32: u32 = 2;
+    pub const U8: u32 = 3;
+    pub const S8: u32 = 4;
+    /// C and D are f16, packed in pairs.
+    pub const HALF_SUM: u32 = 1 << 8;
+    /// Integer sums saturate.
+    pub const SATURATE: u32 = 1 << 9;
+    /// `ldmatrix.trans`
+    pub const TRANSPOSE: u32 = 1 << 10;
+}
+
+/// Elements in a register.
+fn per_register(kind: u32) -> usize {
+    match kind {
+        element::F16 | element::BF16 => 2,
+        element::TF32 => 1,
+        _ => 4,
+    }
+}
+
+/// Element `index` of a register as a float; integers are exact.
+#[inline(always)]
+fn float_of(register: u32, index: usize, kind: u32) -> f32 {
+    match kind {
+        element::F16 => from_f16(register >> (16 * index) & 0xffff),
+        element::BF16 => from_bf16(register >> (16 * index) & 0xffff),
+        // Hardware ignores the low 13 bits.
+        _ => f32::from_bits(register & !0x1fff),
+    }
+}
+
+#[inline(always)]
+fn integer_of(register: u32, index: usize, kind: u32) -> i32 {
+    let byte = (register >> (8 * index)) as u8;
+    if kind == element::S8 { i32::from(byte as i8) } else { i32::from(byte) }
+}
+
+struct Operands<T> {
+    a: [[T; DEPTH]; ROWS],
+    b: [[T; COLUMNS]; DEPTH],
+    depth: usize,
+}
+
+/// Spreads the fragments of A and B out.
+#[inline(always)]
+fn gather<T: Copy>(
+    a: &[[u32; LANES]],
+    b: &[[u32; LANES]],
+    width: usize,
+    zero: T,
+    a_of: impl Fn(u32, usize) -> T,
+    b_of: impl Fn(u32, usize) -> T,
+) -> Operands<T> {
+    let mut operands = Operands { a: [[zero; DEPTH]; ROWS], b: [[zero; COLUMNS]; DEPTH], depth: 4 * width * b.len() };
+    for lane in 0..LANES {
+        let (group, first) = (lane / 4, lane % 4 * width);
+        for (register, values) in a.iter().enumerate() {
+            for index in 0..width {
+                let column = first + 4 * width * (register / 2) + index;
+                operands.a[group + 8 * (register % 2)][column] = a_of(values[lane], index);
+            }
+        }
+        for (register, values) in b.iter().enumerate() {
+            for index in 0..width {
+                operands.b[first + 4 * width * register + index][group] = b_of(values[lane], index);
+            }
+        }
+    }
+    operands
+}
+
+/// Row and column of element `index` of a lane's share of C.
+#[inline(always)]
+fn place(lane: usize, index: usize) -> (usize, usize) {
+    (lane / 4 + 8 * (index / 2), 2 * (lane % 4) + index % 2)
+}
+
+#[inline(always)]
+fn multiply_floats(operands: &Operands<f32>, sums: &mut [[f32; COLUMNS]; ROWS]) {
+    for (row, sums) in sums.iter_mut().enumerate() {
+        for depth in 0..operands.depth {
+            let a = operands.a[row][depth];
+            for (sum, &b) in sums.iter_mut().zip(&operands.b[depth]) {
+                *sum = a.mul_add(b, *sum);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn multiply_integers(operands: &Operands<i32>, sums: &mut [[i32; COLUMNS]; ROWS], saturate: bool) {
+    for (row, sums) in sums.iter_mut().enumerate() {
+        for (column, sum) in sums.iter_mut().enumerate() {
+            let products = (0..operands.depth).map(|k| i64::from(operands.a[row][k] * operands.b[k][column]));
+            let exact = i64::from(*sum) + products.sum::<i64>();
+            *sum = if saturate { exact.clamp(i32::MIN.into(), i32::MAX.into()) as i32 } else { exact as i32 };
+        }
+    }
+}
+
+/// `mma.sync`: sources A, B and C in the list, with the number of A's registers in `imm` and of B's in `imm` >> 8.
+pub struct MultiplyAdd;
+
+impl Handler for MultiplyAdd {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let code = block.launch.code;
+        let sources: Vec<[u32; LANES]> =
+            inst.sources.of(&code.lists).iter().map(|&source| *block.src::<u32>(source)).collect();
+        let (a, rest) = sources.split_at(inst.imm as usize & 255);
+        let (b, c) = rest.split_at(inst.imm as usize >> 8);
+        let (a_kind, b_kind) = (inst.mods & 15, inst.mods >> 4 & 15);
+        let width = per_register(a_kind);
+        let half = inst.mods & element::HALF_SUM != 0;
+        let mut results = [[0u32; LANES]; 4];
+        if a_kind >= element::U8 {
+            let operands = gather(a, b, width, 0, |r, i| integer_of(r, i, a_kind), |r, i| integer_of(r, i, b_kind));
+            let mut sums = [[0i32; COLUMNS]; ROWS];
+            each(|lane, index, (row, column)| sums[row][column] = c[index][lane] as i32);
+            multiply_integers(&operands, &mut sums, inst.mods & element::SATURATE != 0);
+            each(|lane, index, (row, column)| results[index][lane] = sums[row][column] as u32);
+        } else {
+            let operands = gather(a, b, width, 0.0, |r, i| float_of(r, i, a_kind), |r, i| float_of(r, i, b_kind));
+            let mut sums = [[0f32; COLUMNS]; ROWS];
+            each(|lane, index, (row, column)| {
+                sums[row][column] = if half {
+                    from_f16(c[index / 2][lane] >> (16 * (index % 2)) & 0xffff)
+                } else {
+                    f32::from_bits(c[index][lane])
+                };
+            });
+            multiply_floats(&operands, &mut sums);
+            each(|lane, index, (row, column)| {
+                if half {
+                    results[index / 2][lane] |= to_f16(sums[row][column]) << (16 * (index % 2));
+                } else {
+                    results[index][lane] = super::number::canonical(sums[row][column]).to_bits();
+                }
+            });
+        }
+        for (&target, result) in inst.targets.of(&code.lists).iter().zip(&results) {
+            block.set(target, result, mask);
+        }
+        Step::Next
+    }
+}
+
+/// Visits the four elements of C that each lane holds.
+#[inline(always)]
+fn each(mut visit: impl FnMut(usize, usize, (usize, usize))) {
+    for lane in 0..LANES {
+        for index in 0..4 {
+            visit(lane, index, place(lane, index));
+        }
+    }
+}
+
+/// `ldmatrix`: lane 8m + r has the address of row r of matrix m; each lane receives two 16-bit elements of each matrix.
+pub struct LoadMatrix;
+
+impl Handler for LoadMatrix {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let targets = inst.targets.of(&block.launch.code.lists);
+        let holders = if targets.len() == 4 { mask } else { mask & ((1 << (8 * targets.len())) - 1) };
+        let rows = match block.locate(inst, 16, holders) {
+            Ok(rows) => rows,
+            Err(step) => return step,
+        };
+        for (matrix, &target) in targets.iter().enumerate() {
+            let mut d = [0; LANES];
+            for lane in set_lanes(mask) {
+                let (line, pair) = (lane / 4, 2 * (lane % 4));
+                let element =
+                    |row: usize, column: usize| u32::from(rows[8 * matrix + row].plus(2 * column).read::<u16>());
+                d[lane] = if inst.mods & element::TRANSPOSE != 0 {
+                    element(pair, line) | element(pair + 1, line) << 16
+                } else {
+                    element(line, pair) | element(line, pair + 1) << 16
+                };
+            }
+            block.set(target, &d, mask);
+        }
+        Step::Next
+    }
+}
