@@ -24,7 +24,7 @@ def library_folder() -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run(library_folder: Path) -> Run:
     """run(program, *arguments, **environment): the finished process."""
 

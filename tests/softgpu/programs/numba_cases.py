@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import traceback
 import warnings
 
 import numpy as np
@@ -250,5 +251,9 @@ def memory_info_and_occupancy() -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        globals()[name]()
-    print("ok")
+        try:
+            globals()[name]()
+        except Exception:
+            traceback.print_exc()
+        else:
+            print(name, flush=True)
