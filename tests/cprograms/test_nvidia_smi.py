@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from support.system import DIST
@@ -46,3 +47,13 @@ def test_table(runner: Run) -> None:
 def test_unknown_fields_and_devices_are_refused(runner: Run) -> None:
     assert runner(SMI, "--query-gpu=colour", "--format=csv").returncode == 2
     assert runner(SMI, "-L", "-i", "77").returncode == 6
+
+
+@pytest.mark.parametrize("runner", ["remote"], indirect=True)
+def test_processes_of_the_lease(runner: Run, compiled: Callable[[str], Path]) -> None:
+    """Processes are told apart by the appliance: natively each process has a software GPU of its own."""
+    program = compiled("hold.cu")
+    query = f"{SMI} --query-compute-apps=process_name,used_memory --format=csv,noheader"
+    run = runner(program, query)
+    assert (run.returncode, run.stdout) == (0, f"{program}, 100 MiB\n"), run.stderr
+    assert runner(SMI, "--query-compute-apps=pid", "--format=csv,noheader").stdout == ""
