@@ -52,7 +52,8 @@ def compiled(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
             return ["cc", "-I", os.fspath(toolkit / "include"), path, "-o", os.fspath(program), *library]
         line = [os.fspath(toolkit / "bin" / "nvcc"), "-o", os.fspath(program), path, f"-L{toolkit / 'lib'}"]
         if "--default" not in options:
-            line += ["-gencode", "arch=compute_75,code=compute_75"]
+            code = "sm_75" if source == "machine_code.cu" else "compute_75"
+            line += ["-gencode", f"arch=compute_75,code={code}"]
         if source == "per_thread.cu":
             line += ["--default-stream", "per-thread"]
         return line

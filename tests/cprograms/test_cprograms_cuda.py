@@ -33,6 +33,7 @@ CHECKING = [
     "cooperative.cu",
     "offered.cu",
     "illegal_address.cu",
+    "machine_code.cu",
     "driver_modules.c",
     "stale_handles.c",
     "virtual_memory.c",
