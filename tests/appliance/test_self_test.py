@@ -41,7 +41,8 @@ def test_a_driver_that_cannot_be_loaded_is_said(dist: Path) -> None:
     """Here the real worker looks at the empty file."""
     from remotegpu.paths import find_dist
 
-    command = [find_dist().program("remotegpu-worker"), "--snapshot", "--driver", dist / "native" / "libcuda.so.1"]
+    worker, driver = find_dist().program("remotegpu-worker"), dist / "native" / "libcuda.so.1"
+    command: list[str | Path] = [worker, "--snapshot", "--driver", driver]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
     assert "libcuda.so.1" in done.stderr

@@ -5,10 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 from support.stand_in import StandIn
 from support.system import free_port
+
+from remotegpu.rpc import pb, pb_grpc
 
 USAGE, UNAVAILABLE, BUSY, NOT_EXECUTABLE, NOT_FOUND = 2, 69, 75, 126, 127
 
@@ -110,6 +114,26 @@ def test_commands_that_cannot_run(appliance: StandIn) -> None:
         assert code == NOT_FOUND
         assert "'no-such-command' was not found" in message
     assert appliance.leased == 0
+
+
+class OtherVersion(pb_grpc.ControlServicer):
+    """An appliance that does not take us."""
+
+    def Hello(self, request: pb.HelloRequest, context: object) -> pb.HelloReply:  # noqa: N802
+        return pb.HelloReply(refusal=f"versions do not fit: here 999, there {request.versions.wire}")
+
+
+def test_another_version(appliance: StandIn) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    pb_grpc.add_ControlServicer_to_server(OtherVersion(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        code, message = refused(appliance, "run", "-a", f"127.0.0.1:{port}", "--", "true")
+    finally:
+        server.stop(None).wait()
+    assert code == 76
+    assert "here 999, there 1" in message
 
 
 def test_nothing_built(appliance: StandIn) -> None:

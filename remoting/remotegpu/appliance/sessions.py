@@ -122,9 +122,10 @@ class Sessions:
     async def end(self, session: Session, code: int, reason: str) -> None:
         """End a session; returns when its worker is gone and its memory is nobody's."""
         session.ended = True
+        # Without a worker it is just being opened: `open` sees that it has ended, and clears up.
         if session.worker is not None:
             await session.worker.end(code, reason)
-        self._forget(session)
+            self._forget(session)
 
     def connected(self, session_id: str) -> None:
         if session := self._live.get(session_id):

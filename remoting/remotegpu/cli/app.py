@@ -41,7 +41,12 @@ ServerNameOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=f"Exit code: the command's own; before it runs {exits.USAGE} usage, {exits.UNAVAILABLE} no appliance, "
+    f"{exits.SOFTWARE} not built, {exits.BUSY} share not available, {exits.MISMATCH} versions do not fit, "
+    f"{exits.DENIED} token, {exits.NOT_EXECUTABLE} not executable, {exits.NOT_FOUND} command not found.",
+)
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command, best after `--`.")],
     appliance: ApplianceOption = "",
