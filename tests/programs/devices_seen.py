@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pynvml as nvml
 from cu import cu, ok, start
@@ -57,6 +58,7 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") != "":
     start()
     seen["cuda"] = [by_cuda(i) for i in range(ok(cu.cuDeviceGetCount()))]
     kept = ok(cu.cuMemAlloc(8 << 20))
+    time.sleep(0.2)  # NVML's values may be 100 ms old
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     seen["processes"] = [(p.pid, p.usedGpuMemory) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
     seen["used"] = nvml.nvmlDeviceGetMemoryInfo(handle).used
