@@ -5,14 +5,15 @@ use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
 use crate::session::{Session, in_callback, lock, mint};
 use crate::{event, library, module, process, stream};
+use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUcontext;
-use protocol::{ContextCreate, ContextDestroy, ContextSynchronize};
+use protocol::{ContextCreate, ContextDestroy, ContextSynchronize, EventCreate, EventRecord, StreamWaitEvent};
 use std::cell::RefCell;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 static CONTEXTS: Table<Context> = Table::new(Kind::Context);
 
@@ -37,6 +38,17 @@ pub struct Live {
     pub legacy_lane: u64,
     /// Every command up to this one is known to be complete.
     synchronised: AtomicU64,
+    copies: CopyMark,
+}
+
+/// The last copy that the program takes for complete because the call has returned. Streams that do not wait for the
+/// legacy stream anyway wait for this event before they do anything else.
+#[derive(Default)]
+struct CopyMark {
+    event: OnceLock<u64>,
+    /// Number of the record, and the command that records it.
+    record: Mutex<(u64, u64)>,
+    generation: AtomicU64,
 }
 
 impl Live {
@@ -53,6 +65,47 @@ impl Live {
         let last = self.session.last_command();
         self.session.call(0, &ContextSynchronize { context: self.id })?.success()?;
         self.synchronised.fetch_max(last, SeqCst);
+        Ok(())
+    }
+
+    /// Notes that the legacy stream has been given a copy whose call returns before the copy is complete.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn mark_copy(&self) -> Result<(), Code> {
+        let mut record = lock(&self.copies.record);
+        let event = match self.copies.event.get() {
+            Some(event) => *event,
+            None => {
+                let event = *self.copies.event.get_or_init(mint);
+                let flags = CU_EVENT_DISABLE_TIMING;
+                self.session.post(0, &EventCreate { event, context: self.id, flags })?;
+                event
+            }
+        };
+        let generation = record.0 + 1;
+        let command = EventRecord { event, generation, flags: CU_EVENT_RECORD_DEFAULT };
+        *record = (generation, self.session.post(self.legacy_lane, &command)?);
+        self.copies.generation.store(generation, SeqCst);
+        Ok(())
+    }
+
+    /// Lets a lane wait for the copies that the program takes for complete. `seen` is what it waited for already.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn wait_for_copies(&self, lane: u64, seen: &AtomicU64) -> Result<(), Code> {
+        if self.copies.generation.load(SeqCst) <= seen.load(SeqCst) {
+            return Ok(());
+        }
+        let (generation, command) = *lock(&self.copies.record);
+        if let Some(event) = self.copies.event.get()
+            && command > self.synchronised()
+        {
+            let flags = CU_EVENT_WAIT_DEFAULT;
+            self.session.post(lane, &StreamWaitEvent { event: *event, generation, flags })?;
+        }
+        seen.fetch_max(generation, SeqCst);
         Ok(())
     }
 
@@ -115,7 +168,8 @@ impl Context {
         };
         session.post(0, &create)?;
         let synchronised = AtomicU64::new(0);
-        let live = Live { id, handle: self.handle, device, session, legacy_lane, synchronised };
+        let live =
+            Live { id, handle: self.handle, device, session, legacy_lane, synchronised, copies: CopyMark::default() };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
         Ok(())
     }

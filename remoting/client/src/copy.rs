@@ -127,7 +127,13 @@ pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
             session.call(target.lane, &StreamSynchronize {})?.success()?;
         }
     }
-    session.copy_to_device(target.lane, &device, &host)
+    session.copy_to_device(target.lane, &device, &host)?;
+    match timing {
+        Timing::Asynchronous => Ok(()),
+        Timing::Synchronous if target.lane == target.live.legacy_lane => target.live.mark_copy(),
+        // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
+        Timing::Synchronous => session.call(target.lane, &StreamSynchronize {})?.success().map(drop),
+    }
 }
 
 /// # Errors

@@ -11,6 +11,7 @@ use driverapi::types::CUstream;
 use protocol::{StreamCreate, StreamDestroy};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 
@@ -20,6 +21,8 @@ pub struct Stream {
     pub live: Arc<Live>,
     pub flags: u32,
     pub priority: i32,
+    /// The record of completed copies that it waited for.
+    copies_seen: AtomicU64,
 }
 
 /// Where a command goes.
@@ -49,7 +52,8 @@ pub fn create(flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
     }
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
     let lane = start(&live, flags, priority)?;
-    let make = |handle| Arc::new(Stream { handle, lane, live, flags, priority });
+    let copies_seen = AtomicU64::new(0);
+    let make = |handle| Arc::new(Stream { handle, lane, live, flags, priority, copies_seen });
     STREAMS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -119,6 +123,9 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
             let stream = STREAMS.get(other).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
             context::usable(&stream.live)?;
             let Stream { lane, flags, priority, .. } = *stream;
+            if flags & CU_STREAM_NON_BLOCKING != 0 {
+                stream.live.wait_for_copies(lane, &stream.copies_seen)?;
+            }
             return Ok(Target { live: Arc::clone(&stream.live), lane, flags, priority });
         }
     };
