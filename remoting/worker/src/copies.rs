@@ -44,12 +44,13 @@ fn host_side(host: Handle, piece: &Piece) -> CopySide {
     }
 }
 
-fn device_side(device: u64, pitch: u64, slice: u64) -> Result<CopySide> {
+fn device_side(device: u64, pitch: u64, slice: u64, piece: &Piece) -> Result<CopySide> {
     // The driver takes the distance of slices as a number of rows.
-    if pitch == 0 || slice % pitch != 0 {
+    let rows = if piece.depth == 1 { piece.height } else { slice.checked_div(pitch).unwrap_or(0) };
+    if piece.depth > 1 && rows * pitch != slice {
         return Err(code::INVALID_VALUE);
     }
-    Ok(CopySide { memory_type: DEVICE, device, pitch: pitch as usize, height: (slice / pitch) as usize, ..nothing() })
+    Ok(CopySide { memory_type: DEVICE, device, pitch: pitch as usize, height: rows as usize, ..nothing() })
 }
 
 fn nothing() -> CopySide {
@@ -85,7 +86,7 @@ impl Target {
         if piece.is_linear() {
             return driver.copy_to_device(device, host, piece.width as usize, self.stream);
         }
-        let target = device_side(device, self.layout.pitch, self.layout.slice)?;
+        let target = device_side(device, self.layout.pitch, self.layout.slice, piece)?;
         driver.copy_3d(&boxed(host_side(host, piece), target, piece), self.stream)
     }
 
@@ -94,7 +95,7 @@ impl Target {
         if piece.is_linear() {
             return driver.copy_to_host(host, device, piece.width as usize, self.stream);
         }
-        let source = device_side(device, self.layout.pitch, self.layout.slice)?;
+        let source = device_side(device, self.layout.pitch, self.layout.slice, piece)?;
         driver.copy_3d(&boxed(source, host_side(host, piece), piece), self.stream)
     }
 }
@@ -317,11 +318,8 @@ impl Session {
             self.driver.copy_on_device(c.to, c.from, from.bytes() as usize, stream)?;
         } else {
             let piece = Piece { host: 0, device: 0, width: e.width, height: e.height, depth: e.depth };
-            // A single row or slice has no pitch worth naming.
-            let pitch = |pitch: u64| if e.height == 1 && e.depth == 1 { e.width } else { pitch };
-            let slice = |slice: u64| if e.depth == 1 { 0 } else { slice };
-            let source = device_side(c.from, pitch(e.pitch), slice(e.slice))?;
-            let target = device_side(c.to, pitch(c.to_pitch), slice(c.to_slice))?;
+            let source = device_side(c.from, e.pitch, e.slice, &piece)?;
+            let target = device_side(c.to, c.to_pitch, c.to_slice, &piece)?;
             self.driver.copy_3d(&boxed(source, target, &piece), stream)?;
         }
         self.issued(lane);

@@ -95,10 +95,13 @@ impl<S: 'static> Helpers<S> {
         }
     }
 
+    /// After `wake` became readable: makes it so again only by further results.
+    pub fn rest(&self) {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+
     /// The next result that has come; to be called with the session.
     pub fn next_result(&mut self) -> Option<Then<S>> {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.wake, &mut count);
         let (counted, then) = self.results.try_recv().ok()?;
         if counted {
             self.running -= 1;

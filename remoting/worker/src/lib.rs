@@ -7,6 +7,7 @@ pub mod completer;
 mod contexts;
 pub mod control;
 mod copies;
+mod dispatch;
 pub mod door;
 pub mod driver;
 pub mod frames;

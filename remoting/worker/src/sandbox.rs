@@ -78,3 +78,23 @@ pub fn enter() -> Result<(), String> {
     let program = program().map_err(|e| e.to_string())?;
     seccompiler::apply_filter_all_threads(&program).map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind::PermissionDenied;
+    use std::net::TcpListener;
+    use std::process::Command;
+
+    #[test]
+    fn no_programs_and_no_connections_from_inside() {
+        // For one thread only; the other tests go on as they are.
+        let inside = || {
+            seccompiler::apply_filter(&super::program().expect("program")).expect("applied");
+            let program = Command::new("true").status().expect_err("programs").kind();
+            let socket = TcpListener::bind("127.0.0.1:0").expect_err("sockets").kind();
+            let file = std::fs::metadata("/proc/self/exe").is_ok();
+            (program, socket, file)
+        };
+        assert_eq!(std::thread::spawn(inside).join().expect("joined"), (PermissionDenied, PermissionDenied, true));
+    }
+}

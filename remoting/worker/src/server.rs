@@ -210,7 +210,7 @@ fn wait(
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());
-    let ready = {
+    let [ready, woken] = {
         let helpers = session.helpers.wake();
         let mut fds = [
             PollFd::new(&connection, interest),
@@ -222,8 +222,11 @@ fn wait(
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        fds[1].revents()
+        [&fds[1], &fds[2]].map(PollFd::revents)
     };
+    if !woken.is_empty() {
+        session.helpers.rest();
+    }
     if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
         take_orders(session, control)?;
     }

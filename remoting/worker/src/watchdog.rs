@@ -2,12 +2,13 @@
 //!
 //! (The kernel's parent-death signal would not do: it comes when the *thread* that started the process ends.)
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// A session whose client is gone may take this long to end by itself.
-const GRACE: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Watches the appliance.
 ///
@@ -30,7 +31,7 @@ pub fn watch_client(connection: BorrowedFd<'_>) -> std::io::Result<()> {
     let connection = connection.try_clone_to_owned()?;
     std::thread::spawn(move || {
         wait_for(&connection, PollFlags::RDHUP);
-        let _ = poll(&mut [], Some(&GRACE));
+        std::thread::sleep(GRACE);
         exit();
     });
     Ok(())

@@ -1,0 +1,109 @@
+//! What each command does, and what becomes of its error.
+
+use crate::calls::replies;
+use crate::command::{Command, Frame};
+use crate::completer::Then;
+use crate::driver::{Code, Result, code};
+use crate::session::{Outcome, Session};
+use protocol::{EventDone, Fenced, Message};
+
+impl Session {
+    /// Hands a command to whoever knows it; an error is answered as the command's kind demands.
+    pub fn execute(&mut self, frame: &mut Frame) -> Outcome {
+        match self.try_execute(frame) {
+            Ok(outcome) => outcome,
+            Err(code) => {
+                self.fail(frame, code);
+                Outcome::Done
+            }
+        }
+    }
+
+    /// Answers a command that could not be executed.
+    fn fail(&mut self, frame: &Frame, code: Code) {
+        if code::is_sticky(code) {
+            self.note_sticky(code);
+        }
+        match &frame.command {
+            Command::StreamSynchronize(_)
+            | Command::ContextSynchronize(_)
+            | Command::EventSynchronize(_)
+            | Command::CopyToHost(_) => self.synchronised(frame.seq, code),
+            Command::EventQuery(c) if frame.progress == 1 => {
+                let done = EventDone { event: c.event, generation: c.generation };
+                self.out.push(EventDone::CODE, 0, &done, &[]);
+            }
+            Command::StreamQuery(_)
+            | Command::EventQuery(_)
+            | Command::Rebase(_)
+            | Command::Grant(_)
+            | Command::MemoryQuery(_)
+            | Command::ModuleGlobal(_) => self.reply(frame.seq, code),
+            Command::ModuleLoad(_) | Command::Link(_) => self.reply_logged(frame.seq, code, String::new()),
+            // A fence that never came would keep the client's memory for ever.
+            Command::StreamFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
+            Command::ContextFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
+            Command::CopyToDevice(_) => {
+                self.consumed(frame.tail().len() as u64);
+                self.late(code);
+            }
+            // The client keeps the source of the bytes until it hears of them.
+            Command::CopyToDeviceLate(_) => {
+                self.reply(frame.seq, code);
+                self.late(code);
+            }
+            Command::Generated(number) if replies(*number) => self.reply(frame.seq, code),
+            _ => self.late(code),
+        }
+    }
+
+    fn try_execute(&mut self, frame: &mut Frame) -> Result<Outcome> {
+        let seq = frame.seq;
+        match &frame.command {
+            Command::Open(c) => self.open(seq, c),
+            Command::Rebase(c) => self.rebase(seq, c.avoid)?,
+            Command::Close(_) => self.end(0, "closed by the client"),
+
+            Command::ContextCreate(c) => return self.context_create(seq, c),
+            Command::ContextDestroy(c) => return self.context_destroy(seq, c.context),
+            Command::ContextSynchronize(c) => self.context_join(c.context, seq, Then::Reply)?,
+            Command::ContextFence(c) => {
+                self.context_join(c.context, seq, Then::Fenced { token: c.token })?;
+            }
+            Command::SlabMap(c) => return self.slab_map(seq, c),
+            Command::SlabUnmap(c) => self.slab_unmap(c.address, c.size)?,
+            Command::Grant(c) => self.grant(seq, c)?,
+            Command::GrantReturn(c) => self.grant_return(c.device, c.size)?,
+            Command::MemoryQuery(c) => self.memory_query(seq, c.device)?,
+
+            Command::StreamCreate(c) => self.stream_create(c),
+            Command::StreamDestroy(c) => self.stream_destroy(c.stream)?,
+            Command::StreamSynchronize(_) => return self.stream_synchronize(seq, frame.lane),
+            Command::StreamQuery(_) => self.stream_query(seq, frame.lane)?,
+            Command::StreamFence(c) => return self.stream_fence(seq, frame.lane, c.token),
+            Command::EventCreate(c) => self.event_create(c)?,
+            Command::EventDestroy(c) => self.event_destroy(c.event)?,
+            Command::EventRecord(c) => return self.event_record(frame.lane, c),
+            Command::EventSynchronize(c) => self.event_synchronize(seq, c.event, c.generation)?,
+            Command::EventQuery(c) => self.event_query(seq, frame.progress == 1, c.event, c.generation)?,
+            Command::StreamWaitEvent(c) => return self.stream_wait_event(frame.lane, c),
+            Command::HostFunction(c) => return self.host_function(seq, frame.lane, c.token),
+            Command::CallbackDone(c) => self.callback_done(c.token)?,
+
+            Command::ImageChunk(c) => self.images.add(c.hash, c.offset, c.total, frame.tail()),
+            Command::ModuleLoad(c) => self.module_load(seq, c)?,
+            Command::ModuleUnload(c) => self.module_unload(seq, c.module)?,
+            Command::ModuleGlobal(c) => self.module_global(seq, c)?,
+            Command::Launch(c) => return self.launch(frame.lane, c, frame.tail()),
+            Command::Link(c) => self.link(seq, c)?,
+
+            Command::CopyToDevice(_) => return self.copy_to_device(frame),
+            Command::CopyToDeviceLate(c) => return self.copy_to_device_late(seq, frame.lane, c),
+            Command::SupplyBytes(c) => self.supply_bytes(c, frame.tail())?,
+            Command::CopyToHost(_) => return self.copy_to_host(frame),
+            Command::CopyOnDevice(c) => return self.copy_on_device(frame.lane, c),
+            Command::Generated(number) => return self.generated(seq, frame.lane, *number, frame.payload.bytes()),
+        }
+        Ok(Outcome::Done)
+    }
+}
