@@ -40,10 +40,14 @@ def test_metrics(dist: Path) -> None:
         session, victim = lease.session(1), lease.session(2)
         session.grant(8 * MIB)
         session.grant(1000 * MIB)
-        session.tell("stats 5")
-        session.tell("stats 12")
+        session.ask("stats 5")
+        session.ask("stats 12")
         victim.tell(f"die {int(signal.SIGKILL)}")
-        now = until(lambda: (m := metrics(port))["remotegpu_sessions"] == 1 and m, 5, "the killed worker is counted")
+        now = until(
+            lambda: (m := metrics(port))["remotegpu_sessions"] == 1 and m["remotegpu_commands_total"] and m,
+            5,
+            "both are counted",
+        )
         expected = {
             'remotegpu_gpu_total_bytes{gpu="0"}': 1024 * MIB,
             'remotegpu_gpu_shareable_bytes{gpu="0"}': 1024 * MIB,
