@@ -5,6 +5,9 @@
 //! connection to a worker, `memory` decides where allocations lie, `connect` reaches appliances. `SAFETY.md` says
 //! which files contain `unsafe` code and why it is sound.
 
+// The body of an exported function is one unsafe block, which the macros that declare them write.
+#![allow(clippy::macro_metavars_in_unsafe)]
+
 mod abi;
 pub mod call;
 pub mod connect;

@@ -73,7 +73,7 @@ extern "C" fn finish() {
         if let Some(path) = std::env::var_os("REMOTEGPU_STATS")
             && let Err(error) = fs::write(&path, stats::report() + "\n")
         {
-            crate::log::error(&format!("cannot write the statistics to {}: {error}", path.display()));
+            crate::log::error(&format!("cannot write the statistics to {}: {error}", path.to_string_lossy()));
         }
     });
 }

@@ -74,10 +74,10 @@ impl Drop for Allocation {
 /// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY` if there are no such addresses.
 pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u64, Code> {
     let arena = live.session.arena();
-    if size == 0 || !size.is_multiple_of(arena.granularity()) || (align != 0 && !align.is_power_of_two()) {
+    if size == 0 || size % arena.granularity() != 0 || (align != 0 && !align.is_power_of_two()) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let placed = |address: u64| address.is_multiple_of(align.max(arena.granularity())) && arena.take_at(address, size);
+    let placed = |address: u64| address % align.max(arena.granularity()) == 0 && arena.take_at(address, size);
     let address = match wanted {
         0 => arena.take(size, align),
         address if placed(address) => Some(address),
@@ -107,7 +107,7 @@ pub fn free(address: u64, size: u64) -> Result<(), Code> {
 /// `CUDA_ERROR_OUT_OF_MEMORY` beyond the share.
 pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
     let live = device.primary.live().or_else(|_| crate::context::current())?;
-    if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
+    if size == 0 || size % live.session.arena().granularity() != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if live.device.ordinal != device.ordinal {

@@ -35,7 +35,7 @@ exports! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         static MODE: Mutex<c_uint> = Mutex::new(0);
-        std::mem::swap(&mut *lock(&MODE), &mut *mode);
+        *mode = std::mem::replace(&mut *lock(&MODE), *mode);
         Ok(())
     }
 }

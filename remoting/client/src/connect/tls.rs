@@ -7,9 +7,14 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore, crypto, version};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme, crypto,
+    version,
+};
 
 use super::error::{ConnectError, ErrorKind};
 
@@ -41,16 +46,19 @@ impl Trust {
         let unusable = |why: &dyn std::fmt::Display| {
             tls_error(format!("the CA file {} cannot be used: {why}; it must hold certificates in PEM form", self.ca))
         };
-        let mut roots = RootCertStore::empty();
         let certificates = CertificateDer::pem_file_iter(&self.ca).map_err(|error| unusable(&error))?;
-        for certificate in certificates {
-            let certificate = certificate.map_err(|error| unusable(&error))?;
-            roots.add(certificate).map_err(|error| unusable(&error))?;
-        }
-        if roots.is_empty() {
+        let own = certificates.collect::<Result<Vec<_>, _>>().map_err(|error| unusable(&error))?;
+        if own.is_empty() {
             return Err(unusable(&"it holds none"));
         }
-        config_with(roots, protocol).map_err(|error| unusable(&error))
+        let mut roots = RootCertStore::empty();
+        for certificate in &own {
+            roots.add(certificate.clone()).map_err(|error| unusable(&error))?;
+        }
+        let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+            .build()
+            .map_err(|error| unusable(&error))?;
+        config_with(Arc::new(Authorities { own, chains }), protocol).map_err(|error| unusable(&error))
     }
 
     fn explain(&self, peer: &str, error: &io::Error) -> String {
@@ -88,18 +96,71 @@ impl Trust {
     }
 }
 
-fn config_with(roots: RootCertStore, protocol: &'static [u8]) -> Result<ClientConfig, TlsError> {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+/// Accepts what webpki accepts, and the very certificates of the CA file: `openssl req -x509` makes one that is its own
+/// authority, which webpki turns down as a server's although trusting it is just what was asked for.
+#[derive(Debug)]
+struct Authorities {
+    own: Vec<CertificateDer<'static>>,
+    chains: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for Authorities {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        if self.own.iter().any(|certificate| certificate == end_entity) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.chains.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.chains.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.chains.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+fn provider() -> Arc<crypto::CryptoProvider> {
+    Arc::new(crypto::ring::default_provider())
+}
+
+fn config_with(verifier: Arc<dyn ServerCertVerifier>, protocol: &'static [u8]) -> Result<ClientConfig, TlsError> {
+    let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
     Ok(config)
 }
 
-/// Does the peer speak TLS? It is asked without an authority to trust: a peer that does is turned down, which is the sign.
+/// Does the peer speak TLS? Any certificate would do, and nothing is said to it: a handshake that ends is the sign.
 pub async fn is_spoken(tcp: TcpStream) -> bool {
-    let Ok(config) = config_with(RootCertStore::empty(), b"h2") else { return false };
+    let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&version::TLS13]);
+    let Ok(config) = config else { return false };
+    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
     let nobody = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
     let Err(error) = TlsConnector::from(Arc::new(config)).connect(nobody, tcp).await else { return true };
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());

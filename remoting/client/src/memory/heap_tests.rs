@@ -75,7 +75,8 @@ fn pieces_never_overlap_whatever_the_order() {
         for _ in 0..600 {
             match random.next(10) {
                 0..=5 => {
-                    let asked = 1 + random.next(1 << (4 + random.next(18)));
+                    let magnitude = 4 + random.next(18);
+                    let asked = 1 + random.next(1 << magnitude);
                     let address = heap.place(asked, 1, 0).unwrap_or_else(|| {
                         let size = round_up(asked, 2 * MIB).unwrap();
                         heap.add_slab(next_slab, size);
