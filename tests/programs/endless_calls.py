@@ -20,4 +20,4 @@ try:
     print("finished", flush=True)
 except CudaError as error:
     later = [int(cu.cuCtxSynchronize()[0]), int(cu.cuMemGetInfo()[0])]
-    print("error", error.code, *later, flush=True)
+    print(f"error {error.code} {later[0]} {later[1]}", flush=True)

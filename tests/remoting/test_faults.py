@@ -113,7 +113,7 @@ def test_a_silent_peer_gives_its_share_back_within_20_seconds(namespace: str, tm
             assert line(client) == "ready"
             data = int(remote.endpoint.split(":")[1]) + 1
             drop = f"tcp dport {data} drop; tcp sport {data} drop;"
-            rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }} }}"
+            rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }}; }}\n"
             subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
             until(lambda: remote.leased_bytes() == 0, 20, "the silent client's share is back")
             assert line(client).startswith(f"error {STICKY}")
