@@ -8,9 +8,14 @@ import re
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from support.system import MIB, Appliance, line, until
+
+from remotegpu.api.objects import Ask
+from remotegpu.cli.leasing import leases
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 
 def test_every_view_shows_the_share(remote: Appliance) -> None:
@@ -47,14 +52,21 @@ def test_four_processes_share_one_lease(remote: Appliance) -> None:
 def test_leases_never_exceed_the_gpu_under_50_simultaneous_opens(remote: Appliance) -> None:
     """Each of 50 asks for 0.3 and holds it for a moment: three fit at a time, all get their turn."""
     shareable = remote.inventory()["appliances"][0]["gpus"][0]["shareable_bytes"]
-    with ThreadPoolExecutor(51) as pool:
-        runs = [pool.submit(remote.run, "sleep", "0.3", share="0.3", timeout=300) for _ in range(50)]
-        highest = 0
-        while not all(r.done() for r in runs):
-            highest = max(highest, remote.leased_bytes())
-            assert highest <= shareable
-    assert [r.result().returncode for r in runs] == [0] * 50
-    assert highest > 0
+    together = Barrier(50)
+    seen: list[int] = []
+
+    def hold() -> None:
+        client = ApplianceClient(parse_endpoint(remote.endpoint), Access())
+        together.wait()
+        with leases([client], Ask(1, 300), ["test"], wait=True):
+            seen.append(sum(gpu.leased_bytes for gpu in client.inventory().gpus))
+        client.close()
+
+    with ThreadPoolExecutor(50) as pool:
+        for opened in [pool.submit(hold) for _ in range(50)]:
+            opened.result()
+    assert len(seen) == 50
+    assert 0 < max(seen) <= shareable
     until(lambda: remote.leased_bytes() == 0, 5, "all shares are back")
 
 
