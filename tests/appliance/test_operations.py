@@ -230,6 +230,7 @@ def test_nothing_of_a_killed_appliance_stays(dist: Path) -> None:
         (["--listen", "nonsense"], "write HOST:PORT"),
         (["--listen", "192.0.2.1:7070"], "cannot listen on 192.0.2.1:7070"),
         (["--listen", "TAKEN"], "address already in use"),
+        (["--metrics-port", "TAKEN PORT"], "choose another --metrics-port"),
         (["--cert", "/dev/null"], "--cert and --key belong together"),
         (["--cert", "/none", "--key", "/none"], "/none cannot be read"),
         (["--tokens", "/none"], "the token file /none cannot be used"),
@@ -239,7 +240,8 @@ def test_nothing_of_a_killed_appliance_stays(dist: Path) -> None:
     ],
 )
 def test_mistakes_at_the_start(appliance: StandIn, options: list[str], words: str) -> None:
-    actual = [appliance.endpoint if option == "TAKEN" else option for option in options]
+    taken = {"TAKEN": appliance.endpoint, "TAKEN PORT": appliance.endpoint.rpartition(":")[2]}
+    actual = [taken.get(option, option) for option in options]
     listen = [] if "--listen" in options else ["--listen", f"127.0.0.1:{free_port()}"]
     done = appliance.cli("appliance", "--no-self-test", "--quiet", *listen, *actual)
     assert done.returncode in (2, 69)
@@ -252,16 +254,13 @@ def test_gpu_health_believes_the_driver_and_its_own_test_only() -> None:
     gpus = [Capacity(5), Capacity(5)]
     problems = {0: "", 1: ""}
     results = [SelfTest(), SelfTest(problem="self-test: wrong values"), SelfTest()]
-    recovered: list[bool] = []
 
     async def test(_gpu: int) -> SelfTest:
         return results.pop(0)
 
     async def story() -> None:
-        health = GpuHealth(
-            gpus, problem=problems.__getitem__, test=test, on_recovery=lambda: recovered.append(True), retest_seconds=0
-        )
-        await health.look_at(0)
+        health = GpuHealth(gpus, problem=problems.__getitem__, test=test, retest_seconds=0)
+        assert not await health.look_at(0)
         assert len(results) == 3, "without a reason nothing is tested"
         health.suspect(0, "a session said so")
         await health.look_at(0)
@@ -269,11 +268,10 @@ def test_gpu_health_believes_the_driver_and_its_own_test_only() -> None:
         health.suspect(0, "again")
         await health.look_at(0)
         assert gpus[0].unhealthy == "self-test: wrong values"
-        await health.look_at(0)
+        assert await health.look_at(0), "it recovered"
         assert gpus[0].unhealthy == ""
         problems[1] = "fell off the bus"
         await health.look_at(1)
         assert gpus[1].unhealthy == "fell off the bus"
 
     asyncio.run(story())
-    assert recovered == [True]

@@ -24,13 +24,11 @@ class GpuHealth:
         *,
         problem: Callable[[int], str],
         test: Callable[[int], Awaitable[SelfTest]] | None,
-        on_recovery: Callable[[], None],
         retest_seconds: float = RETEST_SECONDS,
     ) -> None:
         self._gpus = gpus
         self._problem = problem
         self._test = test
-        self._on_recovery = on_recovery
         self._retest_seconds = retest_seconds
         self._suspected: dict[int, str] = {}
         self._tested: dict[int, float] = {}
@@ -40,29 +38,29 @@ class GpuHealth:
         _log.warning("gpu %d is suspected: %s", gpu, message)
         self._suspected[gpu] = message
 
-    async def watch(self) -> None:
+    async def watch(self, on_recovery: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             for gpu in range(len(self._gpus)):
-                await self.look_at(gpu)
+                if await self.look_at(gpu):
+                    on_recovery()
 
-    async def look_at(self, gpu: int) -> None:
-        """Ask the driver; test if there is a reason to and the last test is long ago."""
+    async def look_at(self, gpu: int) -> bool:
+        """Ask the driver; test if there is a reason to and the last test is long ago. Whether the GPU recovered."""
         if problem := await asyncio.to_thread(self._problem, gpu):
-            self._mark(gpu, problem)
-            return
+            return self._mark(gpu, problem)
         now = asyncio.get_running_loop().time()
         reason = self._suspected.get(gpu) or self._gpus[gpu].unhealthy
         if not reason or self._test is None or now < self._tested.get(gpu, -inf) + self._retest_seconds:
-            return
+            return False
         self._tested[gpu] = now
         self._suspected.pop(gpu, None)
-        self._mark(gpu, (await self._test(gpu)).problem)
+        return self._mark(gpu, (await self._test(gpu)).problem)
 
-    def _mark(self, gpu: int, problem: str) -> None:
+    def _mark(self, gpu: int, problem: str) -> bool:
         before, self._gpus[gpu].unhealthy = self._gpus[gpu].unhealthy, problem
         if problem and problem != before:
             _log.error("gpu %d is unhealthy and gets no new lease: %s", gpu, problem)
         elif before and not problem:
             _log.info("gpu %d is healthy again", gpu)
-            self._on_recovery()
+        return bool(before) and not problem
