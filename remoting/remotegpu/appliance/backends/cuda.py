@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
+from remotegpu.api.names import VISIBLE_DEVICES_ENV
 from remotegpu.appliance.backends.base import BackendError, Readings
 from remotegpu.appliance.settings import Settings
 
@@ -31,7 +33,11 @@ class CudaBackend:
     def environment(self, overhead_bytes: int) -> dict[str, str]:
         """The driver's helper libraries lie beside it; compiled kernels of tenants are not kept in a common cache."""
         del overhead_bytes
-        return {"LD_LIBRARY_PATH": str(self.driver.parent), "CUDA_CACHE_DISABLE": "1"}
+        environment = {"LD_LIBRARY_PATH": str(self.driver.parent), "CUDA_CACHE_DISABLE": "1"}
+        # Of the appliance: which GPUs it shares at all. Each worker gets a list of its own in place of it.
+        if (visible := os.environ.get(VISIBLE_DEVICES_ENV)) is not None:
+            environment[VISIBLE_DEVICES_ENV] = visible
+        return environment
 
     def shareable(self, uuid: str, total_bytes: int, overhead_bytes: int, sessions: int) -> int:
         return max(0, total_bytes - self._used_before.get(uuid, 0) - overhead_bytes * sessions)
@@ -74,15 +80,25 @@ class CudaBackend:
 
 def find_driver(not_here: Path) -> Path:
     """The real libcuda.so.1, which must not be the client that may lie before it on LD_LIBRARY_PATH."""
-    listed = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    for folder in [*filter(None, listed), *_FOLDERS]:
-        path = Path(folder) / "libcuda.so.1"
-        if path.exists() and not path.resolve().is_relative_to(not_here):
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_FOLDERS]
+    candidates = [Path(folder) / "libcuda.so.1" for folder in folders if folder] + _known_to_the_loader()
+    for path in candidates:
+        if path.exists() and not path.resolve().is_relative_to(not_here.resolve()):
             return path.resolve()
     raise BackendError(
-        "no libcuda.so.1 in " + ", ".join(_FOLDERS) + ": is the NVIDIA driver installed? "
+        f"no libcuda.so.1 in {', '.join(_FOLDERS)} or the loader's cache: is the NVIDIA driver installed? "
         "Name it with --driver, or use --backend software"
     )
+
+
+def _known_to_the_loader() -> list[Path]:
+    """What `ldconfig -p` lists, as "libcuda.so.1 (libc6,x86-64) => /path"."""
+    try:
+        listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return []
+    entries = (line.partition(" => ") for line in listed.splitlines())
+    return [Path(path) for name, _, path in entries if name.strip().startswith("libcuda.so.1 ") and "x86-64" in name]
 
 
 def _devices() -> Iterator[tuple[str, Any]]:
