@@ -289,3 +289,16 @@ fn immediates_take_the_type() {
     assert_eq!(float64("add.f64 %fd0, %fd1, 0d3FE0000000000000;", &[1.0]), 1.5);
     assert_eq!(float64("mul.f64 %fd0, %fd1, -2.5e-1;", &[2.0]), -0.5);
 }
+
+#[test]
+fn half_comparisons() {
+    // 9.7.4: setp of pairs has a predicate for each half; set gives 1.0 or all ones.
+    let (a, b) = (0x4000_3c00, 0x3c00_3c00);
+    let body =
+        "setp.gt.f16x2 %p1|%p2, %r1, %r2; selp.u32 %r3, 1, 0, %p1; selp.u32 %r4, 2, 0, %p2; or.b32 %r0, %r3, %r4;";
+    assert_eq!(words(body, &[a, b]), 2);
+    assert_eq!(words("set.eq.f16x2.f16x2 %r0, %r1, %r2;", &[a, b]), 0x0000_3c00);
+    assert_eq!(words("set.ge.u32.f16x2 %r0, %r1, %r2;", &[0x4000_7e00, b]), 0xffff_0000);
+    let scalar = "mov.b32 {%h1, %h2}, %r1; setp.lt.f16 %p1, %h1, %h2; selp.u32 %r0, 1, 0, %p1;";
+    assert_eq!((words(scalar, &[0x3c00_8000]), words(scalar, &[0x7e00_8000])), (1, 0));
+}

@@ -165,3 +165,12 @@ fn the_driver_provides_printf_malloc_and_assert() {
         gpu.text()
     );
 }
+
+#[test]
+fn cache_policies_are_accepted() {
+    let body = ".shared .align 16 .b8 s[16]; createpolicy.fractional.L2::evict_first.b64 %d1, 1.0; mov.u32 %r1, s;
+        ld.global.L1::evict_last.L2::cache_hint.v2.b32 {%r2, %r3}, [%in], %d1;
+        cp.async.ca.shared.global.L2::cache_hint [%r1], [%in], 8, %d1; cp.async.wait_all; ld.shared.u32 %r4, [s+4];
+        st.global.L2::cache_hint.v2.b32 [%out], {%r3, %r4}, %d1;";
+    assert_eq!(rows(body, &[vec![3, 4]])[0][..2], [4, 4]);
+}

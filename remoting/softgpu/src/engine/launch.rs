@@ -36,9 +36,10 @@ pub trait Output: Sync {
 
 /// A launch that is over sooner than this gets no helpers.
 const ALONE: Duration = Duration::from_micros(50);
-/// A block that runs longer than this may be waiting for one that has not started; the next one is then started too, so
-/// that cooperative kernels make progress on any number of OS threads.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// A block that takes more turns than this may be waiting for one that has not started; the next one is then started too,
+/// so that such kernels make progress on any number of OS threads. Counted, not timed: the order of blocks on one OS
+/// thread is always the same.
+const PATIENCE: u32 = 2000;
 /// The most blocks one OS thread keeps in progress.
 const MAX_RESIDENT: usize = 256;
 
@@ -137,12 +138,12 @@ impl<'a> Work<'a> {
     fn run(&self, deadline: Option<Instant>) -> bool {
         let mut spare: Vec<Block<'a>> = Vec::new();
         let mut resident: Vec<Block<'a>> = Vec::new();
-        let mut started = Instant::now();
+        let mut turns = 0;
         loop {
             if self.stop.load(Ordering::Acquire) {
                 return true;
             }
-            if resident.is_empty() || (started.elapsed() > PATIENCE && resident.len() < MAX_RESIDENT) {
+            if resident.is_empty() || (turns > PATIENCE && resident.len() < MAX_RESIDENT) {
                 if resident.is_empty() && deadline.is_some_and(|deadline| Instant::now() > deadline) {
                     return self.next.load(Ordering::Acquire) >= self.blocks;
                 }
@@ -151,12 +152,13 @@ impl<'a> Work<'a> {
                         let mut block = spare.pop().unwrap_or_else(|| Block::new(self.launch));
                         block.start(linear);
                         resident.push(block);
-                        started = Instant::now();
+                        turns = 0;
                     }
                     None if resident.is_empty() => return true,
                     None => {}
                 }
             }
+            turns += 1;
             let mut index = 0;
             while index < resident.len() {
                 match resident[index].turn() {

@@ -25,5 +25,5 @@ mod warp;
 
 pub use block::{Block, Launch, Turn};
 pub use handler::{Handler, exec};
-pub use lanes::{Lane, Slot, spread};
+pub use lanes::{Slot, spread};
 pub use local::MAX_LOCAL;

@@ -6,7 +6,7 @@ use crate::engine::compile::lower::{Lower, Lowering, double, refuse};
 use crate::engine::exec::exec;
 use crate::engine::exec::float::*;
 use crate::engine::exec::int::*;
-use crate::engine::exec::ops::{Select, SetP, combine};
+use crate::engine::exec::ops::{Bin, PredLogic, Select, SetP, Un, combine};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -35,20 +35,13 @@ fn set<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
     let flush = mods.has("ftz");
     let result = if instr.op == "set" { Some(mods.ty()?) } else { None };
     let ty = mods.ty()?;
-    let mut a = lower.src(operand(instr, 1)?, ty)?;
-    let mut b = lower.src(operand(instr, 2)?, ty)?;
-    if flush && ty == Ty::F32 {
-        (a, b) = (super::float::flush(lower, a), super::float::flush(lower, b));
-    }
-    if matches!(ty, Ty::F16 | Ty::Bf16) {
-        (a, b) = (super::half::widen(lower, a, ty), super::half::widen(lower, b, ty));
-    }
-    let (exec, swap) = test(comparison, ty)?;
-    if swap {
-        (a, b) = (b, a);
-    }
     let c = if join == combine::NONE { NONE } else { lower.pred(operand(instr, 3)?)? };
-    let inst = Inst { a, b, c, mods: join, ..Inst::new(exec) };
+    let [a, b] = [lower.src(operand(instr, 1)?, ty)?, lower.src(operand(instr, 2)?, ty)?];
+    let compare = Compare { comparison, ty, flush, join, c };
+    if matches!(ty, Ty::F16x2 | Ty::Bf16x2) {
+        return packed(lower, instr, &compare, result, [a, b]);
+    }
+    let inst = compare.lower(lower, [a, b])?;
     let Some(result) = result else {
         let (d, d2) = match operand(instr, 0)? {
             Operand::Pair(p, q) => (destination(lower, p)?, destination(lower, q)?),
@@ -57,18 +50,90 @@ fn set<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
         lower.emit(Inst { d, d2, ..inst });
         return Ok(());
     };
-    let p = lower.temp(Ty::Pred);
-    lower.emit_free(Inst { d: p, ..inst });
-    let yes = if result == Ty::F32 { u64::from(1f32.to_bits()) } else { u64::MAX };
-    let (yes, no) = (lower.number(yes, result), lower.number(0, result));
+    let c = lower.temp(Ty::Pred);
+    lower.emit_free(Inst { d: c, ..inst });
+    let (a, b) = (lower.number(truth(result), result), lower.number(0, result));
     let d = lower.dst(operand(instr, 0)?, result)?;
-    let exec = if double(result) { exec_select::<u64>() } else { exec_select::<u32>() };
-    lower.emit(Inst { d, a: yes, b: no, c: p, ..Inst::new(exec) });
+    let exec = if double(result) { exec::<Select<u64>>() } else { exec::<Select<u32>>() };
+    lower.emit(Inst { d, a, b, c, ..Inst::new(exec) });
     Ok(())
 }
 
-fn exec_select<T: crate::engine::exec::Lane>() -> Exec {
-    exec::<Select<T>>()
+/// What `set` gives for true: 1.0, or all ones.
+fn truth(result: Ty) -> u64 {
+    match result {
+        Ty::F32 => 1f32.to_bits().into(),
+        Ty::F16 => 0x3c00,
+        Ty::F16x2 => 0x3c00_3c00,
+        Ty::Bf16 => 0x3f80,
+        Ty::Bf16x2 => 0x3f80_3f80,
+        _ => u64::MAX,
+    }
+}
+
+/// A comparison without its operands.
+struct Compare<'i> {
+    comparison: &'i str,
+    ty: Ty,
+    flush: bool,
+    join: u32,
+    c: u32,
+}
+
+impl Compare<'_> {
+    /// The instruction that compares two values, without its destinations.
+    fn lower(&self, lower: &mut Lower, [mut a, mut b]: [u32; 2]) -> Lowering<Inst> {
+        if self.flush && self.ty == Ty::F32 {
+            (a, b) = (super::float::flush(lower, a), super::float::flush(lower, b));
+        }
+        if matches!(self.ty, Ty::F16 | Ty::Bf16) {
+            (a, b) = (super::half::widen(lower, a, self.ty), super::half::widen(lower, b, self.ty));
+        }
+        let (exec, swap) = test(self.comparison, self.ty)?;
+        if swap {
+            (a, b) = (b, a);
+        }
+        Ok(Inst { a, b, c: self.c, mods: self.join, ..Inst::new(exec) })
+    }
+}
+
+/// Comparisons of pairs: `setp` gives a predicate for each half, `set` a value.
+fn packed<'a>(
+    lower: &mut Lower<'_, 'a>,
+    instr: &Instr<'a>,
+    compare: &Compare,
+    result: Option<Ty>,
+    operands: [u32; 2],
+) -> Lowering {
+    let half = Compare { ty: if compare.ty == Ty::F16x2 { Ty::F16 } else { Ty::Bf16 }, ..*compare };
+    let upper = operands.map(|operand| {
+        let temp = lower.temp(Ty::B16);
+        lower.emit_free(Inst { d: temp, a: operand, ..Inst::new(exec::<Un<High16>>()) });
+        temp
+    });
+    let (low, high) = (half.lower(lower, operands)?, half.lower(lower, upper)?);
+    let Some(result) = result else {
+        let Operand::Pair(p, q) = operand(instr, 0)? else { return refuse("two predicates are expected") };
+        let (p, q) = (destination(lower, p)?, destination(lower, q)?);
+        // The first destination may be the combining predicate, which the second comparison still reads.
+        let first = lower.temp(Ty::Pred);
+        lower.emit_free(Inst { d: first, ..low });
+        lower.emit(Inst { d: q, ..high });
+        if p != NONE {
+            lower.emit(Inst { d: p, a: first, ..Inst::new(exec::<PredLogic>()) });
+        }
+        return Ok(());
+    };
+    let (yes, no) = (lower.number(truth(result) & 0xffff, Ty::B32), lower.number(0, Ty::B32));
+    let halves = [low, high].map(|inst| {
+        let (c, d) = (lower.temp(Ty::Pred), lower.temp(Ty::B32));
+        lower.emit_free(Inst { d: c, ..inst });
+        lower.emit_free(Inst { d, a: yes, b: no, c, ..Inst::new(exec::<Select<u32>>()) });
+        d
+    });
+    let d = lower.dst(operand(instr, 0)?, result)?;
+    lower.emit(Inst { d, a: halves[0], b: halves[1], ..Inst::new(exec::<Bin<Pack16>>()) });
+    Ok(())
 }
 
 fn destination<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>) -> Lowering<u32> {

@@ -6,9 +6,9 @@ use crate::engine::compile::allocate::Class;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::control::Nop;
 use crate::engine::exec::exec;
-use crate::engine::exec::int::Add64;
+use crate::engine::exec::int::{Add64, Mov64};
 use crate::engine::exec::memory::*;
-use crate::engine::exec::ops::Bin;
+use crate::engine::exec::ops::{Bin, Un};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -93,6 +93,13 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         "prefetch" | "prefetchu" | "applypriority" | "discard" => {
             mods.ignore_prefix("");
             lower.emit(Inst::new(exec::<Nop>()));
+        }
+        // What a cache policy says makes no difference, so any number stands for it.
+        "createpolicy" => {
+            mods.ignore_prefix("");
+            let d = lower.dst(operand(instr, 0)?, Ty::B64)?;
+            let a = lower.number(0, Ty::B64);
+            lower.emit(Inst { d, a, ..Inst::new(exec::<Un<Mov64>>()) });
         }
         _ => return Ok(false),
     }
@@ -180,6 +187,7 @@ fn copy_async<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         lower.emit(Inst::new(exec::<Nop>()));
         return Ok(());
     }
+    let policy = usize::from(mods.has("L2::cache_hint"));
     ignore_hints(mods);
     mods.ignore(&["shared", "shared::cta", "global"]);
     let Operand::Int(bytes @ (4 | 8 | 16)) = *operand(instr, 2)? else { return refuse("the size is not supported") };
@@ -200,7 +208,7 @@ fn copy_async<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             temp
         }
     };
-    inst.c = match instr.operands.get(3) {
+    inst.c = match instr.operands[..instr.operands.len().saturating_sub(policy)].get(3) {
         Some(Operand::Reg(reg)) if lower.class_of(*reg) == Class::Pred => return refuse("an ignore-src predicate"),
         Some(size) => lower.src(size, Ty::U32)?,
         None => NONE,
