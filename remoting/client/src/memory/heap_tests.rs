@@ -69,7 +69,7 @@ fn idle_slabs_are_released_down_to_the_slack() {
 #[test]
 fn pieces_never_overlap_whatever_the_order() {
     for seed in 1..40 {
-        let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15);
+        let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
         let mut heap = Heap::default();
         let (mut next_slab, mut live, mut waiting) = (1 << 40, Vec::<Piece>::new(), Vec::<Piece>::new());
         for _ in 0..600 {

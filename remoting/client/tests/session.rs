@@ -1,0 +1,347 @@
+//! A session against a worker that the test plays, over a socket pair.
+
+use protocol::{
+    Callback, CallbackDone, Consumed, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost, Decoder, Ending,
+    EventDone, Extent, Fenced, HEADER_BYTES, Header, HostBytes, HostFunction, Launch, Message, NeedBytes, Open, Opened,
+    Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, Writer,
+};
+use remotegpu_client::session::{DeviceBox, HostBox, Progress, Session};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+
+const EXTERNAL_DEVICE: u32 = 911;
+const LAUNCH_FAILED: u32 = 719;
+
+/// The test's end of the connection.
+struct Worker {
+    socket: UnixStream,
+    decoder: Decoder,
+}
+
+struct Frame {
+    header: Header,
+    payload: Vec<u8>,
+}
+
+impl Worker {
+    /// The next frame; `None` when the client has closed.
+    fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((header, payload)) = self.decoder.next_frame().expect("frames") {
+                return Some(Frame { header, payload: payload.to_vec() });
+            }
+            let mut buffer = [0; 1 << 16];
+            let count = self.socket.read(&mut buffer).ok().filter(|count| *count > 0)?;
+            self.decoder.feed(&buffer[..count]);
+        }
+    }
+
+    fn expect<M: Message>(&mut self) -> (Header, M, Vec<u8>) {
+        let frame = self.next().expect("a frame");
+        assert_eq!(frame.header.code, M::CODE, "{:?}", protocol::message_name(frame.header.code));
+        let (message, tail) = M::decode(&frame.payload).expect("decodes");
+        (frame.header, message, tail.to_vec())
+    }
+
+    fn push<M: Message>(&mut self, seq: u64, message: &M, tail: &[u8]) {
+        let mut w = Writer::new();
+        w.put(message).raw(tail);
+        let header = Header { len: w.bytes.len() as u32, code: M::CODE, seq, lane: 0, ack: 0 };
+        let mut bytes = header.encode().to_vec();
+        assert_eq!(bytes.len(), HEADER_BYTES);
+        bytes.extend(w.bytes);
+        // The client may be gone: some tests break the connection on purpose.
+        let _ = self.socket.write_all(&bytes);
+    }
+
+    fn reply(&mut self, seq: u64, code: u32) {
+        self.push(seq, &Reply { code }, &[]);
+    }
+}
+
+/// A session whose arena is small and lies where nothing else is.
+fn start() -> (Arc<Session>, Worker) {
+    static ARENAS: AtomicU64 = AtomicU64::new(0x5100_0000_0000);
+    let (ours, theirs) = UnixStream::pair().expect("socket pair");
+    let worker = thread::spawn(move || {
+        let mut worker = Worker { socket: theirs, decoder: Decoder::new() };
+        let (header, open, _) = worker.expect::<Open>();
+        assert_eq!((header.seq, open.wire_version), (1, protocol::WIRE_VERSION));
+        let opened =
+            Opened { arena_base: ARENAS.fetch_add(1 << 32, SeqCst), arena_size: 1 << 30, granularity: 1 << 21 };
+        let mut tail = Writer::new();
+        tail.put(&opened);
+        worker.push(1, &Reply { code: 0 }, &tail.bytes);
+        worker
+    });
+    let session = Session::start(OwnedFd::from(ours), "test").expect("starts");
+    (session, worker.join().expect("worker"))
+}
+
+fn extent(width: u64, height: u64) -> Extent {
+    Extent { width, height, depth: 1, pitch: width, slice: width * height }
+}
+
+fn device(len: u64) -> DeviceBox {
+    DeviceBox { context: 1, address: 4096, extent: extent(len, 1) }
+}
+
+fn launch(kernel: u32) -> Launch {
+    Launch { kernel, ..Launch::default() }
+}
+
+#[test]
+fn all_threads_make_one_sequence_and_each_gets_its_own_answer() {
+    const THREADS: u32 = 16;
+    const ROUNDS: u32 = 50;
+    let (session, mut worker) = start();
+    let player = thread::spawn(move || {
+        let (mut next, mut order, mut asked) = (2, vec![Vec::new(); THREADS as usize], Vec::new());
+        for _ in 0..THREADS * ROUNDS * 4 {
+            let frame = worker.next().expect("a frame");
+            assert_eq!(frame.header.seq, next, "numbers have no gap and no twin");
+            next += 1;
+            if frame.header.code == Launch::CODE {
+                let kernel = Launch::decode(&frame.payload).expect("launch").0.kernel;
+                order[(kernel / 1000) as usize].push(kernel % 1000);
+                continue;
+            }
+            asked.push((frame.header.seq, ContextSynchronize::decode(&frame.payload).expect("sync").0.context));
+            // Answers come late and in another order than the questions.
+            if asked.len() == THREADS as usize {
+                for (seq, context) in asked.drain(..).rev() {
+                    worker.push(seq, &Reply { code: 0 }, &context.to_le_bytes());
+                }
+            }
+        }
+        order
+    });
+    let barrier = Barrier::new(THREADS as usize);
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let (session, barrier) = (&session, &barrier);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    for step in 0..3 {
+                        session.post(0, &launch(id * 1000 + round * 3 + step)).expect("posted");
+                    }
+                    barrier.wait();
+                    let context = u64::from(id * 1000 + round);
+                    let reply = session.call(0, &ContextSynchronize { context }).expect("answered");
+                    assert_eq!(reply.decode::<u64>(), Ok(context));
+                }
+            });
+        }
+    });
+    let order = player.join().expect("player");
+    assert!(order.iter().all(|kernels| kernels.iter().copied().eq(0..ROUNDS * 3)));
+}
+
+#[test]
+fn commands_leave_although_nobody_waits() {
+    let (session, mut worker) = start();
+    for round in 0..3 {
+        session.post(7, &launch(round)).expect("posted");
+        let (header, launch, _) = worker.expect::<Launch>();
+        assert_eq!((header.lane, launch.kernel), (7, round));
+        thread::sleep(std::time::Duration::from_millis(20)); // long enough for the background thread to go to sleep
+    }
+}
+
+#[test]
+fn acknowledgements_follow_the_answers() {
+    let (session, mut worker) = start();
+    let player = thread::spawn(move || {
+        let (first, ..) = worker.expect::<StreamSynchronize>();
+        worker.reply(first.seq, 0);
+        let (second, ..) = worker.expect::<StreamSynchronize>();
+        worker.reply(second.seq, 0);
+        (first.ack, second.ack)
+    });
+    for _ in 0..2 {
+        session.call(1, &StreamSynchronize {}).expect("answered");
+    }
+    assert_eq!(player.join().expect("player"), (1, 2));
+}
+
+#[test]
+fn a_lost_connection_fails_everybody_who_waits_and_everything_after() {
+    let (session, mut worker) = start();
+    let barrier = Arc::new(Barrier::new(9));
+    let waiting: Vec<_> = (0..8)
+        .map(|_| {
+            let (session, barrier) = (Arc::clone(&session), Arc::clone(&barrier));
+            thread::spawn(move || {
+                barrier.wait();
+                session.call(0, &StreamSynchronize {}).map(drop)
+            })
+        })
+        .collect();
+    barrier.wait();
+    for _ in 0..8 {
+        worker.expect::<StreamSynchronize>();
+    }
+    drop(worker);
+    for thread in waiting {
+        assert_eq!(thread.join().expect("no panic"), Err(EXTERNAL_DEVICE));
+    }
+    assert_eq!(session.call(0, &StreamSynchronize {}).map(drop), Err(EXTERNAL_DEVICE));
+    assert_eq!(session.post(0, &launch(0)).map(drop), Err(EXTERNAL_DEVICE));
+}
+
+#[test]
+fn an_ending_is_noticed_although_nobody_waits() {
+    let (session, mut worker) = start();
+    worker.push(0, &Ending { code: LAUNCH_FAILED, reason: "the test says so".into() }, &[]);
+    while session.check().is_ok() {
+        thread::yield_now();
+    }
+    assert_eq!(session.check(), Err(LAUNCH_FAILED));
+}
+
+#[test]
+fn sticky_errors_stick_and_others_do_not() {
+    let (session, mut worker) = start();
+    let player = thread::spawn(move || {
+        for code in [1, LAUNCH_FAILED] {
+            let (header, ..) = worker.expect::<StreamSynchronize>();
+            worker.reply(header.seq, code);
+        }
+    });
+    assert_eq!(session.call(0, &StreamSynchronize {}).expect("answered").code, 1);
+    assert_eq!(session.check(), Ok(()));
+    assert_eq!(session.call(0, &StreamSynchronize {}).expect("answered").code, LAUNCH_FAILED);
+    assert_eq!(session.post(0, &launch(0)).map(drop), Err(LAUNCH_FAILED));
+    player.join().expect("player");
+}
+
+#[test]
+fn bytes_land_in_the_rows_they_belong_to() {
+    let (session, mut worker) = start();
+    let packed: Vec<u8> = (0..60_000u32 * 3).map(|i| (i * 7) as u8).collect();
+    let sent = packed.clone();
+    let player = thread::spawn(move || {
+        let (header, copy, _) = worker.expect::<CopyToHost>();
+        assert_eq!((copy.extent.width, copy.extent.height), (60_000, 3));
+        for (offset, piece) in [(100_000, &sent[100_000..]), (0, &sent[..31]), (31, &sent[31..100_000])] {
+            worker.push(header.seq, &HostBytes { offset }, piece);
+        }
+        worker.reply(header.seq, 0);
+    });
+    let mut memory = vec![0xeeu8; 70_000 * 3];
+    let base = memory.as_mut_ptr().expose_provenance();
+    let to = HostBox { base, width: 60_000, height: 3, depth: 1, pitch: 70_000, slice: 210_000 };
+    let from = DeviceBox { context: 1, address: 0, extent: extent(60_000, 3) };
+    session.copy_to_host(1, &to, &from).expect("copied");
+    player.join().expect("player");
+    for (row, expected) in memory.chunks(70_000).zip(packed.chunks(60_000)) {
+        assert_eq!(&row[..60_000], expected);
+        assert!(row[60_000..].iter().all(|byte| *byte == 0xee), "the gap is untouched");
+    }
+}
+
+#[test]
+fn bytes_beyond_a_copy_end_the_session_and_touch_nothing() {
+    for offset in [9, 16, u64::MAX] {
+        let (session, mut worker) = start();
+        let player = thread::spawn(move || {
+            let (header, ..) = worker.expect::<CopyToHost>();
+            worker.push(header.seq, &HostBytes { offset }, &[1; 8]);
+            worker
+        });
+        let mut memory = [0xeeu8; 32];
+        let to = HostBox::linear(memory.as_mut_ptr().expose_provenance(), 16);
+        assert_eq!(session.copy_to_host(1, &to, &device(16)), Err(EXTERNAL_DEVICE));
+        assert_eq!(memory, [0xee; 32]);
+        player.join().expect("player");
+    }
+}
+
+#[test]
+fn captured_bytes_may_change_after_the_call() {
+    let (session, mut worker) = start();
+    let mut source = [5u8; 100];
+    let from = HostBox::linear(source.as_mut_ptr().expose_provenance(), 100);
+    session.copy_to_device(1, &device(100), &from).expect("sent");
+    source.fill(6);
+    session.flush().expect("flushed");
+    let (_, copy, tail) = worker.expect::<CopyToDevice>();
+    assert_eq!((copy.offset, tail), (0, vec![5; 100]));
+    assert_eq!(source[0], 6);
+}
+
+#[test]
+fn the_window_holds_back_what_the_worker_has_no_room_for() {
+    let (session, mut worker) = start();
+    let len = SEND_WINDOW + 1;
+    let source = vec![3u8; len as usize];
+    let from = HostBox::linear(source.as_ptr().expose_provenance(), len);
+    let (sender, copied) = mpsc::channel();
+    thread::scope(|scope| {
+        let session = &session;
+        scope.spawn(move || sender.send(session.copy_to_device(1, &device(len), &from)));
+        let mut got = 0;
+        while got < SEND_WINDOW {
+            got += worker.expect::<CopyToDevice>().2.len() as u64;
+        }
+        assert!(copied.try_recv().is_err(), "the last byte has no room");
+        worker.push(0, &Consumed { bytes: 1 << 20 }, &[]);
+        assert_eq!(worker.expect::<CopyToDevice>().2.len(), 1);
+        assert_eq!(copied.recv(), Ok(Ok(())));
+    });
+}
+
+#[test]
+fn late_bytes_are_read_when_they_are_asked_for() {
+    let (session, mut worker) = start();
+    let mut source = [1u8; 64];
+    let from = HostBox::linear(source.as_mut_ptr().expose_provenance(), 64);
+    session.copy_to_device_late(4, &device(64), &from).expect("sent");
+    source.fill(2);
+    let (header, ..) = worker.expect::<CopyToDeviceLate>();
+    assert!(session.is_in_use(&from));
+    worker.push(header.seq, &NeedBytes { offset: 16, len: 48 }, &[]);
+    let (_, supplied, tail) = worker.expect::<SupplyBytes>();
+    assert_eq!((supplied.command, supplied.offset, tail), (header.seq, 16, vec![2; 48]));
+    worker.push(header.seq, &NeedBytes { offset: 60, len: 5 }, &[]);
+    while session.check().is_ok() {
+        thread::yield_now();
+    }
+    assert_eq!(session.check(), Err(EXTERNAL_DEVICE), "more was asked for than the copy has");
+}
+
+#[test]
+fn pushes_reach_fences_events_and_host_functions() {
+    let (session, mut worker) = start();
+    let progress = Arc::new(Progress::default());
+    session.follow_event(33, &progress);
+    let (token, fence) = session.new_fence();
+    let (sender, called) = mpsc::channel();
+    let call = move |status| {
+        let _ = sender.send(status);
+    };
+    session.post_callback(5, Box::new(call)).expect("posted");
+    assert!(session.has_callbacks() && !fence.is_finished());
+    let (header, function, _) = worker.expect::<HostFunction>();
+    assert_eq!(header.lane, 5);
+    worker.push(0, &EventDone { event: 33, generation: 2 }, &[]);
+    worker.push(0, &Fenced { token }, &[]);
+    worker.push(0, &Callback { token: function.token }, &[]);
+    assert_eq!(called.recv(), Ok(0));
+    assert_eq!(worker.expect::<CallbackDone>().1.token, function.token);
+    assert_eq!(progress.done.load(SeqCst), 2);
+    assert_eq!(session.wait(&fence).map(|reply| reply.code), Ok(0));
+}
+
+#[test]
+fn what_is_no_frame_ends_the_session() {
+    for garbage in [vec![0xff; 64], Header { code: 0xc0ff, ..Header::default() }.encode().to_vec()] {
+        let (session, mut worker) = start();
+        worker.socket.write_all(&garbage).expect("written");
+        assert_eq!(session.call(0, &StreamSynchronize {}).map(drop), Err(EXTERNAL_DEVICE));
+    }
+}
