@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -49,11 +50,10 @@ class StandIn:
         command = [REMOTEGPU, "appliance", "--listen", self.endpoint, "--memory", f"{MEMORY_MIB}MiB"]
         command += ["--no-self-test", "--uid-base", "0", "--drain-seconds", "0", *options]
         ready, theirs = os.pipe()
-        self.log_path = dist.parent / f"appliance-{self.endpoint.rpartition(':')[2]}.log"
-        with self.log_path.open("w") as log:
-            self.process = subprocess.Popen(
-                [*command, "--ready-fd", str(theirs)], env=self.environment, pass_fds=(theirs,), stderr=log
-            )
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
+        self.process = subprocess.Popen(
+            [*command, "--ready-fd", str(theirs)], env=self.environment, pass_fds=(theirs,), stderr=self._log
+        )
         os.close(theirs)
         with os.fdopen(ready) as pipe:
             assert pipe.readline(), self.log
@@ -62,7 +62,8 @@ class StandIn:
 
     @property
     def log(self) -> str:
-        return self.log_path.read_text()
+        # Not by reading: the appliance writes where the common file position is.
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode()
 
     @property
     def gpus(self) -> list[pb.Gpu]:
@@ -90,6 +91,7 @@ class StandIn:
             self.process.wait(20)
         self.process.kill()
         self.process.wait()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self

@@ -199,7 +199,7 @@ def appliance(
         memory_bytes=memory_bytes,
         profile=profile,
         threads=threads,
-        driver=driver,
+        driver=driver and driver.resolve(),
         cert=cert,
         key=key,
         tokens=tokens,
