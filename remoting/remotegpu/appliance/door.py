@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 _LISTEN_SECONDS = 5.0
 # A door that dies this often within a minute would die again.
 _MAX_RESTARTS = 5
+_RETRY_SECONDS = 0.5
 
 
 class DoorError(Exception):
@@ -118,20 +119,23 @@ class Door:
             self._listening.set_exception(ConnectionError())
 
     async def _restart_when_it_dies(self) -> None:
-        loop = asyncio.get_running_loop()
         deaths: list[float] = []
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            deaths = [when for when in deaths if when > loop.time() - 60] + [loop.time()]
             _log.error("the door ended (%s); sessions go on, new connections wait for its restart", exit_text(code))
             if self._channel is not None:
                 self._channel.close()
+            now = asyncio.get_running_loop().time()
+            deaths = [when for when in deaths if when > now - 60] + [now]
+            if len(deaths) > _MAX_RESTARTS:
+                last = f"the door ended {len(deaths)} times within a minute, last with {exit_text(code)}"
+                self.failed.set_result(last)
+                return
             try:
-                if len(deaths) > _MAX_RESTARTS:
-                    raise DoorError(f"the door ended {len(deaths)} times within a minute, last with {exit_text(code)}")
                 await self._start()
             except DoorError as error:
-                self.failed.set_result(str(error))
-                return
-            self._on_restart()
+                _log.error("%s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._on_restart()
