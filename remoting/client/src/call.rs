@@ -242,7 +242,7 @@ impl Call {
     /// `CUDA_ERROR_INVALID_VALUE`.
     pub fn writes(&self, address: u64, count: usize, element: u64, rows: usize, pitch: usize) -> Result<(), Code> {
         let width = (count as u64).checked_mul(element).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if address % element != 0 || pitch as u64 % element != 0 {
+        if !address.is_multiple_of(element) || !(pitch as u64).is_multiple_of(element) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let shape = Shape { width, height: rows as u64, depth: 1 };

@@ -7,7 +7,7 @@ use crate::session::{DeviceBox, HostBox};
 use crate::stream::Target;
 use crate::{module, vmm};
 use driverapi::errors::*;
-use protocol::{BULK_CHUNK, CopyOnDevice, Extent, Message, StreamSynchronize, Symbol};
+use protocol::{BULK_CHUNK, CopyOnDevice, Extent, Message, StreamSynchronize, Symbol, Writer};
 use std::sync::Arc;
 
 /// Does the call return before the copy is complete, if the memory allows it?
@@ -161,21 +161,32 @@ pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape) -> Result<
     let (to_owner, from_owner) = (to.owner(&shape)?, from.owner(&shape)?);
     let session = &target.live.session;
     if Arc::ptr_eq(&to_owner.session, session) && Arc::ptr_eq(&from_owner.session, session) {
-        let copy = CopyOnDevice {
-            context: target.live.id,
-            to: to.address,
-            to_pitch: to.pitch,
-            to_slice: to.slice,
-            from: from.address,
-            extent: from.extent(&shape),
-        };
-        return session
-            .post_work(CopyOnDevice::CODE, target.lane, |w| {
-                w.put(&copy);
-            })
-            .map(drop);
+        return copy_on_lane(&target.live, target.lane, to, from, shape);
     }
     between_appliances(target, (&to_owner, to), (&from_owner, from), shape)
+}
+
+fn copy_on_lane(live: &Live, lane: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+    let copy = CopyOnDevice {
+        context: live.id,
+        to: to.address,
+        to_pitch: to.pitch,
+        to_slice: to.slice,
+        from: from.address,
+        extent: from.extent(&shape),
+    };
+    let body = |w: &mut Writer| {
+        w.put(&copy);
+    };
+    live.session.post_work(CopyOnDevice::CODE, lane, body).map(drop)
+}
+
+/// Copies between places that this library chose itself, on the legacy stream.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn inside_appliance(live: &Live, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+    copy_on_lane(live, live.legacy_lane, to, from, shape)
 }
 
 /// Two appliances do not know each other: the bytes come here and go there, after everything before in the stream.

@@ -1,10 +1,12 @@
 //! Virtual memory management: addresses that the program reserves and maps memory to by itself.
 //!
 //! An allocation is quota until it is mapped; the worker makes its memory where it is mapped. So an allocation has at
-//! most one place: mapping it a second time, or in parts, is refused.
+//! most one place: mapping it twice at once, or in parts, is refused. One that is unmapped stays where it is (*parked*)
+//! as long as the program holds its handle, and is moved if it is mapped elsewhere or its addresses are wanted.
 
 use crate::call::Code;
 use crate::context::{Context, Live};
+use crate::copy::{self, Shape, Side};
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
 use crate::memory::Piece;
@@ -22,7 +24,7 @@ pub struct Allocation {
     pub live: Arc<Live>,
     pub size: u64,
     pub properties: Properties,
-    state: Mutex<Place>,
+    state: Mutex<State>,
 }
 
 /// What the program asked for; its pointer means nothing here.
@@ -34,11 +36,22 @@ unsafe impl Send for Properties {}
 // SAFETY: as above.
 unsafe impl Sync for Properties {}
 
-#[derive(Default)]
-struct Place {
+/// Where the memory of an allocation is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Home {
+    Nowhere,
+    /// Where the program mapped it.
+    Mapped,
+    /// Where the program had mapped it.
+    Parked(u64),
+    /// Where nobody but this module knows of it.
+    Hidden(u64),
+}
+
+struct State {
     /// How often the handle is held by the program.
     held: u32,
-    was_mapped: bool,
+    home: Home,
 }
 
 struct Mapping {
@@ -56,9 +69,69 @@ struct Reservation {
 struct Space {
     reservations: BTreeMap<u64, Reservation>,
     mappings: BTreeMap<u64, Mapping>,
+    parked: BTreeMap<u64, Arc<Allocation>>,
 }
 
-static SPACE: Mutex<Space> = Mutex::new(Space { reservations: BTreeMap::new(), mappings: BTreeMap::new() });
+static SPACE: Mutex<Space> =
+    Mutex::new(Space { reservations: BTreeMap::new(), mappings: BTreeMap::new(), parked: BTreeMap::new() });
+
+impl Allocation {
+    fn make_memory(&self, address: u64) -> Result<(), Code> {
+        let slab = SlabMap { device: self.live.device.index, address, size: self.size };
+        self.live.session.post(0, &slab).map(drop)
+    }
+
+    fn drop_memory(&self, address: u64) -> Result<(), Code> {
+        self.live.session.post(0, &SlabUnmap { address, size: self.size }).map(drop)
+    }
+
+    /// Moves the bytes; for the moment both places count against the share.
+    fn relocate(&self, from: u64, to: u64) -> Result<(), Code> {
+        let (live, memory) = (&self.live, &self.live.device.memory);
+        memory.take_quota(live, self.size)?;
+        let side = |address| Side::linear(address, self.size);
+        let moved = self
+            .make_memory(to)
+            .and_then(|()| copy::inside_appliance(live, side(to), side(from), Shape::linear(self.size)))
+            .and_then(|()| live.synchronise())
+            .and_then(|()| self.drop_memory(from));
+        moved.and(memory.put_back_quota(live, self.size))
+    }
+}
+
+impl Space {
+    /// Frees a range of addresses from parked memory, whose bytes go to a place that nobody else knows.
+    fn evict(&mut self, address: u64, size: u64) -> Result<(), Code> {
+        let before = self.parked.range(..address).next_back();
+        let reaches_in = before.filter(|(start, parked)| *start + parked.size > address).map(|(start, _)| *start);
+        let inside = self.parked.range(address..address + size).map(|(start, _)| *start);
+        for start in reaches_in.into_iter().chain(inside).collect::<Vec<_>>() {
+            if let Some(allocation) = self.parked.remove(&start) {
+                let arena = allocation.live.session.arena();
+                let hidden = arena.take(allocation.size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+                allocation.relocate(start, hidden)?;
+                lock(&allocation.state).home = Home::Hidden(hidden);
+            }
+        }
+        Ok(())
+    }
+
+    /// Parked memory whose handle the program has given up.
+    fn discard(&mut self, allocation: &Allocation, home: Home) -> Result<(), Code> {
+        match home {
+            Home::Nowhere | Home::Mapped => Ok(()),
+            Home::Parked(address) => {
+                self.parked.remove(&address);
+                allocation.drop_memory(address)
+            }
+            Home::Hidden(address) => {
+                allocation.drop_memory(address)?;
+                allocation.live.session.arena().put_back(address, allocation.size);
+                Ok(())
+            }
+        }
+    }
+}
 
 impl Drop for Allocation {
     /// The last holder is gone and nothing is mapped: the quota returns.
@@ -74,10 +147,10 @@ impl Drop for Allocation {
 /// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY` if there are no such addresses.
 pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u64, Code> {
     let arena = live.session.arena();
-    if size == 0 || size % arena.granularity() != 0 || (align != 0 && !align.is_power_of_two()) {
+    if size == 0 || !size.is_multiple_of(arena.granularity()) || (align != 0 && !align.is_power_of_two()) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let placed = |address: u64| address % align.max(arena.granularity()) == 0 && arena.take_at(address, size);
+    let placed = |address: u64| address.is_multiple_of(align.max(arena.granularity())) && arena.take_at(address, size);
     let address = match wanted {
         0 => arena.take(size, align),
         address if placed(address) => Some(address),
@@ -97,6 +170,7 @@ pub fn free(address: u64, size: u64) -> Result<(), Code> {
     if !known || space.mappings.range(address..address + size).next().is_some() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    space.evict(address, size)?;
     if let Some(reservation) = space.reservations.remove(&address) {
         reservation.live.session.arena().put_back(address, size);
     }
@@ -107,14 +181,14 @@ pub fn free(address: u64, size: u64) -> Result<(), Code> {
 /// `CUDA_ERROR_OUT_OF_MEMORY` beyond the share.
 pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
     let live = device.primary.live().or_else(|_| crate::context::current())?;
-    if size == 0 || size % live.session.arena().granularity() != 0 {
+    if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if live.device.ordinal != device.ordinal {
         return Err(CUDA_ERROR_INVALID_DEVICE);
     }
     device.memory.take_quota(&live, size)?;
-    let state = Mutex::new(Place { held: 1, ..Place::default() });
+    let state = Mutex::new(State { held: 1, home: Home::Nowhere });
     let properties = Properties(properties);
     ALLOCATIONS
         .insert(|handle| Arc::new(Allocation { handle, live, size, properties, state }))
@@ -132,12 +206,16 @@ pub fn get(handle: u64) -> Result<Arc<Allocation>, Code> {
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub fn release(handle: u64) -> Result<(), Code> {
     let allocation = get(handle)?;
-    let mut place = lock(&allocation.state);
-    place.held -= 1;
-    if place.held == 0 {
-        ALLOCATIONS.remove(allocation.handle);
+    let mut space = lock(&SPACE);
+    let mut state = lock(&allocation.state);
+    state.held -= 1;
+    if state.held > 0 {
+        return Ok(());
     }
-    Ok(())
+    ALLOCATIONS.remove(allocation.handle);
+    let home = state.home;
+    drop(state);
+    space.discard(&allocation, home)
 }
 
 /// # Errors
@@ -153,14 +231,29 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
     if size == 0 || !inside || taken || offset.checked_add(size).is_none_or(|end| end > allocation.size) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let mut place = lock(&allocation.state);
-    if place.was_mapped || size != allocation.size {
-        return crate::call::refused("cuMemMap of an allocation in parts or for the second time");
+    let home = lock(&allocation.state).home;
+    if home == Home::Mapped || size != allocation.size {
+        return crate::call::refused("cuMemMap of an allocation in parts or at two places");
     }
-    let live = &allocation.live;
-    live.session.post(0, &SlabMap { device: live.device.index, address, size })?;
-    place.was_mapped = true;
-    drop(place);
+    if home == Home::Parked(address) {
+        space.parked.remove(&address);
+    } else {
+        space.evict(address, size)?;
+        // Its own parked memory may have been in the way of it.
+        let home = lock(&allocation.state).home;
+        match home {
+            Home::Nowhere | Home::Mapped => allocation.make_memory(address)?,
+            Home::Parked(from) => {
+                allocation.relocate(from, address)?;
+                space.parked.remove(&from);
+            }
+            Home::Hidden(from) => {
+                allocation.relocate(from, address)?;
+                allocation.live.session.arena().put_back(from, size);
+            }
+        }
+    }
+    lock(&allocation.state).home = Home::Mapped;
     space.mappings.insert(address, Mapping { size, allocation, accessible: false });
     Ok(())
 }
@@ -178,9 +271,17 @@ pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
         }
     }
     for start in starts {
-        if let Some(mapping) = space.mappings.remove(&start) {
-            let session = &mapping.allocation.live.session;
-            session.post(0, &SlabUnmap { address: start, size: mapping.size })?;
+        if let Some(Mapping { allocation, .. }) = space.mappings.remove(&start) {
+            let mut state = lock(&allocation.state);
+            if state.held > 0 {
+                state.home = Home::Parked(start);
+                drop(state);
+                space.parked.insert(start, allocation);
+            } else {
+                state.home = Home::Nowhere;
+                drop(state);
+                allocation.drop_memory(start)?;
+            }
         }
     }
     Ok(())
@@ -233,11 +334,11 @@ pub fn access(address: u64, ordinal: i32) -> Result<bool, Code> {
 pub fn retain(address: u64) -> Result<usize, Code> {
     let space = lock(&SPACE);
     let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let mut place = lock(&mapping.allocation.state);
-    if place.held == 0 {
+    let mut state = lock(&mapping.allocation.state);
+    if state.held == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    place.held += 1;
+    state.held += 1;
     Ok(mapping.allocation.handle)
 }
 

@@ -16,9 +16,6 @@ use super::error::{ConnectError, ErrorKind, with_causes};
 use super::shares::Share;
 use super::tls::{self, Trust};
 
-/// Bytes of one stream, and twice that of one connection, that may be on their way to us: at 10 ms this is 800 MB/s.
-const WINDOW: u32 = 8 << 20;
-
 /// Where to connect and whom to expect there.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -103,8 +100,9 @@ impl Target {
         let connector = Once(move || once.take().ok_or_else(|| io::Error::other("the connection ended")));
         let made = Endpoint::from_static("http://appliance")
             .origin(origin)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(2 * WINDOW)
+            .initial_stream_window_size(carrier::HTTP2_WINDOW)
+            .initial_connection_window_size(2 * carrier::HTTP2_WINDOW)
+            .max_frame_size(carrier::HTTP2_FRAME)
             .connect_with_connector(connector)
             .await;
         match made {
