@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-PAIR = re.compile(r"\bfn\s+((?:cu|nvml)[A-Z]\w*)\s*\|\s*((?:cu|nvml)[A-Z]\w*)\s*\(")
+PAIR = re.compile(r"\bfn\s+((?:cu|nvml)[A-Z]\w*)\s*[|/]\s*((?:cu|nvml)[A-Z]\w*)\s*\(")
 ONE = re.compile(r"\bfn\s+((?:cu|nvml)[A-Z]\w*)\s*\(")
-EXPORTING = ("no_mangle", "exports!")
+EXPORTING = ("no_mangle", "exports!", "entry_points!")
 
 
 def exported(text: str) -> set[str]:
