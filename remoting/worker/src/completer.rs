@@ -18,6 +18,8 @@ const MARKER_EVERY: u32 = 64;
 pub const MOST_IN_FLIGHT: u32 = 900;
 /// Waits for single events that a client may have outstanding.
 const MOST_WATCHES: usize = 1 << 16;
+/// Completions in one lane that it may have outstanding.
+const MOST_ENTRIES: usize = 1 << 17;
 
 #[derive(Debug)]
 pub enum Action {
@@ -200,7 +202,11 @@ impl Session {
             self.completions.bytes_pending += 1;
         }
         l.entries.push_back(Entry { seq, event, operations, action });
+        let too_many = l.entries.len() > MOST_ENTRIES;
         self.completions.active.insert(lane);
+        if too_many {
+            self.end(code::UNKNOWN, "too many completions of a stream are waited for");
+        }
     }
 
     /// As `entry`, but without a new event if nothing was given to the stream since the last.

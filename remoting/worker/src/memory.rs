@@ -79,7 +79,7 @@ impl Memory {
 
     fn check_slab(&self, c: &SlabMap) -> Result<()> {
         let (base, size) = self.arenas.last().copied().ok_or(code::INVALID_VALUE)?;
-        let aligned = c.address % self.granularity == 0 && c.size % self.granularity == 0;
+        let aligned = [c.address, c.size].iter().all(|n| n.is_multiple_of(self.granularity));
         let end = c.address.checked_add(c.size).ok_or(code::INVALID_VALUE)?;
         if c.size == 0 || !aligned || c.address < base || end > base + size {
             return Err(code::INVALID_VALUE);
@@ -308,7 +308,7 @@ impl Session {
     pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
         let mapped = self.memory.mapped.get(&device).copied().unwrap_or(0);
         let granted = self.memory.granted.get_mut(&device).ok_or(code::INVALID_VALUE)?;
-        if *granted - mapped < size {
+        if size == 0 || *granted - mapped < size {
             return Err(code::INVALID_VALUE);
         }
         *granted -= size;

@@ -147,6 +147,8 @@ fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_
         let now = Instant::now();
         if now >= stats_at {
             session.requests.stats(session.stats, session.out.bytes_out);
+            // Of a program that never synchronises, too.
+            session.push_text();
             stats_at = now + STATS_EVERY;
         }
         let gpu = session.needs_looking_after().then(|| backoff.next());

@@ -6,7 +6,7 @@
 use crate::calls::CurrentContext;
 use crate::command::{Command, Frame, Key, Topology};
 use crate::completer::Completions;
-use crate::control::Requests;
+use crate::control::{Request, Requests};
 use crate::copies::LateCopies;
 use crate::driver::{Code, Driver, code};
 use crate::frames::Payload;
@@ -33,8 +33,9 @@ pub enum Outcome {
     Blocked,
 }
 
-/// Commands that wait, at most; far more than a client's send window lets arrive by accident.
+/// Commands that wait, and their bytes, at most: more than a client can have under way that keeps to its send window.
 const MOST_PARKED: usize = 1 << 20;
+const MOST_PARKED_BYTES: usize = 2 * protocol::SEND_WINDOW as usize;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -67,6 +68,7 @@ pub struct Session {
     sched: Scheduler<Key>,
     pub topology: Topology,
     parked: HashMap<u64, Frame>,
+    parked_bytes: usize,
     blocked: BTreeSet<u64>,
     last_seq: u64,
     late: Option<Code>,
@@ -104,6 +106,7 @@ impl Session {
             sched: Scheduler::default(),
             topology: Topology::default(),
             parked: HashMap::new(),
+            parked_bytes: 0,
             blocked: BTreeSet::new(),
             last_seq: 0,
             late: None,
@@ -121,6 +124,9 @@ impl Session {
     pub fn end(&mut self, code: Code, reason: &str) {
         if !self.ended {
             self.ended = true;
+            if code != 0 {
+                self.requests.push(Request::Log { line: format!("the session ends with code {code}: {reason}") });
+            }
             self.out.push(Ending::CODE, 0, &Ending { code, reason: reason.to_owned() }, &[]);
         }
     }
@@ -185,15 +191,27 @@ impl Session {
         let is_map = matches!(frame.command, Command::SlabMap(_));
         if self.sched.open(seq, keys) {
             self.run(frame);
-        } else if self.parked.len() < MOST_PARKED {
+        } else {
             if is_map {
                 self.sched.set_barrier(seq);
             }
-            self.refer(&mut frame);
-            self.parked.insert(seq, frame);
-        } else {
-            self.end(code::UNKNOWN, "too many commands wait");
+            self.park(frame);
         }
+    }
+
+    fn park(&mut self, mut frame: Frame) {
+        self.refer(&mut frame);
+        self.parked_bytes += frame.payload.bytes().len();
+        self.parked.insert(frame.seq, frame);
+        if self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES {
+            self.end(code::UNKNOWN, "more commands wait than the send window allows");
+        }
+    }
+
+    fn unpark(&mut self, seq: u64) -> Option<Frame> {
+        let frame = self.parked.remove(&seq)?;
+        self.parked_bytes -= frame.payload.bytes().len();
+        Some(frame)
     }
 
     fn keys(&self, frame: &Frame) -> Vec<(Key, Mode)> {
@@ -211,11 +229,10 @@ impl Session {
         }
     }
 
-    fn keep(&mut self, mut frame: Frame, outcome: Outcome) {
+    fn keep(&mut self, frame: Frame, outcome: Outcome) {
         let (seq, is_map) = (frame.seq, matches!(frame.command, Command::SlabMap(_)));
         if outcome == Outcome::Blocked {
-            self.refer(&mut frame);
-            self.parked.insert(seq, frame);
+            self.park(frame);
             self.blocked.insert(seq);
         } else {
             self.release(&frame);
@@ -254,7 +271,7 @@ impl Session {
     /// Runs everything that may run by now.
     pub fn advance(&mut self) {
         while let Some(seq) = self.sched.next_ready() {
-            if let Some(frame) = self.parked.remove(&seq) {
+            if let Some(frame) = self.unpark(seq) {
                 self.run(frame);
             }
         }
@@ -263,7 +280,7 @@ impl Session {
     /// Tries commands again that lacked room.
     pub fn retry_blocked(&mut self) {
         for seq in std::mem::take(&mut self.blocked) {
-            if let Some(frame) = self.parked.remove(&seq) {
+            if let Some(frame) = self.unpark(seq) {
                 self.run(frame);
             }
         }
@@ -341,7 +358,8 @@ impl Session {
         self.reply(seq, code);
     }
 
-    fn push_text(&mut self) {
+    /// Tells the client what was printed since the last time.
+    pub fn push_text(&mut self) {
         let Some(text) = &mut self.text else { return };
         loop {
             let bytes = text.take();

@@ -321,3 +321,16 @@ fn a_context_goes_when_its_work_is_done() {
     assert_eq!(t.client.call(B, &StreamQuery {}, &[]).0, 400);
     assert_eq!(t.client.call(0, &ContextSynchronize { context: CONTEXT }, &[]).0, 201);
 }
+
+#[test]
+fn a_client_that_ignores_its_window_is_ended() {
+    let mut t = start();
+    t.client.send(B, &HostFunction { token: 70 }, &[]);
+    for _ in 0..600 {
+        t.write(B, 0, &[1; 1 << 20]);
+    }
+    let ending = t.position(|r| r.code == protocol::Ending::CODE);
+    t.turn();
+    assert!(ending.is_none() && t.position(|r| r.code == protocol::Ending::CODE).is_some());
+    assert!(t.client.link.0.has_ended());
+}
