@@ -20,9 +20,6 @@ use super::{Door, connection};
 /// Sessions over one HTTP/2 connection; each client process opens a connection of its own.
 const MAX_STREAMS: u32 = 64;
 
-/// Bytes that one session may have on their way to us.
-const WINDOW: u32 = 8 << 20;
-
 /// Serves one HTTP/2 connection until it ends, or until its time is up and no session on it was admitted. No HTTP/2 pings:
 /// they would end the session of a client that is only stopped. The kernel's keepalive finds dead peers.
 ///
@@ -35,8 +32,9 @@ where
     let sessions = DataServer::new(Sessions { door: door.clone(), probation: probation.clone() });
     let connection = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(2 * WINDOW)
+        .initial_stream_window_size(carrier::HTTP2_WINDOW)
+        .initial_connection_window_size(2 * carrier::HTTP2_WINDOW)
+        .max_frame_size(carrier::HTTP2_FRAME)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(sessions));
     tokio::select! {
         ended = connection => ended.map_err(|error| format!("broken HTTP/2: {error}")),
