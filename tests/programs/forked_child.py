@@ -11,8 +11,8 @@ ok(cu.cuMemAlloc(1 << 20))
 child = os.fork()
 if child == 0:
     code = int(cu.cuCtxSynchronize()[0])
-    print(f"child {code}", flush=True)
+    os.write(1, f"child {code}\n".encode())  # one write: both processes print at once
     time.sleep(120)
     os._exit(0)
-print(f"parent {child}", flush=True)
+os.write(1, f"parent {child}\n".encode())
 signal.pause()
