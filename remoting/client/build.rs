@@ -1,5 +1,7 @@
 //! The library is looked for under this name by everything that was linked against a driver.
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Threads of ours run until the process ends: the library is never unloaded, whatever the program closes.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rerun-if-changed=build.rs");
 }

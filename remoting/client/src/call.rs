@@ -27,8 +27,8 @@ pub enum DefaultStream {
 pub const LEGACY: DefaultStream = DefaultStream::Legacy;
 pub const PER_THREAD: DefaultStream = DefaultStream::PerThread;
 
-/// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow the pointers it was given: that
-/// they are as CUDA documents them is the caller's promise to a C function.
+/// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow the
+/// pointers it was given: that they are as CUDA documents them is the caller's promise to a C function.
 #[macro_export]
 macro_rules! exports {
     ($($(#[$meta:meta])* fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(

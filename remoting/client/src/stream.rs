@@ -4,16 +4,22 @@ use crate::call::{Code, DefaultStream};
 use crate::context::{self, Context, Live};
 use crate::handles::{Kind, Table};
 use crate::process;
-use crate::session::mint;
+use crate::session::{lock, mint};
 use driverapi::constants::{CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
 use driverapi::errors::*;
 use driverapi::types::CUstream;
 use protocol::{StreamCreate, StreamDestroy};
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
+
+/// What the program set on streams, by lane and attribute.
+static ATTRIBUTES: Mutex<BTreeMap<(u64, u32), AttributeValue>> = Mutex::new(BTreeMap::new());
+
+pub type AttributeValue = [u8; 64];
 
 pub struct Stream {
     pub handle: usize,
@@ -64,6 +70,7 @@ pub fn destroy(handle: CUstream) -> Result<(), Code> {
     let stream = STREAMS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     context::usable(&stream.live)?;
     STREAMS.remove(handle.addr());
+    lock(&ATTRIBUTES).retain(|(lane, _), _| *lane != stream.lane);
     stream.live.session.post(stream.lane, &StreamDestroy { stream: stream.lane }).map(drop)
 }
 
@@ -135,4 +142,21 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
         DefaultStream::PerThread => per_thread_lane(&live)?,
     };
     Ok(Target { live, lane, flags: CU_STREAM_DEFAULT, priority: LEAST_PRIORITY })
+}
+
+impl Target {
+    pub fn attribute(&self, attribute: u32) -> Option<AttributeValue> {
+        lock(&ATTRIBUTES).get(&(self.lane, attribute)).copied()
+    }
+
+    pub fn set_attribute(&self, attribute: u32, value: AttributeValue) {
+        lock(&ATTRIBUTES).insert((self.lane, attribute), value);
+    }
+
+    /// Takes over every attribute that was set on another stream.
+    pub fn copy_attributes(&self, from: &Target) {
+        let mut all = lock(&ATTRIBUTES);
+        let set: Vec<_> = all.range((from.lane, 0)..=(from.lane, u32::MAX)).map(|(key, v)| (key.1, *v)).collect();
+        all.extend(set.into_iter().map(|(attribute, value)| ((self.lane, attribute), value)));
+    }
 }

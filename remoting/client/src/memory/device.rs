@@ -45,6 +45,8 @@ struct State {
     mapped_by_program: u64,
     freed: Vec<Freed>,
     contexts: HashMap<u64, Arc<Live>>,
+    /// Bytes that the program has of each pool.
+    pools: HashMap<u64, u64>,
 }
 
 pub struct DeviceMemory {
@@ -66,9 +68,15 @@ impl DeviceMemory {
         }
         let state = &mut *lock(&self.state);
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
-        if let Some(address) = state.reuse_on_lane(live, size, origin) {
-            return Ok(address);
+        let reused = state.reuse_on_lane(live, size, origin);
+        let address = reused.map_or_else(|| self.allocate_anew(state, live, size, origin), Ok)?;
+        if let Some(piece) = state.heap.find(address) {
+            *state.pools.entry(piece.pool).or_default() += piece.size;
         }
+        Ok(address)
+    }
+
+    fn allocate_anew(&self, state: &mut State, live: &Live, size: u64, origin: Origin) -> Result<u64, Code> {
         state.collect();
         loop {
             if let Some(address) = state.heap.place(size, live.id, origin.pool) {
@@ -112,7 +120,7 @@ impl DeviceMemory {
         let least = size - unused;
         let ask = Grant { device: self.index, least, want: least.max(SLACK) };
         let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
-        state.granted += granted.size;
+        state.granted = state.granted.saturating_add(granted.size);
         if granted.size < least { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
@@ -120,7 +128,7 @@ impl DeviceMemory {
     /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts here.
     pub fn free(&self, address: u64, lane: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
         let state = &mut *lock(&self.state);
-        let piece = state.heap.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let piece = state.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let owner = state.contexts.get(&piece.context).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if owner.is_idle() {
             state.heap.reclaim(&piece);
@@ -155,7 +163,7 @@ impl DeviceMemory {
     pub fn free_context(&self, live: &Arc<Live>) {
         let state = &mut *lock(&self.state);
         for address in state.heap.select(|piece| piece.context == live.id) {
-            if let Some(piece) = state.heap.forget(address) {
+            if let Some(piece) = state.forget(address) {
                 let _ = state.note_freed(live, None, piece);
             }
         }
@@ -174,14 +182,12 @@ impl DeviceMemory {
         let state = &mut *lock(&self.state);
         state.collect();
         let own = state.granted - state.heap.used() - state.mapped_by_program;
-        Ok(((share.free + own).min(share.limit), share.limit))
+        Ok((share.free.saturating_add(own).min(share.limit), share.limit))
     }
 
-    /// Bytes granted and bytes used by the pieces of a pool.
+    /// Bytes that the program has of a pool.
     pub fn pool_use(&self, pool: u64) -> u64 {
-        let state = lock(&self.state);
-        let pieces = state.heap.select(|piece| piece.pool == pool);
-        pieces.iter().filter_map(|address| state.heap.find(*address)).map(|piece| piece.size).sum()
+        lock(&self.state).pools.get(&pool).copied().unwrap_or(0)
     }
 
     /// The allocation that holds an address.
@@ -245,6 +251,15 @@ fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<(), Code> {
 impl State {
     fn unused_grant(&self) -> u64 {
         self.granted - self.heap.mapped() - self.mapped_by_program
+    }
+
+    /// The program has no use for a piece any more.
+    fn forget(&mut self, address: u64) -> Option<Piece> {
+        let piece = self.heap.forget(address)?;
+        if let Some(used) = self.pools.get_mut(&piece.pool) {
+            *used -= piece.size;
+        }
+        Some(piece)
     }
 
     /// Memory freed on a stream is good at once for what follows on that stream.

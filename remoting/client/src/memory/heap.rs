@@ -32,6 +32,7 @@ pub struct Heap {
     free: Ranges,
     mapped: u64,
     used: u64,
+    idle: u64,
 }
 
 pub fn round_up(size: u64, to: u64) -> Option<u64> {
@@ -51,14 +52,17 @@ impl Heap {
 
     /// Bytes of slabs without a piece.
     pub fn idle(&self) -> u64 {
-        self.slabs.values().filter(|slab| slab.used == 0).map(|slab| slab.size).sum()
+        self.idle
     }
 
     /// Hands out a piece of the slabs that are there; `None` if none has room.
     pub fn place(&mut self, asked: u64, context: u64, pool: u64) -> Option<u64> {
         let size = round_up(asked, PIECE_ALIGN)?;
         let address = self.free.take(size, PIECE_ALIGN)?;
-        self.slab_of(address).1.used += size;
+        let (_, slab) = self.slab_of(address);
+        let was_idle = if slab.used == 0 { slab.size } else { 0 };
+        slab.used += size;
+        self.idle -= was_idle;
         self.used += size;
         self.pieces.insert(address, Piece { address, asked, size, context, pool });
         Some(address)
@@ -67,6 +71,7 @@ impl Heap {
     pub fn add_slab(&mut self, start: u64, size: u64) {
         self.slabs.insert(start, Slab { size, used: 0 });
         self.mapped += size;
+        self.idle += size;
         self.free.insert(start, size, (start, start + size));
     }
 
@@ -85,6 +90,8 @@ impl Heap {
         let (start, slab) = self.slab_of(piece.address);
         slab.used -= piece.size;
         let bounds = (start, start + slab.size);
+        let is_idle = if slab.used == 0 { slab.size } else { 0 };
+        self.idle += is_idle;
         self.used -= piece.size;
         self.free.insert(piece.address, piece.size, bounds);
     }
@@ -94,15 +101,14 @@ impl Heap {
         let mut idle: Vec<_> =
             self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(&start, s)| (s.size, start)).collect();
         idle.sort_unstable();
-        let mut total: u64 = idle.iter().map(|(size, _)| size).sum();
         let mut released = Vec::new();
-        while total > keep
+        while self.idle > keep
             && let Some((size, start)) = idle.pop()
         {
             self.slabs.remove(&start);
             self.free.take_at(start, size);
             self.mapped -= size;
-            total -= size;
+            self.idle -= size;
             released.push((start, size));
         }
         released

@@ -17,10 +17,14 @@ use driverapi::types::{CUfunction, CUmodule};
 use protocol::{KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
+
+/// CUDA 12.1 and later allow 32,764 bytes.
+const MAX_PARAMETER_BYTES: usize = 1 << 16;
 
 pub struct Module {
     pub handle: usize,
@@ -41,6 +45,14 @@ pub struct Function {
     /// Bytes of its parameter buffer.
     pub parameter_bytes: usize,
     attributes: Mutex<HashMap<u32, i32>>,
+    /// What every launch is checked against.
+    limits: Limits,
+}
+
+#[derive(Default)]
+struct Limits {
+    threads: AtomicU32,
+    dynamic_shared: AtomicU32,
 }
 
 /// What a function must know of its module, without keeping it loaded.
@@ -64,7 +76,10 @@ impl Module {
             return Err(reply.code);
         }
         options.report(log, "");
-        let kernels = loaded?.kernels.into_iter().map(Arc::new).collect();
+        let kernels: Vec<_> = loaded?.kernels.into_iter().map(Arc::new).collect();
+        if !kernels.iter().all(|kernel| has_sane_parameters(kernel)) {
+            return Err(CUDA_ERROR_UNKNOWN);
+        }
         let (functions, globals) = (Mutex::default(), Mutex::default());
         let live = Arc::clone(live);
         MODULES
@@ -109,8 +124,11 @@ impl Module {
         let attributes = Mutex::new(info.attributes.iter().copied().collect());
         let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
         let c_name = CString::new(info.name.as_str()).unwrap_or_default();
-        let make = |handle| Arc::new(Function { handle, module, index, info, c_name, parameter_bytes, attributes });
+        let limits = Limits::default();
+        let make =
+            |handle| Arc::new(Function { handle, module, index, info, c_name, parameter_bytes, attributes, limits });
         let function = FUNCTIONS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        function.note_limits();
         functions.insert(index, Arc::clone(&function));
         Ok(function)
     }
@@ -135,6 +153,11 @@ impl Module {
     }
 }
 
+/// No kernel has more parameters than CUDA allows; a peer that says so is not believed.
+fn has_sane_parameters(kernel: &KernelInfo) -> bool {
+    kernel.params.iter().all(|p| p.offset.checked_add(p.size).is_some_and(|end| end as usize <= MAX_PARAMETER_BYTES))
+}
+
 impl Function {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not.
@@ -147,13 +170,18 @@ impl Function {
         self.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
     }
 
+    fn note_limits(&self) {
+        self.limits.threads.store(self.amount(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), Relaxed);
+        self.limits.dynamic_shared.store(self.amount(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES), Relaxed);
+    }
+
     pub fn max_threads(&self) -> u32 {
-        self.amount(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+        self.limits.threads.load(Relaxed)
     }
 
     /// Dynamic shared memory that a launch may ask for.
     pub fn max_dynamic_shared(&self) -> u32 {
-        self.amount(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+        self.limits.dynamic_shared.load(Relaxed)
     }
 
     /// # Errors
@@ -164,6 +192,7 @@ impl Function {
         let session = &self.module.live.session;
         session.call_raw(function::CU_FUNC_SET_ATTRIBUTE, 0, &payload.bytes)?.success()?;
         lock(&self.attributes).insert(attribute, value);
+        self.note_limits();
         Ok(())
     }
 }

@@ -198,7 +198,7 @@ impl Session {
         if !self.lost.swap(true, SeqCst) {
             if process::check_alive().is_ok() {
                 log::error(&format!(
-                    "the session on {} ended: {reason}; CUDA calls now fail with code {code}; start the program again for a new session",
+                    "the session on appliance {} ended: {reason}; CUDA calls now fail with code {code}; start the program again for a new session",
                     self.peer
                 ));
             }
