@@ -42,15 +42,15 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 class Appliance:
-    """A software appliance in a process of its own."""
+    """An appliance in a process of its own: a software one of the given memory, or one with the machine's real GPUs."""
 
     def __init__(
-        self, *options: str, profile: str = "normal", memory_mib: int = 2048, listen: str = "127.0.0.1"
+        self, *options: str, profile: str = "normal", memory_mib: int = 2048, backend: str = "software"
     ) -> None:
-        self.endpoint = f"{listen}:{free_port()}"
-        self.profile = profile
-        command = [REMOTEGPU, "appliance", "--backend", "software", "--listen", self.endpoint]
-        command += ["--memory", f"{memory_mib}MiB", "--profile", profile, *options]
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        command = [REMOTEGPU, "appliance", "--backend", backend, "--listen", self.endpoint, *options]
+        if backend == "software":
+            command += ["--memory", f"{memory_mib}MiB", "--profile", profile]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def cli(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
@@ -133,8 +133,10 @@ class Appliance:
 
 
 @contextlib.contextmanager
-def appliance(*options: str, profile: str = "normal", memory_mib: int = 2048) -> Iterator[Appliance]:
-    it = Appliance(*options, profile=profile, memory_mib=memory_mib)
+def appliance(
+    *options: str, profile: str = "normal", memory_mib: int = 2048, backend: str = "software"
+) -> Iterator[Appliance]:
+    it = Appliance(*options, profile=profile, memory_mib=memory_mib, backend=backend)
     try:
         it.wait_until_ready()
         yield it
