@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,27 @@ def test_unsafe_is_confined_to_the_files_that_safety_md_names() -> None:
             if re.search(r"\bunsafe\b", code) and not listed:
                 missing.append(f"{crate}/{path}")
     assert not missing
+
+
+# Which of our crates a crate may use; the same as `must not` in docs/architecture.md. Tests may use more.
+CONTRACTS: dict[str, set[str]] = {
+    "protocol": set(),
+    "driverapi": set(),
+    "carrier": {"protocol"},
+    "softgpu": {"driverapi"},
+    "worker": {"carrier", "driverapi", "protocol"},
+    "client": {"carrier", "driverapi", "protocol"},
+    "smi": {"driverapi"},
+    "bench": {"driverapi"},
+}
+
+
+@pytest.mark.parametrize("crate", CONTRACTS)
+def test_crates_use_only_what_the_architecture_allows(crate: str) -> None:
+    manifest = tomllib.loads((ROOT / "remoting" / crate / "Cargo.toml").read_text())
+    assert {name.removeprefix("remotegpu-") for name in manifest.get("dependencies", {})} & set(CONTRACTS) <= CONTRACTS[
+        crate
+    ]
 
 
 def test_the_readme_gives_the_two_commands_and_ci_runs_the_tests() -> None:
