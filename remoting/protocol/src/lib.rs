@@ -3,6 +3,7 @@
 //! This crate has no I/O, no threads and no `unsafe`. `remoting/registry/wire-format.md` describes the same in prose.
 //! Everything that arrives is untrusted: decoding checks every length and never allocates more than the frame holds.
 
+mod bundle;
 mod frame;
 mod message;
 mod preface;
@@ -11,6 +12,7 @@ mod wire;
 #[rustfmt::skip]
 mod functions_generated;
 
+pub use bundle::{bundle_images, bundled_images};
 pub use frame::{Decoder, FrameError, HEADER_BYTES, Header, MAX_PAYLOAD};
 pub use functions_generated::{TABLE_HASH, function, function_name};
 pub use message::*;

@@ -128,3 +128,19 @@ fn prefaces_name_their_kind() {
     wrong[3] = b'9';
     assert_eq!(Preface::decode(&wrong), None);
 }
+
+#[test]
+fn bundles_hold_their_images_and_no_more() {
+    for images in [vec![], vec![&b"one"[..]], vec![&[7; 33][..], &[], &[9; 16]]] {
+        let bundle = protocol::bundle_images(&images);
+        assert_eq!(protocol::bundled_images(&bundle), Some(images.clone()));
+        for len in 0..bundle.len() {
+            assert_eq!(protocol::bundled_images(&bundle[..len]), None, "{len}");
+        }
+    }
+    assert_eq!(protocol::bundled_images(b"RGPUIMGS\xff\xff\xff\xff\xff\xff\xff\xff"), None);
+    let mut huge = protocol::bundle_images(&[b"x"]);
+    huge[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert_eq!(protocol::bundled_images(&huge), None);
+    assert_eq!(protocol::bundled_images(b".version 8.0"), None);
+}

@@ -5,7 +5,7 @@ use crate::context::Live;
 use crate::session::Reply;
 use driverapi::errors::*;
 use driverapi::image::{ImageError, images};
-use protocol::{BULK_CHUNK, ImageChunk, Message, NEED_IMAGE};
+use protocol::{BULK_CHUNK, ImageChunk, Message, NEED_IMAGE, bundle_images};
 use sha2::{Digest, Sha256};
 use std::ffi::c_void;
 use std::path::Path;
@@ -35,11 +35,10 @@ impl Image {
         }
         // SAFETY: as the caller vouches.
         let found = unsafe { images(pointer) }.map_err(ImageError::code)?;
-        let [only] = found[..] else {
-            // Separately compiled code that was not linked: the first container is the linked one, if any is.
-            return found.first().map(|first| Image::new(first.to_vec())).ok_or(CUDA_ERROR_INVALID_IMAGE);
-        };
-        Ok(Image::new(only.to_vec()))
+        Ok(Image::new(match found[..] {
+            [only] => only.to_vec(),
+            _ => bundle_images(&found),
+        }))
     }
 
     /// Reads a file of the program: the appliance does not see its files.

@@ -68,6 +68,20 @@ pub struct LaunchCall<'a> {
     pub parameters: &'a [u8],
 }
 
+/// What compilers put around images: the linked one, and the parts it was linked from, which end with null.
+#[repr(C)]
+struct ImageWrapper {
+    magic: u32,
+    version: u32,
+    linked: *const u8,
+    parts: *const *const u8,
+}
+
+impl ImageWrapper {
+    const MAGIC: u32 = 0x4662_43b1;
+    const WITH_PARTS: u32 = 2;
+}
+
 pub struct Driver {
     table: Table,
     /// The functions that are called as the client names them.
@@ -303,10 +317,22 @@ impl Driver {
         call!(self.event_synchronize(event.raw()))
     }
 
+    /// One image, or a bundle of several, which the driver gets in the wrapper that it knows for that.
     pub fn module_load(&self, image: &[u8], options: &mut JitOptions) -> Result<Handle> {
         let count = options.ids.len() as u32;
         let (ids, values) = (options.ids.as_mut_ptr(), options.values.as_mut_ptr());
-        get!(self.module_load(null_mut(), image.as_ptr().cast(), count, ids, values)).map(Handle::from)
+        let load =
+            |image: *const c_void| get!(self.module_load(null_mut(), image, count, ids, values)).map(Handle::from);
+        let bundle = protocol::bundled_images(image);
+        let Some([linked, parts @ ..]) = bundle.as_deref() else { return load(image.as_ptr().cast()) };
+        let parts: Vec<_> = parts.iter().map(|part| part.as_ptr()).chain([null()]).collect();
+        let wrapper = ImageWrapper {
+            magic: ImageWrapper::MAGIC,
+            version: ImageWrapper::WITH_PARTS,
+            linked: linked.as_ptr(),
+            parts: parts.as_ptr(),
+        };
+        load((&raw const wrapper).cast())
     }
     pub fn module_unload(&self, module: Handle) -> Result<()> {
         call!(self.module_unload(module.raw()))
