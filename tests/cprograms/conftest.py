@@ -54,6 +54,7 @@ def compiled(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         if "--default" not in options:
             code = "sm_75" if source == "machine_code.cu" else "compute_75"
             line += ["-gencode", f"arch=compute_75,code={code}"]
+        line += [option for option in options if option.startswith("-rdc")]
         if source == "per_thread.cu":
             line += ["--default-stream", "per-thread"]
         return line

@@ -52,6 +52,12 @@ def test_default_build_with_machine_code_and_ptx(runner: Run, compiled: Callable
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
+def test_separately_compiled_code_is_linked_when_it_is_loaded(runner: Run, compiled: Callable[..., Path]) -> None:
+    """Relocatable device code: the program passes the parts that its linker left apart."""
+    run = runner(compiled("vector_add.cu", "-rdc=true"))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
 def test_every_installed_runtime_starts(runner: Run, compiled: Callable[[str], Path]) -> None:
     """Each runtime checks the driver in its own way: the private tables, and the integrity check (error 103)."""
     packages = Path(sysconfig.get_path("purelib")) / "nvidia"
