@@ -63,7 +63,7 @@ impl Live {
     /// The code of work that failed.
     pub fn synchronise(&self) -> Result<(), Code> {
         let last = self.session.last_command();
-        self.session.call(0, &ContextSynchronize { context: self.id })?.success()?;
+        self.session.synchronise(0, &ContextSynchronize { context: self.id })?;
         self.synchronised.fetch_max(last, SeqCst);
         Ok(())
     }

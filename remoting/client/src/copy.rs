@@ -124,7 +124,7 @@ pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
                 return session.copy_to_device_late(target.lane, &device, &host);
             }
         } else if unsettled {
-            session.call(target.lane, &StreamSynchronize {})?.success()?;
+            session.synchronise(target.lane, &StreamSynchronize {})?;
         }
     }
     session.copy_to_device(target.lane, &device, &host)?;
@@ -132,7 +132,7 @@ pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
         Timing::Asynchronous => Ok(()),
         Timing::Synchronous if target.lane == target.live.legacy_lane => target.live.mark_copy(),
         // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
-        Timing::Synchronous => session.call(target.lane, &StreamSynchronize {})?.success().map(drop),
+        Timing::Synchronous => session.synchronise(target.lane, &StreamSynchronize {}),
     }
 }
 
@@ -196,7 +196,7 @@ fn between_appliances(
     (from_live, from): (&Arc<Live>, Side),
     shape: Shape,
 ) -> Result<(), Code> {
-    target.live.session.call(target.lane, &StreamSynchronize {})?.success()?;
+    target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
     let rows = (BULK_CHUNK as u64 / shape.width).max(1);
     let mut buffer = vec![0u8; (shape.width * rows.min(shape.height)) as usize];
     let base = buffer.as_mut_ptr().expose_provenance();
@@ -235,7 +235,7 @@ pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape) -> Result<()
     if to.address == 0 || from.address == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    target.live.session.call(target.lane, &StreamSynchronize {})?.success()?;
+    target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
     let (to, from) = (to.host(&shape), from.host(&shape));
     to.copy_from(&from);
     Ok(())

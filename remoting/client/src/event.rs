@@ -140,7 +140,7 @@ impl Event {
             return Ok(());
         }
         let wait = EventSynchronize { event: self.id, generation: record.generation };
-        self.live.session.call(0, &wait)?.success()?;
+        self.live.session.synchronise(0, &wait)?;
         self.progress.done.fetch_max(record.generation, SeqCst);
         Ok(())
     }

@@ -43,7 +43,7 @@ exports! {
 stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
-        target.live.session.call(target.lane, &StreamSynchronize {})?.success().map(drop)
+        target.live.session.synchronise(target.lane, &StreamSynchronize {})
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) |default| {

@@ -71,6 +71,8 @@ pub struct Session {
     acknowledged: AtomicU64,
     /// The code that every call answers from now on, or 0.
     failure: AtomicU32,
+    /// The code of a copy that nobody waited for and that failed, until a synchronising call has answered it; or 0.
+    late: AtomicU32,
     lost: AtomicBool,
     last_work: AtomicU64,
     window: Mutex<Window>,
@@ -116,6 +118,7 @@ impl Session {
             pending: Mutex::default(),
             acknowledged: AtomicU64::new(0),
             failure: AtomicU32::new(0),
+            late: AtomicU32::new(0),
             lost: AtomicBool::new(false),
             last_work: AtomicU64::new(0),
             window: Mutex::default(),
@@ -215,6 +218,18 @@ impl Session {
         self.call_frame(M::CODE, lane, |w| {
             w.put(message);
         })
+    }
+
+    /// Sends a command that is answered when work is complete, and waits for that.
+    ///
+    /// # Errors
+    /// The code of work that failed, also of an earlier copy that nobody waited for.
+    pub fn synchronise<M: Message>(&self, lane: u64, message: &M) -> Result<(), Code> {
+        self.call(lane, message)?.success()?;
+        match self.late.swap(0, SeqCst) {
+            0 => Ok(()),
+            code => Err(code),
+        }
     }
 
     /// As [`Session::call`] for a generated function.

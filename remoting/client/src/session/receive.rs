@@ -255,8 +255,12 @@ impl Session {
         let finish = |slot: &Slot| slot.finish(Reply { code, tail: tail.to_vec() });
         match pending {
             Some(Pending::Reply(slot)) => finish(&slot),
-            Some(Pending::Landing(_, slot)) => slot.iter().for_each(|slot| finish(slot)),
-            Some(Pending::Supply(_)) => {}
+            Some(Pending::Landing(_, Some(slot))) => finish(&slot),
+            Some(Pending::Landing(_, None) | Pending::Supply(_)) => {
+                if code != 0 {
+                    let _ = self.late.compare_exchange(0, code, SeqCst, SeqCst);
+                }
+            }
             None => return Err("the appliance answered a command twice".into()),
         }
         Ok(())
