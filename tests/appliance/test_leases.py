@@ -112,7 +112,8 @@ def test_waiting_requests_are_served_in_order(appliance: StandIn) -> None:
     holder.close()
     for thread in threads:
         thread.join(20)
-    assert order == ["large", "small", "half"]
+    assert order[0] == "large"
+    assert sorted(order[1:]) == ["half", "small"], "they fit together, so their threads may report in either order"
 
 
 def test_who_waits_is_told_why_and_how_long(appliance: StandIn) -> None:
