@@ -106,20 +106,30 @@ pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
     }
 }
 
+/// Where a copy from or to the program's memory goes: to the stream, unless the device memory is another appliance's.
+/// Then what is before it in the stream is waited for, and the copy goes synchronously to that memory's legacy stream.
+fn beside_memory(target: &Target, owner: Arc<Live>, timing: Timing) -> Result<(Target, Timing), Code> {
+    if Arc::ptr_eq(&owner.session, &target.live.session) {
+        return Ok((target.clone(), timing));
+    }
+    target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
+    Ok((Target { lane: owner.legacy_lane, live: owner, ..*target }, Timing::Synchronous))
+}
+
 /// # Errors
 /// The driver's code for a destination that is no device memory, or the session's sticky error.
 pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
     }
-    to.owner(&shape)?;
+    let (target, timing) = &beside_memory(target, to.owner(&shape)?, timing)?;
     let session = &target.live.session;
     let (device, host) = (to.device(target.live.id, &shape), from.host(&shape));
     let (start, end) = host.span();
     if host::is_pinned(start, end) {
         // Whoever may write the source before the stream gets there must be done first.
         let unsettled = session.is_landing(&host) || session.has_callbacks();
-        if timing == Timing::Asynchronous {
+        if *timing == Timing::Asynchronous {
             if unsettled || !session.has_window(host.packed()) {
                 return session.copy_to_device_late(target.lane, &device, &host);
             }
@@ -128,7 +138,7 @@ pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
         }
     }
     session.copy_to_device(target.lane, &device, &host)?;
-    match timing {
+    match *timing {
         Timing::Asynchronous => Ok(()),
         Timing::Synchronous if target.lane == target.live.legacy_lane => target.live.mark_copy(),
         // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
@@ -142,11 +152,11 @@ pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timi
     if shape.is_empty() {
         return Ok(());
     }
-    from.owner(&shape)?;
+    let (target, timing) = &beside_memory(target, from.owner(&shape)?, timing)?;
     let session = &target.live.session;
     let (device, host) = (from.device(target.live.id, &shape), to.host(&shape));
     let (start, end) = host.span();
-    if timing == Timing::Asynchronous && host::is_pinned(start, end) {
+    if *timing == Timing::Asynchronous && host::is_pinned(start, end) {
         return session.copy_to_host_later(target.lane, &host, &device);
     }
     session.copy_to_host(target.lane, &host, &device)

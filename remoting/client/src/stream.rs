@@ -32,6 +32,7 @@ pub struct Stream {
 }
 
 /// Where a command goes.
+#[derive(Clone)]
 pub struct Target {
     pub live: Arc<Live>,
     pub lane: u64,
