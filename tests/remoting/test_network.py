@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -62,3 +63,22 @@ def test_a_cut_connection_is_a_sticky_error(remote: Appliance, carrier: str) -> 
             cut = time.monotonic()
             assert line(program) == f"error {STICKY} {STICKY} {STICKY}"
             assert time.monotonic() - cut < 2
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+def test_a_client_that_is_stopped_within_a_copy_goes_on(own_remote: Appliance, carrier: str) -> None:
+    """Longer than a peer may be silent; the bytes that it does not take wait for it."""
+    program = subprocess.Popen(
+        own_remote.command("copies_back.py"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(carrier),
+    )  # fmt: skip
+    with program:
+        pid = int(line(program))
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(20)
+        # As a shell's job: the command line stopped with its program, and goes on with it.
+        program.send_signal(signal.SIGCONT)
+        assert program.stdin is not None
+        program.stdin.close()
+        assert line(program) == "right"
+    assert program.returncode == 0

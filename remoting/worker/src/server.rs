@@ -19,6 +19,7 @@ const FRAMES_PER_TURN: usize = 256;
 const MOST_UNREAD: usize = 64 << 20;
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
+const WINDOW_EVERY: Duration = Duration::from_secs(1);
 /// What is queued when a session ends may take this long to send.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -44,6 +45,26 @@ impl Backoff {
             return Duration::ZERO;
         }
         (self.since.elapsed() / 16).clamp(Self::SHORTEST, Self::LONGEST)
+    }
+}
+
+/// Looks after a client that is stopped while bytes wait for it.
+struct Window {
+    stopped: bool,
+    look_at: Instant,
+}
+
+impl Window {
+    /// When to look again, if at all.
+    fn follow(&mut self, connection: BorrowedFd<'_>, waiting: bool, now: Instant) -> Option<Duration> {
+        if !(waiting || self.stopped) {
+            return None;
+        }
+        if now >= self.look_at {
+            self.stopped = carrier::follow_window(connection);
+            self.look_at = now + WINDOW_EVERY;
+        }
+        Some(self.look_at - now)
     }
 }
 
@@ -116,6 +137,7 @@ fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_
     let mut reader = FrameReader::default();
     let mut backoff = Backoff::new();
     let mut stats_at = Instant::now() + STATS_EVERY;
+    let mut window = Window { stopped: false, look_at: Instant::now() + WINDOW_EVERY };
     loop {
         let more = take_frames(session, &mut reader);
         let moved = session.turn();
@@ -153,7 +175,8 @@ fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_
         }
         let gpu = session.needs_looking_after().then(|| backoff.next());
         let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
-        wait(session, connection, control, reading, gpu.into_iter().chain(stats).min())?;
+        let window = window.follow(connection, !session.out.is_empty(), now);
+        wait(session, connection, control, reading, gpu.into_iter().chain(stats).chain(window).min())?;
     }
 }
 

@@ -69,6 +69,7 @@ pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probatio
     let head = first_bytes(&mut tcp, &probation).await?;
     match (speaks(head), &door.tls) {
         (Speaks::Tls, Some(acceptor)) => {
+            let socket = tcp.as_fd().try_clone_to_owned()?;
             let handshake = acceptor.accept(Rewind::new(head, tcp));
             let Some(handshake) = probation.in_time(handshake).await else { return refused(too_slow()) };
             let mut tls = handshake.map_err(|error| Refused(format!("TLS handshake failed: {error}")))?;
@@ -77,10 +78,10 @@ pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probatio
                 Speaks::Preface => {
                     let (near, local) = UnixStream::pair()?;
                     // Ends with either side; nothing is owed to anybody then.
-                    tokio::spawn(carrier::pump(tls, near));
+                    tokio::spawn(followed(socket, carrier::pump(tls, near)));
                     preface_follows(door, head, local, &probation).await
                 }
-                Speaks::Http2 => Ok(grpc::serve(door, Rewind::new(head, tls), probation).await?),
+                Speaks::Http2 => Ok(followed(socket, grpc::serve(door, Rewind::new(head, tls), probation)).await?),
                 _ => refused("speaks neither of the carriers inside TLS"),
             }
         }
@@ -88,7 +89,22 @@ pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probatio
         (Speaks::Unknown, _) => refused("speaks none of the carriers"),
         (_, Some(_)) => refused("speaks plaintext to an appliance that demands TLS"),
         (Speaks::Preface, None) => preface_follows(door, head, tcp, &probation).await,
-        (Speaks::Http2, None) => Ok(grpc::serve(door, Rewind::new(head, tcp), probation).await?),
+        (Speaks::Http2, None) => {
+            let socket = tcp.as_fd().try_clone_to_owned()?;
+            Ok(followed(socket, grpc::serve(door, Rewind::new(head, tcp), probation)).await?)
+        }
+    }
+}
+
+/// Does `work` on a connection that stays the door's, and gives time to a client that is only stopped.
+async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
+    let mut clock = tokio::time::interval(Duration::from_secs(1));
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            _ = clock.tick() => carrier::follow_window(&socket),
+        };
     }
 }
 
