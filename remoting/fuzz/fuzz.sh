@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/../../target/fuzz}
 seconds=${REMOTEGPU_FUZZ_SECONDS:-600}
 cargo +nightly fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
 cargo run --release --locked --quiet -- --write-seeds corpus
