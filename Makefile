@@ -37,7 +37,7 @@ test: build lint system-tools ## All tests that need no GPU
 	@echo "==> Python and program tests"
 	@$(PYTHON) -m pytest
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
-	@CARGO_TARGET_DIR=target/fuzz REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml --target-dir target/fuzz
+	@REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml --target-dir target/fuzz
 
 # Dropping packets in a network namespace needs nft and root; without them that one test says so and is skipped.
 system-tools:
