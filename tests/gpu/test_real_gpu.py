@@ -15,19 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.system import PROGRAMS, ROOT, Appliance, appliance
+from support.system import PROGRAMS, ROOT, SELF_CHECKING, Appliance, appliance
 
 pytestmark = pytest.mark.gpu
 GOLDEN = Path(__file__).parent / "golden.json"
-CASES = [
-    "vector_add.py",
-    "free_under_kernel.py",
-    "spin_and_release.py",
-    "full_queue.py",
-    "relay_through_pinned.py",
-    "callbacks.py",
-    "bad_handles.py",
-]
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +31,14 @@ def directly(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(PROGRAMS / program)], capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("program", [c for c in CASES if c != "full_queue.py"])
+@pytest.mark.parametrize("program", [c for c in SELF_CHECKING if c != "full_queue.py"])
 def test_directly_on_the_driver(program: str) -> None:
     """First without us: a program that fails here says nothing about remoting."""
     run = directly(program)
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
-@pytest.mark.parametrize("program", CASES)
+@pytest.mark.parametrize("program", SELF_CHECKING)
 def test_through_an_appliance(gpu: Appliance, program: str) -> None:
     run = gpu.run(program, share="0.1")
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr

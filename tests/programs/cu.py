@@ -49,6 +49,18 @@ def upload(array):
     return pointer
 
 
+def take_all():
+    """Allocates until nothing is left, in pieces of 64 MiB down to 2 MiB; yields each piece with its size in bytes."""
+    size = 64 << 20
+    while size >= 2 << 20:
+        try:
+            piece = ok(cu.cuMemAlloc(size))
+        except CudaError:
+            size //= 2
+            continue
+        yield piece, size
+
+
 def download(pointer, count, dtype=np.uint32):
     array = np.empty(count, dtype)
     ok(cu.cuMemcpyDtoH(array, pointer, array.nbytes))

@@ -2,16 +2,11 @@
 
 import signal
 
-from cu import CudaError, cu, ok, start
+from cu import cu, ok, start, take_all
 
 start()
-size, total = 64 << 20, 0
-while size >= 2 << 20:
-    try:
-        piece = ok(cu.cuMemAlloc(size))
-    except CudaError:
-        size //= 2
-        continue
+total = 0
+for piece, size in take_all():
     ok(cu.cuMemsetD32(piece, 0xC0FFEE11, size // 4))
     total += size
 ok(cu.cuCtxSynchronize())

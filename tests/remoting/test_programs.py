@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from support.system import Appliance, native
-
-PROGRAMS = [
-    "vector_add.py",
-    "free_under_kernel.py",
-    "spin_and_release.py",
-    "full_queue.py",
-    "relay_through_pinned.py",
-    "callbacks.py",
-    "bad_handles.py",
-]
+from support.system import SELF_CHECKING, Appliance, native
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p != "full_queue.py"])
+@pytest.mark.parametrize("program", [p for p in SELF_CHECKING if p != "full_queue.py"])
 def test_native(program: str) -> None:
     run = native(program)
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", SELF_CHECKING)
 def test_remote(remote: Appliance, program: str) -> None:
     run = remote.run(program)
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr

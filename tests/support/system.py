@@ -20,6 +20,17 @@ REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
 PROGRAMS = ROOT / "tests" / "programs"
 MIB = 1 << 20
 
+# Test programs that compare their own results and print `ok`.
+SELF_CHECKING = (
+    "vector_add.py",
+    "free_under_kernel.py",
+    "spin_and_release.py",
+    "full_queue.py",
+    "relay_through_pinned.py",
+    "callbacks.py",
+    "bad_handles.py",
+)
+
 
 def free_port() -> int:
     """A loopback port that is free together with the next one."""
