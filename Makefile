@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 PYTHON := .venv/bin/python
 FUZZ_SECONDS ?= 30
-RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') Cargo.toml Cargo.lock
+RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
 .PHONY: help set-up build demo test test-gpu system-tools lint bench fuzz generate clean
 

@@ -2,7 +2,7 @@
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
 #   bin/     remotegpu-worker remotegpu-door remotegpu-bench nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
-#   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU
+#   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and the ptxas that keeps PTX for it
 # The client is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs .venv (make set-up).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,5 +24,6 @@ for program in remotegpu-worker remotegpu-door remotegpu-bench nvidia-smi; do
 done
 put "$target/x86_64-unknown-linux-gnu/release/libremotegpu_client.so" "$dist/client/libcuda.so.1"
 put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
+put remoting/softgpu/ptxas "$dist/native/ptxas"
 ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"
 ln -sfn libcuda.so.1 "$dist/native/libnvidia-ml.so.1"

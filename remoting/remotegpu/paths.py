@@ -31,6 +31,11 @@ class Dist:
         """The folder with the software GPU's libcuda.so.1."""
         return self.root / "native"
 
+    @property
+    def ptxas(self) -> Path:
+        """What Triton is given as ptxas: leaves its PTX as it is."""
+        return self.native / "ptxas"
+
     def program(self, name: str) -> Path:
         return _existing(self.bin / name)
 

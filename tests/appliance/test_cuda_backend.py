@@ -49,6 +49,7 @@ def test_nothing_of_software_is_set_for_a_real_gpu(real: StandIn) -> None:
     seen = real.cli("run", "-p", "0.25", "--", "env").stdout
     assert "REMOTEGPU_SHARES=" in seen
     assert "CUPY_COMPILE_WITH_PTX" not in seen
+    assert "PTXAS" not in seen
 
 
 def test_readings_are_those_of_nvml(real: StandIn) -> None:

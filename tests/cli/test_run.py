@@ -41,12 +41,13 @@ def test_the_environment_of_a_share(appliance: StandIn, dist: Path) -> None:
     assert seen["PATH"].startswith(f"{dist / 'bin'}:")
     assert seen["CUDA_VISIBLE_DEVICES"] == "0", "it is the client's to understand"
     assert seen["CUPY_COMPILE_WITH_PTX"] == "1"
+    assert seen["TRITON_PTXAS_PATH"] == seen["TRITON_PTXAS_BLACKWELL_PATH"] == str(dist / "native" / "ptxas")
     assert not {"REMOTEGPU_TOKEN", "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT"} & set(seen)
 
 
 def test_a_setting_of_the_user_stays(appliance: StandIn) -> None:
-    seen = environment_of(appliance, "-a", appliance.endpoint, "-p", "0.25", env={"CUPY_COMPILE_WITH_PTX": "0"})
-    assert seen["CUPY_COMPILE_WITH_PTX"] == "0"
+    seen = environment_of(appliance, "-a", appliance.endpoint, "-p", "0.25", env={"TRITON_PTXAS_PATH": "/mine"})
+    assert seen["TRITON_PTXAS_PATH"] == "/mine"
 
 
 def test_the_environment_of_a_native_run(appliance: StandIn, dist: Path) -> None:

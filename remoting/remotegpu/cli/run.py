@@ -4,7 +4,6 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from remotegpu.api import names
 from remotegpu.api.objects import Ask, Share, shares_to_env
@@ -15,9 +14,6 @@ from remotegpu.cli.leasing import leases
 from remotegpu.cli.local import local_appliance, software_memory
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
-
-# The software GPU executes PTX; these make frameworks keep it instead of machine code for a real GPU.
-_KEEP_PTX: Final = {"CUPY_COMPILE_WITH_PTX": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ def remote_environment(
 ) -> dict[str, str]:
     """What makes a command use the shares: the client's library first, and where its appliances are."""
     dist.library(dist.client)
-    environment = {**(_KEEP_PTX if software else {}), **base, names.SHARES_ENV: shares_to_env(shares)}
+    environment = {**(_keep_ptx(dist) if software else {}), **base, names.SHARES_ENV: shares_to_env(shares)}
     _prepend(environment, "LD_LIBRARY_PATH", str(dist.client))
     _prepend(environment, "PATH", str(dist.bin))
     # The token opens more than this lease; the command needs only the lease.
@@ -83,12 +79,18 @@ def remote_environment(
 def native_environment(base: Mapping[str, str], dist: Dist, ask: Ask) -> dict[str, str]:
     """What makes a command use the software GPU without the wire, with the same memory as a share has."""
     dist.library(dist.native)
-    environment = {**_KEEP_PTX, **base}
+    environment = {**_keep_ptx(dist), **base}
     environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
     environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask)))
     _prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
     _prepend(environment, "PATH", str(dist.bin))
     return environment
+
+
+def _keep_ptx(dist: Dist) -> dict[str, str]:
+    """What makes frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU."""
+    ptxas = str(dist.ptxas)
+    return {"CUPY_COMPILE_WITH_PTX": "1", "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
 
 
 def _prepend(environment: dict[str, str], name: str, folder: str) -> None:
