@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use driverapi::types::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
@@ -176,14 +176,19 @@ impl Session<'_> {
         Ok(Event { session: self, event })
     }
 
-    pub fn kernel(&self) -> Result<Kernel<'_>, String> {
+    /// The kernel of that name in PTX text.
+    pub fn function(&self, text: &CStr, name: &CStr) -> Result<Kernel<'_>, String> {
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: the text ends with a NUL; out-parameters are locals.
+        // SAFETY: text and name end with a NUL; out-parameters are locals.
         unsafe {
-            check("cuModuleLoadData", (self.driver.load_module)(&mut module, KERNEL.as_ptr().cast()))?;
-            check("cuModuleGetFunction", (self.driver.get_function)(&mut function, module, c"count".as_ptr()))?;
+            check("cuModuleLoadData", (self.driver.load_module)(&mut module, text.as_ptr().cast()))?;
+            check("cuModuleGetFunction", (self.driver.get_function)(&mut function, module, name.as_ptr()))?;
         }
         Ok(Kernel { session: self, function })
+    }
+
+    pub fn kernel(&self) -> Result<Kernel<'_>, String> {
+        self.function(KERNEL, c"count")
     }
 }
 
@@ -245,13 +250,19 @@ pub struct Kernel<'s> {
 
 impl Kernel<'_> {
     /// Adds 1 to the counter at `address`, some time.
-    pub fn launch(&self, mut address: CUdeviceptr) -> Result<(), String> {
-        let mut one = 1u32;
-        let mut parameters = [(&raw mut address).cast::<c_void>(), (&raw mut one).cast::<c_void>()];
+    pub fn launch(&self, address: CUdeviceptr) -> Result<(), String> {
+        self.launch_grid([1; 3], [1; 3], &[address, 1])
+    }
+
+    /// Each parameter's low bytes are as many as the kernel takes.
+    pub fn launch_grid(&self, grid: [u32; 3], block: [u32; 3], parameters: &[u64]) -> Result<(), String> {
+        let mut addresses: Vec<_> = parameters.iter().map(|value| (&raw const *value).cast_mut().cast()).collect();
         let Session { driver, stream, .. } = self.session;
-        // SAFETY: the parameters are those of the kernel; they are copied before the call returns.
+        let ([x, y, z], [bx, by, bz]) = (grid, block);
+        // SAFETY: the parameters are those of the kernel, none of more than 8 bytes; they are copied before the call
+        // returns.
         let code = unsafe {
-            (driver.launch)(self.function, 1, 1, 1, 1, 1, 1, 0, *stream, parameters.as_mut_ptr(), null::<c_void>() as _)
+            (driver.launch)(self.function, x, y, z, bx, by, bz, 0, *stream, addresses.as_mut_ptr(), null_mut())
         };
         check("cuLaunchKernel", code)
     }

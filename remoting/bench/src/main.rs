@@ -6,6 +6,7 @@ mod measurements;
 mod options;
 mod round_trips;
 mod samples;
+mod softgpu;
 mod tcp;
 
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         }
         Job::TcpPeer => tcp::serve_as_peer(),
         Job::InitialiseOnly => driver::Driver::load(&options.library).and_then(|driver| driver.start().map(drop)),
+        Job::SoftwareGpu => softgpu::measure(&options),
         Job::Measure => measure(&options),
     });
     match done {

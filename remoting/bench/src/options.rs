@@ -17,9 +17,11 @@ pub enum Job {
     TcpPeer,
     /// As far as the first synchronised stream; started by this program to count round trips.
     InitialiseOnly,
+    /// How fast kernels execute, instead of how far away the driver is.
+    SoftwareGpu,
 }
 
-pub const HELP: &str = "usage: remotegpu-bench [--library PATH] [--quick]
+pub const HELP: &str = "usage: remotegpu-bench [softgpu] [--library PATH] [--quick]
 Measures a CUDA driver (libcuda.so.1 by default; `remotegpu run -- remotegpu-bench` measures a share) and prints JSON:
   rtt_us                synchronise a stream after a one-byte memset     raw_tcp_rtt_us  64 bytes there and back on TCP
   launch_caller_us      what a launch costs its caller                   launches_per_s  until all have run
@@ -28,7 +30,8 @@ Measures a CUDA driver (libcuda.so.1 by default; `remotegpu run -- remotegpu-ben
   small_d2h_us          4 bytes to the host
   h2d_gbps d2h_gbps     pageable memory, random bytes                    raw_tcp_gbps    the same size on TCP
   pinned_h2d_gbps pinned_d2h_gbps   asynchronous, from and to pinned memory
-  init_ms               cuInit to the first synchronised stream          init_round_trips (null: not a remote driver)";
+  init_ms               cuInit to the first synchronised stream          init_round_trips (null: not a remote driver)
+With `softgpu`, instead: 10^9 lane-instructions per second of processor time, and the cores that took part, for four kernels";
 
 impl Options {
     /// # Errors
@@ -41,6 +44,7 @@ impl Options {
                 "--quick" => options.quick = true,
                 "--help" | "-h" => options.job = Job::Help,
                 "--tcp-peer" => options.job = Job::TcpPeer,
+                "softgpu" => options.job = Job::SoftwareGpu,
                 "--initialise-only" => options.job = Job::InitialiseOnly,
                 other => return Err(format!("unknown option {other}; see --help")),
             }

@@ -17,7 +17,7 @@ pub fn median_seconds(times: usize, mut run: impl FnMut() -> Result<(), String>)
     Ok(median(seconds))
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }

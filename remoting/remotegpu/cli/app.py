@@ -129,6 +129,9 @@ def health(
 
 @app.command()
 def bench(
+    subject: Annotated[
+        Literal["share", "softgpu"], typer.Argument(help="A share, or the software GPU alone.")
+    ] = "share",
     appliance: ApplianceOption = "",
     as_json: JsonOption = False,
     token: TokenOption = "",
@@ -136,7 +139,12 @@ def bench(
     ca: CaOption = None,
     server_name: ServerNameOption = "",
 ) -> None:
-    """Measure latency and bandwidth of both carriers against raw TCP."""
+    """Measure latency and bandwidth of both carriers against raw TCP; or how fast the software GPU computes."""
+    if subject == "softgpu":
+        from remotegpu.cli import bench_softgpu  # noqa: PLC0415
+
+        bench_softgpu.bench(as_json=as_json)
+        return
     from remotegpu.cli import bench  # noqa: PLC0415
 
     bench.bench(_split(appliance), _access(token, token_file, ca, server_name), as_json=as_json)

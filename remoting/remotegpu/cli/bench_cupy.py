@@ -1,0 +1,70 @@
+"""CuPy against NumPy on the same arrays, as a program of its own: the driver is chosen before a process starts."""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import cupy  # type: ignore[import-not-found]
+import numpy
+
+ELEMENTS: Final = (100_000, 1_000_000, 10_000_000)
+SIDE: Final = 512
+REPEAT: Final = 7
+
+
+def elementwise(xp: ModuleType, x: Any) -> Any:
+    return x * xp.float32(2) + x
+
+
+def reduction(_xp: ModuleType, x: Any) -> Any:
+    return x.sum()
+
+
+def matmul(_xp: ModuleType, x: Any) -> Any:
+    return x @ x
+
+
+def compare(name: str, work: Callable[[ModuleType, Any], Any], host: Any) -> dict[str, float | str]:
+    """Milliseconds of both, and how many times NumPy's CuPy takes; or why it does not work."""
+    device = cupy.asarray(host)
+    try:
+        numpy.testing.assert_allclose(cupy.asnumpy(work(cupy, device)), work(numpy, host), rtol=1e-4)
+    # Whatever a library finds missing.
+    except Exception as error:
+        return {f"cupy_{name}": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+    def on_device() -> None:
+        work(cupy, device)
+        cupy.cuda.get_current_stream().synchronize()
+
+    ours, theirs = _milliseconds(on_device), _milliseconds(lambda: work(numpy, host))
+    return {f"cupy_{name}_ms": ours, f"numpy_{name}_ms": theirs, f"cupy_{name}_ratio": ours / theirs}
+
+
+def _milliseconds(run: Callable[[], Any]) -> float:
+    run()
+    times = []
+    for _ in range(REPEAT):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def main() -> None:
+    random = numpy.random.default_rng(1)
+    result: dict[str, float | str] = {}
+    for count in ELEMENTS:
+        host = random.random(count, dtype=numpy.float32)
+        result |= compare(f"elementwise_{count}", elementwise, host)
+        result |= compare(f"reduction_{count}", reduction, host)
+    result |= compare(f"matmul_{SIDE}", matmul, random.random((SIDE, SIDE), dtype=numpy.float32))
+    sys.stdout.write(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
