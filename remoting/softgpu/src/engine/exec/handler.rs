@@ -9,30 +9,58 @@ pub trait Handler {
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step;
 }
 
-/// The function for `H`: the AVX2 and FMA build where the machine has them.
+/// The function for `H`: the widest build that the machine can run.
 pub fn exec<H: Handler>() -> Exec {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("lzcnt")
-        && is_x86_feature_detected!("popcnt")
-    {
-        return x86::wide::<H>;
+    match *x86::WIDTH {
+        x86::Width::Bits512 => return x86::bits_512::<H>,
+        x86::Width::Bits256 => return x86::bits_256::<H>,
+        x86::Width::Baseline => {}
     }
-    plain::<H>
+    baseline::<H>
 }
 
-fn plain<H: Handler>(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+fn baseline<H: Handler>(block: &mut Block, inst: &Inst, mask: u32) -> Step {
     H::run(block, inst, mask)
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use std::sync::LazyLock;
+
     use super::{Block, Handler, Inst, Step};
 
+    pub enum Width {
+        Bits512,
+        Bits256,
+        Baseline,
+    }
+
+    pub static WIDTH: LazyLock<Width> = LazyLock::new(|| {
+        let bits_256 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt");
+        let bits_512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        match (bits_256, bits_512) {
+            (true, true) => Width::Bits512,
+            (true, false) => Width::Bits256,
+            _ => Width::Baseline,
+        }
+    });
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi2,lzcnt,popcnt")]
+    pub fn bits_512<H: Handler>(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        H::run(block, inst, mask)
+    }
+
     #[target_feature(enable = "avx2,fma,bmi2,lzcnt,popcnt")]
-    pub fn wide<H: Handler>(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+    pub fn bits_256<H: Handler>(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         H::run(block, inst, mask)
     }
 }
