@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 FUZZ_SECONDS ?= 30
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
-.PHONY: help set-up build demo test test-gpu system-tools lint bench fuzz generate clean
+.PHONY: help set-up build demo test test-gpu system-tools lint bench fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,9 @@ fuzz: ## Coverage-guided fuzzing of every decoder with nightly, until stopped
 generate: .venv/.installed ## Regenerate what the function table and control.proto generate
 	@$(PYTHON) remoting/codegen/generate.py
 	@$(PYTHON) tools/generate_rpc.py
+
+calls: build ## Record anew which driver functions each test program calls; then `make generate`
+	@$(PYTHON) tests/cprograms/calls.py
 
 clean: ## Remove everything built
 	rm -rf .venv target

@@ -155,9 +155,11 @@ def test_exports_are_found_in_rust_sources() -> None:
 
 def test_the_report_names_what_table_and_sources_do_not_agree_on() -> None:
     local = {"number": 20, "symbol": "cuHere", "since": 2000, "class": Class.LOCAL.value}
-    agreed = render(table(FILL, local), {"cuHere"}, {"cuHere"})
+    agreed = render(table(FILL, local), {"cuHere"}, {"cuHere"}, {"a.c": ["cuHere"]})
     assert "in the client's sources" not in agreed.lower()
     assert "| a group | 2 | 2 | 1 |" in agreed
-    differing = render(table(FILL, local), {"cuThere"}, set())
+    assert "| a group | `cuHere` | `a.c` |" in agreed
+    assert "| a group | `cuFillAsync_v2` | **none** |" in agreed
+    differing = render(table(FILL, local), {"cuThere"}, set(), {})
     assert "not in the client's sources\n\n`cuHere`" in differing
     assert "not expected by the table\n\n`cuThere`" in differing

@@ -6,27 +6,21 @@ import os
 import re
 import shutil
 import subprocess
-import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.system import DIST, REMOTEGPU, Appliance, appliance
+from cprograms import building
+from support import tracer
+from support.system import REMOTEGPU, Appliance, appliance
 
-SOURCES = Path(__file__).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def native_libraries() -> Path:
-    """The folder of the libcuda.so.1 that native runs load."""
-    return Path(os.environ.get("REMOTEGPU_NATIVE_LIB_DIR", DIST / "native"))
 
 
 @pytest.fixture(scope="session")
 def toolkit() -> Path:
-    """CUDA's compiler from the wheels of the active environment."""
-    folder = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
-    if not (folder / "bin" / "nvcc").exists():
+    folder = building.toolkit()
+    if folder is None:
         pytest.skip("no nvcc in this environment")
     return folder
 
@@ -40,26 +34,19 @@ def compiled(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     def compile_once(source: str, *options: str) -> Path:
         key = (source, *options)
         if key not in programs:
-            program = folder / "-".join((source.replace(".", "_"), *(option.strip("-") for option in options)))
-            subprocess.run(command(source, program, options), check=True, capture_output=True, text=True)
-            programs[key] = program
+            programs[key] = building.build(source, folder, toolkit, options)
         return programs[key]
 
-    def command(source: str, program: Path, options: tuple[str, ...]) -> list[str]:
-        path = os.fspath(SOURCES / source)
-        if source.endswith(".c"):
-            library = ["-L", os.fspath(native_libraries()), "-l:libcuda.so.1", "-ldl"]
-            return ["cc", "-I", os.fspath(toolkit / "include"), path, "-o", os.fspath(program), *library]
-        line = [os.fspath(toolkit / "bin" / "nvcc"), "-o", os.fspath(program), path, f"-L{toolkit / 'lib'}"]
-        if "--default" not in options:
-            code = "sm_75" if source == "machine_code.cu" else "compute_75"
-            line += ["-gencode", f"arch=compute_75,code={code}"]
-        line += [option for option in options if option.startswith("-rdc")]
-        if source == "per_thread.cu":
-            line += ["--default-stream", "per-thread"]
-        return line
-
     return compile_once
+
+
+@pytest.fixture(scope="session")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a libcuda.so.1 that counts calls on their way to the native one."""
+    driver = building.native_libraries() / "libcuda.so.1"
+    if not driver.exists():
+        pytest.skip("the software GPU is not built (make build)")
+    return tracer.build(driver, tmp_path_factory.mktemp("tracer"))
 
 
 @pytest.fixture(scope="session")
@@ -73,9 +60,9 @@ def share() -> Iterator[Appliance]:
 def runner(request: pytest.FixtureRequest) -> Run:
     """Runs a command to its end: runner(program, *arguments, stdin=...)."""
     if request.param == "native":
-        if not (native_libraries() / "libcuda.so.1").exists():
+        if not (building.native_libraries() / "libcuda.so.1").exists():
             pytest.skip("the software GPU is not built (make build)")
-        environment = os.environ | {"LD_LIBRARY_PATH": os.fspath(native_libraries())}
+        environment = os.environ | {"LD_LIBRARY_PATH": os.fspath(building.native_libraries())}
         prefix = []
     else:
         if not shutil.which(REMOTEGPU):

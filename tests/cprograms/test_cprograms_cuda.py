@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cprograms import building, calls
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -34,15 +35,22 @@ CHECKING = [
     "offered.cu",
     "illegal_address.cu",
     "machine_code.cu",
-    "driver_modules.c",
-    "stale_handles.c",
-    "virtual_memory.c",
+    *building.DRIVER_PROGRAMS,
 ]
+# Streams, fills, copies and launches exist a second time, for programs whose default stream is one per thread.
+PER_THREAD = ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",)
+IN_BOTH_FORMS = ["driver_copies.c", "driver_kernels.c", "driver_memory.c", "driver_pools.c", "driver_streams.c"]
 
 
 @pytest.mark.parametrize("source", CHECKING)
 def test_program_checks_itself(runner: Run, compiled: Callable[[str], Path], source: str) -> None:
     run = runner(compiled(source))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("source", IN_BOTH_FORMS)
+def test_program_with_a_default_stream_per_thread(runner: Run, compiled: Callable[..., Path], source: str) -> None:
+    run = runner(compiled(source, *PER_THREAD))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
@@ -56,6 +64,14 @@ def test_separately_compiled_code_is_linked_when_it_is_loaded(runner: Run, compi
     """Relocatable device code: the program passes the parts that its linker left apart."""
     run = runner(compiled("vector_add.cu", "-rdc=true"))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("source", building.DRIVER_PROGRAMS)
+def test_the_table_of_calls_is_what_programs_call(
+    traced: Path, compiled: Callable[[str], Path], source: str, tmp_path: Path
+) -> None:
+    called = calls.recorded(compiled(source), traced, tmp_path / "calls.json")
+    assert called == calls.committed()[source], "run `make calls generate` and commit the result"
 
 
 def test_every_installed_runtime_starts(runner: Run, compiled: Callable[[str], Path]) -> None:

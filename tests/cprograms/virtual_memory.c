@@ -32,7 +32,21 @@ int main(void)
     OK(cuMemMap(base + piece, piece, 0, second, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMap(base, piece, 0, second, 0)); /* taken */
     CUmemAccessDesc access = {wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    unsigned long long allowed = 99;
+    OK(cuMemGetAccess(&allowed, &wanted.location, base));
+    REQUIRE(allowed == CU_MEM_ACCESS_FLAGS_PROT_NONE);
     OK(cuMemSetAccess(base, 2 * piece, &access, 1));
+    OK(cuMemGetAccess(&allowed, &wanted.location, base + piece));
+    REQUIRE(allowed == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+
+    /* An address leads back to its allocation, which knows how it was made. */
+    CUmemGenericAllocationHandle found;
+    CUmemAllocationProp made = {0};
+    OK(cuMemRetainAllocationHandle(&found, (void *)(base + piece)));
+    REQUIRE(found == second);
+    OK(cuMemGetAllocationPropertiesFromHandle(&made, found));
+    REQUIRE(made.type == wanted.type && made.location.type == wanted.location.type && made.location.id == 0);
+    OK(cuMemRelease(found));
 
     /* Both pieces are one range. */
     unsigned words[4];

@@ -34,36 +34,45 @@ static const char *names[N] = { %(names)s };
 %(declarations)s
 static void *const trampolines[N] = { %(trampolines)s };
 static int (*real_get)(const char *, void **, int, uint64_t, int *);
+static void *real_old_get;
+static uint64_t gets[2];
 
 __attribute__((constructor)) static void start(void) {
     void *real = dlopen(getenv("TRACER_DRIVER"), RTLD_NOW | RTLD_LOCAL);
     if (!real) { fprintf(stderr, "tracer: %%s\n", dlerror()); abort(); }
     for (int i = 0; i < N; i++) tracer_targets[i] = dlsym(real, names[i]);
     *(void **)&real_get = dlsym(real, "cuGetProcAddress_v2");
+    real_old_get = dlsym(real, "cuGetProcAddress");
 }
 
 __attribute__((destructor)) static void end(void) {
     FILE *f = fopen(getenv("TRACER_OUT"), "w");
-    fputs("{", f);
-    for (int i = 0, first = 1; i < N; i++)
-        if (tracer_counts[i]) {
-            fprintf(f, "%%s\"%%s\":%%lu", first ? "" : ",", names[i], tracer_counts[i]);
-            first = 0;
-        }
+    fprintf(f, "{\"cuGetProcAddress\":%%lu,\"cuGetProcAddress_v2\":%%lu", gets[0], gets[1]);
+    for (int i = 0; i < N; i++)
+        if (tracer_counts[i]) fprintf(f, ",\"%%s\":%%lu", names[i], tracer_counts[i]);
     fputs("}", f);
     fclose(f);
 }
 
-int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
+int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
+int cuGetProcAddress(const char *, void **, int, uint64_t);
+
+static int get(const char *name, void **out, int version, uint64_t flags, int *status) {
     int code = real_get(name, out, version, flags, status);
     if (code || !out) return code;
     for (int i = 0; i < N; i++)
         if (*out && *out == tracer_targets[i]) { *out = trampolines[i]; break; }
     if (*out == (void *)real_get) *out = (void *)cuGetProcAddress_v2;
+    if (*out && *out == real_old_get) *out = (void *)cuGetProcAddress;
     return code;
 }
+int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
+    __atomic_fetch_add(&gets[1], 1, __ATOMIC_RELAXED);
+    return get(name, out, version, flags, status);
+}
 int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
-    return cuGetProcAddress_v2(name, out, version, flags, 0);
+    __atomic_fetch_add(&gets[0], 1, __ATOMIC_RELAXED);
+    return get(name, out, version, flags, 0);
 }
 """
 

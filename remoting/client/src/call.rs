@@ -93,6 +93,7 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
 /// # Errors
 /// Always.
 pub fn refused(name: &'static str) -> Result<(), Code> {
+    driverapi::report::refused(name);
     static NAMED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
         log::line(

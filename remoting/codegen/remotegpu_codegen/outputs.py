@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import yaml
+
 from remotegpu_codegen import client, numbers, proc_table, protocol, registry, report, sources, worker
 
 
@@ -14,10 +16,11 @@ def outputs(remoting: Path) -> dict[str, str]:
     table = registry.load(folder)
     lock_file = folder / "numbers.lock"
     lock = numbers.parse(lock_file.read_text() if lock_file.exists() else "")
-    by_hand = [sources.exported_by_hand(remoting / crate) for crate in ("client", "softgpu")]
+    calls = yaml.safe_load((folder / "calls.yaml").read_text())
+    client_by_hand, softgpu_by_hand = (sources.exported_by_hand(remoting / crate) for crate in ("client", "softgpu"))
     return {
         "registry/numbers.lock": numbers.render(numbers.extend(lock, table.driver)),
-        "registry/REPORT.md": report.render(table, *by_hand),
+        "registry/REPORT.md": report.render(table, client_by_hand, softgpu_by_hand, calls),
         "driverapi/src/proc_table_generated.rs": proc_table.rust(table),
         "protocol/src/functions_generated.rs": protocol.rust(table),
         "client/src/generated.rs": client.rust(table),

@@ -20,7 +20,8 @@ pub static PROC_TABLE: &[ProcEntry] = &[
 
 def _row(function: Function) -> str:
     variant = f'Some("{function.per_thread_symbol}")' if function.per_thread else "None"
+    refused = f'Some("{function.reason}")' if function.reason else "None"
     return (
         f'    ProcEntry {{ base: "{function.base}", since: {function.since}, '
-        f'symbol: "{function.symbol}", per_thread: {variant} }},'
+        f'symbol: "{function.symbol}", per_thread: {variant}, refused: {refused} }},'
     )

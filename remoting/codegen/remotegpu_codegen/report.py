@@ -1,10 +1,13 @@
 """The committed coverage report: what is provided, what is refused and why. Its diff is what a review looks at."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from remotegpu_codegen.registry import Class, Function, NvmlFunction, Registry
 from remotegpu_codegen.text import banner
+
+F = TypeVar("F", Function, NvmlFunction)
 
 MEANING = {
     Class.LOCAL: "answered in the client",
@@ -15,10 +18,10 @@ MEANING = {
 }
 
 
-def render(registry: Registry, client: set[str], softgpu: set[str]) -> str:
-    """`client` and `softgpu`: the symbols that these crates export by hand."""
+def render(registry: Registry, client: set[str], softgpu: set[str], calls: Mapping[str, Iterable[str]]) -> str:
+    """`client` and `softgpu`: the symbols that these crates export by hand; `calls`: what test programs call."""
     sections = [
-        f"<!-- {banner('', registry, sorted(client), sorted(softgpu)).strip()} -->",
+        f"<!-- {banner('', registry, sorted(client), sorted(softgpu), calls).strip()} -->",
         "# Coverage of the driver interface and NVML",
         "Functions are counted by exported symbol, without the per-thread variants. The software GPU exports what "
         "`native` counts.",
@@ -28,6 +31,10 @@ def render(registry: Registry, client: set[str], softgpu: set[str]) -> str:
         _groups(registry.driver, softgpu),
         "## NVML by group",
         _groups(registry.nvml, softgpu),
+        "## Provided, with the tests that call it",
+        "Recorded from runs of the programs in `tests/cprograms` that check what they call (`calls.yaml`); each runs "
+        "natively and remotely.",
+        _tested(registry.driver, calls),
         "## Refused, with the reason",
         _refused(registry.driver),
         *_differences(registry, client),
@@ -48,16 +55,39 @@ def _classes(registry: Registry) -> str:
     return _table(("class", "meaning", "driver", "NVML"), [*rows, ("all", "", driver.total(), nvml.total())])
 
 
-def _groups(functions: Iterable[Function] | Iterable[NvmlFunction], softgpu: set[str]) -> str:
-    by_group: dict[str, list[Function | NvmlFunction]] = {}
+def _grouped(functions: Iterable[F]) -> dict[str, list[F]]:
+    by_group: dict[str, list[F]] = {}
     for function in functions:
         by_group.setdefault(function.group, []).append(function)
+    return by_group
+
+
+def _groups(functions: Iterable[F], softgpu: set[str]) -> str:
     rows = []
-    for group, members in by_group.items():
+    for group, members in _grouped(functions).items():
         provided = [f.symbol for f in members if f.handling is not Class.REFUSED]
         native = sum(f.symbol in softgpu for f in members)
         rows.append((group, len(members), len(provided), native))
     return _table(("group", "functions", "provided", "native"), rows)
+
+
+def _tested(functions: Iterable[Function], calls: Mapping[str, Iterable[str]]) -> str:
+    callers = callers_by_function(calls)
+    rows = []
+    for group, members in _grouped(functions).items():
+        for function in members:
+            if function.handling is not Class.REFUSED:
+                rows.append((group, f"`{function.symbol}`", ", ".join(callers.get(function.symbol, ["**none**"]))))
+    return _table(("group", "function", "tested by"), rows)
+
+
+def callers_by_function(calls: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """The programs that call each function; of a function that most call, some."""
+    callers: dict[str, list[str]] = {}
+    for program, symbols in sorted(calls.items()):
+        for symbol in symbols:
+            callers.setdefault(symbol, []).append(f"`{program}`")
+    return {symbol: programs[:3] + ["…"] * (len(programs) > 3) for symbol, programs in callers.items()}
 
 
 def _refused(functions: Iterable[Function]) -> str:

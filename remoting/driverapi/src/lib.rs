@@ -1,6 +1,6 @@
 //! What a CUDA driver looks like from outside, without being one: types, codes, and the pure parts every
-//! replacement of `libcuda.so.1` needs (symbol versions, private tables, images). No I/O; knows neither the
-//! remoting client nor the software GPU.
+//! replacement of `libcuda.so.1` needs (symbol versions, private tables, images). Knows neither the remoting
+//! client nor the software GPU; no I/O but the lines of `report`.
 
 pub mod attributes;
 pub mod constants;
@@ -15,3 +15,4 @@ pub mod nvml;
 pub mod proc_address;
 mod proc_table_generated;
 pub mod types;
+pub mod report;

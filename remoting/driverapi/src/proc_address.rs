@@ -20,6 +20,8 @@ pub struct ProcEntry {
     pub symbol: &'static str,
     /// The variant whose default stream is one per host thread (`_ptds`, `_ptsz`), where there is one.
     pub per_thread: Option<&'static str>,
+    /// Why the function is not provided, if it is not.
+    pub refused: Option<&'static str>,
 }
 
 /// Finds the address of an exported symbol, or null.

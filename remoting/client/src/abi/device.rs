@@ -31,12 +31,6 @@ exports! {
         write(uuid, CUuuid { bytes: devices::get(device)?.info.uuid })
     }
 
-    fn cuDeviceGetLuid(luid: *mut c_char, mask: *mut c_uint, device: CUdevice) {
-        devices::get(device)?;
-        // Only Windows has these.
-        refused("cuDeviceGetLuid")
-    }
-
     fn cuDeviceTotalMem(bytes: *mut c_uint, device: CUdevice) {
         write(bytes, u32::try_from(devices::get(device)?.info.memory_bytes).unwrap_or(u32::MAX))
     }

@@ -8,6 +8,7 @@ use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
 use driverapi::integrity::DeviceIdentity;
 use driverapi::proc_address::{self, PROC_TABLE};
+use driverapi::report;
 use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUuuid};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
@@ -17,6 +18,7 @@ early_exports! {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        report::started();
         devices::initialise()
     }
 
@@ -54,6 +56,7 @@ early_exports! {
         match export_tables::find(&uuid, &Tables) {
             Some(found) => write(table, found),
             None => {
+                report::unknown_table(&uuid);
                 write_optional(table, std::ptr::null());
                 Err(CUDA_ERROR_NOT_FOUND)
             }
@@ -85,6 +88,7 @@ unsafe fn find_function(
         let answer = proc_address::resolve(PROC_TABLE, CUDA_VERSION, name, version, flags, &sys::own_function);
         if answer.is_unknown() {
             log::line(Level::Debug, &format!("cuGetProcAddress: there is no {name} for CUDA {version}"));
+            report::unknown_function(name, version);
         }
         write(address, answer.address.cast_mut())?;
         write_optional(status, answer.status);

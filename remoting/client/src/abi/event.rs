@@ -65,6 +65,9 @@ fn elapsed(start: CUevent, end: CUevent) -> Result<f32, Code> {
     if !comparable || !start.is_recorded() || !end.is_recorded() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
+    // The worker may hold a record back, which its driver then knows nothing of.
+    start.query()?;
+    end.query()?;
     let mut payload = Writer::new();
     payload.put(&start.id).put(&end.id);
     start.live.session.call_raw(function::CU_EVENT_ELAPSED_TIME, 0, &payload.bytes)?.success()?.decode()

@@ -1,7 +1,6 @@
 //! Streams and the host functions they run. Nothing is ever captured into a graph here.
 
 use crate::call::{Code, DefaultStream, LEGACY, write, write_optional};
-use crate::session::lock;
 use crate::{context, event, exports, stream, stream_exports};
 use driverapi::constants::CU_STREAM_CAPTURE_STATUS_NONE;
 use driverapi::errors::*;
@@ -10,9 +9,14 @@ use driverapi::types::{
     CUstreamCallback,
 };
 use protocol::{StreamQuery, StreamSynchronize};
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::Mutex;
+
+thread_local! {
+    /// Kept only to be given back.
+    static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(0) };
+}
 
 exports! {
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) { create(stream, flags, stream::LEAST_PRIORITY) }
@@ -34,8 +38,7 @@ exports! {
         if mode.is_null() || *mode > 2 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        static MODE: Mutex<c_uint> = Mutex::new(0);
-        *mode = std::mem::replace(&mut *lock(&MODE), *mode);
+        *mode = CAPTURE_MODE.try_with(|own| own.replace(*mode)).unwrap_or(*mode);
         Ok(())
     }
 }

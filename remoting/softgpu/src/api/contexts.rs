@@ -67,7 +67,10 @@ entry_points! {
     fn cuCtxCreate_v4(context: Out<CUcontext>, params: In<CUctxCreateParams>, flags: c_uint, device: CUdevice) {
         if !params.is_null() {
             let params = params.get()?;
-            if params.numExecAffinityParams != 0 || !params.cigParams.is_null() {
+            if params.numExecAffinityParams != 0 {
+                return Err(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+            }
+            if !params.cigParams.is_null() {
                 return Err(CUDA_ERROR_NOT_SUPPORTED);
             }
         }
@@ -85,6 +88,16 @@ entry_points! {
             driver::pop();
         }
         Ok(())
+    }
+
+    /// From when contexts were counted; they live until they are destroyed.
+    fn cuCtxAttach(context: Out<CUcontext>, flags: c_uint) {
+        super::no_flags(flags.into())?;
+        context.set(handle(current()?.id))
+    }
+
+    fn cuCtxDetach(context: CUcontext) {
+        driver()?.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT).map(drop)
     }
 
     fn cuCtxPushCurrent | cuCtxPushCurrent_v2(context: CUcontext) {

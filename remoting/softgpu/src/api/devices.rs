@@ -8,12 +8,15 @@ use crate::ffi::{Out, Text};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;
+use driverapi::export_with_caller;
+use driverapi::report;
 use std::ffi::{c_char, c_int, c_uint};
 
 entry_points! {
     fn cuInit(flags: c_uint) {
         super::no_flags(flags.into())?;
         driver::init()
+        report::started();
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
@@ -42,9 +45,9 @@ entry_points! {
         bytes.set(driver()?.device(device)?.memory as usize)
     }
 
-    fn cuDeviceGetAttribute(value: Out<c_int>, attribute: CUdevice_attribute, device: CUdevice) {
-        let device = driver()?.device(device)?;
-        value.set(device.attribute(attribute).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+    /// From when sizes had 32 bits: as much as they can say.
+    fn cuDeviceTotalMem(bytes: Out<c_uint>, device: CUdevice) {
+        bytes.set(u32::try_from(driver()?.device(device)?.memory).unwrap_or(u32::MAX))
     }
 
     fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: CUdevice) {
@@ -79,10 +82,13 @@ entry_points! {
     fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: CUdevice_P2PAttribute, source: CUdevice, target: CUdevice) {
         let driver = driver()?;
         driver.device(source).and(driver.device(target))?;
-        if source == target || !(1..=CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED).contains(&attribute) {
+        if !(1..=CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED).contains(&attribute) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         value.set(0)
+        if source == target {
+            return Err(CUDA_ERROR_INVALID_DEVICE);
+        }
     }
 
     fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, kind: c_uint, device: CUdevice) {

@@ -9,6 +9,7 @@ use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
 use driverapi::integrity::DeviceIdentity;
 use driverapi::proc_address::{PROC_TABLE, resolve};
+use driverapi::report;
 use driverapi::types::*;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -23,7 +24,11 @@ fn find(
     let version = u32::try_from(version).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     // A program built for a newer CUDA gets the newest that this driver has.
     let newest = config().driver_version.unsigned_abs();
-    let answer = resolve(PROC_TABLE, newest, name.get()?, version.min(newest), flags, &own_symbol);
+    let name = name.get()?;
+    let answer = resolve(PROC_TABLE, newest, name, version.min(newest), flags, &own_symbol);
+    if answer.is_unknown() {
+        report::unknown_function(name, version);
+    }
     out.set(answer.address)?;
     status.set_if_wanted(answer.status);
     match answer.result {
@@ -46,7 +51,12 @@ entry_points! {
 
     fn cuGetExportTable(out: Out<*const c_void>, table: In<CUuuid>) {
         let out = out.required()?;
-        out.set(export_tables::find(&table.get()?, &SoftwareHost).ok_or(CUDA_ERROR_NOT_FOUND)?)
+        let uuid = table.get()?;
+        let Some(found) = export_tables::find(&uuid, &SoftwareHost) else {
+            report::unknown_table(&uuid);
+            return Err(CUDA_ERROR_NOT_FOUND);
+        };
+        out.set(found)
     }
 
     fn cuGetErrorName(code: CUresult, text: Out<*const c_char>) {

@@ -1,0 +1,71 @@
+//! What a program asks for and does not get, told to the file that `REMOTEGPU_REPORT` names: one line each time, so
+//! that `remotegpu run --report` also hears of processes that are killed. Without the variable nothing happens.
+
+use crate::errors::CUDA_ERROR_NOT_SUPPORTED;
+use crate::proc_address::PROC_TABLE;
+use crate::types::CUuuid;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::OnceLock;
+
+/// The process uses CUDA.
+pub fn started() {
+    tell("started", "", "", "");
+}
+
+/// A function, or a use of one, that answered `CUDA_ERROR_NOT_SUPPORTED`.
+pub fn refused(name: &str) {
+    tell("refused", name, &CUDA_ERROR_NOT_SUPPORTED.to_string(), reason(name));
+}
+
+/// A name that `cuGetProcAddress` did not find, for a program built for `version`.
+pub fn unknown_function(name: &str, version: u32) {
+    tell("unknown function", name, &version.to_string(), "");
+}
+
+/// A private table that `cuGetExportTable` did not find.
+pub fn unknown_table(uuid: &CUuuid) {
+    let hex: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    tell("unknown table", &hex, "", "");
+}
+
+/// Why the function table refuses a function; nothing for what it does not refuse.
+fn reason(symbol: &str) -> &'static str {
+    let base = symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+    PROC_TABLE.iter().find(|entry| entry.symbol == base).and_then(|entry| entry.refused).unwrap_or("")
+}
+
+/// One write to a file opened for appending: lines of several threads and processes do not mix.
+fn tell(event: &str, name: &str, detail: &str, reason: &str) {
+    static PATH: OnceLock<Option<OsString>> = OnceLock::new();
+    let Some(path) = PATH.get_or_init(|| std::env::var_os("REMOTEGPU_REPORT")) else { return };
+    // A report that cannot be written is no reason to disturb the program.
+    if let Ok(mut file) = OpenOptions::new().append(true).open(path) {
+        let _ = file.write_all(line(std::process::id(), event, name, detail, reason).as_bytes());
+    }
+}
+
+/// Fields between tabs; a name is what the program says and may hold anything.
+fn line(process: u32, event: &str, name: &str, detail: &str, reason: &str) -> String {
+    format!("{process}\t{event}\t{}\t{detail}\t{reason}\n", name.escape_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_those_of_the_function_table() {
+        assert_eq!(reason("cuGraphCreate"), "graphs are not provided");
+        assert_eq!(reason("cuStreamBeginCapture_v2_ptsz"), "graphs are not provided");
+        assert_eq!(reason("cuMemAlloc_v2"), "");
+        assert_eq!(reason("cuEventCreate with CU_EVENT_INTERPROCESS"), "");
+    }
+
+    #[test]
+    fn a_line_stays_one_line_of_five_fields() {
+        let text = line(7, "unknown function", "a\tb\nc", "12000", "");
+        assert_eq!(text, "7\tunknown function\ta\\tb\\nc\t12000\t\n");
+    }
+}

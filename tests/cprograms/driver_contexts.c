@@ -1,0 +1,130 @@
+/* Contexts: the stack of a thread, flags, limits and preferences, and the context that all of a process shares. */
+#include "driver.h"
+
+static void stack_of_contexts(void)
+{
+    CUcontext first, second, current = NULL;
+    CUdevice device = -1;
+    unsigned long long first_id, second_id;
+    unsigned version, flags;
+    OK(cuCtxCreate(&first, NULL, CU_CTX_SCHED_YIELD, 0));
+    OK(cuCtxCreate(&second, NULL, 0, 0));
+    OK(cuCtxGetCurrent(&current));
+    REQUIRE(current == second);
+    OK(cuCtxGetId(first, &first_id));
+    OK(cuCtxGetId(NULL, &second_id));
+    REQUIRE(first_id != second_id);
+    OK(cuCtxPopCurrent(&current));
+    REQUIRE(current == second);
+    OK(cuCtxGetCurrent(&current));
+    REQUIRE(current == first);
+    OK(cuCtxGetFlags(&flags));
+    REQUIRE(flags == CU_CTX_SCHED_YIELD);
+    OK(cuCtxSetFlags(CU_CTX_SCHED_BLOCKING_SYNC));
+    OK(cuCtxGetFlags(&flags));
+    REQUIRE((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC);
+    OK(cuCtxGetDevice(&device));
+    REQUIRE(device == 0);
+    OK(cuCtxGetApiVersion(second, &version));
+    REQUIRE(version >= 3020);
+
+    /* Memory belongs to the context it was made in, and goes with it. */
+    size_t before, during, total;
+    CUdeviceptr memory;
+    OK(cuCtxPushCurrent(second));
+    OK(cuMemGetInfo(&before, &total));
+    OK(cuMemAlloc(&memory, 32 << 20));
+    OK(cuMemsetD8(memory, 1, 32 << 20));
+    OK(cuCtxSynchronize());
+    OK(cuMemGetInfo(&during, &total));
+    REQUIRE(before - during >= 32 << 20);
+    OK(cuCtxDestroy(second));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent(second));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemGetInfo(&during, &total));
+    REQUIRE(during + (8 << 20) >= before);
+    OK(cuCtxDestroy(first));
+    OK(cuCtxGetCurrent(&current));
+    REQUIRE(current == NULL);
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
+}
+
+static void settings(void)
+{
+    CUcontext context;
+    OK(cuCtxCreate(&context, NULL, 0, 0));
+    size_t value;
+    OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 8192));
+    OK(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE));
+    REQUIRE(value >= 8192);
+    FAILS(cuCtxGetLimit(&value, (CUlimit)1000));
+    FAILS(cuCtxSetLimit((CUlimit)1000, 1));
+
+    CUfunc_cache cache;
+    OK(cuCtxSetCacheConfig(CU_FUNC_CACHE_PREFER_L1));
+    OK(cuCtxGetCacheConfig(&cache));
+    REQUIRE(cache == CU_FUNC_CACHE_PREFER_L1 || cache == CU_FUNC_CACHE_PREFER_NONE);
+    CUsharedconfig banks;
+    OK(cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE));
+    OK(cuCtxGetSharedMemConfig(&banks));
+    REQUIRE(banks == CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);
+    OK(cuCtxResetPersistingL2Cache());
+
+    int least, greatest;
+    OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+    REQUIRE(least >= greatest);
+    OK(cuCtxDestroy(context));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxResetPersistingL2Cache());
+}
+
+/* Whether a reset forgets who retained the context before it, drivers may decide. */
+static void release_all(void)
+{
+    unsigned flags;
+    int active, releases = 0;
+    while (cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS) releases++;
+    REQUIRE(releases == 1 || releases == 2);
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    REQUIRE(active == 0);
+}
+
+static void primary(void)
+{
+    CUcontext first, second;
+    unsigned flags;
+    int active;
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    REQUIRE(active == 0);
+    OK(cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_SPIN));
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuDevicePrimaryCtxRetain(&second, 0));
+    REQUIRE(first == second);
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    REQUIRE(active == 1 && (flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_SPIN);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD));
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    REQUIRE(active == 1);
+
+    /* A reset ends the context under everybody's hands. */
+    OK(cuCtxSetCurrent(first));
+    CUdeviceptr memory;
+    OK(cuMemAlloc(&memory, 1024));
+    OK(cuDevicePrimaryCtxReset(0));
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuCtxSetCurrent(first));
+    FAILS(cuMemFree(memory));
+    OK(cuMemAlloc(&memory, 1024));
+    OK(cuMemFree(memory));
+    release_all();
+}
+
+int main(void)
+{
+    OK(cuInit(0));
+    stack_of_contexts();
+    settings();
+    primary();
+    return passed();
+}

@@ -1,0 +1,135 @@
+/* Memory of the device: what an address is, every fill, and every linear copy. */
+#include "driver.h"
+
+static CUstream stream;
+
+static void allocations(void)
+{
+    CUdeviceptr memory, base = 0, pitched;
+    size_t size = 0, pitch = 0;
+    OK(cuMemAlloc(&memory, 5000));
+    REQUIRE(memory % 256 == 0);
+    OK(cuMemGetAddressRange(&base, &size, memory + 4999));
+    REQUIRE(base == memory && size == 5000);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree(memory + 8));
+    OK(cuMemFree(memory));
+    FAILS(cuMemGetAddressRange(&base, &size, memory));
+    OK(cuMemAllocPitch(&pitched, &pitch, 100, 10, 4));
+    REQUIRE(pitch >= 100 && pitch % 32 == 0);
+    OK(cuMemsetD8(pitched + 9 * pitch, 1, 100));
+    OK(cuMemFree(pitched));
+}
+
+/* What an element of a fill of `width` bytes has at each place. */
+static const unsigned pattern = 0xa1b2c3d4;
+
+static void require_filled(CUdeviceptr memory, unsigned bytes, unsigned from, unsigned count, unsigned size)
+{
+    unsigned char host[512];
+    REQUIRE(size <= sizeof host);
+    OK(cuMemcpyDtoH(host, memory, size));
+    for (unsigned i = 0; i < size; i++) {
+        unsigned inside = i >= from && i < from + count * bytes;
+        unsigned char expected = inside ? (unsigned char)(pattern >> 8 * ((i - from) % bytes)) : 0x55;
+        REQUIRE(host[i] == expected);
+    }
+}
+
+static void linear_fills(CUdeviceptr memory)
+{
+    enum { SIZE = 400 };
+    for (int late = 0; late < 2; late++)
+        for (unsigned bytes = 1; bytes <= 4; bytes *= 2) {
+            OK(cuMemsetD8(memory, 0x55, SIZE));
+            CUdeviceptr at = memory + 16;
+            if (bytes == 1) OK(late ? cuMemsetD8Async(at, pattern, 77, stream) : cuMemsetD8(at, pattern, 77));
+            if (bytes == 2) OK(late ? cuMemsetD16Async(at, pattern, 77, stream) : cuMemsetD16(at, pattern, 77));
+            if (bytes == 4) OK(late ? cuMemsetD32Async(at, pattern, 77, stream) : cuMemsetD32(at, pattern, 77));
+            OK(cuStreamSynchronize(stream));
+            require_filled(memory, bytes, 16, 77, SIZE);
+        }
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(memory + 1, 0, 1));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemsetD16(memory + 1, 0, 1));
+}
+
+/* Rows of 5 elements, 3 of them, 64 bytes apart. */
+static void rectangular_fills(CUdeviceptr memory)
+{
+    enum { PITCH = 64, WIDTH = 5, HEIGHT = 3 };
+    for (int late = 0; late < 2; late++)
+        for (unsigned bytes = 1; bytes <= 4; bytes *= 2) {
+            OK(cuMemsetD8(memory, 0x55, 4 * PITCH));
+            CUdeviceptr at = memory + 8;
+            if (bytes == 1)
+                OK(late ? cuMemsetD2D8Async(at, PITCH, pattern, WIDTH, HEIGHT, stream)
+                        : cuMemsetD2D8(at, PITCH, pattern, WIDTH, HEIGHT));
+            if (bytes == 2)
+                OK(late ? cuMemsetD2D16Async(at, PITCH, pattern, WIDTH, HEIGHT, stream)
+                        : cuMemsetD2D16(at, PITCH, pattern, WIDTH, HEIGHT));
+            if (bytes == 4)
+                OK(late ? cuMemsetD2D32Async(at, PITCH, pattern, WIDTH, HEIGHT, stream)
+                        : cuMemsetD2D32(at, PITCH, pattern, WIDTH, HEIGHT));
+            OK(cuStreamSynchronize(stream));
+            for (int row = 0; row < HEIGHT; row++) require_filled(memory + row * PITCH, bytes, 8, WIDTH, PITCH);
+            require_filled(memory + HEIGHT * PITCH, bytes, 0, 0, PITCH);
+        }
+}
+
+/* The words go through each form once; each form moves what the one before left elsewhere. */
+static void linear_copies(CUdeviceptr a, CUdeviceptr b)
+{
+    unsigned words[WORDS], back[WORDS];
+    const size_t size = sizeof words;
+    CUcontext context;
+    OK(cuCtxGetCurrent(&context));
+    count_up(words, 0);
+    OK(cuMemsetD8(a, 0, size));
+    OK(cuMemcpyHtoD(a, words, size));
+    OK(cuMemcpyDtoD(b, a, size));
+    require_words(b, 1, 0);
+    OK(cuMemsetD8(a, 0, size));
+    OK(cuMemcpy(a, b, size));
+    require_words(a, 1, 0);
+    OK(cuMemsetD8(b, 0, size));
+    OK(cuMemcpyPeer(b, context, a, context, size));
+    require_words(b, 1, 0);
+
+    OK(cuMemsetD8(a, 0, size));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemcpyDtoDAsync(a, b, size, stream));
+    OK(cuMemcpyDtoHAsync(back, a, size, stream));
+    OK(cuStreamSynchronize(stream));
+    REQUIRE(memcmp(back, words, size) == 0);
+    count_up(words, 1000);
+    OK(cuMemcpyHtoDAsync(a, words, size, stream));
+    OK(cuMemcpyAsync(b, a, size, stream));
+    OK(cuStreamSynchronize(stream));
+    require_words(b, 1, 1000);
+    OK(cuMemsetD32Async(a, 0, WORDS, stream));
+    OK(cuMemcpyPeerAsync(a, context, b, context, size, stream));
+    OK(cuStreamSynchronize(stream));
+    require_words(a, 1, 1000);
+
+    memset(back, 0, size);
+    OK(cuMemcpy((CUdeviceptr)back, a, size));
+    REQUIRE(memcmp(back, words, size) == 0);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(a, 0x10, 4));
+}
+
+int main(void)
+{
+    CUdeviceptr a, b;
+    start();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&a, 4096));
+    OK(cuMemAlloc(&b, 4096));
+    allocations();
+    linear_fills(a);
+    rectangular_fills(a);
+    linear_copies(a, b);
+    OK(cuMemFree(a));
+    OK(cuMemFree(b));
+    OK(cuStreamDestroy(stream));
+    OK(cuDevicePrimaryCtxRelease(0));
+    return passed();
+}
