@@ -175,6 +175,20 @@ pub const CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE: CUdevice_attribu
 pub const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED: CUdevice_attribute = 161;
 pub const CU_DEVICE_ATTRIBUTE_MAX: CUdevice_attribute = 162;
 
+/// Not CUDA's: what the software GPU answers NVIDIA's own libraries instead of its compute capability (`caller`). Any
+/// other driver refuses these numbers.
+pub const LIBRARY_CAPABILITY_MAJOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+pub const LIBRARY_CAPABILITY_MINOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
+
+/// The number by which a driver knows what it answers NVIDIA's own libraries for an attribute.
+pub fn for_libraries(attribute: CUdevice_attribute) -> CUdevice_attribute {
+    match attribute {
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => LIBRARY_CAPABILITY_MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => LIBRARY_CAPABILITY_MINOR,
+        other => other,
+    }
+}
+
 /// Values of `CUdevice_P2PAttribute`.
 pub type CUdevice_P2PAttribute = u32;
 pub const CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: CUdevice_P2PAttribute = 1;

@@ -3,6 +3,7 @@
 //! client nor the software GPU; no I/O but the lines of `report`.
 
 pub mod attributes;
+pub mod caller;
 pub mod constants;
 pub mod context_storage;
 pub mod errors;
@@ -14,5 +15,5 @@ mod layout_tests;
 pub mod nvml;
 pub mod proc_address;
 mod proc_table_generated;
-pub mod types;
 pub mod report;
+pub mod types;

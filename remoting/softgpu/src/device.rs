@@ -12,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 pub const NAME: &str = "remotegpu software GPU";
 pub const COMPUTE_CAPABILITY: (i32, i32) = (8, 0);
+/// What NVIDIA's own libraries are told: above every device that they hold machine code for, so that they take PTX.
+pub const LIBRARY_CAPABILITY: (i32, i32) = (13, 0);
 /// Sizes that a program plans its kernels with; those of compute capability 8.0 except the number of multiprocessors,
 /// which is kept small because grids are often made as large as it.
 pub const MULTIPROCESSORS: u32 = 16;
@@ -87,10 +89,10 @@ impl Device {
     /// `cuDeviceGetAttribute`; what is not listed here does not exist on this device and reads 0. `None` is a number
     /// that no attribute has.
     pub fn attribute(&self, attribute: CUdevice_attribute) -> Option<i32> {
-        if attribute == 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX {
-            return None;
-        }
         let value = match attribute {
+            LIBRARY_CAPABILITY_MAJOR => LIBRARY_CAPABILITY.0 as u32,
+            LIBRARY_CAPABILITY_MINOR => LIBRARY_CAPABILITY.1 as u32,
+            0 | CU_DEVICE_ATTRIBUTE_MAX.. => return None,
             CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => MAX_THREADS_PER_BLOCK,
             CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X => MAX_BLOCK[0],
             CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y => MAX_BLOCK[1],

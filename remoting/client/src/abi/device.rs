@@ -1,11 +1,14 @@
 //! Devices: everything is answered from the snapshot that came with Hello.
 
-use crate::call::{refused, text, write, write_text};
+use crate::call::{Code, guard, text, write, write_text};
 use crate::devices::{self, Device};
 use crate::exports;
+use crate::stats::Counter;
 use driverapi::attributes::*;
+use driverapi::caller::is_in_cuda_library;
 use driverapi::constants::{CU_EXEC_AFFINITY_TYPE_MAX, CU_EXEC_AFFINITY_TYPE_SM_COUNT};
 use driverapi::errors::*;
+use driverapi::export_with_caller;
 use driverapi::types::{CUdevice, CUdevprop, CUuuid};
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -37,14 +40,6 @@ exports! {
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
         write(bytes, devices::get(device)?.info.memory_bytes as usize)
-    }
-
-    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice) {
-        let device = devices::get(device)?;
-        if attribute == 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        write(value, attribute_of(device, attribute))
     }
 
     fn cuDeviceGetProperties(properties: *mut CUdevprop, device: CUdevice) {
@@ -112,6 +107,34 @@ exports! {
         devices::all()?;
         write(mode, driverapi::constants::CU_MODULE_LAZY_LOADING)
     }
+}
+
+export_with_caller! {
+    fn cuDeviceGetAttribute(value, attribute, device) = attribute_for_caller;
+}
+
+/// # Safety
+/// As for an exported function.
+unsafe extern "C" fn attribute_for_caller(
+    value: *mut c_int,
+    attribute: c_uint,
+    device: CUdevice,
+    caller: usize,
+) -> Code {
+    static COUNTER: Counter = Counter::new("cuDeviceGetAttribute");
+    guard(&COUNTER, || {
+        let device = devices::get(device)?;
+        if attribute == 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // Only the snapshot of a software GPU knows what to tell libraries; a real GPU answers everybody the same.
+        let library = for_libraries(attribute);
+        let told = library != attribute
+            && device.info.attributes.contains_key(&(library as i32))
+            && is_in_cuda_library(caller);
+        // SAFETY: as the caller of the exported function vouches.
+        unsafe { write(value, attribute_of(device, if told { library } else { attribute })) }
+    })
 }
 
 /// The place on the bus is the share's own, whatever the snapshot says.

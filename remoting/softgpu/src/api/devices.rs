@@ -4,19 +4,20 @@ use super::entry_points;
 use crate::config::parse_pci;
 use crate::device::{COMPUTE_CAPABILITY, Device};
 use crate::driver::{self, driver};
-use crate::ffi::{Out, Text};
+use crate::ffi::{Out, Text, edge};
 use driverapi::attributes::*;
+use driverapi::caller::is_in_cuda_library;
 use driverapi::errors::*;
-use driverapi::types::*;
 use driverapi::export_with_caller;
 use driverapi::report;
+use driverapi::types::*;
 use std::ffi::{c_char, c_int, c_uint};
 
 entry_points! {
     fn cuInit(flags: c_uint) {
         super::no_flags(flags.into())?;
-        driver::init()
         report::started();
+        driver::init()
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
@@ -85,10 +86,10 @@ entry_points! {
         if !(1..=CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED).contains(&attribute) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        value.set(0)
         if source == target {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
+        value.set(0)
     }
 
     fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, kind: c_uint, device: CUdevice) {
@@ -126,6 +127,24 @@ entry_points! {
         flags.set(now)?;
         active.set(alive.into())
     }
+}
+
+export_with_caller! {
+    fn cuDeviceGetAttribute(value, attribute, device) = attribute_for_caller;
+}
+
+extern "C" fn attribute_for_caller(
+    value: Out<c_int>,
+    attribute: CUdevice_attribute,
+    device: CUdevice,
+    caller: usize,
+) -> CUresult {
+    edge(|| {
+        let device = driver()?.device(device)?;
+        let library = for_libraries(attribute);
+        let told = library != attribute && is_in_cuda_library(caller);
+        value.set(device.attribute(if told { library } else { attribute }).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+    })
 }
 
 fn old_properties(device: &Device) -> CUdevprop {
