@@ -1,6 +1,10 @@
 /* Contexts: the stack of a thread, flags, limits and preferences, and the context that all of a process shares. */
 #include "driver.h"
 
+/* Declared by a header that comes with the tools only. */
+CUresult cuProfilerStart(void);
+CUresult cuProfilerStop(void);
+
 static void stack_of_contexts(void)
 {
     CUcontext first, second, current = NULL;
@@ -69,12 +73,16 @@ static void settings(void)
     OK(cuCtxGetSharedMemConfig(&banks));
     REQUIRE(banks == CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);
     OK(cuCtxResetPersistingL2Cache());
+    OK(cuProfilerStart()); /* without a profiler nothing happens */
+    OK(cuProfilerStop());
 
     int least, greatest;
     OK(cuCtxGetStreamPriorityRange(&least, &greatest));
     REQUIRE(least >= greatest);
     OK(cuCtxDestroy(context));
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxResetPersistingL2Cache());
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuProfilerStart());
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuProfilerStop());
 }
 
 /* Whether a reset forgets who retained the context before it, drivers may decide. */

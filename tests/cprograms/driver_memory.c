@@ -116,6 +116,30 @@ static void linear_copies(CUdeviceptr a, CUdeviceptr b)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(a, 0x10, 4));
 }
 
+/* Three copies at once: up, across, and down again. */
+static void batches(CUdeviceptr a, CUdeviceptr b)
+{
+    enum { COPIES = 3 };
+    unsigned words[WORDS], *pinned;
+    OK(cuMemAllocHost((void **)&pinned, sizeof words));
+    count_up(pinned, 500);
+    CUdeviceptr to[COPIES] = {a, b, (CUdeviceptr)words}, from[COPIES] = {(CUdeviceptr)pinned, a, b};
+    size_t sizes[COPIES] = {sizeof words, sizeof words, sizeof words}, first = 0;
+    CUmemcpyAttributes attributes;
+    memset(&attributes, 0, sizeof attributes);
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    OK(cuMemcpyBatchAsync(to, from, sizes, COPIES, &attributes, &first, 1, stream));
+    OK(cuStreamSynchronize(stream));
+    REQUIRE(memcmp(words, pinned, sizeof words) == 0);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyBatchAsync(to, from, sizes, COPIES, &attributes, &first, 1, NULL));
+
+    count_up(pinned, 900);
+    OK(cuMemcpyWithAttributesAsync(a, (CUdeviceptr)pinned, sizeof words, &attributes, stream));
+    OK(cuStreamSynchronize(stream));
+    require_words(a, 1, 900);
+    OK(cuMemFreeHost(pinned));
+}
+
 int main(void)
 {
     CUdeviceptr a, b;
@@ -127,6 +151,7 @@ int main(void)
     linear_fills(a);
     rectangular_fills(a);
     linear_copies(a, b);
+    batches(a, b);
     OK(cuMemFree(a));
     OK(cuMemFree(b));
     OK(cuStreamDestroy(stream));

@@ -2,6 +2,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include "check.h"
 #include <cuda.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -113,6 +114,30 @@ static void streams(void)
     OK(cuCtxDestroy_v2(context));
 }
 
+static void batches(void)
+{
+    CUcontext context;
+    CUstream stream;
+    CUdeviceptr memory;
+    unsigned ones = 1, twos = 2, words[2] = {0, 0};
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc_v2(&memory, 8));
+    CUdeviceptr to[] = {memory, memory + 4}, from[] = {(CUdeviceptr)&ones, (CUdeviceptr)&twos};
+    size_t sizes[] = {4, 4}, first = 0, failed = 0;
+    CUmemcpyAttributes attributes;
+    memset(&attributes, 0, sizeof attributes);
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    OK(cuMemcpyBatchAsync(to, from, sizes, 2, &attributes, &first, 1, &failed, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(words, memory, 8));
+    REQUIRE(words[0] == 1 && words[1] == 2);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyBatchAsync(to, from, sizes, 2, &attributes, &first, 1, &failed, NULL));
+    REQUIRE(failed == SIZE_MAX);
+    OK(cuStreamDestroy(stream));
+    OK(cuCtxDestroy_v2(context));
+}
+
 static void linking(void)
 {
     char path[] = "/tmp/remotegpu-XXXXXX";
@@ -155,6 +180,7 @@ int main(void)
     contexts();
     primary();
     streams();
+    batches();
     linking();
     return passed();
 }

@@ -91,6 +91,15 @@ def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None
     assert (run.returncode, last, sorted(lines)) == (0, "ok", expected), run.stderr
 
 
+def test_what_is_not_provided_says_so_once(runner: Run, compiled: Callable[[str], Path]) -> None:
+    """An error and one line for each function, however often it is called, and the program goes on."""
+    run = runner(compiled("not_provided.c"))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+    named = re.findall(r"remotegpu: (?:software GPU: )?(\w+)\b.* is not (?:supported|provided)", run.stderr)
+    assert len(named) == len(set(named)) >= 16, run.stderr
+    assert {"cuGraphCreate", "cuIpcGetMemHandle", "cuMemAllocManaged", "cuTexObjectCreate"} <= set(named)
+
+
 def test_failed_assertion_names_its_place(
     runner: Run, compiled: Callable[[str], Path], request: pytest.FixtureRequest
 ) -> None:

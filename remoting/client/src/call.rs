@@ -8,6 +8,7 @@ use crate::session::Reply;
 use crate::stats::Counter;
 use crate::{event, module, process, stream, sys};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
+use driverapi::report;
 use driverapi::types::{CUevent, CUfunction, CUmodule, CUresult, CUstream};
 use protocol::{Wire, Writer};
 use std::collections::BTreeSet;
@@ -80,8 +81,11 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
         counter.end();
         result
     });
-    sys::set_errno(errno);
     let code = result.err().unwrap_or(0);
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        report::refused(counter.name);
+    }
+    sys::set_errno(errno);
     if code != 0 && log::enabled(Level::Debug) {
         log::line(Level::Debug, &format!("{} -> {code}", counter.name));
     }
@@ -93,13 +97,9 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
 /// # Errors
 /// Always.
 pub fn refused(name: &'static str) -> Result<(), Code> {
-    driverapi::report::refused(name);
     static NAMED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
-        log::line(
-            Level::Info,
-            &format!("{name} is not provided by remotegpu; the program gets CUDA_ERROR_NOT_SUPPORTED"),
-        );
+        log::error(&format!("{name} is not provided by remotegpu; the program gets CUDA_ERROR_NOT_SUPPORTED"));
     }
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }

@@ -5,6 +5,7 @@ use crate::{connect, session, stats, sys};
 use driverapi::errors::{CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED};
 use std::fs;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::SeqCst};
 
@@ -70,12 +71,18 @@ extern "C" fn finish() {
     }
     let _ = std::panic::catch_unwind(|| {
         session::say_goodbye();
-        if let Some(path) = std::env::var_os("REMOTEGPU_STATS")
-            && let Err(error) = fs::write(&path, stats::report() + "\n")
-        {
-            crate::log::error(&format!("cannot write the statistics to {}: {error}", path.to_string_lossy()));
+        if let Some(path) = std::env::var_os("REMOTEGPU_STATS") {
+            write_statistics(PathBuf::from(path));
         }
     });
+}
+
+/// A folder gets a file for each process, else the last process of a program's wins.
+fn write_statistics(path: PathBuf) {
+    let file = if path.is_dir() { path.join(format!("{}.json", std::process::id())) } else { path };
+    if let Err(error) = fs::write(&file, stats::report() + "\n") {
+        crate::log::error(&format!("cannot write the statistics to {}: {error}", file.display()));
+    }
 }
 
 #[used]

@@ -1,4 +1,4 @@
-//! What `REMOTEGPU_STATS` reports when the process ends.
+//! What a process writes to `REMOTEGPU_STATS` when it ends: a file, or a folder for files of several processes.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -15,6 +15,9 @@ CARRIER_ENV: Final = "REMOTEGPU_CARRIER"
 STATS_ENV: Final = "REMOTEGPU_STATS"
 LOG_ENV: Final = "REMOTEGPU_LOG"
 
+# Read by both drivers: the file that gets a line for everything that a program asks for in vain.
+REPORT_ENV: Final = "REMOTEGPU_REPORT"
+
 # Read by the software GPU.
 SOFTGPU_DEVICES_ENV: Final = "REMOTEGPU_SOFTGPU_DEVICES"
 SOFTGPU_UUIDS_ENV: Final = "REMOTEGPU_SOFTGPU_UUIDS"

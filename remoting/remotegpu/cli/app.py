@@ -57,6 +57,12 @@ def run(
         bool, typer.Option("--native", help="The software GPU in the program itself, no network.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")] = True,
+    report: Annotated[
+        bool, typer.Option("--report", help="Say at the end what programs asked for that is not provided.")
+    ] = False,
+    report_file: Annotated[
+        Path | None, typer.Option("--report-file", metavar="FILE", help="The same as JSON, into a file.")
+    ] = None,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
@@ -73,6 +79,8 @@ def run(
         access=_access(token, token_file, ca, server_name),
         native=native,
         wait=wait,
+        report=report,
+        report_file=report_file,
     )
     try:
         result = run(options)

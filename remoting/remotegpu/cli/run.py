@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from remotegpu.api import names
 from remotegpu.api.objects import Ask, Share, shares_to_env
@@ -12,6 +13,7 @@ from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
 from remotegpu.cli.leasing import leases
 from remotegpu.cli.local import local_appliance, software_memory
+from remotegpu.cli.report import reporting
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
@@ -24,6 +26,8 @@ class RunOptions:
     access: Access = field(default_factory=Access)
     native: bool = False
     wait: bool = True
+    report: bool = False
+    report_file: Path | None = None
 
 
 def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
@@ -49,16 +53,17 @@ def run(options: RunOptions) -> int:
     dist = find_dist()
     # Before a share is taken, or waited for.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
-    if options.native:
-        return run_child(options.command, native_environment(os.environ, dist, options.ask), mask)
     with contextlib.ExitStack() as stack:
+        base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
+        if options.native:
+            return run_child(options.command, native_environment(base, dist, options.ask), mask)
         endpoints = options.appliances or [stack.enter_context(local_appliance(options.ask))]
         clients = [ApplianceClient(parse_endpoint(text), options.access) for text in endpoints]
         for client in clients:
             stack.callback(client.close)
         held = stack.enter_context(leases(clients, options.ask, options.command, wait=options.wait))
         software = any(lease.client.inventory().backend == "software" for lease in held)
-        environment = remote_environment(os.environ, dist, [lease.share for lease in held], software=software)
+        environment = remote_environment(base, dist, [lease.share for lease in held], software=software)
         return run_child(options.command, environment, mask)
 
 

@@ -4,7 +4,8 @@
 //! them in its signature. They check for null; that the memory behind is what the CUDA documentation asks for is the
 //! caller's promise, as with any driver.
 
-use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
+use driverapi::report;
 use driverapi::types::CUresult;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +20,15 @@ pub fn edge(body: impl FnOnce() -> R) -> CUresult {
         Ok(Err(code)) => code,
         Err(_) => CUDA_ERROR_UNKNOWN,
     }
+}
+
+/// As `edge`, for an entry point that has a name to be reported by.
+pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
+    let code = edge(body);
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        report::refused(name);
+    }
+    code
 }
 
 /// Where an answer goes.

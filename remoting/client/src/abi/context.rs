@@ -124,6 +124,11 @@ exports! {
         Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
     }
 
+    /// No profiler is ever attached.
+    fn cuProfilerStart() { context::current().map(drop) }
+
+    fn cuProfilerStop() { context::current().map(drop) }
+
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
         if context.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);

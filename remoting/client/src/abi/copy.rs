@@ -21,7 +21,7 @@ stream_exports! {
         len: usize,
         stream: CUstream,
     ) |default| {
-        linear(stream, default, Kind::Anywhere, to, from, len, Asynchronous)
+        anywhere(stream, default, to, from, len)
     }
 
     fn cuMemcpyPeer | cuMemcpyPeer_ptds(
@@ -115,6 +115,11 @@ stream_exports! {
     fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) |default| {
         boxed(stream, default, &of_3d(&input(copy)?)?, Asynchronous)
     }
+}
+
+/// Between any two places, in the stream's order.
+pub fn anywhere(stream: CUstream, default: DefaultStream, to: u64, from: u64, len: usize) -> Result<(), Code> {
+    linear(stream, default, Kind::Anywhere, to, from, len, Asynchronous)
 }
 
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use super::{DefaultStream, id, stream_entry_points};
 use crate::copy::{Copy, End, Extent, Mode, Place};
 use crate::driver::driver;
-use crate::ffi::{In, R};
+use crate::ffi::{In, Out, R};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -198,7 +198,10 @@ stream_entry_points! { default;
     }
 }
 
-/// Batches are refused on default streams, as CUDA documents.
+/// What `failIdx` says if no single copy is at fault.
+const NO_COPY: usize = usize::MAX;
+
+/// Batches are refused on default streams, as CUDA documents. The error names the copy that failed.
 fn batch(
     default: DefaultStream,
     dsts: In<CUdeviceptr>,
@@ -206,23 +209,42 @@ fn batch(
     sizes: In<usize>,
     count: usize,
     stream: CUstream,
-) -> R {
-    if count == 0 || default.resolve(stream)?.is_default() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
+) -> Result<(), (usize, CUresult)> {
+    let of_all = |code| (NO_COPY, code);
+    if count == 0 || default.resolve(stream).map_err(of_all)?.is_default() {
+        return Err(of_all(CUDA_ERROR_INVALID_VALUE));
     }
-    let (dsts, srcs, sizes) = (dsts.list(count)?, srcs.list(count)?, sizes.list(count)?);
-    for ((dst, src), bytes) in dsts.into_iter().zip(srcs).zip(sizes) {
-        queued(default, line(unified(dst), unified(src), bytes), stream)?;
+    let lists = dsts.list(count).and_then(|dsts| Ok((dsts, srcs.list(count)?, sizes.list(count)?)));
+    let (dsts, srcs, sizes) = lists.map_err(of_all)?;
+    for (index, ((dst, src), bytes)) in dsts.into_iter().zip(srcs).zip(sizes).enumerate() {
+        queued(default, line(unified(dst), unified(src), bytes), stream).map_err(|code| (index, code))?;
     }
     Ok(())
 }
 
+// The attributes are hints about where and when memory is read; reading at the call or in order is always right.
 stream_entry_points! { default;
-    /// The attributes are hints about where and when memory is read; reading at the call or in order is always right.
+    fn cuMemcpyBatchAsync / cuMemcpyBatchAsync_ptsz(
+        dsts: In<CUdeviceptr>, srcs: In<CUdeviceptr>, sizes: In<usize>, count: usize, _attributes: In<CUmemcpyAttributes>,
+        _indices: In<usize>, _attribute_count: usize, failed: Out<usize>, stream: CUstream,
+    ) {
+        batch(default, dsts, srcs, sizes, count, stream).map_err(|(index, code)| {
+            failed.set_if_wanted(index);
+            code
+        })
+    }
+
     fn cuMemcpyBatchAsync_v2 / cuMemcpyBatchAsync_v2_ptsz(
         dsts: In<CUdeviceptr>, srcs: In<CUdeviceptr>, sizes: In<usize>, count: usize, _attributes: In<CUmemcpyAttributes>,
         _indices: In<usize>, _attribute_count: usize, stream: CUstream,
     ) {
-        batch(default, dsts, srcs, sizes, count, stream)
+        batch(default, dsts, srcs, sizes, count, stream).map_err(|(_, code)| code)
+    }
+
+    fn cuMemcpyWithAttributesAsync / cuMemcpyWithAttributesAsync_ptsz(
+        dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, attributes: In<CUmemcpyAttributes>, stream: CUstream,
+    ) {
+        attributes.get()?;
+        queued(default, line(unified(dst), unified(src), bytes), stream)
     }
 }

@@ -51,7 +51,7 @@ macro_rules! entry_point {
         $(#[$meta])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::types::CUresult {
-            $crate::ffi::edge(move || $body)
+            $crate::ffi::entry(stringify!($name), move || $body)
         }
     };
 }
@@ -73,7 +73,7 @@ macro_rules! stream_entry_point {
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::types::CUresult {
             let $default = $crate::api::DefaultStream::$kind;
-            $crate::ffi::edge(move || $body)
+            $crate::ffi::entry(stringify!($name), move || $body)
         }
     };
 }

@@ -1,0 +1,81 @@
+//! Copies in batches: each goes the way that it would alone, in the stream's order. The attributes are hints about when
+//! and where a source may be read; reading it at the call or in order is always right.
+
+use super::copy::anywhere;
+use crate::call::{Code, DefaultStream, input, inputs, write_optional};
+use crate::stream_exports;
+use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+use driverapi::errors::*;
+use driverapi::types::{CUdeviceptr, CUmemcpyAttributes, CUstream};
+use std::ptr;
+
+/// What `failIdx` says if no single copy is at fault.
+const NO_COPY: usize = usize::MAX;
+
+stream_exports! {
+    fn cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz(
+        to: *mut CUdeviceptr,
+        from: *mut CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        attributes: *mut CUmemcpyAttributes,
+        first_copies: *mut usize,
+        attribute_count: usize,
+        failed: *mut usize,
+        stream: CUstream,
+    ) |default| {
+        batch(to, from, sizes, count, stream, default).map_err(|(copy, code)| {
+            write_optional(failed, copy);
+            code
+        })
+    }
+
+    fn cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz(
+        to: *mut CUdeviceptr,
+        from: *mut CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        attributes: *mut CUmemcpyAttributes,
+        first_copies: *mut usize,
+        attribute_count: usize,
+        stream: CUstream,
+    ) |default| {
+        batch(to, from, sizes, count, stream, default).map_err(|(_, code)| code)
+    }
+
+    fn cuMemcpyWithAttributesAsync | cuMemcpyWithAttributesAsync_ptsz(
+        to: CUdeviceptr,
+        from: CUdeviceptr,
+        size: usize,
+        attributes: *mut CUmemcpyAttributes,
+        stream: CUstream,
+    ) |default| {
+        input(attributes.cast_const())?;
+        anywhere(stream, default, to, from, size)
+    }
+}
+
+/// The error names the copy that failed; those before it are under way.
+///
+/// # Safety
+/// As for the exported functions.
+unsafe fn batch(
+    to: *const CUdeviceptr,
+    from: *const CUdeviceptr,
+    sizes: *const usize,
+    count: usize,
+    stream: CUstream,
+    default: DefaultStream,
+) -> Result<(), (usize, Code)> {
+    // CUDA documents that the default streams take no batches.
+    if count == 0 || [ptr::null_mut(), CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
+        return Err((NO_COPY, CUDA_ERROR_INVALID_VALUE));
+    }
+    // SAFETY: as the caller of the exported function vouches.
+    let lists = unsafe { inputs(to, count).and_then(|to| Ok((to, inputs(from, count)?, inputs(sizes, count)?))) };
+    let (to, from, sizes) = lists.map_err(|code| (NO_COPY, code))?;
+    for (copy, ((to, from), size)) in to.iter().zip(from.iter()).zip(sizes.iter()).enumerate() {
+        anywhere(stream, default, *to, *from, *size).map_err(|code| (copy, code))?;
+    }
+    Ok(())
+}

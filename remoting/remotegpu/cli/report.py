@@ -1,0 +1,162 @@
+"""`remotegpu run --report`: what the programs under a run asked for and did not get."""
+
+import contextlib
+import json
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu.api import names
+
+REFUSED: Final = "refused"
+UNKNOWN_FUNCTION: Final = "unknown function"
+UNKNOWN_TABLE: Final = "unknown table"
+
+_TITLES: Final = {
+    REFUSED: "answered with CUDA_ERROR_NOT_SUPPORTED (801):",
+    UNKNOWN_FUNCTION: "not found by cuGetProcAddress:",
+    UNKNOWN_TABLE: "private tables not found by cuGetExportTable:",
+}
+
+# What every copy of CUDA's runtime looks for when it starts, and does without: the neighbours of OpenGL, EGL and VDPAU,
+# functions of tools, and two tables that are newer than the rest.
+_LOOKED_FOR_IN_PASSING: Final = re.compile(r"|cu\w*(GL|Egl|VDPAU)\w*|cuSubgrid\w+|cuProfilerInitialize")
+_TABLES_DONE_WITHOUT: Final = ("f8cff951", "da9151d3")
+
+_NEXT_STEPS: Final = {
+    "graphs are not provided": "turn CUDA graphs off (torch.compile: no mode='reduce-overhead'); many programs go on "
+    "without by themselves",
+    "IPC is not provided": "keep what shares GPU memory in one process, or hand it over through the host",
+    "managed memory is not provided": "allocate with cudaMalloc and copy; turn a managed allocator off",
+    "arrays, textures and surfaces are not provided": "read from plain memory in place of textures",
+    "external memory and semaphores are not provided": "hand data to graphics interfaces through the host",
+    "green contexts are not provided": "use streams of the whole device",
+    "32-bit addresses from before CUDA 3.2 are not provided": "build the program with a newer CUDA",
+    "the profiler is not provided": "nothing is to be done: there is nothing to profile here",
+}
+_OTHERWISE: Final = {
+    REFUSED: "if the program goes on, nothing is to be done; else look for a setting that avoids this (the README says "
+    "what is not provided)",
+    UNKNOWN_FUNCTION: "the program looks for a newer driver than this one stands for; if it ends for that, use one "
+    "built for an older CUDA",
+    UNKNOWN_TABLE: "a library uses an interface that NVIDIA does not document; if it fails, try another version of it",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lack:
+    event: str
+    name: str
+    detail: str = ""
+    reason: str = ""
+
+    @property
+    def in_passing(self) -> bool:
+        """Is it looked for by every program, and done without?"""
+        if self.event == UNKNOWN_TABLE:
+            return self.name.startswith(_TABLES_DONE_WITHOUT)
+        return self.event == UNKNOWN_FUNCTION and bool(_LOOKED_FOR_IN_PASSING.fullmatch(self.name))
+
+    @property
+    def what(self) -> str:
+        if self.event == UNKNOWN_FUNCTION:
+            version = int(self.detail)
+            return f"{self.name} (as of CUDA {version // 1000}.{version % 1000 // 10})"
+        return f"{self.name}: {self.reason}" if self.reason else self.name
+
+    @property
+    def next_step(self) -> str:
+        return _NEXT_STEPS.get(self.reason, _OTHERWISE[self.event])
+
+
+@dataclass(slots=True)
+class Report:
+    processes: set[int] = field(default_factory=set)
+    times: Counter[Lack] = field(default_factory=Counter)
+    by_process: dict[Lack, set[int]] = field(default_factory=dict)
+
+    @property
+    def lacks(self) -> list[Lack]:
+        """What was missing, most often asked for first, without what every program looks for in passing."""
+        order = list(_TITLES)
+        needed = (lack for lack in self.times if not lack.in_passing)
+        return sorted(needed, key=lambda lack: (order.index(lack.event), -self.times[lack], lack.name))
+
+
+def parse(lines: Iterable[str]) -> Report:
+    """Reads the lines of `remoting/driverapi/src/report.rs`: process, event, name, detail, reason."""
+    report = Report()
+    for line in lines:
+        process, event, *rest = line.rstrip("\n").split("\t")
+        report.processes.add(int(process))
+        if event in _TITLES:
+            lack = Lack(event, *rest)
+            report.times[lack] += 1
+            report.by_process.setdefault(lack, set()).add(int(process))
+    return report
+
+
+def text(report: Report) -> str:
+    who = _count(len(report.processes), "process", "processes")
+    if not report.processes:
+        return "report: no process used CUDA"
+    if not report.lacks:
+        return f"report: {who} used CUDA and asked for nothing that is not provided"
+    lines = [f"report: {who} used CUDA and asked for what is not provided"]
+    for event, title in _TITLES.items():
+        of_event = [lack for lack in report.lacks if lack.event == event]
+        if of_event:
+            lines.append(f"  {title}")
+            lines += [f"    {report.times[lack]:6}x {lack.what}{_spread(report, lack)}" for lack in of_event]
+    steps = dict.fromkeys((lack.reason or _TITLES[lack.event].rstrip(":"), lack.next_step) for lack in report.lacks)
+    return "\n".join([*lines, "  what to do:", *(f"    {subject}: {step}" for subject, step in steps)])
+
+
+def _spread(report: Report, lack: Lack) -> str:
+    processes = len(report.by_process[lack])
+    return f" (in {processes} processes)" if processes > 1 else ""
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    return {
+        "processes": len(report.processes),
+        "missing": [
+            {
+                "event": lack.event,
+                "name": lack.name,
+                "times": report.times[lack],
+                "processes": len(report.by_process[lack]),
+                "error": 801 if lack.event == REFUSED else None,
+                "reason": lack.reason or None,
+                "next_step": lack.next_step,
+            }
+            for lack in report.lacks
+        ],
+        "looked_for_in_passing": sorted({lack.name for lack in report.times if lack.in_passing}),
+    }
+
+
+@contextlib.contextmanager
+def reporting(wanted: bool, file: Path | None) -> Iterator[dict[str, str]]:
+    """The variables that make programs report; after the block the report goes to stderr, or as JSON to `file`."""
+    if not wanted and file is None:
+        yield {}
+        return
+    with tempfile.NamedTemporaryFile("r", prefix="remotegpu-report-", encoding="utf-8") as events:
+        try:
+            yield {names.REPORT_ENV: events.name}
+        finally:
+            report = parse(events)
+            if file is not None:
+                file.write_text(json.dumps(as_json(report), indent=2) + "\n")
+            if wanted:
+                sys.stderr.write(f"remotegpu: {text(report)}\n")

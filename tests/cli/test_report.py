@@ -1,0 +1,77 @@
+"""`remotegpu run --report` names what programs asked for in vain: every process under the run, killed ones included."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess, run
+
+import pytest
+from support.system import PROGRAMS, REMOTEGPU
+
+from remotegpu.cli import report
+
+# Asks for graphs twice, and for a function that no CUDA has; a child of it asks once more and dies of SIGKILL.
+ASKS = """
+import ctypes, os, signal, subprocess, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+graph, address = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuGraphCreate(ctypes.byref(graph), 0) == 801
+if len(sys.argv) > 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+assert cuda.cuGraphCreate(ctypes.byref(graph), 0) == 801
+assert cuda.cuGetProcAddress_v2(b"cuTravelInTime", ctypes.byref(address), 12040, ctypes.c_uint64(0), None) == 500
+assert subprocess.run([sys.executable, sys.argv[0], "child"]).returncode == -signal.SIGKILL
+"""
+
+
+@pytest.fixture(params=[["--native"], []], ids=["native", "local appliance"])
+def where(request: pytest.FixtureRequest) -> list[str]:
+    options: list[str] = request.param
+    return options
+
+
+def remotegpu(*arguments: str) -> CompletedProcess[str]:
+    return run([REMOTEGPU, "run", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_is_missing_is_named_and_counted(where: list[str], tmp_path: Path) -> None:
+    program, file = tmp_path / "asks.py", tmp_path / "report.json"
+    program.write_text(ASKS)
+    done = remotegpu(*where, "--report", "--report-file", str(file), "--", sys.executable, str(program))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    assert found["processes"] == 2
+    graphs, unknown = found["missing"]
+    assert (graphs["name"], graphs["times"], graphs["processes"], graphs["error"]) == ("cuGraphCreate", 3, 2, 801)
+    assert graphs["reason"] == "graphs are not provided"
+    assert (unknown["event"], unknown["name"], unknown["times"]) == ("unknown function", "cuTravelInTime", 1)
+    lines = done.stderr.splitlines()
+    assert any("3x cuGraphCreate: graphs are not provided (in 2 processes)" in line for line in lines)
+    assert any("1x cuTravelInTime (as of CUDA 12.4)" in line for line in lines)
+    assert any("turn CUDA graphs off" in line for line in lines)
+
+
+def test_a_program_that_lacks_nothing_gets_one_line(where: list[str]) -> None:
+    done = remotegpu(*where, "--report", "--", sys.executable, str(PROGRAMS / "vector_add.py"))
+    expected = "remotegpu: report: 1 process used CUDA and asked for nothing that is not provided\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", expected)
+
+
+def test_the_exit_code_stays_the_programs_own() -> None:
+    done = remotegpu("--native", "--report", "--", "sh", "-c", "exit 7")
+    assert (done.returncode, done.stderr) == (7, "remotegpu: report: no process used CUDA\n")
+
+
+def test_what_every_runtime_looks_for_in_passing_is_nothing_missing() -> None:
+    events = ["7\tstarted\t\t\t", "7\tunknown function\tcuGLInit\t2000\t", "7\tunknown function\t\t0\t"]
+    events += ["7\tunknown table\tf8cff95121468b4eb9e2fb469e7c0dd9\t\t"]
+    assert report.text(report.parse(events)).endswith("asked for nothing that is not provided")
+    events += [
+        "8\tunknown function\tcuGLTravelInTime2\t13000\t",
+        "8\trefused\tcuIpcGetMemHandle\t801\tIPC is not provided",
+    ]
+    (lack,) = report.parse(events).lacks
+    assert (lack.name, lack.next_step.startswith("keep what shares GPU memory")) == ("cuIpcGetMemHandle", True)

@@ -1,0 +1,115 @@
+/* What is not provided says so in the three places where programs look: the device's attribute is 0, the function is
+ * there and answers "not supported", and nothing of it hangs or disturbs what comes after. */
+#include "driver.h"
+
+/* Whether the attribute and the call tell the same. */
+static void matches(const char *what, CUdevice_attribute which, CUresult result)
+{
+    CUresult expected = attribute(which) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    if (result != expected) {
+        fprintf(stderr, "%s: attribute %d, call %d\n", what, attribute(which), result);
+        exit(1);
+    }
+}
+
+#define REFUSED(call) EXPECT(CUDA_ERROR_NOT_SUPPORTED, call)
+
+static void graphs(CUstream stream)
+{
+    CUgraph graph;
+    CUstreamCaptureStatus status;
+    REFUSED(cuGraphCreate(&graph, 0));
+    REFUSED(cuGraphCreate(&graph, 0)); /* one line in the log for both */
+    REFUSED(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamIsCapturing(stream, &status));
+    REQUIRE(status == CU_STREAM_CAPTURE_STATUS_NONE);
+    REFUSED(cuStreamEndCapture(stream, &graph));
+}
+
+static void between_processes(CUdeviceptr memory)
+{
+    CUipcMemHandle of_memory;
+    CUevent event;
+    REFUSED(cuIpcGetMemHandle(&of_memory, memory));
+    matches("events between processes", CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+            cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    CUmemAllocationProp wanted = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemGenericAllocationHandle shared;
+    matches("memory that is exported as a file", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+            cuMemCreate(&shared, 2 << 20, &wanted, 0));
+    int file;
+    FAILS(cuMemExportToShareableHandle(&file, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+}
+
+static void kinds_of_memory(CUstream stream)
+{
+    CUdeviceptr managed = 0;
+    matches("managed memory", CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+    REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) == 0);
+    REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) == 0);
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    REFUSED(cuMemPrefetchAsync(managed, 4096, here, 0, stream));
+    REFUSED(cuMemAdvise(managed, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, here));
+
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC description;
+    CUexternalMemory external;
+    memset(&description, 0, sizeof description);
+    description.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    REFUSED(cuImportExternalMemory(&external, &description));
+
+    CUarray array;
+    CUtexObject texture;
+    CUDA_ARRAY_DESCRIPTOR shape = {.Width = 16, .Height = 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    REFUSED(cuArrayCreate(&array, &shape));
+    CUDA_RESOURCE_DESC resource;
+    CUDA_TEXTURE_DESC sampling;
+    memset(&resource, 0, sizeof resource);
+    memset(&sampling, 0, sizeof sampling);
+    REFUSED(cuTexObjectCreate(&texture, &resource, &sampling, NULL));
+
+    CUmulticastObjectProp several = {.numDevices = 1, .size = 2 << 20};
+    CUmemGenericAllocationHandle all;
+    matches("multicast", CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, cuMulticastCreate(&all, &several));
+}
+
+static void ways_to_run(CUcontext context, CUstream stream)
+{
+    CUdevResource resource;
+    CUexecAffinityParam affinity;
+    int supported = -1;
+    REFUSED(cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, 0));
+    REQUIRE(supported == 0);
+    REFUSED(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+    REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1) == 0);
+    REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED) == 0);
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(NULL, 0, 0));
+    REFUSED(cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &supported, &(size_t){4}));
+    OK(cuStreamSynchronize(stream));
+}
+
+int main(void)
+{
+    CUcontext context = start();
+    CUstream stream;
+    CUdeviceptr memory;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&memory, 4096));
+    graphs(stream);
+    between_processes(memory);
+    kinds_of_memory(stream);
+    ways_to_run(context, stream);
+
+    /* Nothing of it is held against the program. */
+    unsigned word = 0;
+    OK(cuMemsetD32Async(memory, 42, 1, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH(&word, memory, 4));
+    REQUIRE(word == 42);
+    OK(cuMemFree(memory));
+    OK(cuStreamDestroy(stream));
+    OK(cuDevicePrimaryCtxRelease(0));
+    return passed();
+}
