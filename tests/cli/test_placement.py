@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from remotegpu.api.objects import Ask
-from remotegpu.cli.bench import table_of
 from remotegpu.cli.placement import possible, spread
 from remotegpu.cli.run import parse_ask
 from remotegpu.rpc import pb
@@ -62,11 +60,3 @@ def test_options_of_run() -> None:
     assert parse_ask(1, "2", None) == Ask(2, 1000, 0)
     assert parse_ask(2, "1", None) == Ask(2, 1000, 0)
     assert parse_ask(3, None, "1GiB") == Ask(3, 0, 1 << 30)
-
-
-def test_bench_shows_both_carriers_side_by_side() -> None:
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(table_of({"direct": {"rtt_us": 20.123, "init_round_trips": 3}, "grpc": {"rtt_us": 60.5}}))
-    lines = [line.split() for line in capture.get().splitlines()]
-    assert lines == [["direct", "grpc"], ["rtt_us", "20.1", "60.5"], ["init_round_trips", "3", "-"]]

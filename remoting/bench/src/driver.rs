@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use driverapi::types::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
 /// Adds its number to a counter: what has run can be told from the counter.
-const KERNEL: &CStr = c"
+pub const KERNEL: &CStr = c"
 .version 7.0
 .target sm_70
 .address_size 64
@@ -204,6 +204,13 @@ impl Pinned<'_> {
         let Session { driver, stream, .. } = self.session;
         // SAFETY: the memory is the driver's, and stays until `drop`, which synchronises.
         check("cuMemcpyHtoDAsync", unsafe { (driver.to_device_async)(address, self.address, self.len, *stream) })
+    }
+
+    /// What its first bytes are now, while a copy may still write them.
+    pub fn word(&self) -> u32 {
+        assert!(self.len >= size_of::<u32>());
+        // SAFETY: within the memory, aligned as all that the driver allocates; volatile, because others write it.
+        unsafe { self.address.cast::<u32>().read_volatile() }
     }
 
     pub fn to_host(&self, address: CUdeviceptr) -> Result<(), String> {

@@ -1,29 +1,39 @@
 //! What `remotegpu bench` runs: latency and bandwidth of a CUDA driver, with raw TCP on the same machine beside them.
 //! Prints one JSON object. Microseconds are medians, bandwidths are 10^9 bits of data per second.
 
+mod delay;
 mod driver;
 mod measurements;
 mod options;
-mod round_trips;
+mod processor;
 mod samples;
+mod scenarios;
 mod softgpu;
 mod tcp;
 
+use std::io::Read;
 use std::process::ExitCode;
 
 use options::{Job, Options};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 fn main() -> ExitCode {
-    let done = Options::parse(std::env::args().skip(1)).and_then(|options| match options.job {
+    let done = Options::parse(std::env::args().skip(1)).and_then(|options| match &options.job {
         Job::Help => {
             println!("{}", options::HELP);
             Ok(())
         }
-        Job::TcpPeer => tcp::serve_as_peer(),
-        Job::InitialiseOnly => driver::Driver::load(&options.library).and_then(|driver| driver.start().map(drop)),
-        Job::SoftwareGpu => softgpu::measure(&options),
         Job::Measure => measure(&options),
+        Job::SoftwareGpu => softgpu::measure(&options),
+        Job::Scenario(name) => scenarios::play(&options, name),
+        Job::TcpPeer(address) => {
+            end_with_input();
+            tcp::serve_as_peer(*address)
+        }
+        Job::DelayProxy(delay, routes) => {
+            end_with_input();
+            delay::serve(*delay, routes)
+        }
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -34,22 +44,31 @@ fn main() -> ExitCode {
     }
 }
 
+/// What serves is not left behind, however its starter ends.
+fn end_with_input() {
+    std::thread::spawn(|| {
+        let mut input = std::io::stdin();
+        while let Ok(1..) = input.read(&mut [0; 256]) {}
+        std::process::exit(0);
+    });
+}
+
+/// Raw TCP is measured on both sides of the driver: another load on the machine shows as a difference.
 fn measure(options: &Options) -> Result<(), String> {
-    let mut figures = Map::new();
-    let mut tcp = tcp::Reference::start()?;
-    let before = tcp.measure(options.quick)?;
-    figures.insert("init_round_trips".into(), round_trips::of_initialisation(options)?.into());
-    for (name, value) in measurements::all(options)? {
-        figures.insert(name.into(), value.into());
-    }
-    // On both sides of the driver's figures: another load on the machine shows as a difference.
-    let after = tcp.measure(options.quick)?;
-    for (name, before, after) in [
-        ("raw_tcp_rtt_us", before.round_trip_us, after.round_trip_us),
-        ("raw_tcp_gbps", before.gigabits_per_second, after.gigabits_per_second),
-    ] {
-        figures.insert(name.into(), ((before + after) / 2.0).into());
-    }
-    println!("{:#}", Value::Object(figures));
+    let mut tcp = tcp::Reference::start(options)?;
+    let before = tcp.measure(options)?;
+    let mut figures = scenarios::measure(options)?;
+    figures.extend(measurements::all(options)?);
+    let after = tcp.measure(options)?;
+    let document = serde_json::json!({
+        "figures": figures,
+        "before": object(&before),
+        "after": object(&after),
+    });
+    println!("{document:#}");
     Ok(())
+}
+
+fn object(figures: &[(&str, f64)]) -> Value {
+    figures.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect()
 }

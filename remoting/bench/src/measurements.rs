@@ -1,24 +1,33 @@
 //! The driver's figures.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::driver::{Driver, Session};
 use crate::options::Options;
+use crate::processor;
 use crate::samples::{gigabits_per_second, median_seconds, noise};
 
-type Figure = (&'static str, f64);
+/// A result that takes longer does not come.
+const LOST: Duration = Duration::from_secs(10);
+
+type Figure = (String, Value);
+
+fn figure(name: &str, value: f64) -> Figure {
+    (name.to_owned(), value.into())
+}
 
 /// # Errors
 /// If a function of the driver fails, or did not do what it reported as done.
 pub fn all(options: &Options) -> Result<Vec<Figure>, String> {
     let driver = Driver::load(&options.library)?;
-    let started = Instant::now();
     let session = driver.start()?;
-    let mut figures = vec![("init_ms", started.elapsed().as_secs_f64() * 1e3)];
     let rtt_us = round_trip(&session, options)?;
-    figures.push(("rtt_us", rtt_us));
+    let mut figures = vec![figure("rtt_us", rtt_us)];
     figures.extend(memory(&session, options)?);
-    figures.extend(launches(&session, options, rtt_us)?);
+    figures.extend(launches(&session, options)?);
+    figures.push(lone_launch(&session, options, rtt_us)?);
     figures.extend(events(&session, options)?);
     figures.extend(copies(&session, options)?);
     Ok(figures)
@@ -46,10 +55,10 @@ fn memory(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
     let mut word = [0; 4];
     let small = median_seconds(options.repeat(2000), || session.to_host(&mut word, address))?;
     session.free(address)?;
-    Ok(vec![("alloc_us", alloc * 1e6), ("small_d2h_us", small * 1e6)])
+    Ok(vec![figure("alloc_us", alloc * 1e6), figure("small_d2h_us", small * 1e6)])
 }
 
-fn launches(session: &Session, options: &Options, rtt_us: f64) -> Result<Vec<Figure>, String> {
+fn launches(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
     let kernel = session.kernel()?;
     let counter = session.alloc(4096)?;
     session.to_device(counter, &[0; 4])?;
@@ -61,19 +70,16 @@ fn launches(session: &Session, options: &Options, rtt_us: f64) -> Result<Vec<Fig
     launch()?;
     session.synchronize()?;
 
-    let many = options.repeat(100_000);
-    let started = Instant::now();
+    let many = options.repeat(100_000).times;
+    let (started, processor) = (Instant::now(), processor::seconds());
     for _ in 0..many {
         launch()?;
     }
     let issued = started.elapsed().as_secs_f64();
     session.synchronize_context()?;
     let executed = started.elapsed().as_secs_f64();
+    let processor = processor::seconds() - processor;
 
-    let one = median_seconds(options.repeat(2000), || {
-        launch()?;
-        session.synchronize()
-    })?;
     let ten = median_seconds(options.repeat(1000), || {
         for _ in 0..10 {
             launch()?;
@@ -86,12 +92,40 @@ fn launches(session: &Session, options: &Options, rtt_us: f64) -> Result<Vec<Fig
     if u32::from_le_bytes(counted) != expected {
         return Err(format!("{expected} kernels were launched, {} have run", u32::from_le_bytes(counted)));
     }
+    let each_us = |seconds: f64| seconds / many as f64 * 1e6;
     Ok(vec![
-        ("launch_caller_us", issued / many as f64 * 1e6),
-        ("launches_per_s", many as f64 / executed),
-        ("launch_to_exec_us", (one * 1e6 - rtt_us / 2.0).max(0.0)),
-        ("ten_launches_sync_us", ten * 1e6),
+        figure("launch_caller_us", each_us(issued)),
+        figure("launch_total_us", each_us(executed)),
+        figure("launch_client_cpu_us", each_us(processor)),
+        figure("launches_per_s", many as f64 / executed),
+        figure("ten_launches_sync_us", ten * 1e6),
     ])
+}
+
+/// A launch that nothing drives but the driver itself: no call follows, its result just lands in this process.
+fn lone_launch(session: &Session, options: &Options, rtt_us: f64) -> Result<Figure, String> {
+    let kernel = session.kernel()?;
+    let counter = session.alloc(4096)?;
+    session.to_device(counter, &[0; 4])?;
+    let result = session.pinned(4)?;
+    let mut expected = 0;
+    let seconds = median_seconds(options.repeat(1000), || {
+        expected += 1;
+        kernel.launch(counter)?;
+        result.to_host(counter)?;
+        let called = Instant::now();
+        while result.word() != expected {
+            if called.elapsed() > LOST {
+                return Err("the result of a launch does not land before a call waits for it".into());
+            }
+            // With both ends on one processor, whoever waits busily keeps the other from working.
+            std::thread::yield_now();
+        }
+        Ok(())
+    })?;
+    drop(result);
+    session.free(counter)?;
+    Ok(figure("launch_to_exec_us", (seconds * 1e6 - rtt_us / 2.0).max(0.0)))
 }
 
 fn events(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
@@ -101,35 +135,35 @@ fn events(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
         while !event.query()? {}
         Ok(())
     })?;
-    Ok(vec![("event_query_us", seconds * 1e6)])
+    Ok(vec![figure("event_query_us", seconds * 1e6)])
 }
 
 fn copies(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
-    let wanted = if options.quick { 32 << 20 } else { 256 << 20 };
     // A small share gets small copies.
-    let len = wanted.min(session.free_memory()? / 2);
+    let len = options.bulk().min(session.free_memory()? / 2);
     let address = session.alloc(len)?;
     let sent = noise(len);
     let gbps = |seconds| gigabits_per_second(len, seconds);
     // A copy from pageable memory may return before the bytes have arrived.
-    let h2d = median_seconds(5, || {
+    let h2d = median_seconds(options.repeat(5), || {
         session.to_device(address, &sent)?;
         session.synchronize_context()
     })?;
     let mut got = vec![0; len];
-    let d2h = median_seconds(5, || session.to_host(&mut got, address))?;
+    let d2h = median_seconds(options.repeat(5), || session.to_host(&mut got, address))?;
     if got != sent {
         return Err("the bytes that came back are not those that were sent".into());
     }
-    let mut figures = vec![("h2d_gbps", gbps(h2d)), ("d2h_gbps", gbps(d2h)), ("copy_mib", (len >> 20) as f64)];
+    let mut figures = vec![figure("h2d_gbps", gbps(h2d)), figure("d2h_gbps", gbps(d2h))];
+    figures.push(figure("copy_mib", (len >> 20) as f64));
 
     let pinned = session.pinned(len)?;
     for (name, way) in [("pinned_d2h_gbps", true), ("pinned_h2d_gbps", false)] {
-        let seconds = median_seconds(5, || {
+        let seconds = median_seconds(options.repeat(5), || {
             if way { pinned.to_host(address) } else { pinned.to_device(address) }?;
             session.synchronize()
         })?;
-        figures.push((name, gbps(seconds)));
+        figures.push(figure(name, gbps(seconds)));
     }
     drop(pinned);
     session.free(address)?;

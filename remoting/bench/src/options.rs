@@ -1,51 +1,84 @@
 //! The command line.
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::samples::Repeat;
+
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Path, or a name for the loader.
     pub library: String,
     /// A tenth of the repetitions and of the bytes: seconds instead of a minute.
     pub quick: bool,
+    /// A peer that runs already; else this program starts one beside itself.
+    pub reference: Option<SocketAddr>,
     pub job: Job,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Job {
     Measure,
     Help,
-    /// The other end of the raw TCP reference; started by this program.
-    TcpPeer,
-    /// As far as the first synchronised stream; started by this program to count round trips.
-    InitialiseOnly,
     /// How fast kernels execute, instead of how far away the driver is.
     SoftwareGpu,
+    /// The other end of the raw TCP reference.
+    TcpPeer(SocketAddr),
+    /// A network that takes its time, each way.
+    DelayProxy(Duration, Vec<Route>),
+    /// A few calls, so that their round trips can be counted; started by this program.
+    Scenario(String),
 }
 
-pub const HELP: &str = "usage: remotegpu-bench [softgpu] [--library PATH] [--quick]
-Measures a CUDA driver (libcuda.so.1 by default; `remotegpu run -- remotegpu-bench` measures a share) and prints JSON:
-  rtt_us                synchronise a stream after a one-byte memset     raw_tcp_rtt_us  64 bytes there and back on TCP
-  launch_caller_us      what a launch costs its caller                   launches_per_s  until all have run
-  launch_to_exec_us     launch and synchronise, less half a round trip   ten_launches_sync_us
-  alloc_us              cuMemAlloc of 4 KiB                              event_query_us  record, then query until done
-  small_d2h_us          4 bytes to the host
-  h2d_gbps d2h_gbps     pageable memory, random bytes                    raw_tcp_gbps    the same size on TCP
+/// What connects to `listen` is passed to `target`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    pub listen: SocketAddr,
+    pub target: SocketAddr,
+}
+
+pub const HELP: &str = "usage: remotegpu-bench [--library PATH] [--quick] [--reference IP:PORT]
+Measures a CUDA driver (libcuda.so.1 by default; `remotegpu run -- remotegpu-bench` measures a share) and prints JSON.
+Times are medians in microseconds, bandwidths 10^9 bits of random data per second, each with raw TCP before and after.
+  rtt_us                synchronise a stream after a one-byte memset     raw_tcp_rtt_us  64 bytes there and back
+  launch_caller_us      what a launch costs its caller, 100,000 in a row raw_tcp_message_us  128 bytes, one write each
+  launch_total_us       ... until all have run (launches_per_s)          launch_client_cpu_us  processor time at this end
+  launch_to_exec_us     a launch that nobody waits for, until its result lands here, less half a round trip
+  ten_launches_sync_us  ten launches and a synchronise
+  alloc_us              cuMemAlloc of 4 KiB                              small_d2h_us  4 bytes to the host
+  event_query_us        record, then query until done
+  h2d_gbps d2h_gbps     pageable memory                                  raw_tcp_put_gbps raw_tcp_get_gbps
   pinned_h2d_gbps pinned_d2h_gbps   asynchronous, from and to pinned memory
-  init_ms               cuInit to the first synchronised stream          init_round_trips (null: not a remote driver)
-With `softgpu`, instead: 10^9 lane-instructions per second of processor time, and the cores that took part, for four kernels";
+  init_ms               cuInit to the first synchronised stream, in a new process
+  *_round_trips         how often the client waited for the appliance (null: not a remote driver)
+Other jobs:
+  remotegpu-bench softgpu [--library PATH] [--quick]
+        10^9 lane-instructions per second of processor time, and the cores that took part, for four kernels
+  remotegpu-bench tcp-peer IP:PORT
+        the other end of the raw TCP reference, for --reference on another machine; until its standard input ends
+  remotegpu-bench delay-proxy MILLISECONDS LISTEN=TARGET...
+        passes connections on, each byte that much later, at full bandwidth; until its standard input ends";
 
 impl Options {
     /// # Errors
     /// One line for a person.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-        let mut options = Options { library: "libcuda.so.1".into(), quick: false, job: Job::Measure };
+        let mut options = Options { library: "libcuda.so.1".into(), quick: false, reference: None, job: Job::Measure };
         while let Some(argument) = args.next() {
             match argument.as_str() {
                 "--library" => options.library = args.next().ok_or("--library needs a path")?,
                 "--quick" => options.quick = true,
+                "--reference" => options.reference = Some(address(&args.next().unwrap_or_default())?),
                 "--help" | "-h" => options.job = Job::Help,
-                "--tcp-peer" => options.job = Job::TcpPeer,
                 "softgpu" => options.job = Job::SoftwareGpu,
-                "--initialise-only" => options.job = Job::InitialiseOnly,
+                "tcp-peer" => options.job = Job::TcpPeer(address(&args.next().unwrap_or_default())?),
+                "delay-proxy" => {
+                    let milliseconds = args.next().and_then(|text| text.parse::<u64>().ok());
+                    let delay = Duration::from_millis(milliseconds.ok_or("delay-proxy needs milliseconds")?);
+                    let routes = args.by_ref().map(|text| route(&text)).collect::<Result<_, _>>()?;
+                    options.job = Job::DelayProxy(delay, routes);
+                }
+                "scenario" => options.job = Job::Scenario(args.next().ok_or("scenario needs a name")?),
                 other => return Err(format!("unknown option {other}; see --help")),
             }
         }
@@ -53,7 +86,54 @@ impl Options {
     }
 
     /// Repetitions: all of them, or a tenth.
-    pub fn repeat(&self, times: usize) -> usize {
-        if self.quick { (times / 10).max(3) } else { times }
+    pub fn repeat(&self, times: usize) -> Repeat {
+        if self.quick {
+            Repeat { times: (times / 10).max(3), at_most: Duration::from_millis(200) }
+        } else {
+            Repeat { times, at_most: Duration::from_secs(2) }
+        }
+    }
+
+    /// Bytes of a large copy.
+    pub fn bulk(&self) -> usize {
+        if self.quick { 32 << 20 } else { 256 << 20 }
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an address; write IP:PORT"))
+}
+
+fn route(text: &str) -> Result<Route, String> {
+    let (listen, target) = text.split_once('=').ok_or_else(|| format!("{text:?} is not LISTEN=TARGET"))?;
+    Ok(Route { listen: address(listen)?, target: address(target)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(text.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn a_delay_has_its_routes() {
+        let route =
+            |listen: &str, target: &str| Route { listen: listen.parse().unwrap(), target: target.parse().unwrap() };
+        let routes = vec![route("127.0.0.2:7070", "127.0.0.1:7070"), route("127.0.0.2:7071", "127.0.0.1:7071")];
+        assert_eq!(
+            parse("delay-proxy 5 127.0.0.2:7070=127.0.0.1:7070 127.0.0.2:7071=127.0.0.1:7071").unwrap().job,
+            Job::DelayProxy(Duration::from_millis(5), routes)
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for wrong in
+            ["delay-proxy soon", "delay-proxy -1", "delay-proxy 1 127.0.0.1:1", "tcp-peer here", "--reference", "x"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 }

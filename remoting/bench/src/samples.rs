@@ -1,15 +1,26 @@
 //! Timing something many times.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// The middle one of the seconds that `times` runs took, after one run that does not count.
+/// How often something is timed.
+#[derive(Debug, Clone, Copy)]
+pub struct Repeat {
+    pub times: usize,
+    /// Then it is enough, after however few: far away, a thousand times would take minutes.
+    pub at_most: Duration,
+}
+
+const AT_LEAST: usize = 3;
+
+/// The middle one of the seconds that the runs took, after one run that does not count.
 ///
 /// # Errors
 /// The first failure.
-pub fn median_seconds(times: usize, mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+pub fn median_seconds(repeat: Repeat, mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     run()?;
-    let mut seconds = Vec::with_capacity(times);
-    for _ in 0..times.max(1) {
+    let began = Instant::now();
+    let mut seconds = Vec::with_capacity(repeat.times);
+    while seconds.len() < repeat.times && (seconds.len() < AT_LEAST || began.elapsed() < repeat.at_most) {
         let started = Instant::now();
         run()?;
         seconds.push(started.elapsed().as_secs_f64());
@@ -49,6 +60,26 @@ mod tests {
     fn the_median_is_the_middle_or_between_the_two_in_the_middle() {
         assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![9.0, 1.0, 2.0, 4.0]), 3.0);
+    }
+
+    fn runs(repeat: Repeat) -> usize {
+        let mut runs = 0;
+        median_seconds(repeat, || {
+            runs += 1;
+            Ok(())
+        })
+        .unwrap();
+        runs
+    }
+
+    #[test]
+    fn what_is_timed_runs_as_often_as_asked_and_once_before() {
+        assert_eq!(runs(Repeat { times: 5, at_most: Duration::MAX }), 6);
+    }
+
+    #[test]
+    fn what_takes_too_long_runs_a_few_times() {
+        assert_eq!(runs(Repeat { times: 1000, at_most: Duration::ZERO }), 4);
     }
 
     #[test]

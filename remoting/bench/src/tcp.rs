@@ -1,107 +1,214 @@
-//! The reference: what plain TCP does between two processes of this machine.
+//! The reference: what plain TCP does between two processes.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
-use crate::samples::{gigabits_per_second, median_seconds, noise};
+use crate::options::Options;
+use crate::samples::{Repeat, gigabits_per_second, median_seconds, noise};
 
 const SMALL: usize = 64;
-const BULK: usize = 256 << 20;
+/// About what a launch is on the wire.
+const MESSAGE: usize = 128;
 
-pub struct Figures {
-    pub round_trip_us: f64,
-    pub gigabits_per_second: f64,
+/// What the peer is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Messages of `SMALL` bytes come back, until one that begins with `LAST`.
+    Echo = 1,
+    /// One byte comes back when all have arrived.
+    Put = 2,
+    /// The bytes come from there.
+    Get = 3,
 }
 
-/// A connection to a process that sends small messages back and acknowledges bulk with one byte.
+const LAST: u8 = 0xff;
+
+struct Request {
+    kind: Kind,
+    len: usize,
+}
+
+impl Request {
+    const BYTES: usize = 16;
+    const MAX_LEN: u64 = 1 << 30;
+
+    fn to_bytes(&self) -> [u8; Self::BYTES] {
+        (self.kind as u128 | (self.len as u128) << 64).to_le_bytes()
+    }
+
+    fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Request> {
+        let both = u128::from_le_bytes(bytes);
+        let kind = [Kind::Echo, Kind::Put, Kind::Get].into_iter().find(|kind| *kind as u64 == both as u64)?;
+        let len = u64::try_from(both >> 64).ok().filter(|len| *len <= Self::MAX_LEN)?;
+        Some(Request { kind, len: len as usize })
+    }
+}
+
+/// Each with the name that it has in the result.
+pub type Figures = [(&'static str, f64); 4];
+
+/// A connection to the peer.
 pub struct Reference {
     stream: TcpStream,
-    peer: Child,
+    peer: Option<Child>,
+    bytes: Vec<u8>,
 }
 
 impl Reference {
+    /// The peer that `options` name, or one in a process of its own beside this one.
+    ///
     /// # Errors
-    /// If this program cannot start itself.
-    pub fn start() -> Result<Reference, String> {
-        let program = std::env::current_exe().map_err(failed)?;
-        let mut peer = Command::new(program)
-            .arg("--tcp-peer")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let mut line = String::new();
-        let output = peer.stdout.take().ok_or("the TCP peer has no output")?;
-        BufReader::new(output).read_line(&mut line).map_err(failed)?;
-        let port: u16 = line.trim().parse().map_err(failed)?;
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
+    /// If it cannot be reached, or this program not start itself.
+    pub fn start(options: &Options) -> Result<Reference, String> {
+        let (peer, address) = match options.reference {
+            Some(address) => (None, address),
+            None => start_peer().map(|(peer, address)| (Some(peer), address))?,
+        };
+        let stream = TcpStream::connect(address).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        Ok(Reference { stream, peer })
+        Ok(Reference { stream, peer, bytes: noise(options.bulk()) })
     }
 
     /// # Errors
     /// If the connection breaks.
-    pub fn measure(&mut self, quick: bool) -> Result<Figures, String> {
-        let (times, bulk) = if quick { (1000, BULK / 8) } else { (10_000, BULK) };
-        let mut message = [0; SMALL];
-        let round_trip = median_seconds(times, || {
-            self.request(SMALL)?;
-            self.stream.read_exact(&mut message).map_err(failed)
-        })?;
-        let bytes = noise(bulk);
-        let seconds = median_seconds(3, || {
-            self.request(bulk)?;
-            self.stream.write_all(&bytes).map_err(failed)?;
-            self.stream.read_exact(&mut [0]).map_err(failed)
-        })?;
-        Ok(Figures { round_trip_us: round_trip * 1e6, gigabits_per_second: gigabits_per_second(bulk, seconds) })
+    pub fn measure(&mut self, options: &Options) -> Result<Figures, String> {
+        let bulk = self.bytes.len();
+        let round_trip = self.round_trip(options.repeat(10_000)).map_err(failed)?;
+        let message = self.message(options.repeat(100_000).times).map_err(failed)?;
+        let put = median_seconds(options.repeat(5), || self.put(bulk, bulk).map_err(failed))?;
+        let get = median_seconds(options.repeat(5), || self.get().map_err(failed))?;
+        Ok([
+            ("raw_tcp_rtt_us", round_trip * 1e6),
+            ("raw_tcp_message_us", message * 1e6),
+            ("raw_tcp_put_gbps", gigabits_per_second(bulk, put)),
+            ("raw_tcp_get_gbps", gigabits_per_second(bulk, get)),
+        ])
     }
 
-    /// The first 8 bytes of a message say how long it is; a small one is sent whole, of a large one this is extra.
-    fn request(&mut self, len: usize) -> Result<(), String> {
+    fn ask(&mut self, kind: Kind, len: usize) -> io::Result<()> {
+        self.stream.write_all(&Request { kind, len }.to_bytes())
+    }
+
+    fn round_trip(&mut self, repeat: Repeat) -> io::Result<f64> {
+        self.ask(Kind::Echo, 0)?;
         let mut message = [0; SMALL];
-        message[..8].copy_from_slice(&(len as u64).to_le_bytes());
-        self.stream.write_all(&message).map_err(failed)
+        let mut once = |first| {
+            message[0] = first;
+            self.stream.write_all(&message)?;
+            self.stream.read_exact(&mut message)
+        };
+        let seconds = median_seconds(repeat, || once(0).map_err(failed)).map_err(io::Error::other)?;
+        once(LAST)?;
+        Ok(seconds)
+    }
+
+    /// Seconds for each of many messages, every one written on its own, none of them answered.
+    fn message(&mut self, times: usize) -> io::Result<f64> {
+        let started = Instant::now();
+        self.put(MESSAGE * times, MESSAGE)?;
+        Ok(started.elapsed().as_secs_f64() / times as f64)
+    }
+
+    fn put(&mut self, len: usize, piece: usize) -> io::Result<()> {
+        self.ask(Kind::Put, len)?;
+        for bytes in self.bytes[..len].chunks(piece) {
+            self.stream.write_all(bytes)?;
+        }
+        self.stream.read_exact(&mut [0])
+    }
+
+    fn get(&mut self) -> io::Result<()> {
+        self.ask(Kind::Get, self.bytes.len())?;
+        self.stream.read_exact(&mut self.bytes)
     }
 }
 
 impl Drop for Reference {
     fn drop(&mut self) {
-        // It ends by itself when the connection does; this only keeps it from being left behind.
-        let _ = self.peer.kill();
-        let _ = self.peer.wait();
+        if let Some(peer) = &mut self.peer {
+            // It ends by itself when its input does; this only keeps it from being left behind.
+            let _ = peer.kill();
+            let _ = peer.wait();
+        }
     }
 }
 
-/// The other end, in a process of its own.
+fn start_peer() -> Result<(Child, SocketAddr), String> {
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut peer = Command::new(program)
+        .args(["tcp-peer", "127.0.0.1:0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut line = String::new();
+    let output = peer.stdout.take().ok_or("the TCP peer has no output")?;
+    BufReader::new(output).read_line(&mut line).map_err(failed)?;
+    Ok((peer, line.trim().parse().map_err(failed)?))
+}
+
+/// The other end: answers one connection after the other, for ever. Prints its address.
 ///
 /// # Errors
-/// If there is no port to be had.
-pub fn serve_as_peer() -> Result<(), String> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-    println!("{}", listener.local_addr().map_err(failed)?.port());
-    let (mut stream, _) = listener.accept().map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
-    let mut buffer = vec![0; 1 << 20];
-    let mut message = [0; SMALL];
-    while stream.read_exact(&mut message).is_ok() {
-        let mut len = [0; 8];
-        len.copy_from_slice(&message[..8]);
-        let mut left = u64::from_le_bytes(len) as usize;
-        if left == SMALL {
-            stream.write_all(&message).map_err(failed)?;
-            continue;
-        }
-        while left > 0 {
-            let room = left.min(buffer.len());
-            left -= stream.read(&mut buffer[..room]).ok().filter(|got| *got > 0).ok_or("the benchmark left")?;
-        }
-        stream.write_all(&[1]).map_err(failed)?;
+/// If it cannot listen there.
+pub fn serve_as_peer(address: SocketAddr) -> Result<(), String> {
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    println!("{}", listener.local_addr().map_err(failed)?);
+    let mut memory = Vec::new();
+    loop {
+        let (stream, _) = listener.accept().map_err(failed)?;
+        // However a connection ends, it was the other end's affair.
+        let _ = answer(stream, &mut memory);
     }
-    Ok(())
+}
+
+/// `memory` is where bytes go to and come from, all of them, as at an appliance.
+fn answer(mut stream: TcpStream, memory: &mut Vec<u8>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut request = [0; Request::BYTES];
+    loop {
+        stream.read_exact(&mut request)?;
+        let Some(Request { kind, len }) = Request::from_bytes(request) else { return Ok(()) };
+        if memory.len() < len {
+            *memory = noise(len);
+        }
+        match kind {
+            Kind::Echo => {
+                let mut message = [0; SMALL];
+                while message[0] != LAST {
+                    stream.read_exact(&mut message)?;
+                    stream.write_all(&message)?;
+                }
+            }
+            Kind::Put => {
+                stream.read_exact(&mut memory[..len])?;
+                stream.write_all(&[1])?;
+            }
+            Kind::Get => stream.write_all(&memory[..len])?,
+        }
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> String {
     format!("the raw TCP reference failed: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_arrives_as_it_was_sent() {
+        let bytes = Request { kind: Kind::Get, len: 4096 }.to_bytes();
+        let Request { kind, len } = Request::from_bytes(bytes).unwrap();
+        assert_eq!((kind, len), (Kind::Get, 4096));
+    }
+
+    #[test]
+    fn a_request_for_something_else_or_too_much_is_none() {
+        assert!(Request::from_bytes([0; 16]).is_none());
+        assert!(Request::from_bytes(Request { kind: Kind::Put, len: (1 << 30) + 1 }.to_bytes()).is_none());
+    }
 }

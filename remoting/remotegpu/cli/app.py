@@ -141,21 +141,39 @@ def bench(
         Literal["share", "softgpu"], typer.Argument(help="A share, or the software GPU alone.")
     ] = "share",
     appliance: ApplianceOption = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also TLS, and 1 and 10 ms away.")] = False,
+    quick: Annotated[bool, typer.Option(help="Less of everything: seconds, and rough figures.")] = False,
+    runs: Annotated[int | None, typer.Option(min=1, help="How often each configuration is measured; 3.")] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IP:PORT", help="Beside --appliance: where `remotegpu-bench tcp-peer` runs on its machine."
+        ),
+    ] = None,
+    saved: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Show what --json printed before; measure nothing.")
+    ] = None,
     as_json: JsonOption = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
     server_name: ServerNameOption = "",
 ) -> None:
-    """Measure latency and bandwidth of both carriers against raw TCP; or how fast the software GPU computes."""
+    """Measure latency and bandwidth of a share against raw TCP; or how fast the software GPU computes."""
     if subject == "softgpu":
         from remotegpu.cli import bench_softgpu  # noqa: PLC0415
 
         bench_softgpu.bench(as_json=as_json)
         return
-    from remotegpu.cli import bench  # noqa: PLC0415
+    from remotegpu.cli.bench.command import BenchOptions, bench, show_saved  # noqa: PLC0415
 
-    bench.bench(_split(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+    form: Literal["table", "markdown", "json"] = "json" if as_json else "markdown" if as_markdown else "table"
+    if saved is not None:
+        show_saved(saved, form)
+        return
+    access = _access(token, token_file, ca, server_name)
+    bench(BenchOptions(_split(appliance), access, reference, everything, quick, runs), form)
 
 
 @app.command()

@@ -31,13 +31,13 @@ def software_memory(ask: Ask) -> int:
 
 
 @contextlib.contextmanager
-def local_appliance(ask: Ask) -> Iterator[str]:
+def local_appliance(ask: Ask, *options: str) -> Iterator[str]:
     """The endpoint of a software appliance that has room for `ask`. It ends with the block, or with our process."""
     ready_ours, ready_theirs = os.pipe()
     alive_theirs, alive_ours = os.pipe()
     command = [sys.executable, "-m", "remotegpu.cli", "appliance", "--backend", "software", "--listen", "127.0.0.1:0"]
     command += ["--gpus", str(ask.count), "--memory", str(software_memory(ask)), "--metrics-port", "0", "--quiet"]
-    command += ["--drain-seconds", "0", "--ready-fd", str(ready_theirs), "--parent-fd", str(alive_theirs)]
+    command += ["--drain-seconds", "0", "--ready-fd", str(ready_theirs), "--parent-fd", str(alive_theirs), *options]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::driver::{Driver, Kernel, Session};
 use crate::options::Options;
-use crate::samples;
+use crate::{processor, samples};
 use kernels::Workload;
 
 /// Runs every workload, checks its result, and prints one JSON object.
@@ -48,10 +48,10 @@ fn run(session: &Session, workload: &Workload, options: &Options) -> Result<Spee
     // Once so that memory is there and the code is warm.
     launch(session, &kernel, workload, &parameters)?;
     let (mut per_core, mut cores) = (Vec::new(), Vec::new());
-    for _ in 0..options.repeat(7) {
-        let (wall, processor) = (Instant::now(), processor_seconds());
+    for _ in 0..options.repeat(7).times {
+        let (wall, processor) = (Instant::now(), processor::seconds());
         launch(session, &kernel, workload, &parameters)?;
-        let (wall, processor) = (wall.elapsed().as_secs_f64(), processor_seconds() - processor);
+        let (wall, processor) = (wall.elapsed().as_secs_f64(), processor::seconds() - processor);
         per_core.push(workload.lane_instructions() as f64 * 1e-9 / processor);
         cores.push(processor / wall);
     }
@@ -68,15 +68,4 @@ fn run(session: &Session, workload: &Workload, options: &Options) -> Result<Spee
 fn launch(session: &Session, kernel: &Kernel, workload: &Workload, parameters: &[u64]) -> Result<(), String> {
     kernel.launch_grid(workload.grid, workload.block, parameters)?;
     session.synchronize()
-}
-
-/// Processor time of this process, all threads, user and system.
-fn processor_seconds() -> f64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: fills in the structure, all of whose bit patterns are valid.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6).sum()
 }

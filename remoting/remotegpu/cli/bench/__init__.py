@@ -1,0 +1,1 @@
+"""`remotegpu bench`: a share measured against raw TCP, in several configurations."""

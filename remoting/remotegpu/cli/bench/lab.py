@@ -1,0 +1,155 @@
+"""Everything around a measurement: the appliance, the raw TCP peer and the delaying proxy, each on its CPUs."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from remotegpu.api import names
+from remotegpu.api.objects import Ask
+from remotegpu.cli import exits
+from remotegpu.cli.bench.matrix import Configuration, ends
+from remotegpu.cli.bench.report import Run
+from remotegpu.cli.child import StoppedError
+from remotegpu.cli.leasing import leases
+from remotegpu.cli.local import local_appliance
+from remotegpu.cli.run import remote_environment
+from remotegpu.paths import Dist
+from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
+
+# An appliance tells its clients the ports, not the host: a proxy before it has the same ports of another address.
+_FAR_HOST: Final = "127.0.0.2"
+_DEMO: Final = Path(__file__).resolve().parents[4] / "examples" / "01-digits" / "train.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An appliance, how to get in, and where its raw TCP peer listens, if there is one."""
+
+    endpoint: Endpoint
+    access: Access
+    reference: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """The built programs, the CPUs that may be used, and a folder for the time of the benchmark."""
+
+    dist: Dist
+    cpus: Sequence[int]
+    folder: Path
+
+    @property
+    def program(self) -> str:
+        return str(self.dist.program("remotegpu-bench"))
+
+    @contextlib.contextmanager
+    def site(self, configuration: Configuration) -> Iterator[Site]:
+        """A software appliance and a peer for this configuration."""
+        _, far_cpus = ends(configuration.placement, self.cpus)
+        access = Access(ca=self._certificate()) if configuration.tls else Access()
+        options = ["--cert", str(access.ca), "--key", str(access.ca.with_suffix(".key"))] if access.ca else []
+        with contextlib.ExitStack() as stack:
+            with on_cpus(far_cpus):
+                endpoint = parse_endpoint(stack.enter_context(local_appliance(Ask(), *options)))
+                peer = stack.enter_context(serving(self.program, "tcp-peer", "127.0.0.1:0"))
+            if not configuration.delay_ms:
+                yield Site(endpoint, access, peer)
+                return
+            ports = [str(endpoint.port), str(_data_port(endpoint, access)), peer.rpartition(":")[2]]
+            routes = [f"{_FAR_HOST}:{port}=127.0.0.1:{port}" for port in ports]
+            stack.enter_context(serving(self.program, "delay-proxy", str(configuration.delay_ms), *routes))
+            yield Site(Endpoint(_FAR_HOST, endpoint.port), access, f"{_FAR_HOST}:{ports[2]}")
+
+    def measure(self, configuration: Configuration, site: Site, *, quick: bool) -> Run:
+        command = [self.program, *(["--quick"] if quick else [])]
+        command += ["--reference", site.reference] if site.reference else []
+        near_cpus, _ = ends(configuration.placement, self.cpus)
+        with self._share(site, configuration.carrier) as environment, on_cpus(near_cpus):
+            measured = json.loads(_output_of(command, environment))
+        if site.reference is None:
+            # Beside a loopback connection an appliance elsewhere has no ratio that says anything.
+            return Run(measured["figures"], {}, {})
+        return Run(measured["figures"], measured["before"], measured["after"])
+
+    def demo_step_round_trips(self, site: Site) -> float | None:
+        """How often a training step of the first example waits; None where it, or what it imports, is not there."""
+        if not _DEMO.exists() or any(importlib.util.find_spec(name) is None for name in ("numba", "sklearn")):
+            return None
+        trips, steps = [], []
+        # The difference of two lengths is the steps alone, without start and module loads.
+        for epochs in ("1", "3"):
+            stats, result = self.folder / "stats.json", self.folder / "result.json"
+            command = [sys.executable, str(_DEMO), "--epochs", epochs, "--json", str(result)]
+            with self._share(site, "direct") as environment:
+                _output_of(command, {**environment, names.STATS_ENV: str(stats), "PYTHONWARNINGS": "ignore"})
+            trips.append(json.loads(stats.read_text())["round_trips"])
+            steps.append(json.loads(result.read_text())["steps"])
+        return float((trips[1] - trips[0]) / (steps[1] - steps[0]))
+
+    @contextlib.contextmanager
+    def _share(self, site: Site, carrier: str) -> Iterator[dict[str, str]]:
+        """The environment of a program on a whole GPU of the appliance."""
+        client = ApplianceClient(site.endpoint, site.access)
+        with contextlib.closing(client), leases([client], Ask(), ["remotegpu", "bench"], wait=True) as held:
+            software = client.inventory().backend == "software"
+            shares = [lease.share for lease in held]
+            environment = remote_environment(os.environ, self.dist, shares, software=software)
+            yield {**environment, names.CARRIER_ENV: carrier}
+
+    def _certificate(self) -> Path:
+        """A certificate that is its own authority, and beside it its key."""
+        certificate = self.folder / "bench.pem"
+        if not certificate.exists():
+            command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc"]
+            command += ["-days", "1", "-subj", "/CN=remotegpu bench", "-out", str(certificate)]
+            command += ["-keyout", str(certificate.with_suffix(".key"))]
+            command += ["-addext", f"subjectAltName=IP:127.0.0.1,IP:{_FAR_HOST}"]
+            if shutil.which("openssl") is None:
+                raise exits.CliError(exits.NOT_FOUND, "openssl was not found, which makes the certificate: install it")
+            subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        return certificate
+
+
+@contextlib.contextmanager
+def on_cpus(cpus: set[int]) -> Iterator[None]:
+    """What is started in the block runs on these CPUs, as does all that it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def serving(*command: str) -> Iterator[str]:
+    """The first line of a program that serves until its input ends."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if not line:
+            raise exits.CliError(exits.SOFTWARE, f"{' '.join(command)} did not start, see above")
+        yield line
+        # Leaving the outer block closes its input and waits for it.
+
+
+def _data_port(endpoint: Endpoint, access: Access) -> int:
+    with contextlib.closing(ApplianceClient(endpoint, access)) as client:
+        return client.hello().data_port
+
+
+def _output_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode < 0:
+        raise StoppedError(-done.returncode)
+    if done.returncode:
+        raise exits.CliError(exits.SOFTWARE, f"{' '.join(command)} ended with code {done.returncode}, see above")
+    return done.stdout

@@ -1,0 +1,64 @@
+"""Which configurations are measured. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Carrier = Literal["direct", "grpc"]
+# Where the ends run: on two CPUs, on one, or wherever the scheduler puts them.
+Placement = Literal["split", "same", "free"]
+
+CARRIERS: Final[tuple[Carrier, ...]] = ("direct", "grpc")
+DELAYS_MS: Final = (1, 10)
+ONE_CPU: Final = "only one CPU may be used here: the ends cannot be on two"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    carrier: Carrier
+    tls: bool = False
+    placement: Placement = "split"
+    # Each way, through the delaying proxy.
+    delay_ms: int = 0
+
+    @property
+    def name(self) -> str:
+        delay = f", {self.delay_ms} ms each way" if self.delay_ms else ""
+        return f"{self.transport}, {self.placement}{delay}"
+
+    @property
+    def transport(self) -> str:
+        return f"{self.carrier} with TLS" if self.tls else self.carrier
+
+
+def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration], list[str]]:
+    """What an appliance of our own is measured in, and what that leaves out."""
+    placements: list[Placement] = ["split", "same"] if len(cpus) > 1 else ["same"]
+    notes = [] if len(cpus) > 1 else [ONE_CPU]
+    if everything:
+        near = [Configuration(c, tls, place) for place in placements for tls in (False, True) for c in CARRIERS]
+        # What a distance costs shows best where the ends do not take each other's time.
+        far = [Configuration(c, tls, placements[0], ms) for ms in DELAYS_MS for tls in (False, True) for c in CARRIERS]
+        return near + far, notes
+    return [
+        *(Configuration("direct", placement=place) for place in placements),
+        Configuration("grpc", placement=placements[0]),
+    ], notes
+
+
+def of_another_appliance(*, tls: bool) -> tuple[list[Configuration], list[str]]:
+    """What an appliance that runs already is measured in."""
+    return [Configuration(carrier, tls, "free") for carrier in CARRIERS], [
+        "no end is pinned: the appliance runs where it runs"
+    ]
+
+
+def ends(placement: Placement, cpus: Sequence[int]) -> tuple[set[int], set[int]]:
+    """The CPUs of the client, and of the appliance and everything else at the other end."""
+    match placement:
+        case "split":
+            return {cpus[0]}, {cpus[1]}
+        case "same":
+            return {cpus[0]}, {cpus[0]}
+        case "free":
+            return set(cpus), set(cpus)

@@ -1,0 +1,71 @@
+"""`remotegpu bench` from end to end: what it prints and where its parts run; never how fast."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.system import REMOTEGPU, Appliance, appliance, until
+
+from remotegpu.cli.bench.lab import Lab, on_cpus
+from remotegpu.cli.bench.matrix import Configuration
+from remotegpu.cli.bench.report import FIGURES
+from remotegpu.paths import find_dist
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_quick_run_measures_every_key() -> None:
+    done = subprocess.run([REMOTEGPU, "bench", "--quick", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["machine"]["cpu"]
+    assert document["demo_step_round_trips"] == 1, "the copy of the loss"
+    names = [result["name"] for result in document["configurations"]]
+    two_cpus = len(os.sched_getaffinity(0)) > 1
+    assert names == (["direct, split", "direct, same", "grpc, split"] if two_cpus else ["direct, same", "grpc, same"])
+    assert bool(document["notes"]) != two_cpus
+    for result in document["configurations"]:
+        assert set(result["figures"]) == set(FIGURES)
+        assert None not in result["figures"].values()
+        for key, reference in FIGURES.items():
+            if reference is not None:
+                assert result["ratios"][key] > 0
+
+
+def test_an_appliance_that_runs_already_is_measured_without_pinning(own_remote: Appliance) -> None:
+    done = own_remote.cli("bench", "--quick", "--json", timeout=240)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["appliance"] == own_remote.endpoint
+    assert [result["placement"] for result in document["configurations"]] == ["free", "free"]
+    for result in document["configurations"]:
+        assert result["figures"]["rtt_us"] > 0
+        assert result["ratios"]["rtt_us"] is None, "no peer was named"
+        assert not result["aims"]
+
+
+def test_a_distance_is_in_the_product_and_in_its_reference(tmp_path: Path) -> None:
+    lab = Lab(find_dist(), sorted(os.sched_getaffinity(0)), tmp_path)
+    configuration = Configuration("direct", tls=True, placement="free", delay_ms=10)
+    with lab.site(configuration) as site:
+        run = lab.measure(configuration, site, quick=True)
+    for figures, key in ((run.figures, "rtt_us"), (run.before, "raw_tcp_rtt_us"), (run.after, "raw_tcp_rtt_us")):
+        assert (figures[key] or 0) >= 20_000, "10 ms each way"
+    assert (run.figures["alloc_us"] or 0) < 20_000, "no round trip"
+
+
+def test_everything_at_the_appliance_s_end_stays_on_its_cpu() -> None:
+    cpus = os.sched_getaffinity(0)
+    there = {max(cpus)}
+    with contextlib.ExitStack() as stack:
+        with on_cpus(there):
+            own = stack.enter_context(appliance())
+        assert os.sched_getaffinity(0) == cpus, "only what is started in the block"
+        stack.enter_context(own.start("endless_calls.py"))
+        workers = until(own.workers, 30, "a worker runs")
+        assert [os.sched_getaffinity(pid) for pid in (own.process.pid, *workers)] == [there] * (1 + len(workers))
