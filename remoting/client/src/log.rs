@@ -1,6 +1,6 @@
 //! One line on standard error for what a person must know. `REMOTEGPU_LOG` is `error` (default), `info` or `debug`.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -31,4 +31,14 @@ pub fn line(level: Level, text: &str) {
 
 pub fn error(text: &str) {
     line(Level::Error, text);
+}
+
+/// As [`error`], but not twice in a row: a library may try a hundred images that all fail alike.
+pub fn error_unless_repeated(text: &str) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last != text {
+        error(text);
+        text.clone_into(&mut last);
+    }
 }

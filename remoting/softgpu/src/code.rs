@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::engine::{CompileError, Image, Kernel, Program};
 use crate::ffi::R;
 use crate::handles;
+use crate::jit::JitOptions;
 use crate::memory::Kind;
 use crate::source::Source;
 use driverapi::errors::*;
@@ -91,9 +92,23 @@ impl KernelHandle {
     }
 }
 
-/// One line for the person in front of the program: error codes rarely reach them with their reason.
+/// One line for the person in front of the program: error codes rarely reach them with their reason. Not twice in a
+/// row: a library may try a hundred images that all fail alike.
 pub fn report(error: &CompileError) {
-    eprintln!("remotegpu: software GPU: cannot load an image (CUDA error {}): {}", error.code, error.log.trim_end());
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last != error.log {
+        let reason = error.log.trim_end();
+        eprintln!("remotegpu: software GPU: cannot load an image (CUDA error {}): {reason}", error.code);
+        error.log.clone_into(&mut last);
+    }
+}
+
+/// Tells whoever reads it: the program, if it asked for the log, as a worker does for its client.
+pub fn report_or_log(error: &CompileError, options: &JitOptions) {
+    if !options.write_error(&error.log) {
+        report(error);
+    }
 }
 
 impl Library {

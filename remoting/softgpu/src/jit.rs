@@ -43,8 +43,9 @@ impl JitOptions {
         Ok(found)
     }
 
-    pub fn write_error(&self, text: &str) {
-        self.error.write(text);
+    /// Whether the program asked for the log.
+    pub fn write_error(&self, text: &str) -> bool {
+        self.error.write(text)
     }
 
     /// The logs of a compilation that went well are empty.
@@ -55,13 +56,15 @@ impl JitOptions {
 }
 
 impl LogBuffer {
-    fn write(&self, text: &str) {
+    fn write(&self, text: &str) -> bool {
         // The size in the option list is 32 bits wide in spirit; a wild pointer-sized value would say nothing.
         let size = self.size as u32 as usize;
         let buffer: Out<c_char> = Out::at(ptr::with_exposed_provenance_mut(self.address));
-        if buffer.set_text(text, size).is_ok() {
+        let wanted = buffer.set_text(text, size).is_ok();
+        if wanted {
             let slot: Out<usize> = Out::at(ptr::with_exposed_provenance_mut(self.written));
             slot.set_if_wanted(text.len().min(size - 1));
         }
+        wanted
     }
 }

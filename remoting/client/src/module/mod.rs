@@ -10,7 +10,7 @@ use crate::call::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::session::{lock, mint};
-use crate::{library, process};
+use crate::{library, log, process};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::{CUfunction, CUmodule};
@@ -73,6 +73,7 @@ impl Module {
         let log = loaded.as_ref().map_or("", |loaded| loaded.log.as_str());
         if reply.code != 0 {
             options.report("", log);
+            tell(reply.code, log);
             return Err(reply.code);
         }
         options.report(log, "");
@@ -150,6 +151,15 @@ impl Module {
     fn variable_at(&self, address: u64) -> Option<Symbol> {
         let globals = lock(&self.globals);
         globals.values().find(|symbol| address.wrapping_sub(symbol.address) < symbol.size).cloned()
+    }
+}
+
+/// One line for the person in front of the program: the code alone rarely says what to do, and few programs ask for
+/// the log.
+fn tell(code: Code, log: &str) {
+    let reason = log.split_whitespace().collect::<Vec<_>>().join(" ");
+    if !reason.is_empty() {
+        log::error_unless_repeated(&format!("cannot load a module (CUDA error {code}): {reason}"));
     }
 }
 

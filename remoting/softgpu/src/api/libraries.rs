@@ -1,7 +1,7 @@
 //! Libraries: images loaded once for all contexts.
 
 use super::{entry_points, handle, id};
-use crate::code::{KernelHandle, Library, find_kernel, report};
+use crate::code::{KernelHandle, Library, find_kernel, report_or_log};
 use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R, Text};
 use crate::handles;
@@ -23,8 +23,7 @@ fn load(out: Out<CUlibrary>, source: R<Source>, options: &JitOptions) -> R {
     // hundred and must never fail here: what nobody calls may hold nothing for this device.
     if at_once {
         library.compile().map_err(|error| {
-            report(&error);
-            options.write_error(&error.log);
+            report_or_log(&error, options);
             error.code
         })?;
     }

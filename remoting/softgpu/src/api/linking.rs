@@ -1,7 +1,7 @@
 //! `cuLink*`.
 
 use super::{entry_points, handle, id};
-use crate::code::report;
+use crate::code::report_or_log;
 use crate::driver::{current, driver};
 use crate::engine::CompileError;
 use crate::ffi::{self, In, Out, R, Text};
@@ -20,8 +20,7 @@ fn link(which: CUlinkState) -> R<Arc<Link>> {
 }
 
 fn fail(link: &Link, error: CompileError) -> u32 {
-    report(&error);
-    link.options.write_error(&error.log);
+    report_or_log(&error, &link.options);
     error.code
 }
 

@@ -1,7 +1,7 @@
 //! Modules and the functions in them.
 
 use super::{entry_points, handle, id};
-use crate::code::{Module, check_supported, find_kernel, report};
+use crate::code::{Module, check_supported, find_kernel, report_or_log};
 use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R, Text};
 use crate::jit::JitOptions;
@@ -17,8 +17,7 @@ fn load(out: Out<CUmodule>, source: R<Source>, options: &JitOptions) -> R {
     let context = current()?;
     let out = out.required()?;
     let module = driver()?.load_module(&context, &source?).map_err(|error| {
-        report(&error);
-        options.write_error(&error.log);
+        report_or_log(&error, options);
         error.code
     })?;
     options.write_nothing();

@@ -130,12 +130,14 @@ entry_points! {
         driver()?.events.remove(id(which)).ok_or(CUDA_ERROR_INVALID_HANDLE).map(drop)
     }
 
+    /// In the event's context, whatever the calling thread's is, if it has one.
     fn cuEventQuery(which: CUevent) {
         let event = event(which)?;
-        current()?;
-        match event.progress() {
+        let progress = event.progress();
+        driver()?.contexts.get(event.context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.check()?;
+        match progress {
             Progress::Pending => Err(CUDA_ERROR_NOT_READY),
-            Progress::NeverRecorded | Progress::Reached(_) => current()?.check(),
+            Progress::NeverRecorded | Progress::Reached(_) => Ok(()),
         }
     }
 
