@@ -30,6 +30,8 @@ struct State {
     completed: u64,
     busy: bool,
     has_thread: bool,
+    /// Threads that wait for a change; telling nobody would still cost a system call.
+    waiting: usize,
 }
 
 pub struct Queue {
@@ -67,8 +69,19 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
+    }
+
+    fn tell(&self, state: MutexGuard<'_, State>) {
+        let anybody = state.waiting > 0;
+        drop(state);
+        if anybody {
+            self.changed.notify_all();
+        }
     }
 
     /// The point where everything submitted so far has finished.
@@ -101,8 +114,7 @@ impl Queue {
         state.pending.push_back(Operation { after, work });
         state.submitted += 1;
         let ticket = state.submitted;
-        drop(state);
-        self.changed.notify_all();
+        self.tell(state);
         Ok(Marker { queue: Arc::clone(self), ticket })
     }
 
@@ -115,25 +127,29 @@ impl Queue {
         }
         state.busy = true;
         state.submitted += 1;
-        Some(Turn { queue: self })
+        Some(Turn { queue: self, ticket: state.submitted })
     }
 
     fn run(&self) {
+        signals::never_preempt();
         let mut state = self.lock();
         loop {
             if state.busy {
                 state = self.wait(state);
             } else if let Some(operation) = state.pending.pop_front() {
                 state.busy = true;
-                drop(state);
-                self.changed.notify_all();
+                // Whoever waits for room has it now.
+                self.tell(state);
                 operation.after.iter().for_each(Marker::wait);
                 // A panic must not take the stream with it: what waits for this operation would wait for ever.
                 let _ = catch_unwind(AssertUnwindSafe(operation.work));
-                state = self.finish();
+                self.finish();
+                state = self.lock();
             } else {
+                state.waiting += 1;
                 let (now, waited) = self.changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
                 state = now;
+                state.waiting -= 1;
                 if waited.timed_out() && state.pending.is_empty() {
                     state.has_thread = false;
                     return;
@@ -142,23 +158,29 @@ impl Queue {
         }
     }
 
-    fn finish(&self) -> MutexGuard<'_, State> {
+    fn finish(&self) {
         let mut state = self.lock();
         state.busy = false;
         state.completed += 1;
-        self.changed.notify_all();
-        state
+        self.tell(state);
     }
 }
 
 /// The right to act as the queue's next operation; dropping it completes the operation.
 pub struct Turn<'a> {
     queue: &'a Arc<Queue>,
+    ticket: u64,
+}
+
+impl Turn<'_> {
+    pub fn marker(&self) -> Marker {
+        Marker { queue: Arc::clone(self.queue), ticket: self.ticket }
+    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        drop(self.queue.finish());
+        self.queue.finish();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Signal masks and process-wide hooks.
+//! Signal masks, scheduling and process-wide hooks.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -19,6 +19,14 @@ pub fn block_all() -> libc::sigset_t {
 pub fn restore(old: &libc::sigset_t) {
     // SAFETY: a mask that pthread_sigmask gave.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
+}
+
+/// Has the calling thread wait for the CPU rather than take it from whoever woke it: a stream's thread would otherwise
+/// interrupt the thread that feeds it at every operation.
+pub fn never_preempt() {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads one structure; it may refuse, and then the thread is as it was.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) };
 }
 
 /// Has `in_child` run in every forked child and `at_exit` when the process ends.

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::engine::Fault;
 use crate::ffi::R;
-use crate::queue::{Marker, Queue};
+use crate::queue::{Marker, Queue, Turn};
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::CUDA_ERROR_LAUNCH_FAILED;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -88,14 +88,17 @@ impl Stream {
 
     /// Does short work that never waits: at once if the stream is idle, else when its turn comes, at the marker.
     pub fn start(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R<Option<Marker>> {
-        let lanes = self.context.lanes();
-        let idle = self.dependencies(&lanes).is_empty();
-        let turn = if idle { self.queue.try_turn() } else { None };
-        drop(lanes);
-        let Some(turn) = turn else { return self.enqueue(work).map(Some) };
+        let Some(turn) = self.try_turn() else { return self.enqueue(work).map(Some) };
         attempt(&self.context, work);
         drop(turn);
         Ok(None)
+    }
+
+    /// The stream's next turn, if nothing has to be waited for.
+    fn try_turn(&self) -> Option<Turn<'_>> {
+        let lanes = self.context.lanes();
+        let idle = self.dependencies(&lanes).is_empty();
+        if idle { self.queue.try_turn() } else { None }
     }
 
     fn dependencies(&self, lanes: &[crate::context::Lane]) -> Vec<Marker> {
@@ -158,7 +161,13 @@ impl Event {
         let nanos = Arc::new(AtomicU64::new(0));
         let stamp = Arc::clone(&nanos);
         let now = move || stamp.store(start.elapsed().as_nanos() as u64, Ordering::Release);
-        let marker = stream.submit(Vec::new(), now)?;
+        let marker = match stream.try_turn() {
+            Some(turn) => {
+                now();
+                turn.marker()
+            }
+            None => stream.submit(Vec::new(), now)?,
+        };
         let record = Record { marker, nanos, context: Arc::clone(&stream.context) };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
         Ok(())
