@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
-from support.system import PROGRAMS, REMOTEGPU, appliance
+import pytest
+from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, line, until
 
 
-def test_devices_of_two_appliances_work_together() -> None:
-    with appliance() as one, appliance(profile="hostile") as other:
-        run = subprocess.run(
-            [
-                *(REMOTEGPU, "run", "--appliance", f"{one.endpoint},{other.endpoint}", "-n", "2", "-p", "0.25", "--"),
-                *(sys.executable, str(PROGRAMS / "two_appliances.py")),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+def command(program: str, *appliances: Appliance) -> list[str]:
+    where = ",".join(a.endpoint for a in appliances)
+    share = ["-n", "2", "-p", "0.25"]
+    return [REMOTEGPU, "run", "--appliance", where, *share, "--", sys.executable, str(PROGRAMS / program)]
+
+
+@pytest.mark.parametrize("profile", ["normal", "hostile"])
+def test_devices_of_two_appliances_work_together(profile: str) -> None:
+    with appliance() as one, appliance(profile=profile) as other:
+        run = subprocess.run(command("two_devices.py", one, other), capture_output=True, text=True, timeout=120)
         assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("profile", ["normal", "hostile"])
+def test_two_devices_of_one_appliance_work_together(profile: str) -> None:
+    with appliance("--gpus", "2", profile=profile) as one:
+        run = subprocess.run(command("two_devices.py", one), capture_output=True, text=True, timeout=120)
+        assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("what", ["worker", "appliance"])
+def test_a_lost_appliance_takes_only_its_device_with_it(what: str) -> None:
+    with appliance() as one, appliance(profile="hostile") as other:
+        program = subprocess.Popen(
+            command("lose_one_device.py", one, other), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert line(program) == "ready"
+            if what == "worker":
+                (victim,) = one.workers()
+                os.kill(victim, signal.SIGKILL)
+            else:
+                one.process.kill()
+            assert line(program) == "second 911 0"
+            assert line(program) == "first 911 911 911 911"
+            assert (line(program), program.wait(30)) == ("ok", 0)
+        finally:
+            program.kill()
+            program.communicate()
+        until(lambda: not other.workers(), 10, "the other appliance's session is gone")

@@ -39,6 +39,8 @@ pub struct Live {
     /// Every command up to this one is known to be complete.
     synchronised: AtomicU64,
     copies: CopyMark,
+    /// Streams of the library's own that nothing uses at the moment.
+    pub spare_lanes: Mutex<Vec<u64>>,
 }
 
 /// The last copy that the program takes for complete because the call has returned. Streams that do not wait for the
@@ -168,8 +170,16 @@ impl Context {
         };
         session.post(0, &create)?;
         let synchronised = AtomicU64::new(0);
-        let live =
-            Live { id, handle: self.handle, device, session, legacy_lane, synchronised, copies: CopyMark::default() };
+        let live = Live {
+            id,
+            handle: self.handle,
+            device,
+            session,
+            legacy_lane,
+            synchronised,
+            copies: CopyMark::default(),
+            spare_lanes: Mutex::default(),
+        };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
         Ok(())
     }

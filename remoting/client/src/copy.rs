@@ -3,11 +3,11 @@
 use crate::call::Code;
 use crate::context::Live;
 use crate::memory::{Piece, find_allocation, host};
-use crate::session::{DeviceBox, HostBox};
+use crate::session::{DeviceBox, HostBox, is_unsettled};
 use crate::stream::Target;
-use crate::{module, vmm};
+use crate::{module, peer, vmm};
 use driverapi::errors::*;
-use protocol::{BULK_CHUNK, CopyOnDevice, Extent, Message, StreamSynchronize, Symbol, Writer};
+use protocol::{CopyOnDevice, Extent, Message, StreamSynchronize, Symbol, Writer};
 use std::sync::Arc;
 
 /// Does the call return before the copy is complete, if the memory allows it?
@@ -106,30 +106,23 @@ pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
     }
 }
 
-/// Where a copy from or to the program's memory goes: to the stream, unless the device memory is another appliance's.
-/// Then what is before it in the stream is waited for, and the copy goes synchronously to that memory's legacy stream.
-fn beside_memory(target: &Target, owner: Arc<Live>, timing: Timing) -> Result<(Target, Timing), Code> {
-    if Arc::ptr_eq(&owner.session, &target.live.session) {
-        return Ok((target.clone(), timing));
-    }
-    target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
-    Ok((Target { lane: owner.legacy_lane, live: owner, ..*target }, Timing::Synchronous))
-}
-
 /// # Errors
 /// The driver's code for a destination that is no device memory, or the session's sticky error.
 pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
     }
-    let (target, timing) = &beside_memory(target, to.owner(&shape)?, timing)?;
+    peer::on_behalf(target, &to.owner(&shape)?, |target| from_host(target, to, from.host(&shape), shape, timing))
+}
+
+fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Timing) -> Result<(), Code> {
     let session = &target.live.session;
-    let (device, host) = (to.device(target.live.id, &shape), from.host(&shape));
+    let device = to.device(target.live.id, &shape);
     let (start, end) = host.span();
     if host::is_pinned(start, end) {
         // Whoever may write the source before the stream gets there must be done first.
-        let unsettled = session.is_landing(&host) || session.has_callbacks();
-        if *timing == Timing::Asynchronous {
+        let unsettled = is_unsettled(&host);
+        if timing == Timing::Asynchronous {
             if unsettled || !session.has_window(host.packed()) {
                 return session.copy_to_device_late(target.lane, &device, &host);
             }
@@ -138,7 +131,7 @@ pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
         }
     }
     session.copy_to_device(target.lane, &device, &host)?;
-    match *timing {
+    match timing {
         Timing::Asynchronous => Ok(()),
         Timing::Synchronous if target.lane == target.live.legacy_lane => target.live.mark_copy(),
         // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
@@ -152,28 +145,39 @@ pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timi
     if shape.is_empty() {
         return Ok(());
     }
-    let (target, timing) = &beside_memory(target, from.owner(&shape)?, timing)?;
-    let session = &target.live.session;
-    let (device, host) = (from.device(target.live.id, &shape), to.host(&shape));
+    let host = to.host(&shape);
     let (start, end) = host.span();
-    if *timing == Timing::Asynchronous && host::is_pinned(start, end) {
-        return session.copy_to_host_later(target.lane, &host, &device);
-    }
-    session.copy_to_host(target.lane, &host, &device)
+    let later = timing == Timing::Asynchronous && host::is_pinned(start, end);
+    peer::on_behalf(target, &from.owner(&shape)?, |Target { live, lane, .. }| {
+        let device = from.device(live.id, &shape);
+        match later {
+            true => live.session.copy_to_host_later(*lane, &host, &device),
+            false => live.session.copy_to_host(*lane, &host, &device),
+        }
+    })
 }
 
 /// # Errors
 /// The driver's code for what is no device memory, or the session's sticky error.
-pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
     }
     let (to_owner, from_owner) = (to.owner(&shape)?, from.owner(&shape)?);
-    let session = &target.live.session;
-    if Arc::ptr_eq(&to_owner.session, session) && Arc::ptr_eq(&from_owner.session, session) {
-        return copy_on_lane(&target.live, target.lane, to, from, shape);
+    // Between contexts a copy that is not asynchronous stands in the order of all work of both.
+    let serial = timing == Timing::Synchronous && to_owner.id != from_owner.id;
+    if serial {
+        [&to_owner, &from_owner, &target.live].into_iter().try_for_each(|live| live.synchronise())?;
     }
-    between_appliances(target, (&to_owner, to), (&from_owner, from), shape)
+    peer::on_behalf(target, &to_owner, |here| {
+        if Arc::ptr_eq(&to_owner.session, &from_owner.session) {
+            return copy_on_lane(&here.live, here.lane, to, from, shape);
+        }
+        let span = from.span(&shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (to, from) = (to.device(here.live.id, &shape), from.device(from_owner.id, &shape));
+        peer::copy(here, &to, &from_owner, from, span, &target.live.session)
+    })?;
+    if serial { target.live.session.synchronise(target.lane, &StreamSynchronize {}) } else { Ok(()) }
 }
 
 fn copy_on_lane(live: &Live, lane: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
@@ -199,37 +203,13 @@ pub fn inside_appliance(live: &Live, to: Side, from: Side, shape: Shape) -> Resu
     copy_on_lane(live, live.legacy_lane, to, from, shape)
 }
 
-/// Two appliances do not know each other: the bytes come here and go there, after everything before in the stream.
-fn between_appliances(
-    target: &Target,
-    (to_live, to): (&Arc<Live>, Side),
-    (from_live, from): (&Arc<Live>, Side),
-    shape: Shape,
-) -> Result<(), Code> {
-    target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
-    let rows = (BULK_CHUNK as u64 / shape.width).max(1);
-    let mut buffer = vec![0u8; (shape.width * rows.min(shape.height)) as usize];
-    let base = buffer.as_mut_ptr().expose_provenance();
-    for z in 0..shape.depth {
-        for y in (0..shape.height).step_by(rows as usize) {
-            let part = Shape { height: rows.min(shape.height - y), depth: 1, ..shape };
-            let at = |side: Side| Side { address: side.address + z * side.slice + y * side.pitch, ..side };
-            let here = HostBox::linear(base, part.width * part.height);
-            let here = HostBox { width: part.width, height: part.height, pitch: part.width, ..here };
-            from_live.session.copy_to_host(from_live.legacy_lane, &here, &at(from).device(from_live.id, &part))?;
-            to_live.session.copy_to_device(to_live.legacy_lane, &at(to).device(to_live.id, &part), &here)?;
-        }
-    }
-    to_live.synchronise()
-}
-
 /// Copies between any two addresses, as unified addressing has it.
 ///
 /// # Errors
 /// As the kind of copy that it turns out to be.
 pub fn anywhere(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     match (is_device(to.address), is_device(from.address)) {
-        (true, true) => on_device(target, to, from, shape),
+        (true, true) => on_device(target, to, from, shape, timing),
         (true, false) => to_device(target, to, from, shape, timing),
         (false, true) => to_host(target, to, from, shape, timing),
         (false, false) => on_host(target, to, from, shape),

@@ -155,10 +155,22 @@ impl Event {
             return Ok(());
         }
         if !Arc::ptr_eq(&self.live.session, &target.live.session) {
-            // Two appliances know nothing of each other: this process waits in the stream's stead.
-            return self.synchronise();
+            return self.hold_up_elsewhere(target, record.generation);
         }
         let wait = StreamWaitEvent { event: self.id, generation: record.generation, flags };
         target.live.session.post(target.lane, &wait).map(drop)
+    }
+
+    fn hold_up_elsewhere(&self, target: &Target, generation: u64) -> Result<(), Code> {
+        let gate = target.live.session.post_gate(target.lane)?;
+        let progress = Arc::clone(&self.progress);
+        let open = move |code| {
+            if code == 0 {
+                progress.done.fetch_max(generation, SeqCst);
+            }
+            gate.open(code);
+        };
+        self.live.session.call_then(0, &EventSynchronize { event: self.id, generation }, Box::new(open));
+        Ok(())
     }
 }

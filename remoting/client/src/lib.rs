@@ -23,6 +23,7 @@ mod memory;
 mod module;
 pub mod nvml;
 mod nvml_generated;
+mod peer;
 mod pool;
 mod process;
 pub mod session;

@@ -44,7 +44,11 @@ pub struct Target {
 pub const GREATEST_PRIORITY: i32 = -5;
 pub const LEAST_PRIORITY: i32 = 0;
 
-fn start(live: &Live, flags: u32, priority: i32) -> Result<u64, Code> {
+/// A new lane of the context.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn start(live: &Live, flags: u32, priority: i32) -> Result<u64, Code> {
     let lane = mint();
     live.session.post(0, &StreamCreate { stream: lane, context: live.id, flags, priority })?;
     Ok(lane)

@@ -2,10 +2,10 @@
 
 use protocol::{
     Callback, CallbackDone, Consumed, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost, Decoder, Ending,
-    EventDone, Extent, Fenced, HEADER_BYTES, Header, HostBytes, HostFunction, Launch, Message, NeedBytes, Open, Opened,
-    Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, Writer,
+    EventDone, Extent, Fenced, Gate, GateOpen, HEADER_BYTES, Header, HostBytes, HostFunction, Launch, Message,
+    NeedBytes, Open, Opened, Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, SupplyCancel, Writer,
 };
-use remotegpu_client::session::{DeviceBox, HostBox, Progress, Session};
+use remotegpu_client::session::{DeviceBox, HostBox, PeerSource, Progress, Session};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -312,6 +312,56 @@ fn late_bytes_are_read_when_they_are_asked_for() {
         thread::yield_now();
     }
     assert_eq!(session.check(), Err(EXTERNAL_DEVICE), "more was asked for than the copy has");
+}
+
+fn peer_source(session: &Arc<Session>, told: &Arc<Session>) -> PeerSource {
+    let (session, told) = (Arc::clone(session), Arc::clone(told));
+    PeerSource { session, lane: 9, memory: device(64), told, guard: Box::new(()) }
+}
+
+#[test]
+fn a_copy_from_another_session_fetches_what_is_asked_for() {
+    let ((from, mut source), (to, mut target)) = (start(), start());
+    to.copy_from_peer(4, &device(64), peer_source(&from, &to)).expect("sent");
+    let (late, ..) = target.expect::<CopyToDeviceLate>();
+    for (offset, value) in [(0, 3), (40, 5)] {
+        target.push(late.seq, &NeedBytes { offset, len: 24 }, &[]);
+        let (read, asked, _) = source.expect::<CopyToHost>();
+        assert_eq!((read.lane, asked.address, asked.offset, asked.len), (9, 4096, offset, 24));
+        source.push(read.seq, &HostBytes { offset: 0 }, &[value; 24]);
+        source.reply(read.seq, 0);
+        let (_, supplied, bytes) = target.expect::<SupplyBytes>();
+        assert_eq!((supplied.command, supplied.offset, bytes), (late.seq, offset, vec![value; 24]));
+    }
+}
+
+#[test]
+fn a_lost_session_is_told_by_the_streams_that_waited_for_it() {
+    let ((from, mut source), (to, mut target)) = (start(), start());
+    let gate = to.post_gate(4).expect("sent");
+    from.call_then(7, &StreamSynchronize {}, Box::new(move |code| gate.open(code)));
+    to.copy_from_peer(5, &device(64), peer_source(&from, &to)).expect("sent");
+    let (held, closed, _) = target.expect::<Gate>();
+    let (late, ..) = target.expect::<CopyToDeviceLate>();
+    assert_eq!((held.lane, source.expect::<StreamSynchronize>().0.lane), (4, 7));
+    target.push(late.seq, &NeedBytes { offset: 0, len: 64 }, &[]);
+    source.expect::<CopyToHost>();
+    drop(source);
+    assert_eq!(target.expect::<GateOpen>().1.token, closed.token);
+    assert_eq!(target.expect::<SupplyCancel>().1.command, late.seq);
+    let player = thread::spawn(move || {
+        for _ in 0..2 {
+            let seq = target.expect::<StreamSynchronize>().0.seq;
+            target.reply(seq, 0);
+        }
+    });
+    assert_eq!(to.synchronise(4, &StreamSynchronize {}), Err(EXTERNAL_DEVICE), "told once");
+    assert_eq!(to.synchronise(4, &StreamSynchronize {}), Ok(()));
+    player.join().expect("player");
+    // What is asked of the lost session afterwards is told at once.
+    let (sender, told) = mpsc::channel();
+    from.call_then(7, &StreamSynchronize {}, Box::new(move |code| sender.send(code).expect("told")));
+    assert_eq!(told.recv(), Ok(EXTERNAL_DEVICE));
 }
 
 #[test]

@@ -141,12 +141,16 @@ messages! {
     /// The client counts the records of an event; completions name the record.
     0x8027 EventRecord { event: u64, generation: u64, flags: u32 }
     0x8028 EventSynchronize { event: u64, generation: u64 }
-    /// Replies 0 or 600; after 600 `EventDone` is pushed when the record completes.
+    /// Replies 0 or 600; after 600 `EventDone` is pushed when the record completes. From now on it is also pushed for
+    /// every record of this event that follows.
     0x8029 EventQuery { event: u64, generation: u64 }
     0x802a StreamWaitEvent { event: u64, generation: u64, flags: u32 }
     /// `Callback` is pushed when the stream gets there; the stream goes on at `CallbackDone`.
     0x802b HostFunction { token: u64 }
     0x802c CallbackDone { token: u64 }
+    /// The stream goes on at `GateOpen`, which may come before the stream gets there.
+    0x802d Gate { token: u64 }
+    0x802e GateOpen { token: u64 }
 
     // ---- code
     /// A piece of an image, to be found later under the SHA-256 of the whole.
@@ -169,17 +173,20 @@ messages! {
     /// As `CopyToDevice`, but the bytes are asked for (`NeedBytes`) when the stream gets there.
     0x8041 CopyToDeviceLate { context: u64, address: u64, extent: Extent }
     0x8042 SupplyBytes tail { command: u64, offset: u64 }
-    /// `HostBytes` pieces of the packed box are pushed, then the reply.
-    0x8043 CopyToHost { context: u64, address: u64, extent: Extent }
+    /// The packed box's bytes from `offset` on, `len` many: pieces are pushed (`HostBytes`), then the reply.
+    0x8043 CopyToHost { context: u64, address: u64, extent: Extent, offset: u64, len: u64 }
     0x8044 CopyOnDevice { context: u64, to: u64, to_pitch: u64, to_slice: u64, from: u64, extent: Extent }
+    /// The bytes that were asked for will not come: the `CopyToDeviceLate` is given up, its stream goes on.
+    0x8045 SupplyCancel { command: u64 }
 
     // ---- worker to client
     /// Answer to the command `seq`. `code` is a `CUresult`, or one of ours. Tail: the fields of the answer, if any.
     0xc000 Reply tail { code: u32 }
-    /// Tail: bytes of the packed box from `offset` on, for the `CopyToHost` command `seq`.
+    /// Tail: bytes for the `CopyToHost` command `seq`, `offset` bytes into what it asked for.
     0xc001 HostBytes tail { offset: u64 }
     0xc002 NeedBytes { offset: u64, len: u64 }
-    0xc003 EventDone { event: u64, generation: u64 }
+    /// The record is complete, or failed with `code`.
+    0xc003 EventDone { event: u64, generation: u64, code: u32 }
     0xc004 Fenced { token: u64 }
     0xc005 Callback { token: u64 }
     /// Tail: what kernels printed.

@@ -32,9 +32,9 @@ commands! {
     SlabMap, SlabUnmap, Grant, GrantReturn, MemoryQuery,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
-    HostFunction, CallbackDone,
+    HostFunction, CallbackDone, Gate, GateOpen,
     ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, Launch, Link,
-    CopyToDevice, CopyToDeviceLate, SupplyBytes, CopyToHost, CopyOnDevice
+    CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice
 }
 
 /// A command on its way through the worker.
@@ -190,6 +190,7 @@ impl Topology {
             Command::StreamSynchronize(_)
             | Command::StreamFence(_)
             | Command::HostFunction(_)
+            | Command::Gate(_)
             | Command::Launch(_)
             | Command::CopyToDevice(_)
             | Command::CopyToDeviceLate(_)

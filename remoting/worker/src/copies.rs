@@ -14,6 +14,10 @@ use std::ptr::null_mut;
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
+/// Bytes on their way to the client beyond which a copy that nothing waits for makes no more: so few stay in the
+/// processor's cache until they are sent.
+const AHEAD: usize = 2 * BULK_CHUNK;
+
 /// Pieces of a late copy that are asked for ahead.
 const ASKED_AHEAD: usize = 2;
 
@@ -263,20 +267,31 @@ impl Session {
         sent.and(marked)
     }
 
+    /// The bytes will not come; what came stays.
+    pub fn supply_cancel(&mut self, command: u64) -> Result<()> {
+        self.late_copies.0.remove(&command).ok_or(code::INVALID_VALUE)?;
+        self.finish(command);
+        Ok(())
+    }
+
     /// In pieces, as buffers become free; the lane is held until the last is on its way.
     pub fn copy_to_host(&mut self, frame: &mut Frame) -> Result<Outcome> {
         let Command::CopyToHost(c) = &frame.command else { return Err(code::INVALID_VALUE) };
         let (context, address, lane, seq) = (c.context, c.address, frame.lane, frame.seq);
         let layout = self.target(address, &c.extent)?;
         self.same_context(lane, context)?;
-        let total = layout.bytes();
+        let (start, total) = (c.offset, c.len);
+        layout.pieces(start, total)?;
         let mut failed = 0;
         while frame.progress < total && failed == 0 {
+            if self.is_far_ahead(seq) {
+                return Ok(Outcome::Blocked);
+            }
             let len = (total - frame.progress).min(BULK_CHUNK as u64);
             let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
             let Some(buffer) = self.buffer(context, len as usize)? else { return Ok(Outcome::Blocked) };
             let target = Target { address, layout, stream };
-            for piece in layout.pieces(frame.progress, len)? {
+            for piece in layout.pieces(start + frame.progress, len)? {
                 let host = buffer.address(piece.host as usize, piece.bytes() as usize).ok_or(code::INVALID_VALUE)?;
                 if let Err(code) = target.to_host(&self.driver, &piece, host) {
                     failed = code;
@@ -303,6 +318,11 @@ impl Session {
             self.piggyback(lane, seq, Action::Reply(failed));
         }
         Ok(Outcome::Done)
+    }
+
+    fn is_far_ahead(&self, seq: u64) -> bool {
+        let on_the_way = self.out.queued() + self.completions.bytes_pending() * BULK_CHUNK;
+        on_the_way >= AHEAD && !self.is_waited_for(seq)
     }
 
     pub fn copy_on_device(&mut self, lane: u64, c: &CopyOnDevice) -> Result<Outcome> {

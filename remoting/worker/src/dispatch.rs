@@ -5,7 +5,7 @@ use crate::command::{Command, Frame};
 use crate::completer::Then;
 use crate::driver::{Code, Result, code};
 use crate::session::{Outcome, Session};
-use protocol::{EventDone, Fenced, Message};
+use protocol::{Fenced, Message};
 
 impl Session {
     /// Hands a command to whoever knows it; an error is answered as the command's kind demands.
@@ -29,9 +29,12 @@ impl Session {
             | Command::ContextSynchronize(_)
             | Command::EventSynchronize(_)
             | Command::CopyToHost(_) => self.synchronised(frame.seq, code),
-            Command::EventQuery(c) if frame.progress == 1 => {
-                let done = EventDone { event: c.event, generation: c.generation };
-                self.out.push(EventDone::CODE, 0, &done, &[]);
+            Command::EventQuery(c) if frame.progress == 1 => self.event_done(c.event, c.generation, code),
+            Command::EventRecord(c) => {
+                self.late(code);
+                if self.events.get(c.event).is_ok_and(|event| event.followed) {
+                    self.event_done(c.event, c.generation, code);
+                }
             }
             Command::StreamQuery(_)
             | Command::EventQuery(_)
@@ -83,12 +86,14 @@ impl Session {
             Command::StreamFence(c) => return self.stream_fence(seq, frame.lane, c.token),
             Command::EventCreate(c) => self.event_create(c)?,
             Command::EventDestroy(c) => self.event_destroy(c.event)?,
-            Command::EventRecord(c) => return self.event_record(frame.lane, c),
+            Command::EventRecord(c) => return self.event_record(seq, frame.lane, c),
             Command::EventSynchronize(c) => self.event_synchronize(seq, c.event, c.generation)?,
             Command::EventQuery(c) => self.event_query(seq, frame.progress == 1, c.event, c.generation)?,
             Command::StreamWaitEvent(c) => return self.stream_wait_event(frame.lane, c),
             Command::HostFunction(c) => return self.host_function(seq, frame.lane, c.token),
             Command::CallbackDone(c) => self.callback_done(c.token)?,
+            Command::Gate(c) => return self.gate(seq, frame.lane, c.token),
+            Command::GateOpen(c) => self.gate_open(c.token),
 
             Command::ImageChunk(c) => self.images.add(c.hash, c.offset, c.total, frame.tail()),
             Command::ModuleLoad(c) => self.module_load(seq, c)?,
@@ -100,6 +105,7 @@ impl Session {
             Command::CopyToDevice(_) => return self.copy_to_device(frame),
             Command::CopyToDeviceLate(c) => return self.copy_to_device_late(seq, frame.lane, c),
             Command::SupplyBytes(c) => self.supply_bytes(c, frame.tail())?,
+            Command::SupplyCancel(c) => self.supply_cancel(c.command)?,
             Command::CopyToHost(_) => return self.copy_to_host(frame),
             Command::CopyOnDevice(c) => return self.copy_on_device(frame.lane, c),
             Command::Generated(number) => return self.generated(seq, frame.lane, *number, frame.payload.bytes()),

@@ -16,6 +16,7 @@ use crate::modules::ImageStore;
 use crate::objects::{Context, Event, Lane, Module, Table};
 use crate::sched::{Mode, Scheduler};
 use crate::staging::Buffer;
+use crate::streams::Gates;
 use crate::text::Text;
 use crate::writer::Outbox;
 use protocol::{Ending, Header, Message, Reply, Wire, Writer};
@@ -60,6 +61,7 @@ pub struct Session {
     pub late_copies: LateCopies,
     /// Lanes held by a callback, by its token: the command that is to be finished.
     pub callbacks: HashMap<u64, u64>,
+    pub gates: Gates,
     pub current: CurrentContext,
     /// Contexts whose work is complete and that are to be destroyed, with the command that asked for it.
     pub closing: Vec<(u64, u64)>,
@@ -99,6 +101,7 @@ impl Session {
             completions: Completions::default(),
             late_copies: LateCopies::default(),
             callbacks: HashMap::new(),
+            gates: Gates::default(),
             current: CurrentContext::default(),
             closing: Vec::new(),
             opened: false,
@@ -158,6 +161,12 @@ impl Session {
         self.stats.commands += 1;
         self.stats.bytes_in += u64::from(header.len);
         self.topology.note(&frame.command);
+        // Whatever is recorded behind this command is told, also if the command itself has to wait.
+        if let Command::EventQuery(c) = &frame.command
+            && let Ok(event) = self.events.get_mut(c.event)
+        {
+            event.followed = true;
+        }
         self.admit(frame);
         self.advance();
     }
@@ -277,14 +286,22 @@ impl Session {
         }
     }
 
-    /// Tries commands again that lacked room.
-    pub fn retry_blocked(&mut self) {
-        for seq in std::mem::take(&mut self.blocked) {
+    /// Tries commands again that lacked room. Returns whether there were any.
+    pub fn retry_blocked(&mut self) -> bool {
+        let blocked = std::mem::take(&mut self.blocked);
+        let any = !blocked.is_empty();
+        for seq in blocked {
             if let Some(frame) = self.unpark(seq) {
                 self.run(frame);
             }
         }
         self.advance();
+        any
+    }
+
+    /// Does another command wait for this one?
+    pub fn is_waited_for(&self, seq: u64) -> bool {
+        self.sched.is_waited_for(seq)
     }
 
     /// Would a command behind everything in the lane have to wait?

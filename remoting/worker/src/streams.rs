@@ -2,10 +2,23 @@
 
 use crate::command::LaneKind;
 use crate::completer::{Action, MOST_IN_FLIGHT};
-use crate::driver::{Handle, Result, code};
+use crate::driver::{Code, Handle, Result, code};
 use crate::objects::{Event, Lane};
 use crate::session::{Outcome, Session};
 use protocol::{EventCreate, EventDone, EventRecord, Message, StreamCreate, StreamWaitEvent};
+use std::collections::{HashMap, HashSet};
+
+/// Gates that a client may open before their streams get there.
+const MOST_OPEN_GATES: usize = 1 << 20;
+
+/// What streams wait for that happens elsewhere; the client says when it has.
+#[derive(Default)]
+pub struct Gates {
+    /// The command that holds its lane, by its token.
+    closed: HashMap<u64, u64>,
+    /// Opened before the lane got there.
+    open: HashSet<u64>,
+}
 
 impl Session {
     fn live_lane(&self, lane: u64) -> Result<&Lane> {
@@ -145,10 +158,10 @@ impl Session {
         Ok(())
     }
 
-    pub fn event_record(&mut self, lane: u64, c: &EventRecord) -> Result<Outcome> {
-        let (context, timing) = {
+    pub fn event_record(&mut self, seq: u64, lane: u64, c: &EventRecord) -> Result<Outcome> {
+        let (context, timing, followed) = {
             let event = self.events.get(c.event)?;
-            (event.context, event.timing)
+            (event.context, event.timing, event.followed)
         };
         let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
         // As in the driver: an event belongs to its context and is recorded in that context's streams only.
@@ -159,8 +172,12 @@ impl Session {
         let recorded = recorded
             .and_then(|real| self.driver.event_record(real.handle, stream, c.flags).map(|()| real))
             .inspect_err(|code| self.late(*code));
-        if recorded.is_ok() {
-            self.issued(lane);
+        let done = Action::EventDone { event: c.event, generation: c.generation };
+        match &recorded {
+            Ok(real) if followed => self.entry_at(lane, seq, real.clone(), done),
+            Ok(_) => self.issued(lane),
+            Err(code) if followed => self.event_done(c.event, c.generation, *code),
+            Err(_) => {}
         }
         self.events.get_mut(c.event)?.record(c.generation, recorded);
         Ok(Outcome::Done)
@@ -174,12 +191,16 @@ impl Session {
         Ok(())
     }
 
+    /// Tells the client that a record is complete.
+    pub fn event_done(&mut self, event: u64, generation: u64, code: Code) {
+        self.out.push(EventDone::CODE, 0, &EventDone { event, generation, code }, &[]);
+    }
+
     /// `answered`: the record was not even handed to the driver when the query came, and 600 was the reply.
     pub fn event_query(&mut self, seq: u64, answered: bool, event: u64, generation: u64) -> Result<()> {
-        let done = EventDone { event, generation };
         let Some(record) = self.events.get(event)?.at(generation) else {
             if answered {
-                self.out.push(EventDone::CODE, 0, &done, &[]);
+                self.event_done(event, generation, 0);
             } else {
                 self.reply(seq, 0);
             }
@@ -197,9 +218,10 @@ impl Session {
             state => {
                 // Bytes that landed before go first.
                 self.collect();
+                let code = state.err().unwrap_or(0);
                 match answered {
-                    true => self.out.push(EventDone::CODE, 0, &done, &[]),
-                    false => self.reply(seq, state.err().unwrap_or(0)),
+                    true => self.event_done(event, generation, code),
+                    false => self.reply(seq, code),
                 }
             }
         }
@@ -233,5 +255,28 @@ impl Session {
         let seq = self.callbacks.remove(&token).ok_or(code::INVALID_VALUE)?;
         self.finish(seq);
         Ok(())
+    }
+
+    /// The lane is held from here to `GateOpen`; what it was given before goes on meanwhile.
+    pub fn gate(&mut self, seq: u64, lane: u64, token: u64) -> Result<Outcome> {
+        self.live_lane(lane)?;
+        if self.gates.open.remove(&token) {
+            return Ok(Outcome::Done);
+        }
+        if self.gates.closed.contains_key(&token) {
+            return Err(code::INVALID_VALUE);
+        }
+        self.gates.closed.insert(token, seq);
+        Ok(Outcome::Held)
+    }
+
+    pub fn gate_open(&mut self, token: u64) {
+        if let Some(seq) = self.gates.closed.remove(&token) {
+            return self.finish(seq);
+        }
+        self.gates.open.insert(token);
+        if self.gates.open.len() > MOST_OPEN_GATES {
+            self.end(code::UNKNOWN, "more gates were opened than there can be");
+        }
     }
 }

@@ -20,7 +20,7 @@ fn a_fault_is_told_and_stays() {
         t.launch(B, kernel("count"), 1, 1, &encoded(&0x10u64));
         assert_eq!(t.synchronize(B), 700, "{profile}");
         assert_eq!(t.synchronize(A), 700, "{profile}");
-        let copy = CopyToHost { context: CONTEXT, address: t.base, extent: row(4) };
+        let copy = CopyToHost { context: CONTEXT, address: t.base, extent: row(4), offset: 0, len: 4 };
         assert_eq!(t.client().call(A, &copy, &[]).0, 700);
     }
 }
@@ -79,7 +79,7 @@ fn contexts_come_and_go() {
         for context in 2..20 {
             let legacy = 100 + context;
             t.client().send(0, &ContextCreate { context, legacy_stream: legacy, ..Default::default() }, &[]);
-            let copy = CopyToHost { context, address: t.base, extent: row(8) };
+            let copy = CopyToHost { context, address: t.base, extent: row(8), offset: 0, len: 8 };
             let seq = t.client().send(legacy, &copy, &[]);
             assert_eq!(t.client().host_bytes(seq), (0, vec![0; 8]), "{profile}");
             t.client().send(0, &ContextDestroy { context }, &[]);
@@ -97,7 +97,7 @@ fn each_device_has_its_own_quota() {
     t.client.map(base, SLAB);
     assert_eq!(t.client.call(20, &StreamSynchronize {}, &[]).0, 2, "nothing was granted on device 0");
     t.client.send(0, &SlabMap { device: 1, address: base, size: SLAB }, &[]);
-    let copy = CopyToHost { context: 2, address: base, extent: row(8) };
+    let copy = CopyToHost { context: 2, address: base, extent: row(8), offset: 0, len: 8 };
     let seq = t.client.send(20, &copy, &[]);
     assert_eq!(t.client.host_bytes(seq), (0, vec![0; 8]));
 }

@@ -6,9 +6,9 @@ use common::client::{CONTEXT, Client, LEGACY, Link, row};
 use common::fake::{self, GRANULARITY, STOPPED};
 use protocol::{
     Callback, CallbackDone, ContextDestroy, ContextFence, ContextSynchronize, CopyToDevice, CopyToDeviceLate,
-    CopyToHost, EventCreate, EventDone, EventQuery, EventRecord, EventSynchronize, Fenced, Header, HostBytes,
-    HostFunction, Launch, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap, StreamDestroy, StreamQuery,
-    StreamSynchronize, StreamWaitEvent, SupplyBytes,
+    CopyToHost, EventCreate, EventDone, EventQuery, EventRecord, EventSynchronize, Fenced, Gate, GateOpen, Header,
+    HostBytes, HostFunction, Launch, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap, StreamDestroy,
+    StreamQuery, StreamSynchronize, StreamWaitEvent, SupplyBytes, SupplyCancel,
 };
 use remotegpu_worker::frames::Payload;
 use remotegpu_worker::session::Session;
@@ -90,7 +90,8 @@ impl Test {
     }
 
     fn read(&mut self, lane: u64, offset: u64, len: u64) -> u64 {
-        self.client.send(lane, &CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len) }, &[])
+        let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len), offset: 0, len };
+        self.client.send(lane, &copy, &[])
     }
 
     fn synchronize(&mut self, lane: u64) -> u32 {
@@ -157,6 +158,41 @@ fn a_callback_holds_its_lane_and_what_waits_for_it() {
     assert_eq!(t.synchronize(13), 0);
     assert_eq!(t.launched(), [3, 1, 2]);
     t.client.wait("event", |r| r.code == EventDone::CODE);
+}
+
+#[test]
+fn a_gate_holds_its_lane_until_it_is_opened_whichever_comes_first() {
+    let mut t = start();
+    t.client.send(B, &Gate { token: 70 }, &[]);
+    t.launch(B, 1);
+    t.client.send(B, &Gate { token: 71 }, &[]);
+    t.launch(B, 2);
+    t.client.stream(13, NON_BLOCKING, 0);
+    t.launch(13, 3);
+    // The second before its lane gets there.
+    t.client.send(0, &GateOpen { token: 71 }, &[]);
+    assert_eq!(t.synchronize(13), 0);
+    assert_eq!(t.launched(), [3]);
+    assert_eq!(t.client.call(B, &StreamQuery {}, &[]).0, 600);
+    t.client.send(0, &GateOpen { token: 70 }, &[]);
+    assert_eq!(t.synchronize(B), 0);
+    assert_eq!(t.launched(), [3, 1, 2]);
+}
+
+#[test]
+fn a_copy_whose_bytes_will_not_come_lets_its_lane_go_on() {
+    let mut t = start();
+    let late = CopyToDeviceLate { context: CONTEXT, address: t.base, extent: row(8) };
+    let copy = t.client.send(B, &late, &[]);
+    t.launch(B, 1);
+    t.client.wait("question", |r| r.code == NeedBytes::CODE && r.seq == copy);
+    assert_eq!(t.launched(), []);
+    t.client.send(0, &SupplyCancel { command: copy }, &[]);
+    assert_eq!(t.synchronize(B), 0);
+    assert_eq!(t.launched(), [1]);
+    // It cannot be given up twice.
+    t.client.send(0, &SupplyCancel { command: copy }, &[]);
+    assert_eq!(t.synchronize(B), 1);
 }
 
 #[test]
@@ -287,7 +323,7 @@ fn unknown_ids_answer_as_the_driver_does() {
     assert_eq!(t.client.call(unknown, &StreamQuery {}, &[]).0, 400);
     assert_eq!(t.client.call(0, &ContextSynchronize { context: unknown }, &[]).0, 201);
     assert_eq!(t.client.call(0, &EventQuery { event: unknown, generation: 1 }, &[]).0, 400);
-    let copy = CopyToHost { context: CONTEXT, address: 0x1000, extent: row(4) };
+    let copy = CopyToHost { context: CONTEXT, address: 0x1000, extent: row(4), offset: 0, len: 4 };
     assert_eq!(t.client.call(B, &copy, &[]).0, 1);
     t.launch(unknown, 0);
     assert_eq!(t.synchronize(B), 400);

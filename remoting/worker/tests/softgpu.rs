@@ -38,7 +38,7 @@ fn the_load_tells_what_kernels_take() {
     let (code, tail) = t.client().call(0, &ModuleGlobal { module: MODULE, name: "counter".into() }, &[]);
     let symbol: Symbol = Reader::new(&tail).get().expect("symbol");
     assert_eq!((code, symbol.size), (0, 4));
-    let copy = CopyToHost { context: CONTEXT, address: symbol.address, extent: row(4) };
+    let copy = CopyToHost { context: CONTEXT, address: symbol.address, extent: row(4), offset: 0, len: 4 };
     let seq = t.client().send(LEGACY, &copy, &[]);
     assert_eq!(t.client().host_bytes(seq), (0, 41u32.to_le_bytes().to_vec()));
     assert_eq!(t.client().call(0, &ModuleGlobal { module: MODULE, name: "none".into() }, &[]).0, 500);
@@ -109,7 +109,13 @@ fn boxes_are_copied_row_by_row() {
             expected[i / 15 * 32 + i / 5 % 3 * 8 + i % 5] = *byte;
         }
         assert_eq!(t.read(B, 0, 64), expected);
-        let back = CopyToHost { context: CONTEXT, address: t.base, extent: extent.clone() };
+        let back = CopyToHost {
+            context: CONTEXT,
+            address: t.base,
+            extent: extent.clone(),
+            offset: 0,
+            len: extent.width * extent.height * extent.depth,
+        };
         let seq = t.client().send(B, &back, &[]);
         assert_eq!(t.client().host_bytes(seq), (0, packed.clone()));
         let (to, from) = (t.base + 1024, t.base);

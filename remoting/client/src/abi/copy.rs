@@ -165,7 +165,7 @@ fn run(
     match kind {
         Kind::ToDevice => copy::to_device(&target, to, from, shape, timing),
         Kind::ToHost => copy::to_host(&target, to, from, shape, timing),
-        Kind::OnDevice => copy::on_device(&target, to, from, shape),
+        Kind::OnDevice => copy::on_device(&target, to, from, shape, timing),
         Kind::Anywhere => copy::anywhere(&target, to, from, shape, timing),
         Kind::OnHost => copy::on_host(&target, to, from, shape),
     }

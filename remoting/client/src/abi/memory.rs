@@ -2,7 +2,7 @@
 
 use crate::call::{Code, write, write_optional};
 use crate::memory::{Origin, find_allocation};
-use crate::{context, exports, vmm};
+use crate::{context, exports, peer, vmm};
 use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
 use std::ffi::c_uint;
@@ -39,7 +39,8 @@ exports! {
         if address == 0 {
             return Ok(());
         }
-        let (device, _) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (device, piece) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        peer::wait_until_read(piece.address, piece.address + piece.size);
         device.memory.free(address, None)
     }
 

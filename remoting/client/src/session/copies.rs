@@ -1,15 +1,13 @@
 //! Copies between the program's memory and the device.
 
-use super::{HostBox, Pending, Session, Slot, lock};
+use super::{HostBox, PeerSource, Pending, Session, Slot, Waiter, lock};
 use crate::call::Code;
-use crate::{log, stats, sys};
-use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
+use crate::stats;
 use protocol::{
     BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToHost, Extent, Message, NeedBytes, SEND_WINDOW, SupplyBytes,
 };
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::mpsc;
 
 /// The device side of a copy.
 #[derive(Clone)]
@@ -19,12 +17,12 @@ pub struct DeviceBox {
     pub extent: Extent,
 }
 
-/// Bytes that the worker asked for.
-pub struct Supply {
-    command: u64,
-    from: HostBox,
-    offset: u64,
-    len: u64,
+/// Where the bytes of a copy come from that the worker asks for.
+#[derive(Clone)]
+pub enum Source {
+    Host(HostBox),
+    /// Another session; they go to this one.
+    Peer(Arc<PeerSource>, Arc<Session>),
 }
 
 /// The packed bytes from `offset` on: where they lie, or gathered if they lie apart.
@@ -71,9 +69,9 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn copy_to_device_late(self: &Arc<Self>, lane: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
-        self.start_supplying()?;
+        self.start_jobs()?;
         let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
-        self.append(CopyToDeviceLate::CODE, lane, &[], Some(Pending::Supply(*from)), false, |w| {
+        self.append(CopyToDeviceLate::CODE, lane, &[], Some(Pending::Supply(Source::Host(*from))), false, |w| {
             w.put(&message);
         })?;
         self.note_work();
@@ -86,7 +84,7 @@ impl Session {
     /// The copy's code.
     pub fn copy_to_host(&self, lane: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
         let slot = Slot::new();
-        self.ask_for_bytes(lane, to, from, Some(Arc::clone(&slot)))?;
+        self.ask_for_bytes(lane, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
         stats::round_trip();
         self.wait(&slot)?.success().map(drop)
     }
@@ -96,13 +94,22 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn copy_to_host_later(&self, lane: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
-        self.ask_for_bytes(lane, to, from, None)
+        self.ask_for_bytes(lane, to, from, 0, Waiter::Nobody)
     }
 
-    fn ask_for_bytes(&self, lane: u64, to: &HostBox, from: &DeviceBox, slot: Option<Arc<Slot>>) -> Result<(), Code> {
-        let message = CopyToHost { context: from.context, address: from.address, extent: from.extent.clone() };
-        let flush = slot.is_some();
-        self.append(CopyToHost::CODE, lane, &[], Some(Pending::Landing(*to, slot)), flush, |w| {
+    /// As many bytes as `to` has, from `offset` on of the packed form of `from`.
+    pub(super) fn ask_for_bytes(
+        &self,
+        lane: u64,
+        to: &HostBox,
+        from: &DeviceBox,
+        offset: u64,
+        waiter: Waiter,
+    ) -> Result<(), Code> {
+        let DeviceBox { context, address, ref extent } = *from;
+        let message = CopyToHost { context, address, extent: extent.clone(), offset, len: to.packed() };
+        let flush = !matches!(waiter, Waiter::Nobody);
+        self.append(CopyToHost::CODE, lane, &[], Some(Pending::Landing(*to, waiter)), flush, |w| {
             w.put(&message);
         })?;
         self.note_work();
@@ -132,45 +139,33 @@ impl Session {
     }
 
     /// Has bytes sent by a thread that may block, which the reader may not.
-    pub(super) fn supply(&self, command: u64, from: HostBox, need: NeedBytes) -> Result<(), String> {
-        let (offset, len) = (need.offset, need.len);
-        if offset.checked_add(len).is_none_or(|end| end > from.packed()) {
+    pub(super) fn supply(&self, command: u64, from: Source, need: &NeedBytes) -> Result<(), String> {
+        let NeedBytes { offset, len } = *need;
+        let packed = match &from {
+            Source::Host(from) => from.packed(),
+            Source::Peer(from, _) => from.packed(),
+        };
+        if offset.checked_add(len).is_none_or(|end| end > packed) {
             return Err("the appliance asked for more bytes than a copy has".into());
         }
-        let supplies = self.supplies.get().ok_or("the appliance asked for bytes too early")?;
-        supplies.send(Supply { command, from, offset, len }).map_err(|_| "the sending thread is gone".to_owned())
-    }
-
-    fn start_supplying(self: &Arc<Self>) -> Result<(), Code> {
-        let (sender, receiver) = mpsc::channel::<Supply>();
-        if self.supplies.set(sender).is_err() {
-            return Ok(());
+        match from {
+            Source::Host(from) => self.soon(move |session| session.supply_from_host(command, &from, offset, len)),
+            Source::Peer(from, to) => Session::fetch(command, from, to, offset, len)?,
         }
-        let session = Arc::clone(self);
-        sys::spawn("remotegpu-supply", move || session.supply_in_background(&receiver)).map_err(|error| {
-            log::error(&format!("cannot start a thread: {error}"));
-            CUDA_ERROR_OUT_OF_MEMORY
-        })
+        Ok(())
     }
 
-    fn supply_in_background(&self, jobs: &mpsc::Receiver<Supply>) {
-        for job in jobs {
-            let end = job.offset + job.len;
-            let mut offset = job.offset;
-            while offset < end {
-                let len = (end - offset).min(BULK_CHUNK as u64);
-                let message = SupplyBytes { command: job.command, offset };
-                if self.post_tail(0, &message, &gather(&job.from, offset, len)).is_err() {
-                    return;
-                }
-                offset += len;
-            }
-            if self.flush().is_err() {
+    fn supply_from_host(&self, command: u64, from: &HostBox, mut offset: u64, len: u64) {
+        let end = offset + len;
+        while offset < end {
+            let len = (end - offset).min(BULK_CHUNK as u64);
+            if self.post_tail(0, &SupplyBytes { command, offset }, &gather(from, offset, len)).is_err() {
                 return;
             }
-            if end == job.from.packed() {
-                lock(&self.pending).remove(&job.command);
-            }
+            offset += len;
+        }
+        if self.flush().is_ok() && end == from.packed() {
+            lock(&self.pending).remove(&command);
         }
     }
 }

@@ -4,14 +4,17 @@
 //! with the next command that somebody waits for, when the buffer is full, or within about 100 us. A thread that waits
 //! reads the connection itself ([`wait`]); a background thread reads only while nobody waits.
 
+mod across;
 mod arena;
 mod callbacks;
 mod copies;
 mod host_box;
+mod jobs;
 mod receive;
 mod send;
 mod wait;
 
+pub use across::PeerSource;
 pub use arena::Arena;
 pub use callbacks::in_callback;
 pub use copies::DeviceBox;
@@ -20,29 +23,46 @@ pub use wait::{Reply, Slot, lock};
 
 use crate::call::Code;
 use crate::{log, process, stats, sys};
+use across::Then;
 use callbacks::Callbacks;
+use copies::Source;
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
+use jobs::Jobs;
 use protocol::{Message, Open, Opened, Rebase, TABLE_HASH, WIRE_VERSION};
 use receive::Receiver;
 use send::Outbox;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use wait::{Lead, Turn};
 
 /// How long a worker may take to answer the first frame.
 const OPEN_SECONDS: u32 = 5;
 
+/// Who hears of an answer.
+enum Waiter {
+    Nobody,
+    Thread(Arc<Slot>),
+    Then(Then),
+}
+
 /// What the answer to a command, or its pushes, are for.
-#[derive(Clone)]
 enum Pending {
-    Reply(Arc<Slot>),
-    /// Bytes land here; nobody waits if there is no slot.
-    Landing(HostBox, Option<Arc<Slot>>),
+    Reply(Waiter),
+    /// Bytes land here.
+    Landing(HostBox, Waiter),
     /// Bytes are asked for from here.
-    Supply(HostBox),
+    Supply(Source),
+}
+
+impl Pending {
+    /// There will be no answer. Threads that wait see that by themselves.
+    fn reject(self, code: Code) {
+        if let Pending::Reply(Waiter::Then(then)) | Pending::Landing(_, Waiter::Then(then)) = self {
+            then(code);
+        }
+    }
 }
 
 /// Bytes of captured copies that the worker has not taken yet.
@@ -79,7 +99,7 @@ pub struct Session {
     fences: Mutex<HashMap<u64, Arc<Slot>>>,
     events: Mutex<HashMap<u64, Weak<Progress>>>,
     callbacks: Callbacks,
-    supplies: OnceLock<Sender<copies::Supply>>,
+    jobs: Jobs,
     arena: OnceLock<Arena>,
 }
 
@@ -96,6 +116,12 @@ pub fn say_goodbye() {
     if let Ok(sessions) = SESSIONS.try_lock() {
         sessions.iter().for_each(|session| session.close());
     }
+}
+
+/// May this memory still be written by an earlier copy or host function of any stream?
+pub fn is_unsettled(memory: &HostBox) -> bool {
+    let unsettled = |session: &Arc<Session>| session.has_callbacks() || session.is_landing(memory);
+    lock(&SESSIONS).iter().any(|session| !session.is_lost() && unsettled(session))
 }
 
 impl Session {
@@ -125,7 +151,7 @@ impl Session {
             fences: Mutex::default(),
             events: Mutex::default(),
             callbacks: Callbacks::default(),
-            supplies: OnceLock::new(),
+            jobs: Jobs::default(),
             arena: OnceLock::new(),
         });
         sys::receive_timeout(fd, Some(OPEN_SECONDS));
@@ -207,6 +233,9 @@ impl Session {
             }
             sys::shut_down(self.fd());
             self.lead.wake_all();
+            // Nothing can be sent any more, so nothing is added behind this.
+            let pending = std::mem::take(&mut *lock(&self.pending));
+            pending.into_values().for_each(|pending| pending.reject(code));
         }
     }
 
@@ -244,7 +273,7 @@ impl Session {
 
     fn call_frame(&self, code: u32, lane: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Reply, Code> {
         let slot = Slot::new();
-        self.append(code, lane, &[], Some(Pending::Reply(Arc::clone(&slot))), true, body)?;
+        self.append(code, lane, &[], Some(Pending::Reply(Waiter::Thread(Arc::clone(&slot)))), true, body)?;
         stats::round_trip();
         self.wait(&slot)
     }
@@ -283,6 +312,11 @@ impl Session {
 
     pub fn forget_event(&self, event: u64) {
         lock(&self.events).remove(&event);
+    }
+
+    /// A code that the next call that synchronises answers.
+    fn note_late(&self, code: Code) {
+        let _ = self.late.compare_exchange(0, code, SeqCst, SeqCst);
     }
 
     /// Sticky errors are kept; every answer passes here.

@@ -1,6 +1,7 @@
 //! The incoming side of a session. Only the thread that has the lead ([`super::wait::Lead`]) runs any of this.
 
-use super::{HostBox, Pending, Reply, Session, Slot, lock};
+use super::copies::Source;
+use super::{HostBox, Pending, Reply, Session, Waiter, lock};
 use crate::{stats, sys};
 use protocol::{
     Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, HostBytes, Message, NeedBytes, Text,
@@ -179,8 +180,9 @@ impl Session {
         let len = (header.len as usize).checked_sub(OFFSET_BYTES).ok_or("bytes arrived without their place")?;
         receiver.need(socket, OFFSET_BYTES)?;
         let offset = u64::from_le_bytes(receiver.take());
-        let Some(Pending::Landing(to, _)) = lock(&self.pending).get(&header.seq).cloned() else {
-            return Err("bytes arrived that nobody asked for".into());
+        let to = match lock(&self.pending).get(&header.seq) {
+            Some(Pending::Landing(to, _)) => *to,
+            _ => return Err("bytes arrived that nobody asked for".into()),
         };
         if offset.checked_add(len as u64).is_none_or(|end| end > to.packed()) {
             return Err("more bytes arrived than were asked for".into());
@@ -221,10 +223,10 @@ impl Session {
             NeedBytes::CODE => {
                 let (need, _) = NeedBytes::decode(payload).map_err(unreadable)?;
                 let from = match lock(&self.pending).get(&header.seq) {
-                    Some(Pending::Supply(from)) => *from,
+                    Some(Pending::Supply(from)) => from.clone(),
                     _ => return Err("the appliance asked for bytes of no copy".into()),
                 };
-                self.supply(header.seq, from, need)
+                self.supply(header.seq, from, &need)
             }
             Callback::CODE => {
                 let (callback, _) = Callback::decode(payload).map_err(unreadable)?;
@@ -252,16 +254,17 @@ impl Session {
             found
         };
         self.note_code(code);
-        let finish = |slot: &Slot| slot.finish(Reply { code, tail: tail.to_vec() });
-        match pending {
-            Some(Pending::Reply(slot)) => finish(&slot),
-            Some(Pending::Landing(_, Some(slot))) => finish(&slot),
-            Some(Pending::Landing(_, None) | Pending::Supply(_)) => {
-                if code != 0 {
-                    let _ = self.late.compare_exchange(0, code, SeqCst, SeqCst);
-                }
+        match pending.ok_or("the appliance answered a command twice")? {
+            Pending::Reply(Waiter::Thread(slot)) | Pending::Landing(_, Waiter::Thread(slot)) => {
+                slot.finish(Reply { code, tail: tail.to_vec() });
             }
-            None => return Err("the appliance answered a command twice".into()),
+            Pending::Reply(Waiter::Then(then)) | Pending::Landing(_, Waiter::Then(then)) => {
+                self.note_late(code);
+                then(code);
+            }
+            Pending::Reply(Waiter::Nobody) | Pending::Landing(_, Waiter::Nobody) | Pending::Supply(_) => {
+                self.note_late(code);
+            }
         }
         Ok(())
     }
@@ -278,8 +281,8 @@ impl Session {
     /// Is anything still to land in, or to be read from, this memory?
     pub fn is_in_use(&self, memory: &HostBox) -> bool {
         lock(&self.pending).values().any(|pending| match pending {
-            Pending::Landing(host, _) | Pending::Supply(host) => host.overlaps(memory),
-            Pending::Reply(_) => false,
+            Pending::Landing(host, _) | Pending::Supply(Source::Host(host)) => host.overlaps(memory),
+            Pending::Reply(_) | Pending::Supply(Source::Peer(..)) => false,
         })
     }
 

@@ -93,7 +93,10 @@ impl Session {
         flush: bool,
         body: impl FnOnce(&mut Writer),
     ) -> Result<u64, Code> {
-        self.check()?;
+        if let Err(code) = self.check() {
+            pending.into_iter().for_each(|pending| pending.reject(code));
+            return Err(code);
+        }
         let mut outbox = lock(&self.outbox);
         outbox.last += 1;
         let number = outbox.last;
@@ -118,8 +121,9 @@ impl Session {
             }
         };
         drop(outbox);
-        if sent.is_err() && awaited {
-            lock(&self.pending).remove(&number);
+        if let (true, Err(code)) = (awaited, sent) {
+            let pending = lock(&self.pending).remove(&number);
+            pending.into_iter().for_each(|pending| pending.reject(code));
         }
         sent.map(|()| number)
     }

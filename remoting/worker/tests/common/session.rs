@@ -117,7 +117,7 @@ impl Test {
     }
 
     pub fn read(&mut self, lane: u64, offset: u64, len: u64) -> Vec<u8> {
-        let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len) };
+        let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len), offset: 0, len };
         let seq = self.client().send(lane, &copy, &[]);
         let (code, bytes) = self.client().host_bytes(seq);
         assert_eq!(code, 0);

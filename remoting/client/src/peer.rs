@@ -1,0 +1,120 @@
+//! Streams and memory of different appliances in one process: what one does for the other, in stream order, while the
+//! program's threads go on.
+
+use crate::call::Code;
+use crate::context::Live;
+use crate::session::{DeviceBox, PeerSource, Session, lock};
+use crate::stream::{self, Target};
+use driverapi::constants::CU_STREAM_NON_BLOCKING;
+use protocol::StreamSynchronize;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// A stream of the library's own. One purpose has it at a time: two in one stream could wait for each other.
+struct SpareLane {
+    live: Arc<Live>,
+    lane: u64,
+}
+
+impl SpareLane {
+    /// What the program takes for complete is complete for the lane, too.
+    fn take(live: &Arc<Live>) -> Result<SpareLane, Code> {
+        let spare = lock(&live.spare_lanes).pop();
+        let lane = spare.map_or_else(|| stream::start(live, CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY), Ok)?;
+        let it = SpareLane { live: Arc::clone(live), lane };
+        live.wait_for_copies(lane, &AtomicU64::new(0))?;
+        Ok(it)
+    }
+}
+
+impl Drop for SpareLane {
+    fn drop(&mut self) {
+        lock(&self.live.spare_lanes).push(self.lane);
+    }
+}
+
+/// Memory that copies to other appliances have yet to read: first byte and the byte after the last.
+static READ: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+static READ_ENDS: Condvar = Condvar::new();
+
+struct Reading(u64, u64);
+
+impl Reading {
+    fn new(start: u64, end: u64) -> Reading {
+        lock(&READ).push((start, end));
+        Reading(start, end)
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut all = lock(&READ);
+        if let Some(place) = all.iter().position(|range| *range == (self.0, self.1)) {
+            all.swap_remove(place);
+        }
+        READ_ENDS.notify_all();
+    }
+}
+
+/// Waits until no copy to another appliance reads this memory, which is about to be freed.
+pub fn wait_until_read(start: u64, end: u64) {
+    let mut all = lock(&READ);
+    while all.iter().any(|(from, to)| *from < end && start < *to) {
+        all = READ_ENDS.wait(all).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// Makes later work of `lane` of another session wait for the earlier work of the target.
+fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<SpareLane>) -> Result<(), Code> {
+    let gate = later.0.post_gate(later.1)?;
+    let open = move |code| {
+        drop(keep);
+        gate.open(code);
+    };
+    earlier.0.call_then(earlier.1, &StreamSynchronize {}, Box::new(open));
+    Ok(())
+}
+
+/// Has something done by the appliance of `live`, in the order of the target wherever that is.
+///
+/// # Errors
+/// What `issue` answers, or a session's sticky error.
+pub fn on_behalf(
+    target: &Target,
+    live: &Arc<Live>,
+    issue: impl FnOnce(&Target) -> Result<(), Code>,
+) -> Result<(), Code> {
+    let session = &target.live.session;
+    if Arc::ptr_eq(session, &live.session) {
+        return issue(target);
+    }
+    let spare = SpareLane::take(live)?;
+    let (flags, priority) = (CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY);
+    let there = Target { live: Arc::clone(live), lane: spare.lane, flags, priority };
+    follow((session, target.lane), (&live.session, spare.lane), None)?;
+    issue(&there)?;
+    follow((&live.session, spare.lane), (session, target.lane), Some(spare))
+}
+
+/// Copies from another appliance's memory (its `span` bytes) to memory of the target's. A failure is told to `told`.
+///
+/// # Errors
+/// A session's sticky error.
+pub fn copy(
+    target: &Target,
+    to: &DeviceBox,
+    from_live: &Arc<Live>,
+    from: DeviceBox,
+    span: u64,
+    told: &Arc<Session>,
+) -> Result<(), Code> {
+    let spare = SpareLane::take(from_live)?;
+    let source = PeerSource {
+        session: Arc::clone(&from_live.session),
+        lane: spare.lane,
+        told: Arc::clone(told),
+        guard: Box::new((spare, Reading::new(from.address, from.address + span))),
+        memory: from,
+    };
+    target.live.session.copy_from_peer(target.lane, to, source)
+}

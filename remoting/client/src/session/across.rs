@@ -1,0 +1,128 @@
+//! What the sessions of one process do for each other: appliances do not know each other, so this process carries
+//! the order of streams and the bytes of copies from one to another, without holding up the program's threads.
+
+use super::copies::{DeviceBox, Source};
+use super::{HostBox, Pending, Session, Waiter, lock, mint};
+use crate::call::Code;
+use protocol::{BULK_CHUNK, CopyToDeviceLate, Gate, GateOpen, Message, SupplyBytes, SupplyCancel};
+use std::sync::Arc;
+
+/// What happens with the code of an answer that no thread waits for. The reader calls it: it must not block.
+pub type Then = Box<dyn FnOnce(Code) + Send>;
+
+/// Holds a lane until it is opened.
+pub struct LaneGate {
+    session: Arc<Session>,
+    token: u64,
+}
+
+impl LaneGate {
+    /// Lets the lane go on; the code of what it waited for is told by the next call that synchronises.
+    pub fn open(self, code: Code) {
+        self.session.note_late(code);
+        self.session.soon(move |session| {
+            // A session that is lost holds nothing.
+            let _ = session.post(0, &GateOpen { token: self.token }).and_then(|_| session.flush());
+        });
+    }
+}
+
+/// Device memory of one session that a late copy of another session reads.
+pub struct PeerSource {
+    pub session: Arc<Session>,
+    /// A lane of the library's own, which only this copy uses.
+    pub lane: u64,
+    pub memory: DeviceBox,
+    /// Whose streams hear of a failure.
+    pub told: Arc<Session>,
+    /// Kept as long as the memory is read.
+    pub guard: Box<dyn Send + Sync>,
+}
+
+impl PeerSource {
+    pub fn packed(&self) -> u64 {
+        let extent = &self.memory.extent;
+        extent.width * extent.height * extent.depth
+    }
+}
+
+impl Session {
+    /// Holds what is given to the lane from now on.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn post_gate(self: &Arc<Self>, lane: u64) -> Result<LaneGate, Code> {
+        self.start_jobs()?;
+        let token = mint();
+        self.post(lane, &Gate { token })?;
+        Ok(LaneGate { session: Arc::clone(self), token })
+    }
+
+    /// Sends a command; `then` is called once with the code of its answer, also if the session is or gets lost.
+    pub fn call_then<M: Message>(&self, lane: u64, message: &M, then: Then) {
+        let pending = Pending::Reply(Waiter::Then(then));
+        // An error is told to `then`.
+        let _ = self.append(M::CODE, lane, &[], Some(pending), true, |w| {
+            w.put(message);
+        });
+    }
+
+    /// Copies from the memory of another session when the lane gets there.
+    ///
+    /// # Errors
+    /// A session's sticky error.
+    pub fn copy_from_peer(self: &Arc<Self>, lane: u64, to: &DeviceBox, from: PeerSource) -> Result<(), Code> {
+        self.start_jobs()?;
+        from.session.start_jobs()?;
+        let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
+        let source = Source::Peer(Arc::new(from), Arc::clone(self));
+        self.append(CopyToDeviceLate::CODE, lane, &[], Some(Pending::Supply(source)), false, |w| {
+            w.put(&message);
+        })?;
+        self.note_work();
+        Ok(())
+    }
+
+    /// Fetches bytes that the worker asked for from the session that has them.
+    pub(super) fn fetch(
+        command: u64,
+        from: Arc<PeerSource>,
+        to: Arc<Session>,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), String> {
+        if len > BULK_CHUNK as u64 {
+            return Err("the appliance asked for more bytes at once than it may".into());
+        }
+        let peer = Arc::clone(&from.session);
+        peer.soon(move |peer| {
+            let mut bytes = vec![0; len as usize];
+            let place = HostBox::linear(bytes.as_mut_ptr().expose_provenance(), len);
+            let (lane, memory) = (from.lane, from.memory.clone());
+            let then = move |code| to.soon(move |to| to.supply_fetched(command, &from, offset, &bytes, code));
+            // An error is told to `then`.
+            let _ = peer.ask_for_bytes(lane, &place, &memory, offset, Waiter::Then(Box::new(then)));
+        });
+        Ok(())
+    }
+
+    fn supply_fetched(&self, command: u64, from: &PeerSource, offset: u64, bytes: &[u8], code: Code) {
+        let last = offset + bytes.len() as u64 == from.packed();
+        let wanted = match code == 0 && !last {
+            true => lock(&self.pending).contains_key(&command),
+            false => lock(&self.pending).remove(&command).is_some(),
+        };
+        if !wanted {
+            return;
+        }
+        let posted = match code {
+            0 => self.post_tail(0, &SupplyBytes { command, offset }, bytes),
+            code => {
+                from.told.note_late(code);
+                self.post(0, &SupplyCancel { command })
+            }
+        };
+        // A session that is lost needs no bytes.
+        let _ = posted.and_then(|_| self.flush());
+    }
+}
