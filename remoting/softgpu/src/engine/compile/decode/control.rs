@@ -30,6 +30,11 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             mods.has("mask");
             lower.emit(Inst::new(exec::<Nop>()));
         }
+        // A grid starts after those before it on its stream have ended, so there is nothing to wait for.
+        "griddepcontrol" => {
+            mods.ignore(&["wait", "launch_dependents"]);
+            lower.emit(Inst::new(exec::<Nop>()));
+        }
         "nanosleep" => {
             mods.has("u32");
             lower.emit(Inst::new(exec::<Sleep>()));
