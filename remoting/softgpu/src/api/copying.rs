@@ -40,6 +40,16 @@ fn check_contexts(contexts: [CUcontext; 2]) -> R {
     if contexts.iter().all(alive) { Ok(()) } else { Err(CUDA_ERROR_INVALID_CONTEXT) }
 }
 
+/// A peer copy that is not asynchronous stands in the order of all work of both contexts.
+fn settle_contexts(contexts: [CUcontext; 2]) -> R {
+    check_contexts(contexts)?;
+    let driver = driver()?;
+    contexts
+        .iter()
+        .filter_map(|context| driver.contexts.get(id(*context)))
+        .try_for_each(|context| context.synchronise())
+}
+
 /// One side of a two- or three-dimensional copy as the descriptor has it.
 struct Side {
     kind: CUmemorytype,
@@ -131,7 +141,7 @@ stream_entry_points! { default;
     fn cuMemcpyPeer / cuMemcpyPeer_ptds(
         dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext, bytes: usize,
     ) {
-        check_contexts([dst_context, src_context])?;
+        settle_contexts([dst_context, src_context])?;
         sync(default, line(device(dst), device(src), bytes))
     }
 
@@ -149,7 +159,7 @@ stream_entry_points! { default;
 
     fn cuMemcpy3DPeer / cuMemcpy3DPeer_ptds(copy: In<CUDA_MEMCPY3D_PEER>) {
         let contexts = copy.get()?;
-        check_contexts([contexts.dstContext, contexts.srcContext])?;
+        settle_contexts([contexts.dstContext, contexts.srcContext])?;
         sync(default, volume(copy)?)
     }
 
