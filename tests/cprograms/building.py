@@ -52,6 +52,7 @@ def _command(source: str, program: Path, toolkit: Path, options: tuple[str, ...]
         library = ["-L", os.fspath(native_libraries()), "-l:libcuda.so.1", "-ldl"]
         return ["cc", *options, "-I", os.fspath(toolkit / "include"), path, "-o", os.fspath(program), *library]
     line = [os.fspath(toolkit / "bin" / "nvcc"), "-o", os.fspath(program), path, f"-L{toolkit / 'lib'}"]
+    line += ["-I", os.fspath(toolkit / "include" / "cccl")]
     if "--default" not in options:
         code = "sm_75" if source == "machine_code.cu" else "compute_75"
         line += ["-gencode", f"arch=compute_75,code={code}"]

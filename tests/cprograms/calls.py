@@ -38,6 +38,17 @@ def recorded(program: Path, traced: Path, out: Path) -> list[str]:
     return sorted({re.sub(r"_pt[ds][sz]$", "", name) for name, count in counts.items() if count})
 
 
+def notices(program: Path, traced: Path, out: Path, function: str) -> bool:
+    """Does the program fail if the function does nothing and says that it worked?"""
+    driver = building.native_libraries() / "libcuda.so.1"
+    environment = os.environ | tracer.environment(traced, driver, out, idle=function)
+    try:
+        run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=10, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    return (run.returncode, run.stdout) != (0, "ok\n")
+
+
 def committed() -> dict[str, list[str]]:
     table: dict[str, list[str]] = yaml.safe_load(TABLE.read_text())
     return table

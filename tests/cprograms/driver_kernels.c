@@ -59,6 +59,7 @@ static void modules(const char *path)
     OK(cuLinkComplete(link, &image, &size));
     OK(cuModuleLoadData(&modules[4], image));
     OK(cuLinkDestroy(link));
+    FAILS(cuLinkDestroy(NULL));
     for (int i = 0; i < 5; i++) {
         OK(cuModuleGetFunction(&scale, modules[i], "scale"));
         OK(cuFuncGetModule(&module, scale));
@@ -97,6 +98,7 @@ static void functions(void)
     OK(cuModuleLoadData(&module, scale_ptx));
     OK(cuModuleGetFunction(&scale, module, "scale"));
     OK(cuFuncLoad(scale));
+    FAILS(cuFuncLoad(NULL));
     OK(cuFuncIsLoaded(&state, scale));
     REQUIRE(state == CU_FUNCTION_LOADING_STATE_LOADED);
     OK(cuFuncGetParamCount(scale, &count));
@@ -112,6 +114,7 @@ static void functions(void)
     OK(cuFuncSetCacheConfig(scale, CU_FUNC_CACHE_PREFER_SHARED));
     FAILS(cuFuncSetCacheConfig(scale, (CUfunc_cache)99));
     OK(cuFuncSetSharedMemConfig(scale, CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE));
+    FAILS(cuFuncSetSharedMemConfig(scale, (CUsharedconfig)99));
     works(scale);
     OK(cuModuleUnload(module));
 }
@@ -151,6 +154,7 @@ static void libraries(const char *path)
     OK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, scale, 0));
     REQUIRE(value == 60000);
     OK(cuKernelSetCacheConfig(scale, CU_FUNC_CACHE_PREFER_L1, 0));
+    FAILS(cuKernelSetCacheConfig(scale, (CUfunc_cache)99, 0));
     OK(cuKernelGetFunction(&function, scale));
     OK(cuLibraryGetModule(&module, library));
     OK(cuFuncGetModule(&of_function, function));

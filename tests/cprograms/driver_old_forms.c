@@ -35,11 +35,14 @@ static void contexts(void)
     OK(cuCtxSynchronize());
     OK(cuCtxGetDevice(&device));
     REQUIRE(device == 0);
+    device = -1;
     OK(cuCtxGetDevice_v2(&device, context));
     REQUIRE(device == 0);
+    other = NULL;
     OK(cuCtxAttach(&other, 0));
     REQUIRE(other == context);
     OK(cuCtxDetach(other));
+    FAILS(cuCtxDetach(NULL));
     OK(cuCtxSynchronize());
     OK(cuCtxDestroy(context));
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize_v2(context));
@@ -65,7 +68,7 @@ static void primary(void)
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
     FAILS(cuMemFree_v2(memory));
-    while (cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS) {}
+    for (int retained = 0; retained < 2; retained++) cuDevicePrimaryCtxRelease(0);
     OK(cuCtxSetCurrent(NULL));
 }
 
@@ -110,7 +113,9 @@ static void streams(void)
     REQUIRE(milliseconds >= 0 && milliseconds < 10000);
     OK(cuEventDestroy(first));
     OK(cuEventDestroy(last));
+    FAILS(cuEventDestroy(NULL));
     OK(cuStreamDestroy(stream));
+    FAILS(cuStreamDestroy(NULL));
     OK(cuCtxDestroy_v2(context));
 }
 

@@ -105,6 +105,7 @@ int main(void)
     access(own);
     OK(cuMemPoolDestroy(own));
     FAILS(cuMemPoolDestroy(own));
+    FAILS(cuMemPoolTrimTo(own, 0));
     OK(cuStreamDestroy(stream));
     OK(cuDevicePrimaryCtxRelease(0));
     return passed();

@@ -40,9 +40,14 @@ static void descriptions(CUcontext context)
 
     CUstreamAttrValue value;
     memset(&value, 0, sizeof value);
-    value.syncPolicy = CU_SYNC_POLICY_AUTO;
+    value.syncPolicy = CU_SYNC_POLICY_YIELD;
     OK(cuStreamSetAttribute(urgent, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+    FAILS(cuStreamSetAttribute(urgent, (CUstreamAttrID)999, &value));
+    OK(cuStreamGetAttribute(plain, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+    REQUIRE(value.syncPolicy == CU_SYNC_POLICY_AUTO);
     OK(cuStreamCopyAttributes(plain, urgent));
+    OK(cuStreamGetAttribute(plain, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+    REQUIRE(value.syncPolicy == CU_SYNC_POLICY_YIELD);
     OK(cuStreamGetAttribute(urgent, CU_STREAM_ATTRIBUTE_PRIORITY, &value));
     REQUIRE(value.priority == greatest);
     FAILS(cuStreamGetAttribute(urgent, (CUstreamAttrID)999, &value));

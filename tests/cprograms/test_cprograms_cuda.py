@@ -20,6 +20,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 CHECKING = [
     "vector_add.cu",
     "reduction.cu",
+    "launches.cu",
+    "groups.cu",
+    "shuffles.cu",
+    "atomics.cu",
+    "threads.cu",
+    "peers.cu",
+    "textures.cu",
     "streams_events.cu",
     "async_copies.cu",
     "callbacks.cu",
@@ -72,6 +79,21 @@ def test_the_table_of_calls_is_what_programs_call(
 ) -> None:
     called = calls.recorded(compiled(source), traced, tmp_path / "calls.json")
     assert called == calls.committed()[source], "run `make calls generate` and commit the result"
+
+
+def test_a_function_that_does_nothing_is_noticed(traced: Path, compiled: Callable[[str], Path], tmp_path: Path) -> None:
+    """So that "a test calls it" means that a test fails without it."""
+    callers: dict[str, list[str]] = {}
+    for source, functions in calls.committed().items():
+        for function in functions:
+            callers.setdefault(function, []).append(source)
+    out = tmp_path / "calls.json"
+    unnoticed = [
+        function
+        for function, sources in callers.items()
+        if not any(calls.notices(compiled(source), traced, out, function) for source in sources)
+    ]
+    assert not unnoticed
 
 
 def test_every_installed_runtime_starts(runner: Run, compiled: Callable[[str], Path]) -> None:

@@ -69,6 +69,8 @@ int main(void)
     OK(cuMemUnmap(base, piece));
     OK(cuMemRelease(first));
     OK(cuMemRelease(second));
+    FAILS(cuMemRelease(second));
     OK(cuMemAddressFree(base, 4 * piece));
+    FAILS(cuMemAddressFree(base, 4 * piece));
     return passed();
 }

@@ -17,6 +17,7 @@ mod modules;
 mod pointers;
 mod pools;
 mod refused;
+mod stream_attributes;
 mod streams;
 mod virtual_memory;
 

@@ -2,10 +2,9 @@
 
 use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
 use crate::driver::{current, driver, in_callback};
-use crate::ffi::{In, Out, R};
+use crate::ffi::{Out, R};
 use crate::handles;
 use crate::stream::{Event, Order, Progress, Stream};
-use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -99,6 +98,7 @@ entry_points! {
         stream.retire();
         stream.context.check()
     }
+        super::stream_attributes::forget(&stream);
 
     fn cuStreamGetGreenCtx(stream: CUstream, out: Out<CUgreenCtx>) {
         DefaultStream::Legacy.resolve(stream)?;
@@ -254,43 +254,5 @@ stream_entry_points! { default;
         _dependencies: Out<*const CUgraphNode>, _edges: Out<*const CUgraphEdgeData>, _count: Out<usize>,
     ) {
         no_capture(default, stream, status, number)
-    }
-
-    /// Attributes are hints about caches and scheduling; the value that is always in force is 0, but the priority's.
-    fn cuStreamGetAttribute / cuStreamGetAttribute_ptsz(
-        stream: CUstream, attribute: CUlaunchAttributeID, value: Out<CUlaunchAttributeValue>,
-    ) {
-        let stream = default.resolve(stream)?;
-        let mut answer = CUlaunchAttributeValue { pad: [0; 64] };
-        match attribute {
-            CU_LAUNCH_ATTRIBUTE_PRIORITY => answer.scalar = stream.priority,
-            _ => check_attribute(attribute)?,
-        }
-        value.set(answer)
-    }
-
-    fn cuStreamSetAttribute / cuStreamSetAttribute_ptsz(
-        stream: CUstream, attribute: CUlaunchAttributeID, value: In<CUlaunchAttributeValue>,
-    ) {
-        default.resolve(stream)?;
-        check_attribute(attribute)?;
-        value.get().map(drop)
-    }
-
-    fn cuStreamCopyAttributes / cuStreamCopyAttributes_ptsz(target: CUstream, source: CUstream) {
-        default.resolve(target)?;
-        default.resolve(source).map(drop)
-    }
-}
-
-/// The attributes that streams have.
-fn check_attribute(attribute: CUlaunchAttributeID) -> R {
-    match attribute {
-        CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
-        | CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY
-        | CU_LAUNCH_ATTRIBUTE_PRIORITY
-        | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
-        | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN => Ok(()),
-        _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
