@@ -4,7 +4,7 @@
 //! for later ones. Each carries a CUDA runtime of its own, so that a driver that executes PTX can answer them with
 //! a capability above all their machine code and programs with one that suits what they compile.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{PoisonError, RwLock};
 
@@ -22,24 +22,75 @@ macro_rules! export_with_caller {
     };
 }
 
-/// Whether an address lies in one of NVIDIA's libraries on top of the driver. The runtime as a library of its own
-/// belongs to the program.
-pub fn is_in_cuda_library(address: usize) -> bool {
-    // By address, not by library: few places call, and one that was unloaded leaves no other call at its address.
-    static KNOWN: RwLock<Option<HashMap<usize, bool>>> = RwLock::new(None);
-    let known = |map: &Option<HashMap<usize, bool>>| map.as_ref()?.get(&address).copied();
-    if let Some(answer) = known(&KNOWN.read().unwrap_or_else(PoisonError::into_inner)) {
-        return answer;
+/// Whether a call that returns to this address was made by one of NVIDIA's libraries on top of the driver. A runtime
+/// that is a library of its own asks for whoever uses it.
+pub fn is_cuda_library(return_address: usize) -> bool {
+    match kind_at(return_address) {
+        Kind::Runtime => first_user_of_runtime(return_address) == Some(Kind::Library),
+        kind => kind == Kind::Library,
     }
-    let answer = file_of(address).is_some_and(|path| is_cuda_library(&path));
-    KNOWN.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(address, answer);
-    answer
 }
 
-fn is_cuda_library(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    let is_runtime_or_driver = name.starts_with("libcudart") || name.starts_with("libcuda.");
-    name.starts_with("libcu") && !is_runtime_or_driver || name.starts_with("libnccl")
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Has a compute capability in mind that its own kernels were compiled for.
+    Library,
+    /// libcudart.
+    Runtime,
+    Other,
+}
+
+impl Kind {
+    fn of_file(path: &str) -> Kind {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        match name {
+            _ if name.starts_with("libcudart") => Kind::Runtime,
+            _ if name.starts_with("libcuda.") => Kind::Other,
+            _ if name.starts_with("libcu") || name.starts_with("libnccl") => Kind::Library,
+            _ => Kind::Other,
+        }
+    }
+}
+
+fn kind_at(address: usize) -> Kind {
+    // By address, not by library: few places call, and one that was unloaded leaves no other call at its address.
+    static KNOWN: RwLock<BTreeMap<usize, Kind>> = RwLock::new(BTreeMap::new());
+    if let Some(kind) = KNOWN.read().unwrap_or_else(PoisonError::into_inner).get(&address) {
+        return *kind;
+    }
+    let kind = file_of(address).map_or(Kind::Other, |path| Kind::of_file(&path));
+    KNOWN.write().unwrap_or_else(PoisonError::into_inner).insert(address, kind);
+    kind
+}
+
+/// Of the calls on this thread's stack, the innermost that came from outside the runtime.
+fn first_user_of_runtime(return_address: usize) -> Option<Kind> {
+    struct Walk {
+        return_address: usize,
+        inside: bool,
+        found: Option<Kind>,
+    }
+    /// # Safety
+    /// Called by `_Unwind_Backtrace` with a frame and the walk.
+    unsafe extern "C" fn step(frame: *mut c_void, walk: *mut c_void) -> c_int {
+        // SAFETY: the walk outlives the backtrace; the frame is the unwinder's.
+        let (walk, address) = unsafe { (&mut *walk.cast::<Walk>(), _Unwind_GetIP(frame)) };
+        walk.inside |= address == walk.return_address;
+        walk.found = Some(kind_at(address)).filter(|kind| walk.inside && *kind != Kind::Runtime);
+        if walk.found.is_some() { STOP } else { 0 }
+    }
+    let mut walk = Walk { return_address, inside: false, found: None };
+    // SAFETY: `step` keeps nothing.
+    unsafe { _Unwind_Backtrace(step, (&raw mut walk).cast()) };
+    walk.found
+}
+
+/// The unwinder's "normal stop".
+const STOP: c_int = 4;
+
+unsafe extern "C" {
+    fn _Unwind_Backtrace(step: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void) -> c_int;
+    fn _Unwind_GetIP(frame: *mut c_void) -> usize;
 }
 
 /// What `file_of` looks for and finds.
@@ -82,11 +133,12 @@ mod tests {
     #[test]
     fn libraries_are_known_by_their_file_name() {
         for library in ["/x/libcublas.so.13", "libcufft.so.12", "/a/libcudnn_ops.so.9", "libnccl.so.2"] {
-            assert!(is_cuda_library(library), "{library}");
+            assert_eq!(Kind::of_file(library), Kind::Library, "{library}");
         }
-        for other in ["/x/libcudart.so.13", "libcuda.so.1", "/usr/bin/python3", "/libcu/libtorch_cuda.so", ""] {
-            assert!(!is_cuda_library(other), "{other}");
+        for other in ["libcuda.so.1", "/usr/bin/python3", "/libcu/libtorch_cuda.so", ""] {
+            assert_eq!(Kind::of_file(other), Kind::Other, "{other}");
         }
+        assert_eq!(Kind::of_file("/x/libcudart.so.13"), Kind::Runtime);
     }
 
     #[test]
@@ -94,6 +146,6 @@ mod tests {
         let in_libc = file_of(libc::getpid as *const () as usize).unwrap();
         assert!(in_libc.contains("libc.so"), "{in_libc}");
         assert_eq!(file_of(0), None);
-        assert!(!is_in_cuda_library(is_in_cuda_library as *const () as usize));
+        assert!(!is_cuda_library(is_cuda_library as *const () as usize));
     }
 }

@@ -5,7 +5,7 @@ use crate::devices::{self, Device};
 use crate::exports;
 use crate::stats::Counter;
 use driverapi::attributes::*;
-use driverapi::caller::is_in_cuda_library;
+use driverapi::caller::is_cuda_library;
 use driverapi::constants::{CU_EXEC_AFFINITY_TYPE_MAX, CU_EXEC_AFFINITY_TYPE_SM_COUNT};
 use driverapi::errors::*;
 use driverapi::export_with_caller;
@@ -131,7 +131,7 @@ unsafe extern "C" fn attribute_for_caller(
         let library = for_libraries(attribute);
         let told = library != attribute
             && device.info.attributes.contains_key(&(library as i32))
-            && is_in_cuda_library(caller);
+            && is_cuda_library(caller);
         // SAFETY: as the caller of the exported function vouches.
         unsafe { write(value, attribute_of(device, if told { library } else { attribute })) }
     })

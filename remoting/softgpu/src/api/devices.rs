@@ -6,7 +6,7 @@ use crate::device::{COMPUTE_CAPABILITY, Device};
 use crate::driver::{self, driver};
 use crate::ffi::{Out, Text, edge};
 use driverapi::attributes::*;
-use driverapi::caller::is_in_cuda_library;
+use driverapi::caller::is_cuda_library;
 use driverapi::errors::*;
 use driverapi::export_with_caller;
 use driverapi::report;
@@ -142,7 +142,7 @@ extern "C" fn attribute_for_caller(
     edge(|| {
         let device = driver()?.device(device)?;
         let library = for_libraries(attribute);
-        let told = library != attribute && is_in_cuda_library(caller);
+        let told = library != attribute && is_cuda_library(caller);
         value.set(device.attribute(if told { library } else { attribute }).ok_or(CUDA_ERROR_INVALID_VALUE)?)
     })
 }
