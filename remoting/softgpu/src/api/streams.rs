@@ -95,10 +95,10 @@ entry_points! {
 
     fn cuStreamDestroy | cuStreamDestroy_v2(stream: CUstream) {
         let stream = driver()?.streams.remove(id(stream)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        super::stream_attributes::forget(&stream);
         stream.retire();
         stream.context.check()
     }
-        super::stream_attributes::forget(&stream);
 
     fn cuStreamGetGreenCtx(stream: CUstream, out: Out<CUgreenCtx>) {
         DefaultStream::Legacy.resolve(stream)?;
