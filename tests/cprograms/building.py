@@ -23,6 +23,7 @@ DRIVER_PROGRAMS = (
     "driver_pointers.c",
     "driver_pools.c",
     "driver_streams.c",
+    "nvml_queries.c",
     "stale_handles.c",
     "virtual_memory.c",
 )
@@ -50,6 +51,7 @@ def _command(source: str, program: Path, toolkit: Path, options: tuple[str, ...]
     path = os.fspath(SOURCES / source)
     if source.endswith(".c"):
         library = ["-L", os.fspath(native_libraries()), "-l:libcuda.so.1", "-ldl"]
+        library += ["-l:libnvidia-ml.so.1"] if source.startswith("nvml") else []
         return ["cc", *options, "-I", os.fspath(toolkit / "include"), path, "-o", os.fspath(program), *library]
     line = [os.fspath(toolkit / "bin" / "nvcc"), "-o", os.fspath(program), path, f"-L{toolkit / 'lib'}"]
     line += ["-I", os.fspath(toolkit / "include" / "cccl")]

@@ -93,7 +93,7 @@ def build(driver: Path, folder: Path) -> Path:
     """Compile a tracer of the library `driver` into `folder`; returns the folder for LD_LIBRARY_PATH."""
     listing = subprocess.run(["nm", "-D", "--defined-only", str(driver)], check=True, capture_output=True, text=True)
     names = [line.split()[-1] for line in listing.stdout.splitlines()]
-    names = sorted({n for n in names if n.startswith("cu")} - {"cuGetProcAddress", "cuGetProcAddress_v2"})
+    names = sorted({n for n in names if n.startswith(("cu", "nvml"))} - {"cuGetProcAddress", "cuGetProcAddress_v2"})
     source = _PREFIX % {
         "count": len(names),
         "names": ",".join(f'"{n}"' for n in names),

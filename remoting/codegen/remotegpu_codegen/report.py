@@ -35,6 +35,7 @@ def render(registry: Registry, client: set[str], softgpu: set[str], calls: Mappi
         "Recorded from runs of programs in `tests/cprograms` (`calls.yaml`), which run natively and remotely and check "
         "what they call: each function that does nothing and says that it worked makes one of them fail.",
         _tested(registry.driver, calls),
+        _tested(registry.nvml, calls),
         "## Refused, with the reason",
         _refused(registry.driver),
         *_differences(registry, client),
@@ -71,7 +72,7 @@ def _groups(functions: Iterable[F], softgpu: set[str]) -> str:
     return _table(("group", "functions", "provided", "native"), rows)
 
 
-def _tested(functions: Iterable[Function], calls: Mapping[str, Iterable[str]]) -> str:
+def _tested(functions: Iterable[F], calls: Mapping[str, Iterable[str]]) -> str:
     callers = callers_by_function(calls)
     rows = []
     for group, members in _grouped(functions).items():
