@@ -12,7 +12,8 @@ from support.system import PROGRAMS, REMOTEGPU
 
 from remotegpu.cli import report
 
-# Asks for graphs twice, and for a function that no CUDA has; a child of it asks once more and dies of SIGKILL.
+# Asks for graphs twice, and for a function and a table that no CUDA has; a child of it asks once more for graphs and
+# dies of SIGKILL.
 ASKS = """
 import ctypes, os, signal, subprocess, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -23,7 +24,20 @@ if len(sys.argv) > 1:
     os.kill(os.getpid(), signal.SIGKILL)
 assert cuda.cuGraphCreate(ctypes.byref(graph), 0) == 801
 assert cuda.cuGetProcAddress_v2(b"cuTravelInTime", ctypes.byref(address), 12040, ctypes.c_uint64(0), None) == 500
+assert cuda.cuGetExportTable(ctypes.byref(address), b"sixteen bytes id") == 500
 assert subprocess.run([sys.executable, sys.argv[0], "child"]).returncode == -signal.SIGKILL
+"""
+
+CLUSTERS = """
+import sys
+sys.path.insert(0, {programs!r})
+from cu import *
+start()
+config = cu.CUlaunchConfig()
+config.gridDimX = config.gridDimY = config.gridDimZ = 1
+config.blockDimX, config.blockDimY, config.blockDimZ = 32, 1, 1
+code, _ = cu.cuOccupancyMaxActiveClusters(kernels()["add"], config)
+assert int(code) == 801
 """
 
 
@@ -44,10 +58,11 @@ def test_what_is_missing_is_named_and_counted(where: list[str], tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())
     assert found["processes"] == 2
-    graphs, unknown = found["missing"]
+    graphs, unknown, table = found["missing"]
     assert (graphs["name"], graphs["times"], graphs["processes"], graphs["error"]) == ("cuGraphCreate", 3, 2, 801)
     assert graphs["reason"] == "graphs are not provided"
     assert (unknown["event"], unknown["name"], unknown["times"]) == ("unknown function", "cuTravelInTime", 1)
+    assert (table["event"], table["name"], table["times"]) == ("unknown table", b"sixteen bytes id".hex(), 1)
     lines = done.stderr.splitlines()
     assert any("3x cuGraphCreate: graphs are not provided (in 2 processes)" in line for line in lines)
     assert any("1x cuTravelInTime (as of CUDA 12.4)" in line for line in lines)
@@ -58,6 +73,25 @@ def test_a_program_that_lacks_nothing_gets_one_line(where: list[str]) -> None:
     done = remotegpu(*where, "--report", "--", sys.executable, str(PROGRAMS / "vector_add.py"))
     expected = "remotegpu: report: 1 process used CUDA and asked for nothing that is not provided\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", expected)
+
+
+def test_statistics_of_several_processes_go_to_one_folder(tmp_path: Path) -> None:
+    program = str(PROGRAMS / "vector_add.py")
+    twice = f"{sys.executable} {program} && {sys.executable} {program}"
+    done = remotegpu("--", "env", f"REMOTEGPU_STATS={tmp_path}", "sh", "-c", twice)
+    assert (done.returncode, done.stdout) == (0, "ok\nok\n"), done.stderr
+    counts = [json.loads(file.read_text())["functions"] for file in tmp_path.glob("*.json")]
+    assert [count["cuInit"] for count in counts] == [1, 1]
+
+
+def test_what_the_appliances_driver_refuses_is_reported_too(tmp_path: Path) -> None:
+    """Clusters of blocks are asked of the appliance's GPU, and the software GPU has none."""
+    program, file = tmp_path / "asks.py", tmp_path / "report.json"
+    program.write_text(CLUSTERS.format(programs=str(PROGRAMS)))
+    done = remotegpu("--report-file", str(file), "--", sys.executable, str(program))
+    assert done.returncode == 0, done.stderr
+    (lack,) = json.loads(file.read_text())["missing"]
+    assert (lack["name"], lack["times"], lack["reason"]) == ("cuOccupancyMaxActiveClusters", 1, None)
 
 
 def test_the_exit_code_stays_the_programs_own() -> None:
