@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 FUZZ_SECONDS ?= 30
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
-.PHONY: help set-up build demo test test-gpu system-tools lint bench fuzz generate calls clean
+.PHONY: help set-up build demo test test-frameworks test-gpu system-tools lint bench fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,16 @@ test: build lint system-tools ## All tests that need no GPU
 	@$(PYTHON) -m pytest
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
 	@REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml --target-dir target/fuzz
+
+test-frameworks: build target/frameworks/.installed ## torch, Triton and torch.compile: 3 GB of wheels, a quarter of an hour
+	@echo "==> torch and Triton on the software GPU, alone and on a share"
+	@target/frameworks/bin/python -m pytest -m frameworks tests/frameworks_large
+
+target/frameworks/.installed: pyproject.toml
+	@echo "==> torch and what it needs into target/frameworks: 3 GB to load, 6 GB on the disk"
+	@test -x target/frameworks/bin/python || python3 -m venv target/frameworks
+	@target/frameworks/bin/python -m pip install --disable-pip-version-check --no-cache-dir --editable '.[frameworks]'
+	@touch $@
 
 # Dropping packets in a network namespace needs nft and root; without them that one test says so and is skipped.
 system-tools:

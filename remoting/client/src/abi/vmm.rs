@@ -115,7 +115,8 @@ exports! {
     }
 }
 
-/// Only plain memory of a device can be had.
+/// Only plain memory of a device can be had. That it could be exported as a file is granted because torch's expandable
+/// segments always wish it, seldom to do so; the export is what is refused.
 fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Device, Code> {
     devices::all()?;
     if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {
@@ -124,7 +125,7 @@ fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Devic
     if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
         return refused("cuMemCreate outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
     }
-    if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
+    if !matches!(properties.requestedHandleTypes, CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return refused("cuMemCreate of memory that can be exported").and(Err(CUDA_ERROR_NOT_SUPPORTED));
     }
     devices::get(properties.location.id)

@@ -10,7 +10,8 @@ use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{c_ulonglong, c_void};
 
-/// Only pinned memory on a device exists here, and it cannot be shared with other processes.
+/// Only pinned memory on a device exists here, and it cannot be shared with other processes. Programs that only wish
+/// it could (torch's expandable segments) get it; the export is refused.
 fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     match (properties.type_, properties.location.type_) {
         (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
@@ -20,7 +21,7 @@ fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
         (CU_MEM_ALLOCATION_TYPE_MANAGED, _) => return Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
-    if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
+    if !matches!(properties.requestedHandleTypes, CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     Ok(driver.device(properties.location.id)?.ordinal)

@@ -1,0 +1,34 @@
+"""Two ranks ask NCCL for a sum. Each says how it ended and how long that took from the first collective call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def rank(number, port):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    device = torch.device("cuda", number % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", rank=number, world_size=2)
+    tensor = torch.tensor([1.0, 2.0]).cuda()
+    dist.barrier(group=dist.new_group(backend="gloo"))
+    start = time.monotonic()
+    try:
+        dist.all_reduce(tensor)
+        torch.cuda.synchronize()
+        outcome = f"sum {tensor.tolist()}"
+    except RuntimeError as error:
+        outcome = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    print(f"{time.monotonic() - start:.1f} {outcome}", flush=True)
+    # The group of a communicator that never was cannot be taken apart in order.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    mp.spawn(rank, args=(sys.argv[1],), nprocs=2)

@@ -1,0 +1,130 @@
+"""torch, Triton and torch.compile from their own wheels, on the software GPU alone and on a share of it: right against
+torch on the CPU, and the same bytes both ways. Gigabytes of wheels: run by `make test-frameworks`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.system import REMOTEGPU, Appliance, appliance, free_port
+
+PROGRAMS = Path(__file__).parent / "programs"
+PYTHON = Path(REMOTEGPU).with_name("python")
+SHARE = "0.25"  # 2 GiB, of the software GPU's 8 GiB
+SECONDS = 600
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(2 * SECONDS)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of one program that run in one process: starting torch takes seconds."""
+
+    program: str
+    without: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def cases(self) -> tuple[str, ...]:
+        every = re.findall(r"^def (\w+)\(\):$", (PROGRAMS / self.program).read_text(), re.MULTILINE)
+        return self.only or tuple(case for case in every if case not in self.without)
+
+
+GROUPS = {
+    "triton": Group("triton_cases.py"),
+    "compile": Group("compile_cases.py"),
+    "torch": Group("torch_cases.py", without=("expandable_segments",)),
+    "expandable": Group(
+        "torch_cases.py",
+        only=("expandable_segments", "copies", "memory_info", "out_of_memory", "data_loader"),
+        environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
+    ),
+    "refused": Group("refused_cases.py"),
+}
+CASES = [(group, case) for group, described in GROUPS.items() for case in described.cases()]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def share() -> Iterator[Appliance]:
+    with appliance(memory_mib=8192) as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def run(share: Appliance, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """run(where, program, *arguments, **environment): the finished process, with empty caches of its own."""
+
+    def start(where: str, program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        place = ["--native"] if where == "native" else ["--appliance", share.endpoint]
+        command = [REMOTEGPU, "run", *place, "-p", SHARE, "--", str(PYTHON), str(PROGRAMS / program), *arguments]
+        caches = tmp_path_factory.mktemp("caches")
+        variables = {"TRITON_CACHE_DIR": str(caches / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor")}
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | variables | environment
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def finished(run: Run) -> Callable[[str, str], subprocess.CompletedProcess[str]]:
+    """finished(where, group): each group runs once."""
+    kept: dict[tuple[str, str], subprocess.CompletedProcess[str]] = {}
+
+    def get(where: str, name: str) -> subprocess.CompletedProcess[str]:
+        if (where, name) not in kept:
+            group = GROUPS[name]
+            kept[where, name] = run(where, group.program, *group.cases(), **dict(group.environment))
+        return kept[where, name]
+
+    return get
+
+
+Finished = Callable[[str, str], subprocess.CompletedProcess[str]]
+
+
+def digest(done: subprocess.CompletedProcess[str], case: str) -> str:
+    """Of what the case returned, if it passed."""
+    passed = dict(line.split(" ") for line in done.stdout.splitlines())
+    report = re.search(rf"^--- {case}\n.*?(?=^--- |\Z)", done.stderr, re.MULTILINE | re.DOTALL)
+    assert case in passed, report[0] if report else done.stderr
+    return passed[case]
+
+
+@pytest.mark.parametrize(("group", "case"), CASES)
+def test_framework(finished: Finished, group: str, case: str) -> None:
+    native = digest(finished("native", group), case)
+    assert digest(finished("share", group), case) == native
+
+
+@pytest.mark.parametrize("where", ["native", "share"])
+def test_kernels_without_ptx_are_explained_in_one_line(finished: Finished, where: str) -> None:
+    lines = [line for line in finished(where, "refused").stderr.splitlines() if "CUDA error 209" in line]
+    assert len(lines) == 1
+    assert "holds no PTX" in lines[0]
+
+
+@pytest.mark.parametrize("where", ["native", "share"])
+@pytest.mark.parametrize("name", ["cuStreamBeginCapture_v2", "cuIpcGetMemHandle", "cuMemAllocManaged"])
+def test_what_is_refused_is_named_in_one_line(finished: Finished, where: str, name: str) -> None:
+    lines = [line for line in finished(where, "refused").stderr.splitlines() if name in line.split()]
+    assert len(lines) == 1
+    assert lines[0].startswith("remotegpu: ")
+
+
+@pytest.mark.parametrize("where", ["native", "share"])
+def test_ranks_that_need_nccl_end_with_an_error(run: Run, where: str) -> None:
+    """NCCL needs what is not provided between processes. Ten seconds from the collective's start is the promise."""
+    done = run(where, "nccl_ranks.py", str(free_port()))
+    outcomes = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
+    assert len(outcomes) == 2, done.stdout + done.stderr
+    for seconds, outcome in outcomes:
+        assert "NCCL" in outcome
+        assert float(seconds) < 10
