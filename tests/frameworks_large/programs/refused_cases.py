@@ -1,4 +1,4 @@
-"""What a share or the software GPU does not provide: torch's own error each time, at once, and everything else goes on."""
+"""What a share or the software GPU does not provide: torch's own error each time, and all else goes on."""
 
 from __future__ import annotations
 
