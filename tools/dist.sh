@@ -2,7 +2,8 @@
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
 #   bin/     remotegpu-worker remotegpu-door remotegpu-bench nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
-#   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and the ptxas that keeps PTX for it
+#   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
+#                                             (stand-ins/) that are found in place of nvJitLink
 # The client is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs .venv (make set-up).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,5 +26,9 @@ done
 put "$target/x86_64-unknown-linux-gnu/release/libremotegpu_client.so" "$dist/client/libcuda.so.1"
 put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
+for name in libnvJitLink.so.12 libnvJitLink.so.13; do
+    cc -shared -nostdlib -Wl,-soname,$name -x c /dev/null -o "$target/$name"
+    put "$target/$name" "$dist/native/stand-ins/$name"
+done
 ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"
 ln -sfn libcuda.so.1 "$dist/native/libnvidia-ml.so.1"

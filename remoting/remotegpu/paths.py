@@ -36,6 +36,11 @@ class Dist:
         """What Triton is given as ptxas: leaves its PTX as it is."""
         return self.native / "ptxas"
 
+    @property
+    def stand_ins(self) -> list[Path]:
+        """What is preloaded in place of libraries that would make machine code where PTX is needed."""
+        return sorted((self.native / "stand-ins").glob("*.so.*"))
+
     def program(self, name: str) -> Path:
         return _existing(self.bin / name)
 

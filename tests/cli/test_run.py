@@ -50,6 +50,15 @@ def test_a_setting_of_the_user_stays(appliance: StandIn) -> None:
     assert seen["TRITON_PTXAS_PATH"] == "/mine"
 
 
+def test_stand_ins_are_loaded_before_what_the_user_preloads(appliance: StandIn, dist: Path) -> None:
+    stand_in = dist / "native" / "stand-ins" / "libempty.so.1"
+    stand_in.parent.mkdir()
+    compiler = ["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", str(stand_in)]
+    subprocess.run(compiler, check=True)
+    seen = environment_of(appliance, "--native", env={"LD_PRELOAD": "libc.so.6"})
+    assert seen["LD_PRELOAD"] == f"{stand_in}:libc.so.6"
+
+
 def test_the_environment_of_a_native_run(appliance: StandIn, dist: Path) -> None:
     seen = environment_of(appliance, "--native", "-n", "2", "-p", "0.25")
     assert seen["LD_LIBRARY_PATH"].split(":")[0] == str(dist / "native")

@@ -30,7 +30,8 @@ def run(library_folder: Path) -> Run:
 
     def start(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAMS / program), *arguments]
-        variables = os.environ | {"LD_LIBRARY_PATH": str(library_folder)} | environment
+        stand_ins = ":".join(str(path) for path in library_folder.glob("stand-ins/*.so.*"))
+        variables = os.environ | {"LD_LIBRARY_PATH": str(library_folder), "LD_PRELOAD": stand_ins} | environment
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=variables)
 
     return start

@@ -72,7 +72,9 @@ def remote_environment(
 ) -> dict[str, str]:
     """What makes a command use the shares: the client's library first, and where its appliances are."""
     dist.library(dist.client)
-    environment = {**(_keep_ptx(dist) if software else {}), **base, names.SHARES_ENV: shares_to_env(shares)}
+    environment = dict(base) | {names.SHARES_ENV: shares_to_env(shares)}
+    if software:
+        _keep_ptx(environment, dist)
     _prepend(environment, "LD_LIBRARY_PATH", str(dist.client))
     _prepend(environment, "PATH", str(dist.bin))
     # The token opens more than this lease; the command needs only the lease.
@@ -84,7 +86,8 @@ def remote_environment(
 def native_environment(base: Mapping[str, str], dist: Dist, ask: Ask) -> dict[str, str]:
     """What makes a command use the software GPU without the wire, with the same memory as a share has."""
     dist.library(dist.native)
-    environment = {**_keep_ptx(dist), **base}
+    environment = dict(base)
+    _keep_ptx(environment, dist)
     environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
     environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask)))
     _prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
@@ -92,12 +95,17 @@ def native_environment(base: Mapping[str, str], dist: Dist, ask: Ask) -> dict[st
     return environment
 
 
-def _keep_ptx(dist: Dist) -> dict[str, str]:
-    """What makes frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU."""
-    ptxas = str(dist.ptxas)
-    return {"CUPY_COMPILE_WITH_PTX": "1", "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
+def _keep_ptx(environment: dict[str, str], dist: Dist) -> None:
+    """Make frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU."""
+    environment.setdefault("CUPY_COMPILE_WITH_PTX", "1")
+    environment.setdefault("TRITON_PTXAS_PATH", str(dist.ptxas))
+    environment.setdefault("TRITON_PTXAS_BLACKWELL_PATH", str(dist.ptxas))
+    # Without nvJitLink, numba and cuda.core link with the driver. An empty library of its name that is loaded already
+    # is the one thing that they find before the real one in their own folder.
+    for library in dist.stand_ins:
+        _prepend(environment, "LD_PRELOAD", str(library))
 
 
-def _prepend(environment: dict[str, str], name: str, folder: str) -> None:
+def _prepend(environment: dict[str, str], name: str, path: str) -> None:
     rest = environment.get(name)
-    environment[name] = f"{folder}:{rest}" if rest else folder
+    environment[name] = f"{path}:{rest}" if rest else path

@@ -29,8 +29,25 @@ def elementwise_over_dtypes():
 
 
 def mathematical_functions():
-    names = "sin cos tan arctan exp expm1 sinh cosh tanh arcsinh floor ceil rint sign square cbrt".split()
-    positive = "log log2 log10 log1p sqrt reciprocal".split()
+    names = [
+        "sin",
+        "cos",
+        "tan",
+        "arctan",
+        "exp",
+        "expm1",
+        "sinh",
+        "cosh",
+        "tanh",
+        "arcsinh",
+        "floor",
+        "ceil",
+        "rint",
+        "sign",
+        "square",
+        "cbrt",
+    ]
+    positive = ["log", "log2", "log10", "log1p", "sqrt", "reciprocal"]
     results = []
     for dtype, tolerance in (("f", 1e-6), ("d", 1e-14)):
         a = rng.normal(size=2000).astype(dtype)
@@ -78,26 +95,25 @@ def broadcasting_and_views():
 
 def reductions():
     results = []
-    for dtype in "?bilfdD":
+    # Each pair of function and type is a kernel of CUB that CuPy compiles, for seconds: a few must do.
+    for dtype in "ifD":
         a = (rng.random((37, 401)) * 9).astype(dtype)
         g = cp.asarray(a)
         for axis in (None, 0, 1):
             np.testing.assert_allclose(g.sum(axis).get(), a.sum(axis), rtol=2e-6)
-        results += [g.sum(0), g.max(1) if dtype != "D" else g.sum(1)]
+            results.append(g.sum(axis))
     a = rng.random((60, 70))
     g = cp.asarray(a)
-    for name in ("max", "min", "argmax", "argmin", "all", "any"):
+    for name in ("max", "argmin", "all"):
         for axis in (None, 0, 1):
             got = getattr(g, name)(axis)
             assert np.array_equal(got.get(), getattr(a, name)(axis)), name
             results.append(got)
-    for name in ("mean", "var", "std", "prod"):
+    for name in ("mean", "var"):
         got = getattr(g, name)(1)
         np.testing.assert_allclose(got.get(), getattr(a, name)(1), rtol=1e-12, err_msg=name)
         results.append(got)
-    a[3, 4] = np.nan
-    np.testing.assert_allclose(cp.nansum(cp.asarray(a)).get(), np.nansum(a), rtol=1e-12)
-    assert int(cp.count_nonzero(g > 0.5)) == np.count_nonzero(g.get() > 0.5)
+    assert int(cp.count_nonzero(g > 0.5)) == np.count_nonzero(a > 0.5)
     return results
 
 
@@ -111,7 +127,7 @@ def indexing_and_scattering():
         (g[g > 500], a[a > 500]),
         (cp.take(g, c, axis=1), np.take(a, columns, axis=1)),
         (cp.where(g % 2 == 0, g, -g), np.where(a % 2 == 0, a, -a)),
-        (cp.choose(g[0] % 2, [g[1], g[2]]), np.choose(a[0] % 2, [a[1], a[2]])),
+        (cp.choose(g[0] % 3, g[1:4]), np.choose(a[0] % 3, a[1:4])),
         (cp.stack(cp.nonzero(g > 900)), np.stack(np.nonzero(a > 900))),
         (cp.compress(g[0] > 300, g, axis=1), np.compress(a[0] > 300, a, axis=1)),
     ]
