@@ -12,6 +12,7 @@ use driverapi::types::CUevent;
 use protocol::{EventCreate, EventDestroy, EventQuery, EventRecord, EventSynchronize, StreamWaitEvent};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 static EVENTS: Table<Event> = Table::new(Kind::Event);
 
@@ -21,8 +22,24 @@ struct Record {
     generation: u64,
     /// The command that records it.
     command: u64,
-    /// The record that the worker was asked about and will report by itself.
+    /// The latest record that the worker was asked about.
     asked: u64,
+    /// A command behind the first question: from there on the worker reports every record by itself.
+    followed_from: Option<u64>,
+    /// When the program was last told that the latest record is not complete.
+    refused_at: Option<Instant>,
+}
+
+/// Questions that follow each other faster are a loop that waits for the answer.
+const LOOP: Duration = Duration::from_micros(10);
+/// How long a question in such a loop waits: a loop that never sleeps would keep the answer from its processor.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+impl Record {
+    /// Will the worker report it by itself?
+    fn is_followed(&self) -> bool {
+        self.generation <= self.asked || self.followed_from.is_some_and(|first| first < self.command)
+    }
 }
 
 pub struct Event {
@@ -94,6 +111,7 @@ impl Event {
         let generation = record.generation + 1;
         record.command = self.live.session.post(target.lane, &EventRecord { event: self.id, generation, flags })?;
         record.generation = generation;
+        record.refused_at = None;
         Ok(())
     }
 
@@ -101,7 +119,7 @@ impl Event {
         record.generation <= self.progress.done.load(SeqCst) || record.command <= self.live.synchronised()
     }
 
-    /// Has the latest record completed? Asks once; then the worker tells by itself.
+    /// Has the latest record completed? Asks once for an event; then the worker tells by itself.
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_READY`, or the code of work that failed.
@@ -111,23 +129,29 @@ impl Event {
         if self.is_done(&record) {
             return Ok(());
         }
-        if record.asked == record.generation {
+        if record.is_followed() {
             session.flush()?;
-            session.poll();
+            let loops = record.refused_at.is_some_and(|at| at.elapsed() < LOOP);
+            session.poll(if loops { PATIENCE } else { Duration::ZERO });
             session.check()?;
-            return if self.is_done(&record) { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) };
+            if self.is_done(&record) {
+                return Ok(());
+            }
+            lock(&self.record).refused_at = Some(Instant::now());
+            return Err(CUDA_ERROR_NOT_READY);
         }
         let answer = session.call(0, &EventQuery { event: self.id, generation: record.generation })?;
+        let mut now = lock(&self.record);
+        now.asked = now.asked.max(record.generation);
+        now.followed_from.get_or_insert_with(|| session.last_command());
+        drop(now);
         match answer.code {
-            0 => self.progress.done.fetch_max(record.generation, SeqCst),
-            CUDA_ERROR_NOT_READY => {
-                let mut now = lock(&self.record);
-                now.asked = now.asked.max(record.generation);
-                return Err(CUDA_ERROR_NOT_READY);
+            0 => {
+                self.progress.done.fetch_max(record.generation, SeqCst);
+                Ok(())
             }
-            code => return Err(code),
-        };
-        Ok(())
+            code => Err(code),
+        }
     }
 
     /// Waits for the latest record.

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
+use std::time::Duration;
 
 pub fn errno() -> i32 {
     // SAFETY: the location belongs to the calling thread and is always valid.
@@ -93,6 +94,14 @@ pub unsafe fn receive(socket: RawFd, to: *mut u8, len: usize, wait: bool) -> io:
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     // SAFETY: the caller vouches for the memory.
     retry(|| unsafe { libc::recv(socket, to.cast(), len, flags) })
+}
+
+/// Returns when there is something to receive, or after `limit`.
+pub fn wait_until_readable(socket: RawFd, limit: Duration) {
+    let mut waited = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+    let limit = libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
+    // SAFETY: one entry and one time. An interruption or error makes the caller look at the socket, which is harmless.
+    unsafe { libc::ppoll(&mut waited, 1, &limit, std::ptr::null()) };
 }
 
 /// Ends both directions, so that whoever is blocked in the socket returns.

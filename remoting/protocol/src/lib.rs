@@ -23,4 +23,4 @@ pub use wire::{DecodeError, Reader, Wire, Writer};
 pub const WIRE_VERSION: u32 = 1;
 
 /// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
-pub const BULK_CHUNK: usize = 4 << 20;
+pub const BULK_CHUNK: usize = 512 << 10;

@@ -8,7 +8,7 @@ use crate::driver::{Code, Driver, code};
 use crate::objects::RealEvent;
 use crate::session::Session;
 use crate::staging::Buffer;
-use protocol::{Callback, Consumed, EventDone, Fenced, HostBytes, Message};
+use protocol::{Callback, Consumed, Fenced, HostBytes, Message};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
@@ -132,6 +132,11 @@ pub struct Completions {
 }
 
 impl Completions {
+    /// Copies to the host whose bytes have yet to arrive.
+    pub fn bytes_pending(&self) -> usize {
+        self.bytes_pending
+    }
+
     /// Is the GPU to be asked again later?
     pub fn is_pending(&self) -> bool {
         !self.active.is_empty() || !self.watches.is_empty()
@@ -167,28 +172,38 @@ impl Session {
     /// After an error (which is returned) the action happens when the earlier entries are done.
     pub fn entry(&mut self, lane: u64, seq: u64, action: Action) -> Result<(), Code> {
         self.enter(self.lanes.get(lane)?.context)?;
-        let l = self.lanes.get_mut(lane)?;
-        let context = self.contexts.get_mut(l.context)?;
-        let stream = l.stream;
+        let l = self.lanes.get(lane)?;
+        let (stream, context) = (l.stream, self.contexts.get(l.context)?);
         let event = context.events.take(&self.driver, false);
         let event = event.and_then(|e| self.driver.event_record(e.handle, stream, 0).map(|()| e));
-        let action = match (&event, action) {
-            (Err(code), Action::Reply(0)) => Action::Reply(*code),
-            (Err(_), Action::HostBytes { buffer, .. }) => Action::Consumed { bytes: 0, _buffer: buffer },
-            (_, action) => action,
-        };
-        let operations = match &event {
-            Ok(_) => std::mem::take(&mut l.issued) + 1,
-            Err(_) => 0,
-        };
-        if event.is_ok() {
-            l.in_flight += 1;
-            if l.kind == crate::command::LaneKind::Legacy {
-                context.legacy_unmarked = false;
+        match event {
+            Ok(event) => {
+                self.entry_at(lane, seq, event, action);
+                Ok(())
+            }
+            Err(code) => {
+                let action = match action {
+                    Action::Reply(0) => Action::Reply(code),
+                    Action::HostBytes { buffer, .. } => Action::Consumed { bytes: 0, _buffer: buffer },
+                    action => action,
+                };
+                self.push_entry(lane, seq, None, 0, action);
+                Err(code)
             }
         }
-        self.push_entry(lane, seq, event.as_ref().ok().cloned(), operations, action);
-        event.map(|_| ())
+    }
+
+    /// `action` happens when this event, which the lane's stream was given last, is complete.
+    pub fn entry_at(&mut self, lane: u64, seq: u64, event: Rc<RealEvent>, action: Action) {
+        let Ok(l) = self.lanes.get_mut(lane) else { return };
+        let operations = std::mem::take(&mut l.issued) + 1;
+        l.in_flight += 1;
+        if l.kind == crate::command::LaneKind::Legacy
+            && let Ok(context) = self.contexts.get_mut(l.context)
+        {
+            context.legacy_unmarked = false;
+        }
+        self.push_entry(lane, seq, Some(event), operations, action);
     }
 
     /// `action` happens when the entries before it are done.
@@ -346,9 +361,7 @@ impl Session {
             Action::LateCopy => self.ask_for_bytes(seq),
             Action::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
             Action::Callback { token } => self.out.push(Callback::CODE, 0, &Callback { token }, &[]),
-            Action::EventDone { event, generation } => {
-                self.out.push(EventDone::CODE, 0, &EventDone { event, generation }, &[]);
-            }
+            Action::EventDone { event, generation } => self.event_done(event, generation, code),
             Action::Part { join } => self.part_done(join, code),
         }
     }

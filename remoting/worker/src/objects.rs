@@ -161,11 +161,14 @@ pub struct Event {
     records: Vec<(u64, Result<Rc<RealEvent>>)>,
     references: u32,
     pub destroyed: bool,
+    /// It was queried once: the client is told of every later record that completes.
+    pub followed: bool,
 }
 
 impl Event {
     pub fn new(context: u64, flags: u32) -> Event {
-        Event { context, timing: flags & DISABLE_TIMING == 0, records: Vec::new(), references: 0, destroyed: false }
+        let timing = flags & DISABLE_TIMING == 0;
+        Event { context, timing, records: Vec::new(), references: 0, destroyed: false, followed: false }
     }
 
     pub fn record(&mut self, generation: u64, event: Result<Rc<RealEvent>>) {

@@ -80,6 +80,11 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
         before
     }
 
+    /// Does another command wait for the open command `seq`?
+    pub fn is_waited_for(&self, seq: u64) -> bool {
+        self.barrier == Some(seq) || self.open.get(&seq).is_some_and(|open| !open.waited_for_by.is_empty())
+    }
+
     /// Opens command `seq`. Returns whether it may run now; otherwise [`Self::next_ready`] names it later.
     pub fn open(&mut self, seq: u64, keys: Vec<(K, Mode)>) -> bool {
         let mut before: Vec<u64> = keys.iter().flat_map(|(key, mode)| self.before(*key, *mode)).collect();

@@ -27,24 +27,22 @@ const GOODBYE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Backoff {
     since: Instant,
-    looks: u32,
 }
 
 impl Backoff {
-    const SPINS: u32 = 20;
+    const AWAKE: Duration = Duration::from_micros(50);
     const SHORTEST: Duration = Duration::from_micros(20);
     const LONGEST: Duration = Duration::from_micros(500);
 
     fn new() -> Self {
-        Backoff { since: Instant::now(), looks: 0 }
+        Backoff { since: Instant::now() }
     }
 
-    fn next(&mut self) -> Duration {
-        self.looks += 1;
-        if self.looks <= Self::SPINS {
-            return Duration::ZERO;
+    fn next(&self) -> Duration {
+        match self.since.elapsed() {
+            waited if waited < Self::AWAKE => Duration::ZERO,
+            waited => (waited / 16).clamp(Self::SHORTEST, Self::LONGEST),
         }
-        (self.since.elapsed() / 16).clamp(Self::SHORTEST, Self::LONGEST)
     }
 }
 
@@ -140,30 +138,21 @@ fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_
     let mut window = Window { stopped: false, look_at: Instant::now() + WINDOW_EVERY };
     loop {
         let more = take_frames(session, &mut reader);
-        let moved = session.turn();
-        if moved {
-            backoff = Backoff::new();
+        let mut moved = session.turn();
+        match flush(session, connection) {
+            Ok(sent) => {
+                if sent {
+                    moved |= session.retry_blocked();
+                }
+            }
+            Err(_) => *open = false,
         }
-        *open = flush(session, connection).is_ok();
         send_requests(session, control)?;
         if session.has_ended() || !*open {
             return Ok(());
         }
-        let reading = session.out.queued() < MOST_UNREAD;
-        if reading && !more {
-            match receive(&mut reader, connection) {
-                Ok(true) => {
-                    backoff = Backoff::new();
-                    continue;
-                }
-                Ok(false) => {}
-                Err(e) => {
-                    *open = false;
-                    return Err(e);
-                }
-            }
-        }
         if more || moved {
+            backoff = Backoff::new();
             continue;
         }
         let now = Instant::now();
@@ -173,10 +162,18 @@ fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_
             session.push_text();
             stats_at = now + STATS_EVERY;
         }
+        let reading = session.out.queued() < MOST_UNREAD;
         let gpu = session.needs_looking_after().then(|| backoff.next());
         let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
         let window = window.follow(connection, !session.out.is_empty(), now);
-        wait(session, connection, control, reading, gpu.into_iter().chain(stats).chain(window).min())?;
+        let timeout = gpu.into_iter().chain(stats).chain(window).min();
+        if wait(session, connection, control, reading, timeout)? {
+            backoff = Backoff::new();
+            receive(&mut reader, connection).inspect_err(|_| *open = false)?;
+        } else if timeout == Some(Duration::ZERO) {
+            // What is waited for may need this processor.
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -195,22 +192,26 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
     true
 }
 
-/// Returns whether there were bytes; an error if the connection is gone.
-fn receive(reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<bool> {
+/// # Errors
+/// If the connection is gone.
+fn receive(reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<()> {
     match recv(connection, reader.space(), RecvFlags::DONTWAIT) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((count, _)) => {
             reader.filled(count);
-            Ok(true)
+            Ok(())
         }
-        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }
 }
 
-fn flush(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<()> {
+/// Returns whether bytes were sent.
+fn flush(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<bool> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    session.out.flush(|slices| Ok(sendmsg(connection, slices, &mut SendAncillaryBuffer::default(), flags)?))
+    let before = session.out.bytes_out;
+    session.out.flush(|slices| Ok(sendmsg(connection, slices, &mut SendAncillaryBuffer::default(), flags)?))?;
+    Ok(session.out.bytes_out > before)
 }
 
 fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
@@ -224,18 +225,19 @@ fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<(
     Ok(())
 }
 
+/// Returns whether the connection can be read.
 fn wait(
     session: &mut Session,
     connection: BorrowedFd<'_>,
     control: BorrowedFd<'_>,
     reading: bool,
     timeout: Option<Duration>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut interest = if reading { PollFlags::IN } else { PollFlags::empty() };
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());
-    let [ready, woken] = {
+    let [readable, ready, woken] = {
         let helpers = session.helpers.wake();
         let mut fds = [
             PollFd::new(&connection, interest),
@@ -247,7 +249,7 @@ fn wait(
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        [&fds[1], &fds[2]].map(PollFd::revents)
+        [&fds[0], &fds[1], &fds[2]].map(PollFd::revents)
     };
     if !woken.is_empty() {
         session.helpers.rest();
@@ -255,7 +257,7 @@ fn wait(
     if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
         take_orders(session, control)?;
     }
-    Ok(())
+    Ok(readable.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
 }
 
 fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
@@ -292,7 +294,8 @@ mod tests {
     #[test]
     fn looks_get_rarer_within_bounds() {
         let mut backoff = Backoff::new();
-        assert!((0..Backoff::SPINS).all(|_| backoff.next().is_zero()));
+        assert_eq!(backoff.next(), Duration::ZERO);
+        backoff.since -= Backoff::AWAKE;
         assert_eq!(backoff.next(), Backoff::SHORTEST);
         backoff.since -= Duration::from_secs(1);
         assert_eq!(backoff.next(), Backoff::LONGEST);

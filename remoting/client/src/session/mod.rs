@@ -35,6 +35,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::time::Duration;
 use wait::{Lead, Turn};
 
 /// How long a worker may take to answer the first frame.
@@ -290,9 +291,12 @@ impl Session {
         slot.reply().ok_or_else(|| self.check().err().unwrap_or(CUDA_ERROR_UNKNOWN))
     }
 
-    /// Takes in what has arrived, if nobody else is doing that.
-    pub fn poll(&self) {
-        if self.lead.try_enter() {
+    /// Takes in what has arrived, or arrives within `patience`, if nobody else is doing that.
+    pub fn poll(&self, patience: Duration) {
+        if self.lead.try_enter(|| self.watch.disarm()) {
+            if !patience.is_zero() {
+                sys::wait_until_readable(self.fd(), patience);
+            }
             self.read_available();
             self.lead.leave(|| self.watch.arm());
         }

@@ -146,7 +146,8 @@ impl Session {
     pub(super) fn read_in_background(&self) {
         while !self.is_lost() {
             self.watch.wait();
-            if self.lead.try_enter() {
+            // What fired once is not armed any more.
+            if self.lead.try_enter(|| ()) {
                 self.read_available();
                 self.lead.leave(|| self.watch.arm());
             }
@@ -203,6 +204,7 @@ impl Session {
             }
             EventDone::CODE => {
                 let (done, _) = EventDone::decode(payload).map_err(unreadable)?;
+                self.note_code(done.code);
                 if let Some(progress) = lock(&self.events).get(&done.event).and_then(std::sync::Weak::upgrade) {
                     progress.done.fetch_max(done.generation, SeqCst);
                 }

@@ -38,6 +38,8 @@ impl Reply {
 struct State {
     reply: Option<Reply>,
     lead: bool,
+    /// A thread sleeps; telling nobody would still cost a system call.
+    asleep: bool,
 }
 
 /// Where one awaited thing is delivered, once.
@@ -53,8 +55,11 @@ impl Slot {
     }
 
     pub fn finish(&self, reply: Reply) {
-        lock(&self.state).reply = Some(reply);
-        self.changed.notify_all();
+        let mut state = lock(&self.state);
+        state.reply = Some(reply);
+        if state.asleep {
+            self.changed.notify_all();
+        }
     }
 
     pub fn is_finished(&self) -> bool {
@@ -73,10 +78,11 @@ impl Slot {
 
     fn wait_for_change(&self) {
         let mut state = lock(&self.state);
+        state.asleep = true;
         while state.reply.is_none() && !state.lead {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.lead = false;
+        (state.asleep, state.lead) = (false, false);
     }
 }
 
@@ -125,10 +131,16 @@ impl Lead {
         }
     }
 
-    /// For a thread that reads only if nobody else does.
-    pub fn try_enter(&self) -> bool {
+    /// For a thread that reads only if nobody else does; `disarm` as for [`Lead::enter`].
+    pub fn try_enter(&self, disarm: impl Fn()) -> bool {
         let mut role = lock(&self.role);
-        !std::mem::replace(&mut role.taken, true)
+        if std::mem::replace(&mut role.taken, true) {
+            return false;
+        }
+        if std::mem::take(&mut role.armed) {
+            disarm();
+        }
+        true
     }
 
     /// Hands the socket to a thread that waits, or else to the background reader by `arm`.
