@@ -29,6 +29,7 @@ SELF_CHECKING = (
     "relay_through_pinned.py",
     "callbacks.py",
     "bad_handles.py",
+    "mapped_memory.py",
 )
 
 

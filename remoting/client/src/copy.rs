@@ -49,9 +49,9 @@ impl Side {
     }
 
     /// Bytes from the first to behind the last.
-    fn span(&self, shape: &Shape) -> Option<u64> {
-        let rows = (shape.height - 1).checked_mul(self.pitch)?;
-        (shape.depth - 1).checked_mul(self.slice)?.checked_add(rows)?.checked_add(shape.width)
+    pub fn span(&self, shape: &Shape) -> Option<u64> {
+        let rows = shape.height.checked_sub(1)?.checked_mul(self.pitch)?;
+        shape.depth.checked_sub(1)?.checked_mul(self.slice)?.checked_add(rows)?.checked_add(shape.width)
     }
 
     fn host(&self, shape: &Shape) -> HostBox {

@@ -3,6 +3,7 @@
 use crate::call::{Code, DefaultStream};
 use crate::context::{self, Context, Live};
 use crate::handles::{Kind, Table};
+use crate::memory::mapped;
 use crate::process;
 use crate::session::{lock, mint};
 use driverapi::constants::{CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
@@ -138,6 +139,7 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
             if flags & CU_STREAM_NON_BLOCKING != 0 {
                 stream.live.wait_for_copies(lane, &stream.copies_seen)?;
             }
+            mapped::before_work(&stream.live.session, lane)?;
             return Ok(Target { live: Arc::clone(&stream.live), lane, flags, priority });
         }
     };
@@ -146,6 +148,7 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
         DefaultStream::Legacy => live.legacy_lane,
         DefaultStream::PerThread => per_thread_lane(&live)?,
     };
+    mapped::before_work(&live.session, lane)?;
     Ok(Target { live, lane, flags: CU_STREAM_DEFAULT, priority: LEAST_PRIORITY })
 }
 

@@ -183,6 +183,26 @@ pub fn reserve(address: u64, size: u64) -> bool {
     }
 }
 
+/// Puts zeroed memory behind reserved addresses; false if there is none.
+///
+/// # Safety
+/// The range is part of one that [`reserve`] reserved, and has no memory yet.
+pub unsafe fn back(address: usize, size: usize) -> bool {
+    let place = std::ptr::without_provenance_mut(address);
+    // SAFETY: as the caller vouches, nothing else lies there.
+    unsafe { libc::mprotect(place, size, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+}
+
+/// Takes the memory away again; the addresses stay reserved.
+///
+/// # Safety
+/// The range was given to [`back`], and nothing uses its memory any more.
+pub unsafe fn unback(address: usize, size: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: as the caller vouches.
+    unsafe { libc::mmap(std::ptr::without_provenance_mut(address), size, libc::PROT_NONE, flags, -1, 0) };
+}
+
 /// Page-aligned zeroed memory for pinned allocations; null if there is none.
 pub fn allocate_pages(size: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

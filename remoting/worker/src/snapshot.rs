@@ -12,9 +12,8 @@ const ATTRIBUTES: u32 = 162;
 const LIBRARY_CAPABILITY: [u32; 2] = [LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
 
 /// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
-const ABSENT: [u32; 54] = [
+const ABSENT: [u32; 53] = [
     17, // a kernel's run time limit: the appliance's screen is no business of the program's
-    19, // mapping host memory into the device's address space
     83, 86, 88, 89, 91, 100, 101, 147, // managed and pageable memory, host atomics, registered pointers
     92, 93, 94, 122, 123, // memory operations in streams
     95, 96, // cooperative launches

@@ -186,7 +186,7 @@ fn a_copy_whose_bytes_will_not_come_lets_its_lane_go_on() {
     let copy = t.client.send(B, &late, &[]);
     t.launch(B, 1);
     t.client.wait("question", |r| r.code == NeedBytes::CODE && r.seq == copy);
-    assert_eq!(t.launched(), []);
+    assert!(t.launched().is_empty());
     t.client.send(0, &SupplyCancel { command: copy }, &[]);
     assert_eq!(t.synchronize(B), 0);
     assert_eq!(t.launched(), [1]);

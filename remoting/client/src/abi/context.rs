@@ -4,6 +4,7 @@ use crate::call::{Code, write, write_optional};
 use crate::context::{self, Context};
 use crate::devices;
 use crate::exports;
+use crate::memory::mapped;
 use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
 use driverapi::errors::*;
@@ -82,12 +83,17 @@ exports! {
 
     fn cuCtxGetId(context: CUcontext, id: *mut u64) { write(id, given_or_current(context)?.live()?.id) }
 
-    fn cuCtxSynchronize() { context::current()?.synchronise() }
+    fn cuCtxSynchronize() {
+        let live = context::current()?;
+        live.synchronise()?;
+        mapped::after_wait(&live.session)
+    }
 
     fn cuCtxSynchronize_v2(context: CUcontext) {
         let live = given_or_current(context)?.live()?;
         context::usable(&live)?;
-        live.synchronise()
+        live.synchronise()?;
+        mapped::after_wait(&live.session)
     }
 
     fn cuCtxGetApiVersion(context: CUcontext, version: *mut c_uint) {

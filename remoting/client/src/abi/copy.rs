@@ -3,10 +3,13 @@
 use crate::call::{Code, DefaultStream, input, refused};
 use crate::copy::Timing::{Asynchronous, Synchronous};
 use crate::copy::{self, Shape, Side, Timing};
+use crate::memory::mapped;
+use crate::stream::Target;
 use crate::{stream, stream_exports};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::errors::*;
 use driverapi::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
+use protocol::StreamSynchronize;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -162,12 +165,33 @@ fn run(
     if null_host && shape.width > 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    let session = &target.live.session;
+    let (on_to, on_from) = (mirrored(&target, to, &shape), mirrored(&target, from, &shape));
+    if on_to.is_some() || on_from.is_some() {
+        copy::anywhere(&target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
+        if timing == Synchronous {
+            session.synchronise(target.lane, &StreamSynchronize {})?;
+        }
+    } else {
+        direct(&target, kind, to, from, shape, timing)?;
+    }
+    // A copy that has been waited for says that what was before it is complete.
+    if timing == Synchronous { mapped::after_wait(session) } else { Ok(()) }
+}
+
+/// The mirror of the program's memory, if that is what a side is.
+fn mirrored(target: &Target, side: Side, shape: &Shape) -> Option<Side> {
+    let address = mapped::device_address(&target.live.session, side.address, side.span(shape)?)?;
+    Some(Side { address, ..side })
+}
+
+fn direct(target: &Target, kind: Kind, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     match kind {
-        Kind::ToDevice => copy::to_device(&target, to, from, shape, timing),
-        Kind::ToHost => copy::to_host(&target, to, from, shape, timing),
-        Kind::OnDevice => copy::on_device(&target, to, from, shape, timing),
-        Kind::Anywhere => copy::anywhere(&target, to, from, shape, timing),
-        Kind::OnHost => copy::on_host(&target, to, from, shape),
+        Kind::ToDevice => copy::to_device(target, to, from, shape, timing),
+        Kind::ToHost => copy::to_host(target, to, from, shape, timing),
+        Kind::OnDevice => copy::on_device(target, to, from, shape, timing),
+        Kind::Anywhere => copy::anywhere(target, to, from, shape, timing),
+        Kind::OnHost => copy::on_host(target, to, from, shape),
     }
 }
 

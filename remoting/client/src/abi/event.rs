@@ -1,6 +1,7 @@
 //! Events.
 
 use crate::call::{Code, DefaultStream, write};
+use crate::memory::mapped;
 use crate::{context, event, exports, stream, stream_exports};
 use driverapi::constants::CU_EVENT_RECORD_DEFAULT;
 use driverapi::errors::*;
@@ -22,9 +23,17 @@ exports! {
 
     fn cuEventDestroy_v2(event: CUevent) { event::destroy(event) }
 
-    fn cuEventQuery(event: CUevent) { event::get(event)?.query() }
+    fn cuEventQuery(event: CUevent) {
+        let event = event::get(event)?;
+        event.query()?;
+        mapped::after_wait(&event.live.session)
+    }
 
-    fn cuEventSynchronize(event: CUevent) { event::get(event)?.synchronise() }
+    fn cuEventSynchronize(event: CUevent) {
+        let event = event::get(event)?;
+        event.synchronise()?;
+        mapped::after_wait(&event.live.session)
+    }
 
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
         write(milliseconds, elapsed(start, end)?)

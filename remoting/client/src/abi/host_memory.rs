@@ -1,7 +1,8 @@
-//! Pinned memory of the program. It is memory of this process: the device reaches it only by copies.
+//! Pinned memory of the program. It is memory of this process: the device reaches it by copies, or has a mirror of it.
 
 use crate::call::{Code, refused, write};
 use crate::memory::host::{self, HostRange};
+use crate::memory::mapped;
 use crate::session::HostBox;
 use crate::{context, exports, sys};
 use driverapi::constants::{
@@ -26,7 +27,9 @@ exports! {
         let range = host::find(pointer.addr()).filter(|range| !range.registered && range.start == pointer.addr());
         wait_until_unused(&range.ok_or(CUDA_ERROR_INVALID_VALUE)?)?;
         let range = host::remove(pointer.addr(), false, CUDA_ERROR_INVALID_VALUE)?;
-        sys::free_pages(pointer.cast(), range.size);
+        if !mapped::forget(pointer.addr())? {
+            sys::free_pages(pointer.cast(), range.size);
+        }
         Ok(())
     }
 
@@ -41,16 +44,19 @@ exports! {
         }
         let range = host::find(pointer.addr()).ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
         wait_until_unused(&range)?;
-        host::remove(pointer.addr(), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED).map(drop)
+        host::remove(pointer.addr(), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+        mapped::forget(range.start).map(drop)
     }
 
     fn cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
-        context::current()?;
+        let live = context::current()?;
         if device.is_null() || flags != 0 || host::find(pointer.addr()).is_none() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // The device cannot reach memory of this process.
-        refused("cuMemHostGetDevicePointer")
+        match mapped::device_address(&live.session, pointer.addr() as u64, 1) {
+            Some(address) => write(device, address),
+            None => refused("cuMemHostGetDevicePointer of memory without a mirror"),
+        }
     }
 
     fn cuMemHostGetFlags(flags: *mut c_uint, pointer: *mut c_void) {
@@ -64,21 +70,15 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
     if to.is_null() || size == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let memory = sys::allocate_pages(size);
-    if memory.is_null() {
+    let mirrored = if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 { mapped::allocate(&live, size)? } else { None };
+    let start = mirrored.unwrap_or_else(|| sys::allocate_pages(size).expose_provenance());
+    if start == 0 {
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    let range = HostRange {
-        start: memory.expose_provenance(),
-        size,
-        flags,
-        registered: false,
-        context: live.handle,
-        ordinal: live.device.ordinal,
-    };
+    let range = HostRange { start, size, flags, registered: false, context: live.handle, ordinal: live.device.ordinal };
     host::add(range)?;
     // SAFETY: as the caller of the exported function vouches.
-    unsafe { write(to, memory.cast()) }
+    unsafe { write(to, std::ptr::with_exposed_provenance_mut(start)) }
 }
 
 fn register(pointer: *mut c_void, size: usize, flags: c_uint) -> Result<(), Code> {
@@ -91,7 +91,9 @@ fn register(pointer: *mut c_void, size: usize, flags: c_uint) -> Result<(), Code
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let (context, ordinal) = (live.handle, live.device.ordinal);
-    host::add(HostRange { start: pointer.expose_provenance(), size, flags, registered: true, context, ordinal })
+    let start = pointer.expose_provenance();
+    host::add(HostRange { start, size, flags, registered: true, context, ordinal })?;
+    if flags & CU_MEMHOSTREGISTER_DEVICEMAP != 0 { mapped::register(&live, start, size) } else { Ok(()) }
 }
 
 /// Copies that still read or write the memory are waited for, as CUDA does.

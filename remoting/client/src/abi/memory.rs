@@ -1,7 +1,7 @@
 //! Device memory.
 
 use crate::call::{Code, write, write_optional};
-use crate::memory::{Origin, find_allocation};
+use crate::memory::{Origin, find_allocation, host};
 use crate::{context, exports, peer, vmm};
 use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
@@ -39,7 +39,8 @@ exports! {
         if address == 0 {
             return Ok(());
         }
-        let (device, piece) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let allocation = find_allocation(address).filter(|_| host::find(address as usize).is_none());
+        let (device, piece) = allocation.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         peer::wait_until_read(piece.address, piece.address + piece.size);
         device.memory.free(address, None)
     }

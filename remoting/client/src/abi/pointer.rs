@@ -3,7 +3,7 @@
 use crate::call::{Code, input, inputs};
 use crate::devices::{self, Device};
 use crate::memory::host::{self, HostRange};
-use crate::memory::{Piece, find_allocation};
+use crate::memory::{Piece, find_allocation, mapped};
 use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
 use driverapi::constants::*;
@@ -69,17 +69,19 @@ exports! {
 }
 
 fn find(address: CUdeviceptr) -> Option<Memory> {
+    // Before the device's allocations: mapped memory is both.
+    if let Some(range) = host::find(address as usize) {
+        return Some(Memory::Host(range));
+    }
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
     }
     if let Some((piece, live)) = vmm::find(address) {
         return Some(Memory::Device(live.device, piece));
     }
-    if let Some((live, symbol)) = module::variable_at(address) {
-        let (address, size, context) = (symbol.address, symbol.size, live.id);
-        return Some(Memory::Device(live.device, Piece { address, asked: size, size, context, pool: 0 }));
-    }
-    host::find(address as usize).map(Memory::Host)
+    let (live, symbol) = module::variable_at(address)?;
+    let (address, size, context) = (symbol.address, symbol.size, live.id);
+    Some(Memory::Device(live.device, Piece { address, asked: size, size, context, pool: 0 }))
 }
 
 fn answer(memory: &Memory, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
@@ -117,6 +119,7 @@ fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(range.context as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CU_MEMORYTYPE_HOST),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => Value::Word(address),
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(mapped_address(address).ok_or(CUDA_ERROR_INVALID_VALUE)?),
         CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Word(range.start as u64),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Int(range.ordinal as u32),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Word(range.start as u64),
@@ -129,6 +132,11 @@ fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Value::Int(0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
+}
+
+/// Where the current context's device finds memory of the program.
+fn mapped_address(address: CUdeviceptr) -> Option<CUdeviceptr> {
+    mapped::device_address(&context::current().ok()?.session, address, 1)
 }
 
 /// What `cuPointerGetAttributes` stores for memory it knows nothing of.

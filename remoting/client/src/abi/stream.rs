@@ -1,6 +1,7 @@
 //! Streams and the host functions they run. Nothing is ever captured into a graph here.
 
 use crate::call::{Code, DefaultStream, LEGACY, write, write_optional};
+use crate::memory::mapped;
 use crate::{context, event, exports, stream, stream_exports};
 use driverapi::constants::CU_STREAM_CAPTURE_STATUS_NONE;
 use driverapi::errors::*;
@@ -12,6 +13,7 @@ use protocol::{StreamQuery, StreamSynchronize};
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Arc;
 
 thread_local! {
     /// Kept only to be given back.
@@ -46,12 +48,14 @@ exports! {
 stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
-        target.live.session.synchronise(target.lane, &StreamSynchronize {})
+        target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
+        mapped::after_wait(&target.live.session)
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
-        target.live.session.call(target.lane, &StreamQuery {})?.success().map(drop)
+        target.live.session.call(target.lane, &StreamQuery {})?.success()?;
+        mapped::after_wait(&target.live.session)
     }
 
     fn cuStreamGetPriority | cuStreamGetPriority_ptsz(stream: CUstream, priority: *mut c_int) |default| {
@@ -102,7 +106,9 @@ stream_exports! {
         let target = stream::resolve(stream, default)?;
         let callback = callback.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (stream, data) = (stream.expose_provenance(), data.expose_provenance());
+        let session = Arc::clone(&target.live.session);
         target.live.session.post_callback(target.lane, Box::new(move |status| {
+            let _ = mapped::after_wait(&session);
             let pointer = std::ptr::with_exposed_provenance_mut::<c_void>;
             // SAFETY: the program gave this function, to be called once with these arguments.
             unsafe { callback(pointer(stream), status, pointer(data)) }
@@ -185,7 +191,9 @@ fn launch_host_function(
     let target = stream::resolve(stream, default)?;
     let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let data = data.expose_provenance();
+    let session = Arc::clone(&target.live.session);
     let call = move |_status| {
+        let _ = mapped::after_wait(&session);
         // SAFETY: the program gave this function, to be called once with this argument.
         unsafe { function(std::ptr::with_exposed_provenance_mut(data)) }
     };

@@ -10,23 +10,30 @@ pub struct Arena {
     base: u64,
     size: u64,
     granularity: u64,
+    /// Nothing else of this process can lie in it.
+    reserved: bool,
     free: Mutex<Ranges>,
 }
 
 impl Arena {
-    pub fn new(opened: &Opened) -> Self {
+    pub fn new(opened: &Opened, reserved: bool) -> Self {
         let mut free = Ranges::new();
         free.insert(opened.arena_base, opened.arena_size, (0, u64::MAX));
         Arena {
             base: opened.arena_base,
             size: opened.arena_size,
             granularity: opened.granularity.max(1),
+            reserved,
             free: Mutex::new(free),
         }
     }
 
     pub fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.base) < self.size
+    }
+
+    pub fn is_reserved(&self) -> bool {
+        self.reserved
     }
 
     /// The unit in which the worker maps memory.

@@ -180,7 +180,7 @@ impl Session {
         let mut opened = first;
         for _ in 0..8 {
             if sys::reserve(opened.arena_base, opened.arena_size) {
-                break;
+                return Arena::new(&opened, true);
             }
             let answer = self.call(0, &Rebase { avoid: opened.arena_base }).and_then(Reply::success);
             match answer.and_then(|reply| reply.decode()) {
@@ -188,7 +188,7 @@ impl Session {
                 Err(_) => break,
             }
         }
-        Arena::new(&opened)
+        Arena::new(&opened, false)
     }
 
     fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
