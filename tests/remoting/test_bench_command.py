@@ -27,8 +27,10 @@ def test_a_quick_run_measures_every_key() -> None:
     assert document["demo_step_round_trips"] == 1, "the copy of the loss"
     names = [result["name"] for result in document["configurations"]]
     two_cpus = len(os.sched_getaffinity(0)) > 1
-    assert names == (["direct, split", "direct, same", "grpc, split"] if two_cpus else ["direct, same", "grpc, same"])
+    remote = ["direct, split", "direct, same", "grpc, split"] if two_cpus else ["direct, same", "grpc, same"]
+    assert names == [*remote, "no wire, same"]
     assert bool(document["notes"]) != two_cpus
+    assert document["configurations"].pop()["figures"]["init_round_trips"] is None
     for result in document["configurations"]:
         assert set(result["figures"]) == set(FIGURES)
         assert None not in result["figures"].values()

@@ -24,7 +24,8 @@ pub fn all(options: &Options) -> Result<Vec<Figure>, String> {
     let driver = Driver::load(&options.library)?;
     let session = driver.start()?;
     let rtt_us = round_trip(&session, options)?;
-    let mut figures = vec![figure("rtt_us", rtt_us)];
+    let idle = median_seconds(options.repeat(5000), || session.synchronize())?;
+    let mut figures = vec![figure("rtt_us", rtt_us), figure("idle_sync_us", idle * 1e6)];
     figures.extend(memory(&session, options)?);
     figures.extend(launches(&session, options)?);
     figures.push(lone_launch(&session, options, rtt_us)?);
@@ -33,7 +34,7 @@ pub fn all(options: &Options) -> Result<Vec<Figure>, String> {
     Ok(figures)
 }
 
-/// An idle stream would be known to be idle: there must be something to wait for.
+/// An idle stream may be known to be idle: here there is something to wait for.
 fn round_trip(session: &Session, options: &Options) -> Result<f64, String> {
     let address = session.alloc(4096)?;
     let seconds = median_seconds(options.repeat(5000), || {

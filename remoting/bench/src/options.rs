@@ -41,6 +41,7 @@ pub const HELP: &str = "usage: remotegpu-bench [--library PATH] [--quick] [--ref
 Measures a CUDA driver (libcuda.so.1 by default; `remotegpu run -- remotegpu-bench` measures a share) and prints JSON.
 Times are medians in microseconds, bandwidths 10^9 bits of random data per second, each with raw TCP before and after.
   rtt_us                synchronise a stream after a one-byte memset     raw_tcp_rtt_us  64 bytes there and back
+  idle_sync_us          synchronise a stream on which nothing runs
   launch_caller_us      what a launch costs its caller, 100,000 in a row raw_tcp_message_us  128 bytes, one write each
   launch_total_us       ... until all have run (launches_per_s)          launch_client_cpu_us  processor time at this end
   launch_to_exec_us     a launch that nobody waits for, until its result lands here, less half a round trip

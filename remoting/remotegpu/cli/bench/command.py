@@ -108,6 +108,8 @@ def _site(options: BenchOptions) -> Site | None:
 def _run(lab: Lab, configuration: Configuration, site: Site | None, *, quick: bool) -> Run:
     if site is not None:
         return lab.measure(configuration, site, quick=quick)
+    if configuration.carrier == "none":
+        return lab.measure_without_wire(configuration, quick=quick)
     with lab.site(configuration) as own:
         return lab.measure(configuration, own, quick=quick)
 

@@ -19,7 +19,7 @@ from remotegpu.cli.bench.matrix import Configuration, ends
 from remotegpu.cli.bench.report import Run
 from remotegpu.cli.leasing import leases
 from remotegpu.cli.local import local_appliance
-from remotegpu.cli.run import remote_environment
+from remotegpu.cli.run import native_environment, remote_environment
 from remotegpu.paths import Dist
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 
@@ -68,14 +68,20 @@ class Lab:
             yield Site(Endpoint(_FAR_HOST, endpoint.port), access, f"{_FAR_HOST}:{ports[2]}")
 
     def measure(self, configuration: Configuration, site: Site, *, quick: bool) -> Run:
-        command = [self.program, *(["--quick"] if quick else [])]
-        command += ["--reference", site.reference] if site.reference else []
+        options = ["--reference", site.reference] if site.reference else []
+        with self._share(site, configuration.carrier) as environment:
+            run = self._measure(configuration, environment, *options, quick=quick)
+        # Beside a loopback connection an appliance elsewhere has no ratio that says anything.
+        return run if site.reference else Run(run.figures, {}, {})
+
+    def measure_without_wire(self, configuration: Configuration, *, quick: bool) -> Run:
+        return self._measure(configuration, native_environment(os.environ, self.dist, Ask()), quick=quick)
+
+    def _measure(self, configuration: Configuration, environment: Mapping[str, str], *options: str, quick: bool) -> Run:
         near_cpus, _ = ends(configuration.placement, self.cpus)
-        with self._share(site, configuration.carrier) as environment, on_cpus(near_cpus):
+        with on_cpus(near_cpus):
+            command = [self.program, *(["--quick"] if quick else []), *options]
             measured = json.loads(_output_of(command, environment))
-        if site.reference is None:
-            # Beside a loopback connection an appliance elsewhere has no ratio that says anything.
-            return Run(measured["figures"], {}, {})
         return Run(measured["figures"], measured["before"], measured["after"])
 
     def demo_step_round_trips(self, site: Site) -> float | None:

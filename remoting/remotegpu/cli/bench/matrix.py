@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Carrier = Literal["direct", "grpc"]
+# "none": the back end itself in the measured process, without a wire.
+Carrier = Literal["direct", "grpc", "none"]
 # Where the ends run: on two CPUs, on one, or wherever the scheduler puts them.
 Placement = Literal["split", "same", "free"]
 
@@ -23,11 +24,21 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        delay = f", {self.delay_ms} ms each way" if self.delay_ms else ""
-        return f"{self.transport}, {self.placement}{delay}"
+        return f"{self.transport}, {self.placement}{self._delay}"
+
+    @property
+    def place(self) -> str:
+        where = {"split": "ends on two CPUs", "same": "both ends on one CPU", "free": "no end pinned"}[self.placement]
+        return where + self._delay
+
+    @property
+    def _delay(self) -> str:
+        return f", {self.delay_ms} ms each way" if self.delay_ms else ""
 
     @property
     def transport(self) -> str:
+        if self.carrier == "none":
+            return "no wire"
         return f"{self.carrier} with TLS" if self.tls else self.carrier
 
 
@@ -35,15 +46,17 @@ def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration
     """What an appliance of our own is measured in, and what that leaves out."""
     placements: list[Placement] = ["split", "same"] if len(cpus) > 1 else ["same"]
     notes = [] if len(cpus) > 1 else [ONE_CPU]
+    first = placements[0]
     if everything:
-        near = [Configuration(c, tls, place) for place in placements for tls in (False, True) for c in CARRIERS]
+        found = [Configuration(c, tls, place) for place in placements for tls in (False, True) for c in CARRIERS]
         # What a distance costs shows best where the ends do not take each other's time.
-        far = [Configuration(c, tls, placements[0], ms) for ms in DELAYS_MS for tls in (False, True) for c in CARRIERS]
-        return near + far, notes
-    return [
-        *(Configuration("direct", placement=place) for place in placements),
-        Configuration("grpc", placement=placements[0]),
-    ], notes
+        found += [Configuration(c, tls, first, ms) for ms in DELAYS_MS for tls in (False, True) for c in CARRIERS]
+    else:
+        found = [
+            *(Configuration("direct", placement=place) for place in placements),
+            Configuration("grpc", placement=first),
+        ]
+    return [*found, Configuration("none", placement="same")], notes
 
 
 def of_another_appliance(*, tls: bool) -> tuple[list[Configuration], list[str]]:

@@ -16,6 +16,7 @@ GET: Final = "raw_tcp_get_gbps"
 
 # Every figure, in the order in which it is shown, with what raw TCP does in its place.
 FIGURES: Final[dict[str, str | None]] = {
+    "idle_sync_us": RTT,
     "rtt_us": RTT,
     "small_d2h_us": RTT,
     "event_query_us": RTT,
@@ -64,6 +65,7 @@ class Aim:
 
 
 AIMS: Final = (
+    Aim("idle_sync_us", "ratio", 1.2, 1.5),
     Aim("rtt_us", "ratio", 1.2, 1.5),
     Aim("launch_caller_us", "figure", 1, 1),
     Aim("launch_to_exec_us", "figure", 100, 100, plus_one_way=True),
@@ -115,6 +117,8 @@ def summary(configuration: Configuration, runs: Sequence[Run], *, with_aims: boo
     ratios = [ratios_of(run) for run in runs]
     result: dict[str, Any] = {
         "name": configuration.name,
+        "place": configuration.place,
+        "transport": configuration.transport,
         **asdict(configuration),
         "figures": figures,
         "references": _medians([references_of(run) for run in runs], REFERENCES),

@@ -18,14 +18,10 @@ class TextTable:
         return "\n".join([f"**{self.title}**", "", *lines])
 
 
-_PLACES = {"split": "ends on two CPUs", "same": "both ends on one CPU", "free": "no end pinned"}
-
-
 def tables(document: Mapping[str, Any]) -> list[TextTable]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in document["configurations"]:
-        delay = f", {result['delay_ms']} ms each way" if result["delay_ms"] else ""
-        groups.setdefault(_PLACES[result["placement"]] + delay, []).append(result)
+        groups.setdefault(result["place"], []).append(result)
     found = [_figures(title, results) for title, results in groups.items()]
     aimed = [result for result in document["configurations"] if result["aims"]]
     return [*found, _aims(aimed)] if aimed else found
@@ -50,7 +46,7 @@ def number(value: float | None) -> str:
 
 
 def _figures(title: str, results: Sequence[Mapping[str, Any]]) -> TextTable:
-    header = ["", *(f"{result['carrier']} with TLS" if result["tls"] else result["carrier"] for result in results)]
+    header = ["", *(result["transport"] for result in results)]
     rows = [[key, *(_cell(result, key) for result in results)] for key in FIGURES]
     rows += [[key, *(number(result["references"][key]) for result in results)] for key in REFERENCES]
     return TextTable(title, header, rows)
