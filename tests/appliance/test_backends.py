@@ -8,6 +8,7 @@ import pytest
 
 from remotegpu.appliance.backends import cuda
 from remotegpu.appliance.backends.base import BackendError
+from remotegpu.appliance.backends.cpu_usage import busy_and_all
 from remotegpu.appliance.backends.software import SoftwareBackend
 from remotegpu.appliance.settings import Settings
 
@@ -54,3 +55,9 @@ def test_a_software_gpu_has_room_for_its_context_beside_the_shares(tmp_path: Pat
     assert backend.shareable("any", GIB + 512, 512, 1000) == GIB
     other = SoftwareBackend(Settings(port=1, gpus=2), tmp_path).environment(0)["REMOTEGPU_SOFTGPU_UUIDS"]
     assert not {first, second} & set(other.split(",")), "appliances of one machine have different GPUs"
+
+
+def test_the_use_of_cpus_is_read_as_proc_documents_it() -> None:
+    """user nice system idle iowait irq softirq steal guest guest_nice: guests count as user time already."""
+    stat = "cpu  100 20 30 1000 50 4 3 2 70 7\ncpu0 50 10 15 500 25 2 1 1 35 3\nintr 1 2\n"
+    assert busy_and_all(stat) == (159, 1209)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from remotegpu.api import names
 from remotegpu.appliance.backends.base import Readings
+from remotegpu.appliance.backends.cpu_usage import CpuUsage
 from remotegpu.appliance.settings import Settings
 
 
@@ -16,6 +17,7 @@ class SoftwareBackend:
     def __init__(self, settings: Settings, driver: Path) -> None:
         self.driver = driver
         self._settings = settings
+        self._usage = CpuUsage()
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
         """The memory is that of shares; each process simulates GPUs of its own, so one context comes on top."""
@@ -35,8 +37,9 @@ class SoftwareBackend:
         return min(total_bytes, self._settings.memory_bytes)
 
     def readings(self, uuid: str) -> Readings:
+        """Every GPU here is made of the same CPUs, which have no more to say."""
         del uuid
-        return Readings()
+        return Readings(gpu_utilization_percent=self._usage.percent())
 
     def problem(self, uuid: str) -> str:
         del uuid

@@ -1,0 +1,38 @@
+"""How busy this machine's CPUs are."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+_STAT: Final = Path("/proc/stat")
+# The kernel counts in hundredths of a second; shorter spans say little.
+_LEAST_SECONDS: Final = 0.2
+
+
+def busy_and_all(stat: str) -> tuple[int, int]:
+    """Of the text of /proc/stat: the ticks that all CPUs worked, and all their ticks, since the machine started."""
+    user, nice, system, idle, iowait, irq, softirq, steal = map(int, stat.split(maxsplit=9)[1:9])
+    work = user + nice + system + irq + softirq + steal
+    return work, work + idle + iowait
+
+
+class CpuUsage:
+    """Between two questions. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = time.monotonic()
+        self._ticks = busy_and_all(_STAT.read_text())
+        self._percent = 0
+
+    def percent(self) -> int:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._asked >= _LEAST_SECONDS:
+                busy, every = busy_and_all(_STAT.read_text())
+                busy_before, every_before = self._ticks
+                self._asked, self._ticks = now, (busy, every)
+                # The kernel may count its waiting time down again.
+                self._percent = min(100, round(100 * (busy - busy_before) / max(every - every_before, 1)))
+            return self._percent
