@@ -12,7 +12,13 @@ pub mod kind {
     pub const POPC: u32 = 2;
     pub const AND: u32 = 3;
     pub const OR: u32 = 4;
+    /// `barrier.cluster.wait`: at a barrier that programs cannot name.
+    pub const CLUSTER: u32 = 5;
 }
+
+/// The barriers that programs name, and that of the cluster.
+pub const BARRIERS: usize = 17;
+pub const CLUSTER: usize = 16;
 
 #[derive(Default)]
 pub struct Barrier {
@@ -126,7 +132,7 @@ impl Handler for Bar {
         let lane = mask.trailing_zeros() as usize;
         let number = block.src::<u32>(inst.a)[lane] as usize;
         let expected = if inst.b == NONE { 0 } else { block.src::<u32>(inst.b)[lane] };
-        if number >= block.barriers.len() {
+        if number >= CLUSTER && inst.mods & 7 != kind::CLUSTER {
             return block.fail(715, lane, format!("there is no barrier {number}"));
         }
         let truth = block.pred(inst.c);

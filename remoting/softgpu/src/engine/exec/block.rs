@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::barrier::Barrier;
+use super::barrier::{BARRIERS, Barrier};
 use super::lanes::{ALL, LANES, Lane, Slot, blend};
 use super::warp::{Wait, Warp};
 use crate::engine::code::{CONST, Code, Inst, NONE, NOT, Step};
@@ -44,7 +44,7 @@ pub struct Block<'a> {
     pub ctaid: [u32; 3],
     /// Shared memory in 16-byte units, so that vector accesses are aligned.
     pub shared: Vec<u128>,
-    pub barriers: [Barrier; 16],
+    pub barriers: [Barrier; BARRIERS],
     pub fault: Option<Fault>,
 }
 

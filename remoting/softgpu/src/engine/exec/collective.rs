@@ -91,6 +91,7 @@ pub mod operation {
     pub const MATCH: u32 = 2;
     pub const REDUCE: u32 = 3;
     pub const BARRIER: u32 = 4;
+    pub const ELECT: u32 = 5;
     /// The variant starts here.
     pub const SHIFT: u32 = 4;
 }
@@ -101,6 +102,7 @@ fn finish_any(block: &mut Block, inst: &Inst, mask: u32, present: u32) {
         operation::VOTE => Vote::finish(block, inst, mask, present),
         operation::MATCH => Match::finish(block, inst, mask, present),
         operation::REDUCE => Reduce::finish(block, inst, mask, present),
+        operation::ELECT => Elect::finish(block, inst, mask, present),
         _ => {}
     }
 }
@@ -280,4 +282,22 @@ impl Collective for WarpBarrier {
 
     #[inline(always)]
     fn finish(_block: &mut Block, _inst: &Inst, _mask: u32, _present: u32) {}
+}
+
+/// `elect`: the lowest member lane is chosen; its number in `d`, whether it is oneself in `d2`.
+pub struct Elect;
+
+impl Collective for Elect {
+    #[inline(always)]
+    fn hand_in(_block: &mut Block, _inst: &Inst, _mask: u32) {}
+
+    #[inline(always)]
+    fn finish(block: &mut Block, inst: &Inst, mask: u32, present: u32) {
+        let members = *block.src::<u32>(inst.e);
+        let leaders = members.map(|members| (members & present).trailing_zeros());
+        let chosen =
+            set_lanes(mask).filter(|&lane| leaders[lane] as usize == lane).fold(0, |all, lane| all | 1 << lane);
+        block.set(inst.d, &leaders, mask);
+        block.set_pred(inst.d2, chosen, mask);
+    }
 }

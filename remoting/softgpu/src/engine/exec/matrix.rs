@@ -1,9 +1,10 @@
-//! Matrix instructions of a warp (ISA 9.7.14): `ldmatrix` and `mma`.
+//! Matrix instructions of a warp (ISA 9.7.14): `ldmatrix`, `stmatrix` and `mma`.
 //!
 //! Fragments follow one rule for all shapes m16n8kK: with E elements in a 32-bit register, lane l holds in register r of A
 //! row l/4 + 8 (r mod 2), columns (l mod 4) E + 4E (r/2) and up; in register r of B column l/4 and rows (l mod 4) E + 4E r
 //! and up; of C and D rows l/4 and l/4 + 8, columns 2 (l mod 4) and the next.
 
+use super::fp8::{E4M3, E5M2, from_fp8};
 use super::lanes::{LANES, set_lanes};
 use super::number::{from_bf16, from_f16, to_f16};
 use super::{Block, Handler};
@@ -19,8 +20,10 @@ pub mod element {
     pub const F16: u32 = 0;
     pub const BF16: u32 = 1;
     pub const TF32: u32 = 2;
-    pub const U8: u32 = 3;
-    pub const S8: u32 = 4;
+    pub const E4M3: u32 = 3;
+    pub const E5M2: u32 = 4;
+    pub const U8: u32 = 5;
+    pub const S8: u32 = 6;
     /// C and D are f16, packed in pairs.
     pub const HALF_SUM: u32 = 1 << 8;
     /// Integer sums saturate.
@@ -44,6 +47,8 @@ fn float_of(register: u32, index: usize, kind: u32) -> f32 {
     match kind {
         element::F16 => from_f16(register >> (16 * index) & 0xffff),
         element::BF16 => from_bf16(register >> (16 * index) & 0xffff),
+        element::E4M3 => from_fp8(register >> (8 * index), E4M3),
+        element::E5M2 => from_fp8(register >> (8 * index), E5M2),
         // Hardware ignores the low 13 bits.
         _ => f32::from_bits(register & !0x1fff),
     }
@@ -200,6 +205,33 @@ impl Handler for LoadMatrix {
                 };
             }
             block.set(target, &d, mask);
+        }
+        Step::Next
+    }
+}
+
+/// `stmatrix`: the other way round, from the sources.
+pub struct StoreMatrix;
+
+impl Handler for StoreMatrix {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let sources = inst.sources.of(&block.launch.code.lists);
+        let holders = if sources.len() == 4 { mask } else { mask & ((1 << (8 * sources.len())) - 1) };
+        let rows = match block.locate(inst, 16, holders) {
+            Ok(rows) => rows,
+            Err(step) => return step,
+        };
+        for (matrix, &source) in sources.iter().enumerate() {
+            let values = *block.src::<u32>(source);
+            for lane in set_lanes(mask) {
+                let (line, pair) = (lane / 4, 2 * (lane % 4));
+                for (part, element) in [values[lane] as u16, (values[lane] >> 16) as u16].into_iter().enumerate() {
+                    let transposes = inst.mods & element::TRANSPOSE != 0;
+                    let (row, column) = if transposes { (pair + part, line) } else { (line, pair + part) };
+                    rows[8 * matrix + row].plus(2 * column).write(element);
+                }
+            }
         }
         Step::Next
     }

@@ -1,11 +1,12 @@
 //! `cvt` and `cvt.pack`-like forms.
 
 use super::{Mods, operand};
-use crate::engine::code::{Exec, Inst};
+use crate::engine::code::{Exec, Inst, NONE};
 use crate::engine::compile::allocate::Class;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::convert::*;
 use crate::engine::exec::exec;
+use crate::engine::exec::fp8::{self, FromFp8, ToFp8};
 use crate::engine::exec::int::*;
 use crate::engine::exec::number::Mode;
 use crate::engine::exec::ops::{Bin, Un};
@@ -37,6 +38,9 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     }
     if integral {
         flags |= flag::INTEGRAL;
+    }
+    if instr.mods.iter().any(|part| matches!(*part, "e4m3x2" | "e5m2x2")) {
+        return fp8(lower, instr, mods, flags).map(|()| true);
     }
     let (to, from) = (mods.ty()?, mods.ty()?);
     if matches!(to, Ty::F16x2 | Ty::Bf16x2) {
@@ -126,5 +130,25 @@ fn packed<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, to: Ty, from: Ty, fl
             Inst { d, a, b, mods: flags, imm, ..Inst::new(exec::<Convert>()) }
         }
     });
+    Ok(())
+}
+
+/// `cvt.rn.satfinite.e4m3x2.f32 d, a, b`, `cvt.rn.satfinite.e4m3x2.f16x2 d, a` and `cvt.rn.f16x2.e4m3x2 d, a`
+fn fp8<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, flags: u32) -> Lowering {
+    let kind = if mods.has("e5m2x2") { fp8::flag::E5M2 } else { 0 };
+    mods.has("e4m3x2");
+    let relu = if flags & flag::RELU != 0 { fp8::flag::RELU } else { 0 };
+    let narrows = flags & flag::FINITE != 0;
+    let (from, to) = match (narrows, mods.ty()?) {
+        (true, Ty::F32) => (Ty::F32, Ty::B16),
+        (true, Ty::F16x2) => (Ty::B32, Ty::B16),
+        (false, Ty::F16x2) => (Ty::B16, Ty::B32),
+        _ => return refuse("the types are not supported"),
+    };
+    let d = lower.dst(operand(instr, 0)?, to)?;
+    let a = lower.src(operand(instr, 1)?, from)?;
+    let b = if from == Ty::F32 { lower.src(operand(instr, 2)?, from)? } else { NONE };
+    let handler = if narrows { exec::<ToFp8>() } else { exec::<FromFp8>() };
+    lower.emit(Inst { d, a, b, mods: kind | relu, ..Inst::new(handler) });
     Ok(())
 }

@@ -70,12 +70,22 @@ pub fn ignore_hints(mods: &mut Mods) {
 
 /// The state space among the modifiers.
 pub fn space_of(mods: &mut Mods) -> u32 {
-    let names = ["global", "const", "shared", "shared::cta", "local", "param", "param::entry", "param::func"];
+    let names = [
+        "global",
+        "const",
+        "shared",
+        "shared::cta",
+        "shared::cluster",
+        "local",
+        "param",
+        "param::entry",
+        "param::func",
+    ];
     match mods.one_of(&names) {
         None => space::GENERIC,
         Some(0 | 1) => space::GLOBAL,
-        Some(2 | 3) => space::SHARED,
-        Some(4) => space::LOCAL,
+        Some(2..=4) => space::SHARED,
+        Some(5) => space::LOCAL,
         Some(_) => space::PARAM,
     }
 }
@@ -83,9 +93,7 @@ pub fn space_of(mods: &mut Mods) -> u32 {
 pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering<bool> {
     match instr.op {
         "ld" | "ldu" | "st" => access(lower, instr, mods)?,
-        "cp" if instr.mods.first() == Some(&"async") && !instr.mods.contains(&"bulk") => {
-            copy_async(lower, instr, mods)?
-        }
+        "cp" if instr.mods.first() == Some(&"async") => copy_async(lower, instr, mods)?,
         "membar" | "fence" => {
             mods.ignore(&["cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"]);
             lower.emit(Inst::new(exec::<Fence>()));

@@ -2,6 +2,7 @@
 //! form unsupported, so that nothing is silently ignored.
 
 mod atomic;
+mod cluster;
 mod compare;
 mod control;
 mod convert;
@@ -9,8 +10,10 @@ mod float;
 mod half;
 mod int;
 mod matrix;
+mod mbarrier;
 mod memory;
 mod moves;
+mod pairs;
 mod warp;
 
 use super::lower::{Lower, Lowering, refuse};
@@ -82,6 +85,9 @@ impl<'i> Mods<'i> {
 pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering {
     let mods = &mut Mods::new(&instr.mods);
     let known = control::decode(lower, instr, mods)?
+        || cluster::decode(lower, instr, mods)?
+        || mbarrier::decode(lower, instr, mods)?
+        || pairs::decode(lower, instr, mods)?
         || memory::decode(lower, instr, mods)?
         || moves::decode(lower, instr, mods)?
         || compare::decode(lower, instr, mods)?
