@@ -32,16 +32,20 @@ static void pinned(CUdeviceptr device)
     REQUIRE(number((uintptr_t)simple, CU_POINTER_ATTRIBUTE_HOST_POINTER) == (uintptr_t)simple);
 
     /* Whether kernels reach it the device says before. */
-    CUdeviceptr mapped = 0;
-    CUresult reached = cuMemHostGetDevicePointer(&mapped, simple, 0);
+    CUdeviceptr at = 0;
+    unsigned *mapped;
+    OK(cuMemHostAlloc((void **)&mapped, 4 * WORDS, CU_MEMHOSTALLOC_DEVICEMAP));
+    CUresult reached = cuMemHostGetDevicePointer(&at, mapped, 0);
     if (attribute(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)) {
         OK(reached);
-        OK(cuMemsetD32(mapped, 9, WORDS));
+        memset(mapped, 0, 4 * WORDS);
+        OK(cuMemsetD32(at, 9, WORDS));
         OK(cuCtxSynchronize());
-        REQUIRE(simple[0] == 9 && simple[WORDS - 1] == 9);
+        REQUIRE(mapped[0] == 9 && mapped[WORDS - 1] == 9);
     } else {
         EXPECT(CUDA_ERROR_NOT_SUPPORTED, reached);
     }
+    OK(cuMemFreeHost(mapped));
     OK(cuMemFreeHost(simple));
     OK(cuMemFreeHost(flagged));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(&flags));
