@@ -26,6 +26,21 @@ int main()
     if (!shared) shared = cudaIpcGetEventHandle(&handle, event);
     matches("events between processes", cudaDevAttrIpcEventSupport, shared);
 
+    // No attribute tells of these: the call does, and leaves the stream as it was.
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusActive;
+    cudaIpcMemHandle_t of_memory;
+    OK(cudaStreamCreate(&stream));
+    EXPECT(cudaErrorNotSupported, cudaGraphCreate(&graph, 0));
+    EXPECT(cudaErrorNotSupported, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    EXPECT(cudaErrorNotSupported, cudaIpcGetMemHandle(&of_memory, plain));
+    EXPECT(cudaErrorNotSupported, cudaGetLastError());
+    OK(cudaStreamIsCapturing(stream, &capturing));
+    REQUIRE(capturing == cudaStreamCaptureStatusNone);
+    OK(cudaMemsetAsync(plain, 0, 1 << 20, stream));
+    OK(cudaStreamSynchronize(stream));
+
     static char host[8192];
     cudaError_t registered = cudaHostRegister(host, sizeof host, cudaHostRegisterDefault);
     matches("registered host memory", cudaDevAttrHostRegisterSupported, registered);
