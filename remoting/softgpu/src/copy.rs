@@ -166,7 +166,7 @@ impl Driver {
             return Ok(());
         }
         locate(&self.memory, &End { place: Place::Device, address: dst, pitch, slice: 0 }, extent)?;
-        if dst % pattern.size() != 0 || height > 1 && pitch % pattern.size() != 0 {
+        if !dst.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let work = move || {

@@ -44,11 +44,11 @@ impl Ranges {
 
     pub fn give_back(&mut self, at: u64, len: u64) {
         let (mut start, mut end) = (at, at + len);
-        if let Some((&base, &size)) = self.free.range(..at).next_back() {
-            if base + size == at {
-                self.free.remove(&base);
-                start = base;
-            }
+        if let Some((&base, &size)) = self.free.range(..at).next_back()
+            && base + size == at
+        {
+            self.free.remove(&base);
+            start = base;
         }
         if let Some(size) = self.free.remove(&end) {
             end += size;

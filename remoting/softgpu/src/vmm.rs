@@ -26,7 +26,7 @@ pub struct Physical {
 
 impl Driver {
     pub fn create_physical(&self, id: usize, device: usize, len: u64) -> R {
-        if len == 0 || len % GRANULARITY != 0 {
+        if len == 0 || !len.is_multiple_of(GRANULARITY) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.devices[device].charge(len)?;
@@ -74,11 +74,11 @@ impl Driver {
     /// Reserves addresses, at `hint` if the profile follows hints and that place is free.
     pub fn reserve_addresses(&self, len: u64, align: u64, hint: u64) -> R<u64> {
         let align = align.max(GRANULARITY);
-        if len == 0 || len % GRANULARITY != 0 || len > 1 << 46 || !align.is_power_of_two() {
+        if len == 0 || !len.is_multiple_of(GRANULARITY) || len > 1 << 46 || !align.is_power_of_two() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let mut arena = self.memory.arena();
-        let wanted = self.config.profile.honours_hints && hint != 0 && hint % align == 0;
+        let wanted = self.config.profile.honours_hints && hint != 0 && hint.is_multiple_of(align);
         let base = if wanted && hint < 1 << 47 && arena.take_at(hint, len) { hint } else { arena.take(len, align)? };
         self.reservations().insert(base, len);
         Ok(base)
@@ -125,10 +125,10 @@ impl Driver {
         for mapping in self.mappings(base, len)? {
             self.memory.release(mapping.base, |a| a.id == mapping.id)?;
             arena::unmap(mapping.base, mapping.len)?;
-            if let Kind::Mapped { handle } = mapping.kind {
-                if let Some(physical) = self.physical.get(handle) {
-                    self.drop_physical_if_unused(&physical);
-                }
+            if let Kind::Mapped { handle } = mapping.kind
+                && let Some(physical) = self.physical.get(handle)
+            {
+                self.drop_physical_if_unused(&physical);
             }
         }
         Ok(())

@@ -64,11 +64,11 @@ impl Heap {
         if let Some(after) = state.free.remove(&(start + bytes)) {
             bytes += after;
         }
-        if let Some((&before, &size)) = state.free.range(..start).next_back() {
-            if before + size == start {
-                start = before;
-                bytes += size;
-            }
+        if let Some((&before, &size)) = state.free.range(..start).next_back()
+            && before + size == start
+        {
+            start = before;
+            bytes += size;
         }
         state.free.insert(start, bytes);
         true

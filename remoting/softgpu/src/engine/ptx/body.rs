@@ -225,12 +225,12 @@ impl<'c, 'a> BodyParser<'c, 'a> {
             if scope.vars.contains_key(name) {
                 return Ok(None);
             }
-            if let (Some(&(count, ty)), Some(number)) = (scope.ranges.get(prefix), number) {
-                if number < count {
-                    let reg = self.new_reg(ty)?;
-                    self.scopes[depth].regs.insert(name, reg);
-                    return Ok(Some(reg));
-                }
+            if let (Some(&(count, ty)), Some(number)) = (scope.ranges.get(prefix), number)
+                && number < count
+            {
+                let reg = self.new_reg(ty)?;
+                self.scopes[depth].regs.insert(name, reg);
+                return Ok(Some(reg));
             }
         }
         Ok(None)

@@ -218,17 +218,17 @@ impl<'a> Cursor<'a> {
         let word = &self.text[start..end];
         let hex =
             |digits: &str, len: usize| (digits.len() == len).then(|| u64::from_str_radix(digits, 16).ok()).flatten();
-        if let Some(digits) = word.strip_prefix("0f").or(word.strip_prefix("0F")) {
-            if let Some(bits) = hex(digits, 8) {
-                self.at = end;
-                return Ok(Token::F32(bits as u32));
-            }
+        if let Some(digits) = word.strip_prefix("0f").or(word.strip_prefix("0F"))
+            && let Some(bits) = hex(digits, 8)
+        {
+            self.at = end;
+            return Ok(Token::F32(bits as u32));
         }
-        if let Some(digits) = word.strip_prefix("0d").or(word.strip_prefix("0D")) {
-            if let Some(bits) = hex(digits, 16) {
-                self.at = end;
-                return Ok(Token::F64(bits));
-            }
+        if let Some(digits) = word.strip_prefix("0d").or(word.strip_prefix("0D"))
+            && let Some(bits) = hex(digits, 16)
+        {
+            self.at = end;
+            return Ok(Token::F64(bits));
         }
         let decimal = word.bytes().all(|b| b.is_ascii_digit());
         let fraction = decimal && bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(u8::is_ascii_digit);
