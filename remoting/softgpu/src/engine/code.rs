@@ -17,8 +17,16 @@ pub enum Step {
     Fault,
 }
 
-/// Executes one instruction for the lanes of the mask.
-pub type Exec = unsafe fn(&mut Block, &Inst, u32) -> Step;
+/// What executes an instruction.
+#[derive(Debug, Clone, Copy)]
+pub struct Exec {
+    /// For the lanes of the mask of the running warp.
+    pub warp: unsafe fn(&mut Block, &Inst, u32) -> Step,
+    /// For all threads of a block that runs in step.
+    pub block: fn(&mut Block, &Inst) -> Step,
+    /// What `block` leaves to do lane by lane.
+    pub rows: unsafe fn(&mut Block, &Inst) -> Step,
+}
 
 /// An operand that is not there.
 pub const NONE: u32 = u32::MAX;
@@ -123,6 +131,8 @@ pub struct Code {
     pub tables: Vec<u32>,
     pub functions: Vec<FunctionInfo>,
     pub calls: Vec<CallSite>,
+    /// Whether threads of a block wait for each other anywhere.
+    pub barriers: bool,
 }
 
 /// What a constant's value depends on besides its bits.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::compile::MAX_SHARED;
-use super::exec::{Block, Launch, Turn};
+use super::exec::{Block, LANES, Launch, Turn};
 use super::{Image, MemoryMap, ThreadPool};
 
 /// What to run, in the terms of `cuLaunchKernel`.
@@ -40,6 +40,8 @@ const ALONE: Duration = Duration::from_micros(50);
 /// so that such kernels make progress on any number of OS threads. Counted, not timed: the order of blocks on one OS
 /// thread is always the same.
 const PATIENCE: u32 = 2000;
+/// The most threads of a team of blocks.
+const TEAM: u64 = 1024;
 /// The most blocks one OS thread keeps in progress.
 const MAX_RESIDENT: usize = 256;
 
@@ -89,6 +91,7 @@ pub fn launch(
     let work = Work {
         launch: &launch,
         blocks,
+        team: team(&launch, threads, blocks, spec.threads as u64),
         next: AtomicU64::new(0),
         fault: Mutex::new(None),
         stop: AtomicBool::new(false),
@@ -111,21 +114,34 @@ pub fn launch(
     fault.map_or(Ok(()), Err)
 }
 
+/// How many blocks to run as one, which costs less than one after the other. Not if they share memory, or wait for each
+/// other's threads, which a team would not keep apart.
+fn team(launch: &Launch, threads: u64, blocks: u64, os_threads: u64) -> u64 {
+    let apart = launch.code.barriers || launch.static_shared + launch.dynamic_shared > 0;
+    if apart || threads % LANES as u64 != 0 || launch.grid[1] > 1 || launch.grid[2] > 1 {
+        return 1;
+    }
+    // Enough for every OS thread to get some.
+    (TEAM / threads).min(blocks / (4 * os_threads.max(1))).max(1)
+}
+
 /// The blocks of a launch, handed out in order.
 struct Work<'a> {
     launch: &'a Launch<'a>,
     blocks: u64,
+    team: u64,
     next: AtomicU64,
     fault: Mutex<Option<Fault>>,
     stop: AtomicBool,
 }
 
 impl<'a> Work<'a> {
-    fn take(&self) -> Option<u64> {
+    /// The first of the next blocks, and how many they are.
+    fn take(&self) -> Option<(u64, u32)> {
         let taken = self
             .next
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |next| (next < self.blocks).then_some(next + 1));
-        taken.ok()
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |next| (next < self.blocks).then_some(next + self.team));
+        taken.ok().map(|first| (first, self.team.min(self.blocks - first) as u32))
     }
 
     fn give_up(&self, fault: Fault) {
@@ -136,8 +152,8 @@ impl<'a> Work<'a> {
     /// Runs blocks until none is left; with a deadline, also until it has passed and no block is in progress. True if all
     /// is done.
     fn run(&self, deadline: Option<Instant>) -> bool {
-        let mut spare: Vec<Block<'a>> = Vec::new();
-        let mut resident: Vec<Block<'a>> = Vec::new();
+        // Boxed because they move to and fro.
+        let (mut spare, mut resident) = (Vec::<Box<Block<'a>>>::new(), Vec::<Box<Block<'a>>>::new());
         let mut turns = 0;
         loop {
             if self.stop.load(Ordering::Acquire) {
@@ -148,9 +164,9 @@ impl<'a> Work<'a> {
                     return self.next.load(Ordering::Acquire) >= self.blocks;
                 }
                 match self.take() {
-                    Some(linear) => {
-                        let mut block = spare.pop().unwrap_or_else(|| Block::new(self.launch));
-                        block.start(linear);
+                    Some((first, team)) => {
+                        let mut block = spare.pop().unwrap_or_else(|| Box::new(Block::new(self.launch)));
+                        block.start(first, team);
                         resident.push(block);
                         turns = 0;
                     }

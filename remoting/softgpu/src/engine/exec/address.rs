@@ -1,8 +1,10 @@
 //! From the addresses of lanes to checked host addresses.
 
 use super::Block;
+use super::affine::Affine;
 use super::host::Host;
 use super::lanes::{ALL, LANES, set_lanes};
+use super::registers::Rows;
 use crate::engine::code::{Inst, LOCAL_WINDOW, NONE, PARAM_WINDOW, SHARED_WINDOW, Step};
 
 /// State spaces, in the low bits of a memory instruction's `mods`.
@@ -20,7 +22,25 @@ pub mod space {
 }
 
 /// Addresses as a kernel sees them, one per lane.
-type Addresses = [u64; LANES];
+pub type Addresses = [u64; LANES];
+
+/// Whether accesses of `bytes` are aligned and inside `len` bytes from `base`.
+#[inline(always)]
+fn all_within(addresses: &Addresses, bytes: u64, base: u64, len: u64) -> bool {
+    let Some(limit) = len.checked_sub(bytes) else { return false };
+    let mut bad = false;
+    for &address in addresses {
+        bad |= (address.wrapping_sub(base) > limit) | (address & (bytes - 1) != 0);
+    }
+    !bad
+}
+
+/// Where a block in step has the base of an instruction's addresses.
+#[derive(Clone, Copy)]
+pub enum AddressRows {
+    Narrow(Rows<u32>),
+    Wide(Rows<u64>),
+}
 
 /// Why a lane may not access an address.
 pub enum Bad {
@@ -51,6 +71,80 @@ impl Block<'_> {
         addresses
     }
 
+    /// The addresses an instruction names in a block in step, if they are affine.
+    #[inline(always)]
+    pub fn affine_addresses(&self, inst: &Inst) -> Option<Affine> {
+        let offset = inst.imm as u64;
+        if inst.a == NONE {
+            return Some(Affine::uniform(offset));
+        }
+        if inst.mods & space::NARROW != 0 {
+            let base = self.affine::<u32>(inst.a)?;
+            return Some(Affine { base: (base.base as u32).wrapping_add(offset as u32).into(), ..base });
+        }
+        let base = self.affine::<u64>(inst.a)?;
+        Some(Affine { base: base.base.wrapping_add(offset), ..base })
+    }
+
+    /// The host address of a stretch of a state space that all threads of a block share; `None` unless it is valid and
+    /// aligned to the size of its elements.
+    #[inline(always)]
+    pub fn locate_stretch(&mut self, inst: &Inst, address: u64, bytes: u64, element: u64) -> Option<Host> {
+        let end = address.checked_add(bytes)?;
+        if address & (element - 1) != 0 {
+            return None;
+        }
+        match inst.mods & space::MASK {
+            space::GLOBAL | space::GENERIC => self.in_range(address, end).then(|| Host::checked(address)),
+            space::SHARED if end <= u64::from(self.shared_bytes()) => {
+                Some(Host::checked(self.shared.as_mut_ptr() as u64 + address))
+            }
+            _ => None,
+        }
+    }
+
+    /// The host address of the first of a block's elements in step, if they lie one behind the other.
+    #[inline(always)]
+    pub fn locate_rows(&mut self, inst: &Inst, element: usize) -> Option<Host> {
+        let (addresses, last) = (self.affine_addresses(inst)?, self.last());
+        let (step, stride) = (element as u64, element as u64 * (last.thread + 1));
+        if addresses.step != step || (addresses.stride != stride && last.block > 0) {
+            return None;
+        }
+        self.locate_stretch(inst, addresses.base, stride * (last.block + 1), step)
+    }
+
+    /// The rows of the register that an instruction's addresses start from.
+    #[inline(always)]
+    pub fn address_rows(&mut self, inst: &Inst) -> AddressRows {
+        if inst.mods & space::NARROW != 0 {
+            AddressRows::Narrow(self.rows(inst.a, 0))
+        } else {
+            AddressRows::Wide(self.rows(inst.a, 0))
+        }
+    }
+
+    /// The addresses an instruction names in a warp of a block in step.
+    #[inline(always)]
+    pub fn addresses_of(&self, inst: &Inst, rows: AddressRows, warp: usize) -> Addresses {
+        let mut addresses = [0; LANES];
+        match rows {
+            AddressRows::Narrow(rows) => {
+                let base = self.registers.get(rows, warp);
+                for lane in 0..LANES {
+                    addresses[lane] = u64::from(base[lane].wrapping_add(inst.imm as u32));
+                }
+            }
+            AddressRows::Wide(rows) => {
+                let base = self.registers.get(rows, warp);
+                for lane in 0..LANES {
+                    addresses[lane] = base[lane].wrapping_add(inst.imm as u64);
+                }
+            }
+        }
+        addresses
+    }
+
     /// Turns addresses of a state space into host addresses, checked for `bytes` each. Lanes outside the mask get the
     /// address of the first lane inside.
     #[inline(always)]
@@ -62,55 +156,72 @@ impl Block<'_> {
                 *address = if mask >> lane & 1 == 1 { *address } else { first };
             }
         }
-        let (mut low, mut high, mut bits) = (u64::MAX, 0, 0);
-        for &address in &addresses {
-            low = low.min(address);
-            high = high.max(address);
-            bits |= address;
+        let Some(base) = self.locate_row(inst, bytes, &addresses) else {
+            return self.locate_each(inst, bytes, addresses, mask);
+        };
+        let mut hosts = [Host::checked(0); LANES];
+        for lane in 0..LANES {
+            hosts[lane] = Host::checked(base + addresses[lane]);
         }
-        let end = high.wrapping_add(bytes);
-        if bits & (bytes - 1) != 0 || end < high {
-            return Err(self.locate_fault(inst, bytes, &addresses, mask));
-        }
+        Ok(hosts)
+    }
+
+    /// What to add to a row of addresses to get host addresses, if all of them lie in shared memory, or in one range of
+    /// device memory.
+    #[inline(always)]
+    pub fn locate_row(&mut self, inst: &Inst, bytes: u64, addresses: &Addresses) -> Option<u64> {
         match inst.mods & space::MASK {
-            space::GLOBAL | space::GENERIC if self.in_range(low, end) => Ok(addresses.map(Host::checked)),
-            space::SHARED if end <= u64::from(self.shared_bytes()) => {
-                let base = self.shared.as_mut_ptr() as u64;
-                Ok(addresses.map(|address| Host::checked(base + address)))
+            space::GLOBAL | space::GENERIC => {
+                let (base, len) = self.recent_range();
+                let valid = all_within(addresses, bytes, base, len) || self.locate_in_ranges(bytes, addresses);
+                valid.then_some(0)
             }
-            _ => self.locate_each(inst, bytes, addresses, mask),
+            space::SHARED => {
+                let valid = all_within(addresses, bytes, 0, self.shared_bytes().into());
+                valid.then(|| self.shared.as_mut_ptr() as u64)
+            }
+            _ => None,
         }
+    }
+
+    #[inline(never)]
+    fn locate_in_ranges(&mut self, bytes: u64, addresses: &Addresses) -> bool {
+        let low = addresses.iter().fold(u64::MAX, |low, &address| low.min(address));
+        let high = addresses.iter().fold(0, |high, &address| high.max(address));
+        let bits = addresses.iter().fold(0, |bits, &address| bits | address);
+        let end = high.wrapping_add(bytes);
+        bits & (bytes - 1) == 0 && end >= high && self.in_range(low, end)
+    }
+
+    /// The device range used last, empty if it may have gone.
+    #[inline(always)]
+    fn recent_range(&self) -> (u64, u64) {
+        if self.launch.memory.generation() == self.generation { self.ranges[0] } else { (0, 0) }
     }
 
     /// Whether `[low, end)` lies in one of the device ranges used lately, or in one of the map.
     #[inline(always)]
     fn in_range(&mut self, low: u64, end: u64) -> bool {
-        let generation = self.launch.memory.generation();
-        if generation == self.warp.generation {
-            let (base, len) = self.warp.ranges[0];
-            if low >= base && end <= base + len {
-                return true;
-            }
-        }
-        self.find_range(low, end, generation)
+        let (base, len) = self.recent_range();
+        low >= base && end <= base + len || self.find_range(low, end)
     }
 
-    fn find_range(&mut self, low: u64, end: u64, generation: u64) -> bool {
-        let warp = &mut self.warp;
-        if generation != warp.generation {
-            warp.generation = generation;
-            warp.ranges = Default::default();
+    fn find_range(&mut self, low: u64, end: u64) -> bool {
+        let generation = self.launch.memory.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.ranges = Default::default();
         }
-        for index in 1..warp.ranges.len() {
-            let (base, len) = warp.ranges[index];
+        for index in 1..self.ranges.len() {
+            let (base, len) = self.ranges[index];
             if low >= base && end <= base + len {
-                warp.ranges.swap(0, index);
+                self.ranges.swap(0, index);
                 return true;
             }
         }
         let Some((base, len)) = self.launch.memory.find(low) else { return false };
-        warp.ranges.rotate_right(1);
-        warp.ranges[0] = (base, len);
+        self.ranges.rotate_right(1);
+        self.ranges[0] = (base, len);
         end <= base + len
     }
 
@@ -155,16 +266,6 @@ impl Block<'_> {
             Some(end) if self.in_range(address, end) => Ok(Host::checked(address)),
             _ => Err(Bad::Outside),
         }
-    }
-
-    #[cold]
-    fn locate_fault(&mut self, inst: &Inst, bytes: u64, addresses: &Addresses, mask: u32) -> Step {
-        for lane in set_lanes(mask) {
-            if let Err(bad) = self.locate_one(inst.mods & space::MASK, addresses[lane], bytes, lane) {
-                return self.access_fault(bad, bytes, addresses[lane], lane);
-            }
-        }
-        self.access_fault(Bad::Outside, bytes, addresses[0], 0)
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 use super::lanes::{ALL, LANES};
 use super::warp::{Wait, Warp};
 use super::{Block, Handler};
-use crate::engine::code::{Inst, NONE, Step};
+use crate::engine::code::{CONST, Inst, NONE, Step};
 
 /// Flavours of `bar`, in the low bits of `mods`.
 pub mod kind {
@@ -39,6 +39,12 @@ impl Barrier {
         self.expected = expected;
     }
 
+    pub fn reset(&mut self) {
+        self.arrived.clear();
+        self.truths.clear();
+        self.expected = 0;
+    }
+
     fn is_open(&self) -> bool {
         self.arrived.iter().all(|&mask| mask == 0)
     }
@@ -68,6 +74,7 @@ impl Block<'_> {
 
     /// Lets everybody who waits at a completed barrier go on.
     fn release(&mut self, number: usize) {
+        self.released = true;
         let barrier = std::mem::take(&mut self.barriers[number]);
         let (mut count, mut all, mut any) = (0, true, false);
         for (&arrived, &truth) in barrier.arrived.iter().zip(&barrier.truths) {
@@ -75,8 +82,8 @@ impl Block<'_> {
             all &= truth == arrived;
             any |= truth != 0;
         }
-        let code = self.launch.code;
-        let wake = |warp: &mut Warp| {
+        let (code, registers) = (self.launch.code, &mut self.registers);
+        let mut wake = |warp: &mut Warp| {
             let mut woken = Vec::new();
             for group in warp.others.iter_mut().filter(|group| group.wait == Wait::Barrier(number as u8)) {
                 group.wait = Wait::Nothing;
@@ -90,18 +97,18 @@ impl Block<'_> {
                     kind::AND => all_lanes(all),
                     kind::OR => all_lanes(any),
                     kind::POPC => {
-                        let slot = &mut warp.regs[(frame.slots + inst.d) as usize];
-                        super::lanes::set_lanes(mask).for_each(|lane| slot.0[lane] = count);
+                        let row = registers.row_mut::<u32>(frame.slots + inst.d, warp.id);
+                        super::lanes::set_lanes(mask).for_each(|lane| row[lane] = count);
                         continue;
                     }
                     _ => continue,
                 };
-                let slot = &mut warp.preds[(frame.preds + inst.d2) as usize];
-                *slot = *slot & !mask | pred & mask;
+                let row = registers.pred_mut(frame.preds + inst.d2, warp.id);
+                *row = *row & !mask | pred & mask;
             }
             warp.set_stop();
         };
-        self.warps.iter_mut().for_each(wake);
+        self.warps.iter_mut().for_each(&mut wake);
         wake(&mut self.warp);
     }
 
@@ -158,5 +165,12 @@ impl Handler for Bar {
             block.release(number);
         }
         Step::Switch
+    }
+
+    /// All threads arrive together, so nobody waits.
+    fn run_block(block: &mut Block, inst: &Inst) -> Step {
+        let number = block.affine::<u32>(inst.a).filter(|_| inst.a & CONST != 0);
+        let open = number.is_some_and(|n| block.barriers.get(n.base as usize).is_some_and(Barrier::is_open));
+        if open && inst.b == NONE && inst.mods & 7 == kind::SYNC { Step::Next } else { block.each_warp(inst) }
     }
 }

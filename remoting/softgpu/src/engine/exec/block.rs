@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use super::barrier::{BARRIERS, Barrier};
 use super::lanes::{ALL, LANES, Lane, Slot, blend};
+use super::lockstep::Lockstep;
+use super::registers::Registers;
 use super::warp::{Wait, Warp};
 use crate::engine::code::{CONST, Code, Inst, NONE, NOT, Step};
 use crate::engine::heap::Heap;
@@ -41,10 +43,21 @@ pub struct Block<'a> {
     /// The running warp; its place in `warps` is empty meanwhile.
     pub warp: Warp,
     pub warps: Vec<Warp>,
+    pub registers: Registers,
+    pub lockstep: Lockstep,
+    /// The block's place in the grid; the first one's of a team.
     pub ctaid: [u32; 3],
+    /// How many blocks in a row along x run as one, and the warps of each.
+    pub team: u32,
+    pub block_warps: u32,
     /// Shared memory in 16-byte units, so that vector accesses are aligned.
     pub shared: Vec<u128>,
     pub barriers: [Barrier; BARRIERS],
+    /// Device ranges found lately, most recent first, and the memory map's generation they are of.
+    pub ranges: [(u64, u64); 4],
+    pub generation: u64,
+    /// A barrier was completed: warps may be together again.
+    pub released: bool,
     pub fault: Option<Fault>,
 }
 
@@ -54,30 +67,40 @@ impl<'a> Block<'a> {
             launch,
             warp: Warp::default(),
             warps: Vec::new(),
+            registers: Registers::default(),
+            lockstep: Lockstep::default(),
             ctaid: [0; 3],
+            team: 1,
+            block_warps: 1,
             shared: Vec::new(),
             barriers: Default::default(),
+            ranges: Default::default(),
+            generation: 0,
+            released: false,
             fault: None,
         }
     }
 
-    /// Starts the block with the given linear id, reusing the memory of the one before.
-    pub fn start(&mut self, linear: u64) {
+    /// Starts a team of blocks from the given linear id on, reusing the memory of the one before. What a thread has not written is
+    /// undefined, so that nothing needs to be cleared.
+    pub fn start(&mut self, linear: u64, team: u32) {
         let launch = self.launch;
         let [x, y, _] = launch.grid.map(u64::from);
         self.ctaid = [linear % x, linear / x % y, linear / x / y].map(|i| i as u32);
         let threads = launch.block.iter().product::<u32>();
         let function = &launch.code.functions[launch.function as usize];
-        self.warps.resize_with(threads.div_ceil(LANES as u32) as usize, Warp::default);
+        (self.team, self.block_warps) = (team, threads.div_ceil(LANES as u32));
+        self.warps.resize_with((team * self.block_warps) as usize, Warp::default);
         for (id, warp) in self.warps.iter_mut().enumerate() {
-            let left = threads - id as u32 * LANES as u32;
+            let left = threads - id as u32 % self.block_warps * LANES as u32;
             let live = if left >= LANES as u32 { ALL } else { (1 << left) - 1 };
-            warp.reset(id as u32, live, function.entry_pc, launch.function, function.slots, function.preds);
-            warp.local.clear(function.local_bytes);
+            warp.reset(id as u32, live, function.entry_pc, launch.function);
+            warp.local.reserve(function.local_bytes);
         }
-        self.shared.clear();
+        self.registers.start(self.warps.len(), function.slots, function.preds);
+        self.lockstep.active = false;
         self.shared.resize(self.shared_bytes().div_ceil(16) as usize, 0);
-        self.barriers = Default::default();
+        self.barriers.iter_mut().for_each(Barrier::reset);
         self.fault = None;
     }
 
@@ -89,6 +112,10 @@ impl<'a> Block<'a> {
     pub fn turn(&mut self) -> Result<Turn, Fault> {
         if self.launch.cancel.load(Ordering::Relaxed) {
             return Err(Fault { code: 702, message: format!("kernel '{}' was cancelled", self.launch.kernel) });
+        }
+        if self.lockstep.active || self.fall_in() {
+            let turn = self.run_in_step();
+            return self.fault.take().map_or(Ok(turn), Err);
         }
         let (mut ran, mut alive) = (false, false);
         for index in 0..self.warps.len() {
@@ -104,6 +131,9 @@ impl<'a> Block<'a> {
             std::mem::swap(&mut self.warp, &mut self.warps[index]);
             if let Some(fault) = self.fault.take() {
                 return Err(fault);
+            }
+            if std::mem::take(&mut self.released) && self.fall_in() {
+                return Ok(Turn::Running);
             }
         }
         match (alive, ran) {
@@ -131,11 +161,11 @@ impl<'a> Block<'a> {
                 }
             }
             // SAFETY: `exec` only hands out functions whose vector features this machine has.
-            match unsafe { (inst.exec)(self, inst, mask) } {
+            match unsafe { (inst.exec.warp)(self, inst, mask) } {
                 Step::Next => self.warp.group.pc += 1,
                 Step::Jump => {}
                 Step::Switch => {
-                    if !self.warp.choose() {
+                    if !self.warp.choose() || self.released {
                         return;
                     }
                 }
@@ -154,15 +184,15 @@ impl<'a> Block<'a> {
         if operand & CONST != 0 {
             T::view(&self.launch.consts[(operand & !CONST) as usize..])
         } else {
-            self.warp.slots(operand)
+            self.registers.row(self.warp.group.frame.slots + operand, self.warp.id)
         }
     }
 
     /// Writes a destination in the lanes of the mask.
     #[inline(always)]
     pub fn set<T: Lane>(&mut self, operand: u32, value: &[T; LANES], mask: u32) {
-        let first = (self.warp.group.frame.slots + operand) as usize;
-        blend(T::view_mut(&mut self.warp.regs[first..]), value, mask);
+        let slot = self.warp.group.frame.slots + operand;
+        blend(self.registers.row_mut(slot, self.warp.id), value, mask);
     }
 
     /// The lanes in which a predicate operand holds; all if it is absent.
@@ -171,14 +201,14 @@ impl<'a> Block<'a> {
         if operand == NONE {
             return ALL;
         }
-        let value = self.warp.preds[(self.warp.group.frame.preds + (operand & !NOT)) as usize];
+        let value = self.registers.pred(self.warp.group.frame.preds + (operand & !NOT), self.warp.id);
         if operand & NOT != 0 { !value } else { value }
     }
 
     #[inline(always)]
     pub fn set_pred(&mut self, operand: u32, value: u32, mask: u32) {
         if operand != NONE {
-            let pred = &mut self.warp.preds[(self.warp.group.frame.preds + operand) as usize];
+            let pred = self.registers.pred_mut(self.warp.group.frame.preds + operand, self.warp.id);
             *pred = *pred & !mask | value & mask;
         }
     }
@@ -188,7 +218,7 @@ impl<'a> Block<'a> {
     pub fn fail(&mut self, code: u32, lane: usize, what: String) -> Step {
         let line = self.launch.code.lines[self.warp.group.pc as usize];
         let [tx, ty, tz] = self.thread(lane);
-        let [bx, by, bz] = self.ctaid;
+        let [bx, by, bz] = self.running_block();
         let kernel = self.launch.kernel;
         let message =
             format!("{what} in kernel '{kernel}', PTX line {line}, block ({bx},{by},{bz}), thread ({tx},{ty},{tz})");
@@ -199,8 +229,14 @@ impl<'a> Block<'a> {
     /// The thread index of a lane of the current warp.
     pub fn thread(&self, lane: usize) -> [u32; 3] {
         let [x, y, _] = self.launch.block;
-        let linear = self.warp.id * LANES as u32 + lane as u32;
+        let linear = self.warp.id % self.block_warps * LANES as u32 + lane as u32;
         [linear % x, linear / x % y, linear / x / y]
+    }
+
+    /// The place in the grid of the current warp's block.
+    pub fn running_block(&self) -> [u32; 3] {
+        let [x, y, z] = self.ctaid;
+        [x + self.warp.id / self.block_warps, y, z]
     }
 
     fn deadlock(&self) -> Fault {

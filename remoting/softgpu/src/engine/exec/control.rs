@@ -69,12 +69,7 @@ impl Block<'_> {
         if self.warp.group.stack.len() > MAX_SLOTS as usize {
             return self.fail(719, lane, "endless recursion".to_owned());
         }
-        if self.warp.regs.len() < slots as usize {
-            self.warp.regs.resize(2 * slots as usize, Default::default());
-        }
-        if self.warp.preds.len() < preds as usize {
-            self.warp.preds.resize(2 * preds as usize, 0);
-        }
+        self.registers.reserve(slots, preds);
         for (&(from, size), &(to, room)) in site.args.iter().zip(&function.params) {
             self.copy_local(frame.local + from, next.local + to, size.min(room), mask);
         }
@@ -104,6 +99,10 @@ impl Handler for Branch {
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         block.jump(inst.imm as u32, mask)
+    }
+
+    fn run_block(block: &mut Block, inst: &Inst) -> Step {
+        block.jump_in_step(inst.imm as u32)
     }
 }
 
@@ -188,6 +187,10 @@ impl Handler for Ret {
         block.warp.choose();
         Step::Jump
     }
+
+    fn run_block(block: &mut Block, _inst: &Inst) -> Step {
+        block.exit_in_step()
+    }
 }
 
 /// `exit`
@@ -197,6 +200,10 @@ impl Handler for Exit {
     #[inline(always)]
     fn run(block: &mut Block, _inst: &Inst, mask: u32) -> Step {
         block.exit(mask)
+    }
+
+    fn run_block(block: &mut Block, _inst: &Inst) -> Step {
+        block.exit_in_step()
     }
 }
 
@@ -228,6 +235,10 @@ pub struct Nop;
 impl Handler for Nop {
     #[inline(always)]
     fn run(_block: &mut Block, _inst: &Inst, _mask: u32) -> Step {
+        Step::Next
+    }
+
+    fn run_block(_block: &mut Block, _inst: &Inst) -> Step {
         Step::Next
     }
 }

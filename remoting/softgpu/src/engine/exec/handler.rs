@@ -7,21 +7,40 @@ use crate::engine::code::{Exec, Inst, Step};
 /// features of the function it ends up in.
 pub trait Handler {
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step;
+
+    /// As `run` with all lanes of all warps of a block in step: here what can be done without looking at lanes.
+    fn run_block(block: &mut Block, inst: &Inst) -> Step {
+        block.run_rows(inst)
+    }
+
+    /// The rest of `run_block`; inlined as `run`.
+    #[inline(always)]
+    fn run_rows(block: &mut Block, inst: &Inst) -> Step {
+        block.each_warp(inst)
+    }
 }
 
 /// The function for `H`: the widest build that the machine can run.
 pub fn exec<H: Handler>() -> Exec {
     #[cfg(target_arch = "x86_64")]
     match *x86::WIDTH {
-        x86::Width::Bits512 => return x86::bits_512::<H>,
-        x86::Width::Bits256 => return x86::bits_256::<H>,
+        x86::Width::Bits512 => {
+            return Exec { warp: x86::bits_512::<H>, block: H::run_block, rows: x86::rows_bits_512::<H> };
+        }
+        x86::Width::Bits256 => {
+            return Exec { warp: x86::bits_256::<H>, block: H::run_block, rows: x86::rows_bits_256::<H> };
+        }
         x86::Width::Baseline => {}
     }
-    baseline::<H>
+    Exec { warp: baseline::<H>, block: H::run_block, rows: rows_baseline::<H> }
 }
 
 fn baseline<H: Handler>(block: &mut Block, inst: &Inst, mask: u32) -> Step {
     H::run(block, inst, mask)
+}
+
+fn rows_baseline<H: Handler>(block: &mut Block, inst: &Inst) -> Step {
+    H::run_rows(block, inst)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -62,5 +81,15 @@ mod x86 {
     #[target_feature(enable = "avx2,fma,bmi2,lzcnt,popcnt")]
     pub fn bits_256<H: Handler>(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         H::run(block, inst, mask)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi2,lzcnt,popcnt")]
+    pub fn rows_bits_512<H: Handler>(block: &mut Block, inst: &Inst) -> Step {
+        H::run_rows(block, inst)
+    }
+
+    #[target_feature(enable = "avx2,fma,bmi2,lzcnt,popcnt")]
+    pub fn rows_bits_256<H: Handler>(block: &mut Block, inst: &Inst) -> Step {
+        H::run_rows(block, inst)
     }
 }

@@ -1,7 +1,5 @@
 //! Accesses to memory through addresses that were checked.
 
-use super::lanes::LANES;
-
 /// The host address of memory that was found valid, for as many bytes as are accessed through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
@@ -55,16 +53,16 @@ impl Host {
         unsafe { (self.0 as *mut T).write_volatile(value) }
     }
 
-    /// Elements of all lanes, one behind the other, each of which was checked.
+    /// Elements of several lanes, one behind the other, each of which was checked.
     #[inline(always)]
-    pub fn read_row<T: Integer>(self) -> [T; LANES] {
+    pub fn read_row<T: Integer, const N: usize>(self) -> [T; N] {
         // SAFETY: as in `read`, for the whole row.
-        unsafe { (self.0 as *const [T; LANES]).read_unaligned() }
+        unsafe { (self.0 as *const [T; N]).read_unaligned() }
     }
 
     #[inline(always)]
-    pub fn write_row<T: Integer>(self, row: &[T; LANES]) {
+    pub fn write_row<T: Integer, const N: usize>(self, row: &[T; N]) {
         // SAFETY: as in `read_row`.
-        unsafe { (self.0 as *mut [T; LANES]).write_unaligned(*row) }
+        unsafe { (self.0 as *mut [T; N]).write_unaligned(*row) }
     }
 }

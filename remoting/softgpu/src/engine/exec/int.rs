@@ -98,16 +98,16 @@ fn dot2(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool, high: bool) -> u
 }
 
 operations! {
-    Mov32(a: u32) -> u32 { a }
-    Mov64(a: u64) -> u64 { a }
-    Add32(a: u32, b: u32) -> u32 { a.wrapping_add(b) }
-    Add64(a: u64, b: u64) -> u64 { a.wrapping_add(b) }
-    Sub32(a: u32, b: u32) -> u32 { a.wrapping_sub(b) }
-    Sub64(a: u64, b: u64) -> u64 { a.wrapping_sub(b) }
+    Mov32(a: u32) -> u32 [same] { a }
+    Mov64(a: u64) -> u64 [same] { a }
+    Add32(a: u32, b: u32) -> u32 [sum] { a.wrapping_add(b) }
+    Add64(a: u64, b: u64) -> u64 [sum] { a.wrapping_add(b) }
+    Sub32(a: u32, b: u32) -> u32 [difference] { a.wrapping_sub(b) }
+    Sub64(a: u64, b: u64) -> u64 [difference] { a.wrapping_sub(b) }
     AddSat32(a: i32, b: i32) -> i32 { a.saturating_add(b) }
     SubSat32(a: i32, b: i32) -> i32 { a.saturating_sub(b) }
-    Mul32(a: u32, b: u32) -> u32 { a.wrapping_mul(b) }
-    Mul64(a: u64, b: u64) -> u64 { a.wrapping_mul(b) }
+    Mul32(a: u32, b: u32) -> u32 [product] { a.wrapping_mul(b) }
+    Mul64(a: u64, b: u64) -> u64 [product] { a.wrapping_mul(b) }
     MulHiU16(a: u32, b: u32) -> u32 { ((a & 0xffff) * (b & 0xffff)) >> 16 }
     MulHiS16(a: u32, b: u32) -> u32 { ((i32::from(a as i16) * i32::from(b as i16)) >> 16) as u32 }
     MulHiU32(a: u32, b: u32) -> u32 { ((u64::from(a) * u64::from(b)) >> 32) as u32 }
@@ -116,18 +116,18 @@ operations! {
     MulHiS64(a: i64, b: i64) -> i64 { ((i128::from(a) * i128::from(b)) >> 64) as i64 }
     MulWideU16(a: u32, b: u32) -> u32 { (a & 0xffff) * (b & 0xffff) }
     MulWideS16(a: u32, b: u32) -> u32 { (i32::from(a as i16) * i32::from(b as i16)) as u32 }
-    MulWideU32(a: u32, b: u32) -> u64 { u64::from(a) * u64::from(b) }
-    MulWideS32(a: i32, b: i32) -> i64 { i64::from(a) * i64::from(b) }
+    MulWideU32(a: u32, b: u32) -> u64 [wide_product_u] { u64::from(a) * u64::from(b) }
+    MulWideS32(a: i32, b: i32) -> i64 [wide_product_s] { i64::from(a) * i64::from(b) }
     Mul24LoU(a: u32, b: u32) -> u32 { (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff) }
     Mul24LoS(a: i32, b: i32) -> i32 { (a << 8 >> 8).wrapping_mul(b << 8 >> 8) }
     Mul24HiU(a: u32, b: u32) -> u32 { ((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32 }
     Mul24HiS(a: i32, b: i32) -> i32 { ((i64::from(a << 8 >> 8) * i64::from(b << 8 >> 8)) >> 16) as i32 }
-    Mad32(a: u32, b: u32, c: u32) -> u32 { a.wrapping_mul(b).wrapping_add(c) }
-    Mad64(a: u64, b: u64, c: u64) -> u64 { a.wrapping_mul(b).wrapping_add(c) }
+    Mad32(a: u32, b: u32, c: u32) -> u32 [product_sum] { a.wrapping_mul(b).wrapping_add(c) }
+    Mad64(a: u64, b: u64, c: u64) -> u64 [product_sum] { a.wrapping_mul(b).wrapping_add(c) }
     MadWideU16(a: u32, b: u32, c: u32) -> u32 { ((a & 0xffff) * (b & 0xffff)).wrapping_add(c) }
     MadWideS16(a: u32, b: u32, c: u32) -> u32 { ((i32::from(a as i16) * i32::from(b as i16)) as u32).wrapping_add(c) }
-    MadWideU32(a: u32, b: u32, c: u64) -> u64 { (u64::from(a) * u64::from(b)).wrapping_add(c) }
-    MadWideS32(a: i32, b: i32, c: i64) -> i64 { (i64::from(a) * i64::from(b)).wrapping_add(c) }
+    MadWideU32(a: u32, b: u32, c: u64) -> u64 [wide_product_sum_u] { (u64::from(a) * u64::from(b)).wrapping_add(c) }
+    MadWideS32(a: i32, b: i32, c: i64) -> i64 [wide_product_sum_s] { (i64::from(a) * i64::from(b)).wrapping_add(c) }
     MadHiSatS32(a: i32, b: i32, c: i32) -> i32 { (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c) }
     // A quotient by zero is all ones and a remainder the dividend, as on hardware; neither traps.
     DivU16(a: u32, b: u32) -> u32 { (a & 0xffff).checked_div(b & 0xffff).unwrap_or(u32::MAX) }
@@ -178,14 +178,14 @@ operations! {
     CNot64(a: u64) -> u64 { u64::from(a == 0) }
     // Shift amounts beyond the width clamp to it.
     Shl16(a: u32, b: u32) -> u32 { if b > 15 { 0 } else { a << b } }
-    Shl32(a: u32, b: u32) -> u32 { if b > 31 { 0 } else { a << b } }
-    Shl64(a: u64, b: u32) -> u64 { if b > 63 { 0 } else { a << b } }
+    Shl32(a: u32, b: u32) -> u32 [shift_left_32] { if b > 31 { 0 } else { a << b } }
+    Shl64(a: u64, b: u32) -> u64 [shift_left_64] { if b > 63 { 0 } else { a << b } }
     ShrU16(a: u32, b: u32) -> u32 { if b > 15 { 0 } else { (a & 0xffff) >> b } }
     ShrU32(a: u32, b: u32) -> u32 { if b > 31 { 0 } else { a >> b } }
     ShrU64(a: u64, b: u32) -> u64 { if b > 63 { 0 } else { a >> b } }
     ShrS16(a: u32, b: u32) -> u32 { (a as i16 >> b.min(15)) as u32 }
     ShrS32(a: i32, b: u32) -> i32 { a >> b.min(31) }
-    ShrS64(a: i64, b: u32) -> i64 { a >> b.min(63) }
+    ShrS64(a: i64, b: u32) -> i64 [shift_right_s64] { a >> b.min(63) }
     ShfLClamp(a: u32, b: u32, c: u32) -> u32 { funnel_left(a, b, c.min(32)) }
     ShfLWrap(a: u32, b: u32, c: u32) -> u32 { funnel_left(a, b, c & 31) }
     ShfRClamp(a: u32, b: u32, c: u32) -> u32 { funnel_right(a, b, c.min(32)) }
@@ -233,15 +233,15 @@ operations! {
     Pack32(a: u32, b: u32) -> u64 { u64::from(a) | u64::from(b) << 32 }
     Low16(a: u32) -> u32 { a & 0xffff }
     High16(a: u32) -> u32 { a >> 16 }
-    Low32(a: u64) -> u32 { a as u32 }
+    Low32(a: u64) -> u32 [same] { a as u32 }
     High32(a: u64) -> u32 { (a >> 32) as u32 }
     Shr16Of64(a: u64, b: u32) -> u32 { (a >> b) as u32 & 0xffff }
     // Integer conversions; see `convert` for those with floats and saturation.
     SignExtend8(a: u32) -> u32 { a as i8 as u32 }
     ZeroExtend8(a: u32) -> u32 { a & 0xff }
     SignExtend16(a: u32) -> u32 { a as i16 as u32 }
-    SignExtend32(a: i32) -> i64 { a.into() }
-    ZeroExtend32(a: u32) -> u64 { a.into() }
+    SignExtend32(a: i32) -> i64 [sign_extension] { a.into() }
+    ZeroExtend32(a: u32) -> u64 [zero_extension] { a.into() }
 }
 
 tests! {
@@ -253,16 +253,16 @@ tests! {
     LeS16(a, b: u32) { a as i16 <= b as i16 }
     EqB32(a, b: u32) { a == b }
     NeB32(a, b: u32) { a != b }
-    LtU32(a, b: u32) { a < b }
-    LeU32(a, b: u32) { a <= b }
-    LtS32(a, b: i32) { a < b }
-    LeS32(a, b: i32) { a <= b }
+    LtU32(a, b: u32) [Unsigned32] { a < b }
+    LeU32(a, b: u32) [Unsigned32] { a <= b }
+    LtS32(a, b: i32) [Signed32] { a < b }
+    LeS32(a, b: i32) [Signed32] { a <= b }
     EqB64(a, b: u64) { a == b }
     NeB64(a, b: u64) { a != b }
     LtU64(a, b: u64) { a < b }
     LeU64(a, b: u64) { a <= b }
-    LtS64(a, b: i64) { a < b }
-    LeS64(a, b: i64) { a <= b }
+    LtS64(a, b: i64) [Signed64] { a < b }
+    LeS64(a, b: i64) [Signed64] { a <= b }
 }
 
 /// `bfi`: `a` into `b` at `c`, `e` bits long.

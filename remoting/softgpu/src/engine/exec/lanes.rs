@@ -21,6 +21,8 @@ mod sealed {
 /// A type a register can be read as. 16-bit values live in 32-bit lanes whose upper half means nothing.
 pub trait Lane: Copy + Default + sealed::Plain + 'static {
     const SLOTS: usize;
+    fn from_bits(bits: u64) -> Self;
+    fn to_bits(self) -> u64;
 
     #[inline(always)]
     fn view(slots: &[Slot]) -> &[Self; LANES] {
@@ -39,15 +41,30 @@ pub trait Lane: Copy + Default + sealed::Plain + 'static {
 }
 
 macro_rules! lanes {
-    ($($ty:ty => $slots:expr),*) => {$(
+    ($($ty:ty => $slots:expr, $from:expr, $to:expr;)*) => {$(
         impl sealed::Plain for $ty {}
         impl Lane for $ty {
             const SLOTS: usize = $slots;
+            #[inline(always)]
+            fn from_bits(bits: u64) -> Self {
+                $from(bits)
+            }
+            #[inline(always)]
+            fn to_bits(self) -> u64 {
+                $to(self)
+            }
         }
     )*};
 }
 
-lanes!(u32 => 1, i32 => 1, f32 => 1, u64 => 2, i64 => 2, f64 => 2);
+lanes! {
+    u32 => 1, |bits| bits as u32, u64::from;
+    i32 => 1, |bits| bits as i32, |value| value as u32 as u64;
+    f32 => 1, |bits| f32::from_bits(bits as u32), |value: f32| value.to_bits().into();
+    u64 => 2, |bits| bits, |value| value;
+    i64 => 2, |bits| bits as i64, |value| value as u64;
+    f64 => 2, f64::from_bits, f64::to_bits;
+}
 
 /// A constant in every lane: its low half, and its high half for 64-bit ones.
 pub fn spread(bits: u64, double: bool) -> Vec<Slot> {

@@ -49,12 +49,4 @@ impl LocalMemory {
     pub fn base(&mut self, lane: usize) -> u64 {
         self.units.as_mut_ptr() as u64 + lane as u64 * u64::from(self.stride)
     }
-
-    /// Forgets the contents, as for a new block.
-    pub fn clear(&mut self, bytes: u32) {
-        if self.stride < bytes {
-            self.reserve(bytes);
-        }
-        self.units.fill(0);
-    }
 }

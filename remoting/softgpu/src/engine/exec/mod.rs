@@ -1,6 +1,7 @@
 //! The interpreter: blocks, warps of 32 lanes, groups of lanes that share a pc, and a handler per instruction form.
 
 mod address;
+mod affine;
 pub mod atomics;
 pub mod barrier;
 mod block;
@@ -15,6 +16,7 @@ mod host;
 pub mod int;
 mod lanes;
 mod local;
+mod lockstep;
 pub mod matrix;
 pub mod matrix_f64;
 pub mod mbarrier;
@@ -23,11 +25,12 @@ pub mod number;
 pub mod ops;
 pub mod pairs;
 mod printf;
+mod registers;
 pub mod special;
 pub mod syscall;
 mod warp;
 
 pub use block::{Block, Launch, Turn};
 pub use handler::{Handler, exec};
-pub use lanes::{Slot, spread};
+pub use lanes::{LANES, Slot, spread};
 pub use local::MAX_LOCAL;

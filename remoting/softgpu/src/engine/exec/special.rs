@@ -1,5 +1,6 @@
 //! Special registers (ISA 10) and addresses that depend on the frame or the launch.
 
+use super::affine::Affine;
 use super::lanes::LANES;
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
@@ -130,15 +131,15 @@ fn value(block: &Block, special: Special, lane: usize) -> u64 {
         NTidX => launch.block[0].into(),
         NTidY => launch.block[1].into(),
         NTidZ => launch.block[2].into(),
-        CtaX => block.ctaid[0].into(),
-        CtaY => block.ctaid[1].into(),
-        CtaZ => block.ctaid[2].into(),
+        CtaX => block.running_block()[0].into(),
+        CtaY => block.running_block()[1].into(),
+        CtaZ => block.running_block()[2].into(),
         NCtaX => launch.grid[0].into(),
         NCtaY => launch.grid[1].into(),
         NCtaZ => launch.grid[2].into(),
         LaneId => lane as u64,
-        WarpId => block.warp.id.into(),
-        NWarpId => block.warps.len() as u64,
+        WarpId => (block.warp.id % block.block_warps).into(),
+        NWarpId => block.block_warps.into(),
         GridId => launch.id,
         MaskEq => me,
         MaskLt => me - 1,
@@ -186,6 +187,34 @@ impl Handler for ReadSpecial {
         store(block, inst, &values, mask);
         Step::Next
     }
+
+    fn run_block(block: &mut Block, inst: &Inst) -> Step {
+        use Special::*;
+        let special = ALL[inst.mods as usize];
+        let row_of_threads = block.launch.block[1] == 1 && block.launch.block[2] == 1;
+        let affine = match special {
+            TidX if row_of_threads => Affine { base: 0, step: 1, stride: 0 },
+            CtaX if block.team > 1 => Affine { base: block.ctaid[0].into(), step: 0, stride: 1 },
+            CtaX => Affine::uniform(block.ctaid[0].into()),
+            CtaY => Affine::uniform(block.ctaid[1].into()),
+            CtaZ => Affine::uniform(block.ctaid[2].into()),
+            TidY | TidZ if row_of_threads => Affine::uniform(0),
+            TidX | TidY | TidZ | LaneId | WarpId | MaskEq | MaskLe | MaskLt | MaskGe | MaskGt => {
+                return block.each_warp(inst);
+            }
+            _ => Affine::uniform(value(block, special, 0)),
+        };
+        store_affine(block, inst, affine)
+    }
+}
+
+fn store_affine(block: &mut Block, inst: &Inst, value: Affine) -> Step {
+    if inst.imm != 0 {
+        block.set_affine::<u64>(inst.d, value);
+    } else {
+        block.set_affine::<u32>(inst.d, value);
+    }
+    Step::Next
 }
 
 fn store(block: &mut Block, inst: &Inst, values: &[u64; LANES], mask: u32) {
@@ -206,6 +235,11 @@ impl Handler for LocalAddress {
         store(block, inst, &[address; LANES], mask);
         Step::Next
     }
+
+    fn run_block(block: &mut Block, inst: &Inst) -> Step {
+        let address = u64::from(block.lockstep.frame.local + inst.mods);
+        store_affine(block, inst, Affine::uniform(address))
+    }
 }
 
 /// The address of dynamic shared memory: behind the static, aligned to `mods`. 64 bits wide if `imm` is not 0.
@@ -217,5 +251,10 @@ impl Handler for DynamicSharedAddress {
         let address = block.launch.static_shared.next_multiple_of(inst.mods.max(1));
         store(block, inst, &[address.into(); LANES], mask);
         Step::Next
+    }
+
+    fn run_block(block: &mut Block, inst: &Inst) -> Step {
+        let address = block.launch.static_shared.next_multiple_of(inst.mods.max(1));
+        store_affine(block, inst, Affine::uniform(address.into()))
     }
 }

@@ -1,6 +1,6 @@
-//! A warp: registers of 32 lanes, and the groups its lanes form.
+//! A warp: 32 lanes and the groups they form. Their registers are the block's.
 
-use super::lanes::{LANES, Lane, Slot};
+use super::lanes::{ALL, LANES};
 use super::local::LocalMemory;
 
 /// What a group waits for.
@@ -44,7 +44,7 @@ pub struct Group {
 }
 
 impl Group {
-    fn joins(&self, other: &Group) -> bool {
+    pub fn joins(&self, other: &Group) -> bool {
         self.pc == other.pc
             && self.wait == Wait::Nothing
             && other.wait == Wait::Nothing
@@ -57,8 +57,6 @@ impl Group {
 pub struct Warp {
     /// The index in the block.
     pub id: u32,
-    pub regs: Vec<Slot>,
-    pub preds: Vec<u32>,
     /// Lanes that have not exited.
     pub live: u32,
     /// The running group; its mask is 0 when there is none.
@@ -73,23 +71,16 @@ pub struct Warp {
     pub budget: u32,
     pub local: LocalMemory,
     /// What lanes handed in to the `.sync` operation they are in.
-    pub handed: [[u64; LANES]; 2],
-    /// Device ranges found lately, most recent first, and the memory map's generation they are of.
-    pub ranges: [(u64, u64); 4],
-    pub generation: u64,
+    pub handed: Box<[[u64; LANES]; 2]>,
 }
 
 /// Backward branches in a turn: short enough that a spinning group does not delay the one it waits for.
-const TURN: u32 = 512;
+pub const TURN: u32 = 512;
 
 impl Warp {
     /// Makes the warp ready for a new block; memory is reused.
-    pub fn reset(&mut self, id: u32, live: u32, entry_pc: u32, function: u32, slots: u32, preds: u32) {
+    pub fn reset(&mut self, id: u32, live: u32, entry_pc: u32, function: u32) {
         self.id = id;
-        self.regs.clear();
-        self.regs.resize(slots as usize, Slot::default());
-        self.preds.clear();
-        self.preds.resize(preds as usize, 0);
         self.live = live;
         self.group =
             Group { pc: entry_pc, mask: live, frame: Frame { function, ..Frame::default() }, ..Group::default() };
@@ -97,6 +88,11 @@ impl Warp {
         self.stop = u32::MAX;
         self.rotated = false;
         self.turns = 0;
+    }
+
+    /// Whether all lanes live and are in one group that can run.
+    pub fn is_whole(&self) -> bool {
+        self.group.mask == ALL && self.live == ALL && self.others.is_empty() && self.group.wait == Wait::Nothing
     }
 
     pub fn begin_turn(&mut self) {
@@ -172,10 +168,5 @@ impl Warp {
         self.group.mask |= joined;
         self.set_stop();
         true
-    }
-
-    #[inline(always)]
-    pub fn slots<T: Lane>(&self, slot: u32) -> &[T; LANES] {
-        T::view(&self.regs[(self.group.frame.slots + slot) as usize..])
     }
 }

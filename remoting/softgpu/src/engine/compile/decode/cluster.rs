@@ -25,6 +25,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
                 Some(0) => lower.emit(Inst::new(exec::<Nop>())),
                 Some(_) => {
                     let a = lower.number(CLUSTER as u64, Ty::U32);
+                    lower.barriers = true;
                     lower.emit(Inst { a, mods: kind::CLUSTER, ..Inst::new(exec::<Bar>()) });
                 }
                 None => return refuse("a form is missing"),

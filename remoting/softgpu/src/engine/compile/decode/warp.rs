@@ -107,6 +107,7 @@ fn vote_<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> L
 fn barrier<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.ignore(&["cta", "aligned"]);
     let Some(form) = mods.one_of(&["sync", "arrive", "red"]) else { return refuse("a form is missing") };
+    lower.barriers = true;
     let mut inst = Inst { mods: kind::SYNC, ..Inst::new(exec::<Bar>()) };
     let mut operands = instr.operands.as_slice();
     if form == 1 {

@@ -59,6 +59,7 @@ pub struct Lowered {
     pub calls: Vec<CallSite>,
     /// Functions it calls or takes the address of.
     pub edges: HashSet<u32>,
+    pub barriers: bool,
 }
 
 pub struct Lower<'s, 'a> {
@@ -75,6 +76,8 @@ pub struct Lower<'s, 'a> {
     pub lists: Vec<u32>,
     pub calls: Vec<CallSite>,
     pub edges: HashSet<u32>,
+    /// Whether there is a barrier in it.
+    pub barriers: bool,
     /// The carry of `.cc` instructions, a predicate.
     carry: Option<u32>,
     guard: u32,
@@ -119,6 +122,7 @@ pub fn lower<'a>(
         lists: Vec::new(),
         calls: Vec::new(),
         edges: HashSet::new(),
+        barriers: false,
         carry: None,
         guard: NONE,
         line: 0,
@@ -291,6 +295,6 @@ impl<'a> Lower<'_, 'a> {
                 _ => {}
             }
         }
-        Ok(Lowered { info, insts, indices, lines, lists: self.lists, tables, calls: self.calls, edges: self.edges })
+        Ok(Lowered { info, insts, indices, lines, lists: self.lists, tables, calls: self.calls, edges: self.edges, barriers: self.barriers })
     }
 }
