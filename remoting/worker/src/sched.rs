@@ -34,8 +34,8 @@ impl Mode {
 struct KeyState {
     /// The last open exclusive command. Earlier ones are before it in the same key.
     exclusive: Option<u64>,
-    /// Open shared commands since that one.
-    shared: Vec<u64>,
+    /// Open shared commands since that one: as many as a launch queue that is full keeps waiting.
+    shared: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -99,9 +99,11 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
         for (key, mode) in &keys {
             match mode {
                 Mode::Exclusive => {
-                    *self.keys.entry(*key).or_default() = KeyState { exclusive: Some(seq), shared: Vec::new() };
+                    *self.keys.entry(*key).or_default() = KeyState { exclusive: Some(seq), shared: BTreeSet::new() };
                 }
-                Mode::Shared => self.keys.entry(*key).or_default().shared.push(seq),
+                Mode::Shared => {
+                    self.keys.entry(*key).or_default().shared.insert(seq);
+                }
                 Mode::Observe | Mode::After => {}
             }
         }
@@ -126,7 +128,7 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
             if state.exclusive == Some(seq) {
                 state.exclusive = None;
             }
-            state.shared.retain(|s| *s != seq);
+            state.shared.remove(&seq);
             if state.exclusive.is_none() && state.shared.is_empty() {
                 self.keys.remove(key);
             }
