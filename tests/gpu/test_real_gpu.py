@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from cprograms import building
 from support.system import PROGRAMS, ROOT, SELF_CHECKING, Appliance, appliance
 
 pytestmark = pytest.mark.gpu
@@ -42,6 +43,19 @@ def test_directly_on_the_driver(program: str) -> None:
 def test_through_an_appliance(gpu: Appliance, program: str) -> None:
     run = gpu.run(program, share="0.1")
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+# The software GPU's two libraries are one file, so what is linked to its NVML finds NVIDIA's driver without it.
+@pytest.mark.parametrize("source", [source for source in building.DRIVER_PROGRAMS if not source.startswith("nvml")])
+def test_programs_of_the_driver_interface(gpu: Appliance, tmp_path: Path, source: str) -> None:
+    toolkit = building.toolkit()
+    if toolkit is None:
+        pytest.skip("no CUDA headers in this environment")
+    program = building.build(source, tmp_path, toolkit)
+    directly = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
+    assert (directly.returncode, directly.stdout) == (0, "ok\n"), directly.stderr
+    remotely = gpu.run(str(program), share="0.1")
+    assert (remotely.returncode, remotely.stdout) == (0, "ok\n"), remotely.stderr
 
 
 def test_the_share_is_a_share(gpu: Appliance) -> None:
