@@ -81,7 +81,7 @@ for side in (first, second):
 
 # Through page-locked memory: what one stream writes there, the other reads after its wait.
 relay = pinned(COUNT, np.float32)
-for turn in range(4):
+for _ in range(4):
     first.work()
     ok(cu.cuMemcpyDtoHAsync(relay.ctypes.data, first.values, relay.nbytes, first.stream))
     first.before(second)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, line, until
@@ -18,18 +17,32 @@ def command(program: str, *appliances: Appliance) -> list[str]:
     return [REMOTEGPU, "run", "--appliance", where, *share, "--", sys.executable, str(PROGRAMS / program)]
 
 
-@pytest.mark.parametrize("profile", ["normal", "hostile"])
-def test_devices_of_two_appliances_work_together(profile: str) -> None:
-    with appliance() as one, appliance(profile=profile) as other:
-        run = subprocess.run(command("two_devices.py", one, other), capture_output=True, text=True, timeout=120)
-        assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+PROGRAMS_FOR_TWO = ("two_devices.py", "numba_two_devices.py")
+
+
+def check(program: str, *appliances: Appliance) -> None:
+    run = subprocess.run(command(program, *appliances), capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, "ok\n"), (program, run.stderr)
+
+
+def test_devices_of_two_appliances_work_together() -> None:
+    with appliance() as one, appliance(profile="hostile") as other:
+        for program in PROGRAMS_FOR_TWO:
+            check(program, one, other)
 
 
 @pytest.mark.parametrize("profile", ["normal", "hostile"])
 def test_two_devices_of_one_appliance_work_together(profile: str) -> None:
     with appliance("--gpus", "2", profile=profile) as one:
-        run = subprocess.run(command("two_devices.py", one), capture_output=True, text=True, timeout=120)
-        assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+        for program in PROGRAMS_FOR_TWO:
+            check(program, one)
+
+
+@pytest.mark.parametrize("program", PROGRAMS_FOR_TWO)
+def test_two_devices_natively(program: str) -> None:
+    native = [REMOTEGPU, "run", "--native", "-n", "2", "--", sys.executable, str(PROGRAMS / program)]
+    run = subprocess.run(native, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
 @pytest.mark.parametrize("what", ["worker", "appliance"])
