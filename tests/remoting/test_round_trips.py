@@ -1,4 +1,4 @@
-"""A training step costs one round trip per call that waits for the GPU, by an independent count, and nothing more."""
+"""A training step costs one round trip per call that waits for the GPU, by an independent count; polling costs none."""
 
 from __future__ import annotations
 
@@ -14,6 +14,24 @@ from support.system import DIST, ROOT, Appliance
 TRAIN = [sys.executable, str(ROOT / "examples" / "01-digits" / "train.py")]
 
 
+def statistics(remote: Appliance, out: Path, *program: str) -> dict[str, int]:
+    run = remote.run(*program, env={"REMOTEGPU_STATS": str(out)}, timeout=300)
+    assert run.returncode == 0, run.stderr
+    counted: dict[str, int] = json.loads(out.read_text())
+    return counted
+
+
+def test_polling_an_event_makes_one_round_trip_however_often_it_is_recorded(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / n, "query_events.py", n) for n in ("1", "50"))
+    assert often["round_trips"] == once["round_trips"]
+
+
+def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / n, "load_again.py", n) for n in ("1", "11"))
+    assert once["bytes_sent"] > 100_000 > 50 * (often["bytes_sent"] - once["bytes_sent"])
+    assert often["round_trips"] - once["round_trips"] == 10
+
+
 def test_a_training_step_makes_as_many_round_trips_as_synchronising_calls(remote: Appliance, tmp_path: Path) -> None:
     """Two runs of different length; their difference is the steps alone, without start and module loads."""
     driver = DIST / "native" / "libcuda.so.1"
@@ -27,9 +45,7 @@ def test_a_training_step_makes_as_many_round_trips_as_synchronising_calls(remote
         )  # fmt: skip
         asked.append(tracer.synchronising_calls(out))
         stats = tmp_path / f"stats-{epochs}.json"
-        run = remote.run(*TRAIN, "--epochs", epochs, env={"REMOTEGPU_STATS": str(stats)}, timeout=300)
-        assert run.returncode == 0, run.stderr
-        travelled.append(json.loads(stats.read_text())["round_trips"])
+        travelled.append(statistics(remote, stats, *TRAIN, "--epochs", epochs)["round_trips"])
     steps = 2 * 14
     assert asked[1] - asked[0] >= steps, "each step copies its loss back"
     assert travelled[1] - travelled[0] == asked[1] - asked[0]

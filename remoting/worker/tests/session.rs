@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::client::{CONTEXT, Client, LEGACY, Link, row};
+use common::client::{CONTEXT, Client, LEGACY, Link, Received, row};
 use common::fake::{self, GRANULARITY, STOPPED};
 use protocol::{
     Callback, CallbackDone, ContextDestroy, ContextFence, ContextSynchronize, CopyToDevice, CopyToDeviceLate,
@@ -34,6 +34,9 @@ impl Link for Direct {
             Ok(slices.iter().map(|slice| slice.len()).sum())
         });
         sent.expect("memory takes everything");
+        if !bytes.is_empty() {
+            self.0.retry_blocked();
+        }
         bytes
     }
 }
@@ -216,6 +219,29 @@ fn an_old_record_does_not_wait_for_a_new_one() {
     assert!(!t.client.has_reply(newer));
     fake::world().go_on();
     assert_eq!(t.client.reply(newer).0, 0);
+}
+
+#[test]
+fn every_record_is_told_of_an_event_that_was_queried_once() {
+    let mut t = start();
+    t.client.send(0, &EventCreate { event: 3, context: CONTEXT, flags: 2 }, &[]);
+    t.client.send(B, &EventRecord { event: 3, generation: 1, flags: 0 }, &[]);
+    assert_eq!(t.synchronize(B), 0);
+    assert_eq!(t.client.call(0, &EventQuery { event: 3, generation: 1 }, &[]).0, 0);
+    t.client.send(A, &EventRecord { event: 3, generation: 2, flags: 0 }, &[]);
+    t.turn();
+    assert_eq!(t.position(|r| r.code == EventDone::CODE), None, "nobody asked when the first was made");
+    fake::world().go_on();
+    let mut told = |generation, code| {
+        let done = EventDone { event: 3, generation, code };
+        let is_it =
+            |r: &Received| r.code == EventDone::CODE && EventDone::decode(&r.payload) == Ok((done.clone(), &[]));
+        t.client.wait("event", is_it);
+        t.client.send(99, &EventRecord { event: 3, generation: 3, flags: 0 }, &[]);
+    };
+    told(2, 0);
+    // There is no such stream.
+    told(3, 400);
 }
 
 #[test]
