@@ -189,8 +189,8 @@ messages! {
     0xc003 EventDone { event: u64, generation: u64, code: u32 }
     0xc004 Fenced { token: u64 }
     0xc005 Callback { token: u64 }
-    /// Tail: what kernels printed.
-    0xc006 Text tail {}
+    /// Tail: what kernels printed, or (`stderr`) what the driver said of them.
+    0xc006 Text tail { stderr: bool }
     /// Bytes of `CopyToDevice` that the worker no longer holds; the client keeps at most `SEND_WINDOW` outstanding.
     0xc007 Consumed { bytes: u64 }
     /// The session ends; the sentence is for a person. Every later call answers `code`.

@@ -2,7 +2,7 @@
 
 use remotegpu_worker::driver::Driver;
 use remotegpu_worker::session::Session;
-use remotegpu_worker::text::Text;
+use remotegpu_worker::text::{Text, complain};
 use remotegpu_worker::{sandbox, server, snapshot, watchdog};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
@@ -55,7 +55,7 @@ fn run_session(path: &str, control: RawFd, data: RawFd) -> Result<(), String> {
         std::env::set_var("CUDA_MODULE_LOADING", "EAGER");
         std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     }
-    let text = Text::capture_stdout().map_err(line)?;
+    let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
     let mut session = Session::new(driver, Some(text))?;
     sandbox::enter()?;
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(line) => {
-            eprintln!("remotegpu-worker: {line}");
+            complain(&line);
             ExitCode::FAILURE
         }
     }

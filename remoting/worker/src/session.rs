@@ -378,12 +378,8 @@ impl Session {
     /// Tells the client what was printed since the last time.
     pub fn push_text(&mut self) {
         let Some(text) = &mut self.text else { return };
-        loop {
-            let bytes = text.take();
-            if bytes.is_empty() {
-                return;
-            }
-            self.out.push(protocol::Text::CODE, 0, &protocol::Text {}, &bytes);
+        while let Some((stderr, bytes)) = text.take() {
+            self.out.push(protocol::Text::CODE, 0, &protocol::Text { stderr }, &bytes);
         }
     }
 }

@@ -1,37 +1,71 @@
-//! What kernels print. The driver writes it to the process's standard output, which is a file in memory here: unlike a
-//! pipe it never blocks the driver, whoever reads it and when.
+//! What kernels print, and what the driver says of failed assertions. The driver writes that to the process's standard
+//! output and error, which are files in memory here: unlike a pipe they never block the driver, whoever reads and when.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstat, memfd_create};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// Read text is given back to the system in steps of this size.
 const PUNCH: u64 = 1 << 20;
 /// Text is handed on in pieces of at most this size.
 const PIECE: usize = 1 << 20;
 
+/// Standard error as the appliance gave it to this process.
+static APPLIANCE: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Tells the appliance's log; standard error may be the client's by now.
+pub fn complain(line: &str) {
+    let line = format!("remotegpu-worker: {line}\n");
+    // Nothing can be done about a closed stream.
+    let _ = match APPLIANCE.get() {
+        Some(log) => rustix::io::write(log, line.as_bytes()).map_err(io::Error::from),
+        None => io::Write::write(&mut io::stderr(), line.as_bytes()),
+    };
+}
+
 pub struct Text {
+    output: Captured,
+    errors: Captured,
+}
+
+struct Captured {
     file: OwnedFd,
     read: u64,
     punched: u64,
 }
 
 impl Text {
-    /// Makes standard output such a file.
+    /// Makes standard output and error such files; a panic is still told to the appliance.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn capture_stdout() -> io::Result<Text> {
-        let file = memfd_create("stdout", MemfdFlags::CLOEXEC)?;
-        fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::APPEND)?;
-        rustix::stdio::dup2_stdout(&file)?;
-        Ok(Text { file, read: 0, punched: 0 })
+    pub fn capture() -> io::Result<Text> {
+        let (output, errors) = (Captured::new("stdout")?, Captured::new("stderr")?);
+        let _ = APPLIANCE.set(io::stderr().as_fd().try_clone_to_owned()?);
+        std::panic::set_hook(Box::new(|panic| complain(&panic.to_string())));
+        rustix::stdio::dup2_stdout(&output.file)?;
+        rustix::stdio::dup2_stderr(&errors.file)?;
+        Ok(Text { output, errors })
     }
 
-    /// The next piece that was printed since the last call; empty when there is none.
-    pub fn take(&mut self) -> Vec<u8> {
+    /// The next piece that was printed since the last call, and whether to standard error; `None` when there is none.
+    pub fn take(&mut self) -> Option<(bool, Vec<u8>)> {
         // SAFETY: flushes the C library's streams, which the driver may have printed through.
         unsafe { libc::fflush(std::ptr::null_mut()) };
+        let each = [(false, &mut self.output), (true, &mut self.errors)];
+        each.into_iter().map(|(stderr, captured)| (stderr, captured.take())).find(|(_, bytes)| !bytes.is_empty())
+    }
+}
+
+impl Captured {
+    fn new(name: &str) -> io::Result<Captured> {
+        let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+        fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::APPEND)?;
+        Ok(Captured { file, read: 0, punched: 0 })
+    }
+
+    fn take(&mut self) -> Vec<u8> {
         let size = fstat(&self.file).map_or(0, |stat| stat.st_size as u64);
         let wanted = size.saturating_sub(self.read).min(PIECE as u64) as usize;
         if wanted == 0 {

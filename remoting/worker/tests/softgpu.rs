@@ -232,7 +232,8 @@ fn kernels_print_before_the_synchronisation_answers() {
     t.launch(B, 0, 1, 2, &[]);
     let seq = t.client().send(B, &StreamSynchronize {}, &[]);
     assert_eq!(t.client().reply(seq).0, 0);
-    let before: Vec<u8> =
-        t.client().inbox.iter().filter(|r| r.code == Text::CODE).flat_map(|r| r.payload.clone()).collect();
-    assert_eq!(String::from_utf8(before).expect("text"), "hello!\nhello!\n");
+    let printed = t.client().inbox.iter().filter(|r| r.code == Text::CODE);
+    let printed: Vec<_> = printed.map(|r| Text::decode(&r.payload).expect("text")).collect();
+    assert!(printed.iter().all(|(text, _)| !text.stderr));
+    assert_eq!(printed.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect::<Vec<u8>>(), b"hello!\nhello!\n");
 }

@@ -235,7 +235,8 @@ impl Session {
                 self.run_callback(callback.token)
             }
             Text::CODE => {
-                sys::write_all(libc::STDOUT_FILENO, payload);
+                let (text, bytes) = Text::decode(payload).map_err(unreadable)?;
+                sys::write_all(if text.stderr { libc::STDERR_FILENO } else { libc::STDOUT_FILENO }, bytes);
                 Ok(())
             }
             Ending::CODE => {
