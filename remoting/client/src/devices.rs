@@ -9,6 +9,7 @@ use crate::session::{Session, lock};
 use crate::{log, process, stats};
 use driverapi::attributes::*;
 use driverapi::errors::*;
+use driverapi::settings;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// One appliance's part of the lease, and the session there once a context was made.
@@ -79,6 +80,7 @@ impl Platform {
             let infos = appliance.hello.devices.clone();
             all.extend(infos.into_iter().zip(0..).map(|(info, index)| (Arc::clone(&appliance), index, info)));
         }
+        settings::put_in_order(&mut all, |(_, _, info)| info.pci);
         let uuids: Vec<_> = all.iter().map(|(_, _, info)| uuid_text(&info.uuid)).collect();
         let chosen = match std::env::var("CUDA_VISIBLE_DEVICES") {
             Ok(list) => visible(&list, &uuids),

@@ -1,6 +1,6 @@
 //! What a CUDA driver looks like from outside, without being one: types, codes, and the pure parts every
 //! replacement of `libcuda.so.1` needs (symbol versions, private tables, images). Knows neither the remoting
-//! client nor the software GPU; no I/O but the lines of `report`.
+//! client nor the software GPU; no I/O but the lines of `report` and the environment of `settings`.
 
 pub mod attributes;
 pub mod caller;
@@ -16,4 +16,5 @@ pub mod nvml;
 pub mod proc_address;
 mod proc_table_generated;
 pub mod report;
+pub mod settings;
 pub mod types;

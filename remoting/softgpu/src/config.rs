@@ -1,5 +1,6 @@
 //! What the environment says about the software GPU. Read once, at the first call.
 
+use driverapi::settings;
 use driverapi::types::CUuuid;
 
 /// The place of a device on the (imaginary) PCI bus.
@@ -88,9 +89,14 @@ impl Config {
 
     /// Ordinals of the devices that CUDA_VISIBLE_DEVICES leaves, in the order it names them.
     pub fn visible_devices(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.uuids.len()).collect();
+        settings::put_in_order(&mut all, |&i| (self.pci[i].domain, self.pci[i].bus, self.pci[i].device));
         match &self.visible {
-            None => (0..self.uuids.len()).collect(),
-            Some(list) => select(list, &self.uuids),
+            None => all,
+            Some(list) => {
+                let uuids: Vec<CUuuid> = all.iter().map(|&i| self.uuids[i]).collect();
+                select(list, &uuids).into_iter().map(|chosen| all[chosen]).collect()
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::ffi::{self, In, R};
 use crate::stream::Stream;
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::settings;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -145,7 +146,8 @@ impl Driver {
             device.running.fetch_sub(1, Ordering::Relaxed);
             done
         };
-        stream.enqueue(work).map(drop)
+        stream.enqueue(work)?;
+        if settings::launch_blocking() { stream.synchronise() } else { Ok(()) }
     }
 }
 

@@ -105,7 +105,7 @@ exports! {
 
     fn cuModuleGetLoadingMode(mode: *mut c_uint) {
         devices::all()?;
-        write(mode, driverapi::constants::CU_MODULE_LAZY_LOADING)
+        write(mode, driverapi::settings::module_loading())
     }
 }
 

@@ -1,14 +1,16 @@
 //! Launches: checked here as far as the driver would refuse them at the call, then sent without waiting.
 
 use crate::call::{Code, DefaultStream, input, inputs};
+use crate::memory::mapped;
 use crate::module::{self, Function};
 use crate::stream::{self, Target};
 use crate::{library, stream_exports};
 use driverapi::attributes::*;
 use driverapi::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END};
 use driverapi::errors::*;
+use driverapi::settings;
 use driverapi::types::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
-use protocol::{Launch, LaunchAttribute, LaunchShape, Message, Writer};
+use protocol::{Launch, LaunchAttribute, LaunchShape, Message, StreamSynchronize, Writer};
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
@@ -129,7 +131,12 @@ unsafe fn launch(
         // SAFETY: as the caller of the exported function vouches.
         unsafe { source.pack(&function, w) };
     };
-    target.live.session.post_work(Launch::CODE, target.lane, body).map(drop)
+    target.live.session.post_work(Launch::CODE, target.lane, body)?;
+    if settings::launch_blocking() {
+        target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
+        mapped::after_wait(&target.live.session)?;
+    }
+    Ok(())
 }
 
 /// What the driver refuses at the call.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use driverapi::attributes::CUdevice_attribute;
 use driverapi::nvml::*;
+use driverapi::settings;
 
 use super::guard::Code;
 use super::memo::Memo;
@@ -90,9 +91,13 @@ impl Library {
         for (hello, share) in found {
             let appliance = Arc::new(Appliance { share, state: Memo::default() });
             for (place, info) in hello.devices.into_iter().enumerate() {
-                let index = devices.len() as u32;
-                devices.push(Device { index, info, place, appliance: Arc::clone(&appliance) });
+                devices.push(Device { index: 0, info, place, appliance: Arc::clone(&appliance) });
             }
+        }
+        // As CUDA in this process counts them.
+        settings::put_in_order(&mut devices, |device| device.info.pci);
+        for (device, index) in devices.iter_mut().zip(0..) {
+            device.index = index;
         }
         Library { devices, driver_version, driver_release }
     }

@@ -9,6 +9,7 @@ use crate::source::Source;
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::settings;
 use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ entry_points! {
     /// Images of libraries are compiled when something in them is first used.
     fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) {
         driver()?;
-        mode.set(CU_MODULE_LAZY_LOADING)
+        mode.set(settings::module_loading())
     }
 
     fn cuModuleGetFunction(out: Out<CUfunction>, which: CUmodule, name: Text) {

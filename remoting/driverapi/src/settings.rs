@@ -1,0 +1,43 @@
+//! CUDA's own environment variables, which the client and the software GPU take to mean the same. What they leave to
+//! the driver (`CUDA_DEVICE_MAX_CONNECTIONS`, when modules are loaded) makes no difference to a program's results.
+
+use crate::constants::{CU_MODULE_EAGER_LOADING, CU_MODULE_LAZY_LOADING, CUmoduleLoadingMode};
+use std::env;
+use std::sync::OnceLock;
+
+/// Whether a launch returns only when its kernel has ended. Asked at every launch, so read once.
+pub fn launch_blocking() -> bool {
+    static BLOCKING: OnceLock<bool> = OnceLock::new();
+    *BLOCKING.get_or_init(|| env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| is_on(&value)))
+}
+
+/// Any number but 0.
+fn is_on(value: &str) -> bool {
+    value.trim().parse::<i64>().is_ok_and(|number| number != 0)
+}
+
+/// What `cuModuleGetLoadingMode` answers.
+pub fn module_loading() -> CUmoduleLoadingMode {
+    match env::var("CUDA_MODULE_LOADING").as_deref() {
+        Ok("EAGER") => CU_MODULE_EAGER_LOADING,
+        _ => CU_MODULE_LAZY_LOADING,
+    }
+}
+
+/// Puts devices in the order of their PCI addresses, if that is what the program's user asked for.
+pub fn put_in_order<T, Address: Ord>(devices: &mut [T], address: impl FnMut(&T) -> Address) {
+    if env::var("CUDA_DEVICE_ORDER").as_deref() == Ok("PCI_BUS_ID") {
+        devices.sort_by_key(address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_other_than_0_switch_on() {
+        let on = ["1", " 2", "-1", "0", "", "yes"].map(is_on);
+        assert_eq!(on, [true, true, true, false, false, false]);
+    }
+}
