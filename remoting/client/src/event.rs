@@ -33,7 +33,7 @@ struct Record {
 /// Questions that follow each other faster are a loop that waits for the answer.
 const LOOP: Duration = Duration::from_micros(10);
 /// How long a question in such a loop waits: a loop that never sleeps would keep the answer from its processor.
-const PATIENCE: Duration = Duration::from_micros(50);
+const PATIENCE: Duration = Duration::from_micros(100);
 
 impl Record {
     /// Will the worker report it by itself?

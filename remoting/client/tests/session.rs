@@ -378,7 +378,7 @@ fn pushes_reach_fences_events_and_host_functions() {
     assert!(session.has_callbacks() && !fence.is_finished());
     let (header, function, _) = worker.expect::<HostFunction>();
     assert_eq!(header.lane, 5);
-    worker.push(0, &EventDone { event: 33, generation: 2 }, &[]);
+    worker.push(0, &EventDone { event: 33, generation: 2, code: 0 }, &[]);
     worker.push(0, &Fenced { token }, &[]);
     worker.push(0, &Callback { token: function.token }, &[]);
     assert_eq!(called.recv(), Ok(0));
