@@ -8,6 +8,7 @@ use crate::session::Reply;
 use crate::stats::Counter;
 use crate::{event, module, process, stream, sys};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
+use driverapi::refusals::is_asked_in_passing;
 use driverapi::report;
 use driverapi::types::{CUevent, CUfunction, CUmodule, CUresult, CUstream};
 use protocol::{Wire, Writer};
@@ -99,7 +100,8 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
 pub fn refused(name: &'static str) -> Result<(), Code> {
     static NAMED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
-        log::error(&format!("{name} is not provided by remotegpu; the program gets CUDA_ERROR_NOT_SUPPORTED"));
+        let level = if is_asked_in_passing(name) { Level::Info } else { Level::Error };
+        log::line(level, &format!("{name} is not provided by remotegpu; the program gets CUDA_ERROR_NOT_SUPPORTED"));
     }
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }

@@ -15,6 +15,7 @@ mod layout_tests;
 pub mod nvml;
 pub mod proc_address;
 mod proc_table_generated;
+pub mod refusals;
 pub mod report;
 pub mod settings;
 pub mod types;

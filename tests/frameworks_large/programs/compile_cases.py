@@ -9,9 +9,9 @@ from torch.nn import functional
 torch.manual_seed(7)
 
 
-def compare(function, *arguments):
+def compare(function, *arguments, **tolerance):
     compiled = torch.compile(function)(*[argument.cuda() for argument in arguments])
-    torch.testing.assert_close(compiled.cpu(), function(*arguments))
+    torch.testing.assert_close(compiled.cpu(), function(*arguments), **tolerance)
     return [compiled]
 
 
@@ -20,7 +20,8 @@ def pointwise():
     return (
         compare(lambda x, y: functional.gelu(x * 2 + y).sin() + 1, x, y)
         + compare(lambda x, y: torch.where(x > 0, x.exp(), y.log()).clamp(-2, 5).tanh(), x, y)
-        + compare(lambda x, y: (x.half() * y.half() + 1).float(), x, y)
+        # Compiled, what lies between two operations is not rounded to half precision.
+        + compare(lambda x, y: (x.half() * y.half() + 1).float(), x, y, rtol=4e-3, atol=4e-3)
         + compare(lambda x, y: (x + y[:, :1]).transpose(0, 1).contiguous(), x, y)
     )
 

@@ -4,7 +4,14 @@
 
 use crate::driver::driver;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
+use driverapi::refusals::is_asked_in_passing;
 use std::sync::Once;
+
+fn tell(name: &str) {
+    if !is_asked_in_passing(name) {
+        eprintln!("remotegpu: software GPU: {name} is not supported");
+    }
+}
 
 /// Each answers CUDA_ERROR_NOT_SUPPORTED whatever its arguments: in the C ABI a function may ignore what it is given.
 macro_rules! refused {
@@ -14,7 +21,7 @@ macro_rules! refused {
             static TOLD: Once = Once::new();
             $crate::ffi::entry(stringify!($name), || {
                 driver()?;
-                TOLD.call_once(|| eprintln!("remotegpu: software GPU: {} is not supported", stringify!($name)));
+                TOLD.call_once(|| tell(stringify!($name)));
                 Err(CUDA_ERROR_NOT_SUPPORTED)
             })
         }
