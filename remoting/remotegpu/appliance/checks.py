@@ -33,7 +33,7 @@ def checks(now: Situation) -> Iterator[pb.Check]:
     )
     yield _check(
         "worker isolation",
-        "" if now.root and settings.uid_base else "workers run under the appliance's own uid",
+        "" if now.root and settings.uid_base != 0 else "workers run under the appliance's own uid",
         good="every session has its own uid",
         fix="start the appliance as root, without --uid-base 0",
         severity="warn",

@@ -27,7 +27,8 @@ from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings
 from remotegpu.appliance.tokens import TokenFile
-from remotegpu.appliance.workers import Staging, Uids
+from remotegpu.appliance.uids import Uids
+from remotegpu.appliance.workers import Staging
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc import pb, pb_grpc
 
@@ -63,14 +64,16 @@ async def _run(settings: Settings) -> None:
         stack.callback(backend.close)
         worker = staging.readable(dist.program("remotegpu-worker"))
         hardware = await probe(backend, worker, test=settings.self_test)
-        appliance = Appliance(settings, worker, backend, hardware)
+        uids = Uids(settings.uid_base)
+        stack.callback(uids.close)
+        appliance = Appliance(settings, worker, backend, hardware, uids)
         await appliance.serve(dist.program("remotegpu-door"), tokens, certificate)
 
 
 class Appliance:
     """The parts of an appliance whose hardware is known."""
 
-    def __init__(self, settings: Settings, worker: Path, backend: Backend, hardware: Hardware) -> None:
+    def __init__(self, settings: Settings, worker: Path, backend: Backend, hardware: Hardware, uids: Uids) -> None:
         self._settings = settings
         self._backend = backend
         self._hardware = hardware
@@ -92,7 +95,7 @@ class Appliance:
             environment=worker_environment(backend, overhead),
             gpus=gpus,
             limits=limits,
-            uids=Uids(settings.uid_base),
+            uids=uids,
             counters=self._counters,
             on_unhealthy=self._health.suspect,
         )

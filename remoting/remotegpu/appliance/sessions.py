@@ -13,8 +13,9 @@ from remotegpu.api.names import VISIBLE_DEVICES_ENV
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.settings import Limits
+from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.views import PhysicalGpu
-from remotegpu.appliance.workers import Uids, Worker, WorkerError, exit_text, start_worker
+from remotegpu.appliance.workers import Worker, WorkerError, exit_text, start_worker
 
 if TYPE_CHECKING:
     from remotegpu.appliance.door import Door
@@ -87,7 +88,11 @@ class Sessions:
     async def open(self, lease: "Lease", client_pid: int, process_name: str) -> tuple[Session, str]:
         """Start a worker; returned are the session and the ticket for its data connection."""
         self._check_limits(lease)
-        session = Session(secrets.token_hex(16), lease, client_pid, process_name, self._uids.take())
+        try:
+            uid = self._uids.take()
+        except NoUidsError as error:
+            raise SessionRefusedError(str(error)) from None
+        session = Session(secrets.token_hex(16), lease, client_pid, process_name, uid)
         # Registered before the worker starts, so that simultaneous requests count each other.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
         door_end = None

@@ -34,7 +34,7 @@ class Settings:
     key: Path | None = None
     tokens: Path | None = None
     drain_seconds: float = 20.0
-    uid_base: int = 64000
+    uid_base: int | None = None  # None: a block that no other appliance of this machine has
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
     quiet: bool = False

@@ -23,30 +23,6 @@ class WorkerError(Exception):
     """A worker did not start; the message says why."""
 
 
-class Uids:
-    """A user id for each live worker, so that the kernel keeps tenants apart. Only root can hand them out.
-
-    With base 0 workers keep the appliance's own, as where root may not change its id.
-    """
-
-    def __init__(self, base: int) -> None:
-        self._base = base
-        self._used: set[int] = set()
-
-    def take(self) -> int | None:
-        if os.geteuid() != 0 or self._base == 0:
-            return None
-        uid = self._base
-        while uid in self._used:
-            uid += 1
-        self._used.add(uid)
-        return uid
-
-    def give_back(self, uid: int | None) -> None:
-        if uid is not None:
-            self._used.discard(uid)
-
-
 class Worker:
     """One worker process and our end of its control socket."""
 

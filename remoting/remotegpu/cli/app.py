@@ -207,8 +207,9 @@ def appliance(
         int | None, typer.Option(min=1, help="Processes on one GPU at a time; memory for their contexts is set aside.")
     ] = None,
     uid_base: Annotated[
-        int, typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours.")
-    ] = 64000,
+        int | None,
+        typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours. Default: free ones."),
+    ] = None,
     self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
     quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
