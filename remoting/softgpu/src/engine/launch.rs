@@ -152,8 +152,7 @@ impl<'a> Work<'a> {
     /// Runs blocks until none is left; with a deadline, also until it has passed and no block is in progress. True if all
     /// is done.
     fn run(&self, deadline: Option<Instant>) -> bool {
-        // Boxed because they move to and fro.
-        let (mut spare, mut resident) = (Vec::<Box<Block<'a>>>::new(), Vec::<Box<Block<'a>>>::new());
+        let (mut spare, mut resident) = (Vec::<Block<'a>>::new(), Vec::<Block<'a>>::new());
         let mut turns = 0;
         loop {
             if self.stop.load(Ordering::Acquire) {
@@ -165,7 +164,7 @@ impl<'a> Work<'a> {
                 }
                 match self.take() {
                     Some((first, team)) => {
-                        let mut block = spare.pop().unwrap_or_else(|| Box::new(Block::new(self.launch)));
+                        let mut block = spare.pop().unwrap_or_else(|| Block::new(self.launch));
                         block.start(first, team);
                         resident.push(block);
                         turns = 0;

@@ -9,6 +9,7 @@ pub mod collective;
 pub mod control;
 pub mod convert;
 pub mod float;
+mod gather;
 pub mod fp8;
 pub mod half;
 mod handler;

@@ -22,18 +22,20 @@ pub struct Registers {
     slots: Vec<Slot>,
     preds: Vec<u32>,
     warps: usize,
+    /// From one slot to the next. Odd, or one warp's slots would lie a power of two apart and share a few cache lines.
+    stride: usize,
 }
 
 impl Registers {
     /// Makes room for a block. Registers are undefined until they are written, so those of the block before may stay.
     pub fn start(&mut self, warps: usize, slots: u32, preds: u32) {
-        self.warps = warps;
+        (self.warps, self.stride) = (warps, warps | 1);
         self.reserve(slots, preds);
     }
 
     /// Makes room for so many slots and predicates per warp, keeping what is there.
     pub fn reserve(&mut self, slots: u32, preds: u32) {
-        let (slots, preds) = (SCRATCH + slots as usize * self.warps, preds as usize * self.warps);
+        let (slots, preds) = (SCRATCH + slots as usize * self.stride, preds as usize * self.warps);
         if self.slots.len() < slots {
             self.slots.resize(slots, Slot::default());
         }
@@ -48,7 +50,7 @@ impl Registers {
 
     #[inline(always)]
     fn index<T: Lane>(&self, slot: u32, warp: u32) -> usize {
-        SCRATCH + slot as usize * self.warps + warp as usize * T::SLOTS
+        SCRATCH + slot as usize * self.stride + warp as usize * T::SLOTS
     }
 
     #[inline(always)]

@@ -295,6 +295,16 @@ impl<'a> Lower<'_, 'a> {
                 _ => {}
             }
         }
-        Ok(Lowered { info, insts, indices, lines, lists: self.lists, tables, calls: self.calls, edges: self.edges, barriers: self.barriers })
+        Ok(Lowered {
+            info,
+            insts,
+            indices,
+            lines,
+            lists: self.lists,
+            tables,
+            calls: self.calls,
+            edges: self.edges,
+            barriers: self.barriers,
+        })
     }
 }
