@@ -101,6 +101,27 @@ def events_order_streams() -> None:
     assert view.raw == bytes([5, 0, 0, 0])
 
 
+def events_are_queried_by_threads_without_a_context() -> None:
+    """As torch does from the thread that pins what a DataLoader brings."""
+    start()
+    stream = new("cuStreamCreate", NON_BLOCKING)
+    event = new("cuEventCreate", 0)
+    gate = Gate(stream)
+    ok("cuEventRecord", event, stream)
+    answers: list[int] = []
+
+    def ask() -> None:
+        thread = threading.Thread(target=lambda: answers.append(code("cuEventQuery", event)))
+        thread.start()
+        thread.join()
+
+    ask()
+    gate.open()
+    ok("cuStreamSynchronize", stream)
+    ask()
+    assert answers == [NOT_READY, 0]
+
+
 def events_measure_time() -> None:
     start()
     begin, end = new("cuEventCreate", 0), new("cuEventCreate", 0)
