@@ -46,6 +46,8 @@ fn default_limit(limit: CUlimit) -> R<u64> {
         CU_LIMIT_MALLOC_HEAP_SIZE => Ok(8 << 20),
         CU_LIMIT_MAX_L2_FETCH_GRANULARITY => Ok(64),
         CU_LIMIT_PERSISTING_L2_CACHE_SIZE => Ok(0),
+        // cuBLAS asks whether the context shares the device with graphics, and relies on an answer.
+        CU_LIMIT_CIG_ENABLED | CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED | CU_LIMIT_SHMEM_SIZE => Ok(0),
         _ => Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
     }
 }

@@ -95,7 +95,8 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         "ld" | "ldu" | "st" => access(lower, instr, mods)?,
         "cp" if instr.mods.first() == Some(&"async") => copy_async(lower, instr, mods)?,
         "membar" | "fence" => {
-            mods.ignore(&["cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"]);
+            // Every kind of fence is one here: there is one kind of access, and one copy of memory.
+            mods.ignore_prefix("");
             lower.emit(Inst::new(exec::<Fence>()));
         }
         "prefetch" | "prefetchu" | "applypriority" | "discard" => {

@@ -15,13 +15,14 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         "mov" => mov(lower, instr, mods)?,
         "cvta" => cvta(lower, instr, mods)?,
         "isspacep" => {
-            let kind = match mods.one_of(&["global", "shared", "local", "param", "const", "shared::cta"]) {
-                Some(1 | 5) => space::SHARED,
-                Some(2) => space::LOCAL,
-                Some(3) => space::PARAM,
-                Some(_) => space::GLOBAL,
-                None => return refuse("a state space is missing"),
-            };
+            let kind =
+                match mods.one_of(&["global", "shared", "local", "param", "const", "shared::cta", "shared::cluster"]) {
+                    Some(1 | 5 | 6) => space::SHARED,
+                    Some(2) => space::LOCAL,
+                    Some(3) => space::PARAM,
+                    Some(_) => space::GLOBAL,
+                    None => return refuse("a state space is missing"),
+                };
             let d = lower.dst(operand(instr, 0)?, Ty::Pred)?;
             let a = lower.src(operand(instr, 1)?, Ty::U64)?;
             lower.emit(Inst { d, a, mods: kind, ..Inst::new(exec::<IsSpace>()) });
@@ -133,10 +134,11 @@ fn unpack<'a>(lower: &mut Lower<'_, 'a>, ty: Ty, parts: &[Operand<'a>], from: &O
 
 fn cvta<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     let from_generic = mods.has("to");
-    let window = match mods.one_of(&["global", "const", "shared", "shared::cta", "local", "param", "param::entry"]) {
+    let names = ["global", "const", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry"];
+    let window = match mods.one_of(&names) {
         Some(0 | 1) => 0,
-        Some(2 | 3) => SHARED_WINDOW,
-        Some(4) => LOCAL_WINDOW,
+        Some(2..=4) => SHARED_WINDOW,
+        Some(5) => LOCAL_WINDOW,
         Some(_) => {
             if lower.entry {
                 PARAM_WINDOW
