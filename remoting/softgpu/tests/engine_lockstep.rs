@@ -48,7 +48,7 @@ fn widening_counts_the_bits_that_wrapped() {
         "",
         "sub.u32 %r1, %t, 64; mul.wide.s32 %d1, %r1, 3; shr.s64 %d1, %d1, 1; cvt.u32.u64 %r0, %d1;",
         &[0],
-        |_, t| ((i64::from(t) - 64) * 3 >> 1) as u32,
+        |_, t| (((i64::from(t) - 64) * 3) >> 1) as u32,
     );
     check("", "sub.u32 %r1, %t, 64; cvt.u64.u32 %d1, %r1; shr.u64 %d1, %d1, 4; cvt.u32.u64 %r0, %d1;", &[0], |_, t| {
         (u64::from(t.wrapping_sub(64)) >> 4) as u32

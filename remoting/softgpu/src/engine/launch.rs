@@ -118,7 +118,7 @@ pub fn launch(
 /// other's threads, which a team would not keep apart.
 fn team(launch: &Launch, threads: u64, blocks: u64, os_threads: u64) -> u64 {
     let apart = launch.code.barriers || launch.static_shared + launch.dynamic_shared > 0;
-    if apart || threads % LANES as u64 != 0 || launch.grid[1] > 1 || launch.grid[2] > 1 {
+    if apart || !threads.is_multiple_of(LANES as u64) || launch.grid[1] > 1 || launch.grid[2] > 1 {
         return 1;
     }
     // Enough for every OS thread to get some.

@@ -178,7 +178,7 @@ impl Block<'_> {
             }
             space::SHARED => {
                 let valid = all_within(addresses, bytes, 0, self.shared_bytes().into());
-                valid.then(|| self.shared.as_mut_ptr() as u64)
+                valid.then_some(self.shared.as_mut_ptr() as u64)
             }
             _ => None,
         }

@@ -185,8 +185,8 @@ impl Block<'_> {
                 for warp in 0..warps as u32 {
                     let first = at(value, warp) as u32;
                     let row = self.registers.row_mut::<u32>(slot, warp);
-                    for lane in 0..LANES {
-                        row[lane] = first.wrapping_add((value.step as u32).wrapping_mul(lane as u32));
+                    for (lane, place) in row.iter_mut().enumerate() {
+                        *place = first.wrapping_add((value.step as u32).wrapping_mul(lane as u32));
                     }
                 }
             }
@@ -194,8 +194,8 @@ impl Block<'_> {
                 for warp in 0..warps as u32 {
                     let first = at(value, warp);
                     let row = self.registers.row_mut::<u64>(slot, warp);
-                    for lane in 0..LANES {
-                        row[lane] = first.wrapping_add(value.step.wrapping_mul(lane as u64));
+                    for (lane, place) in row.iter_mut().enumerate() {
+                        *place = first.wrapping_add(value.step.wrapping_mul(lane as u64));
                     }
                 }
             }

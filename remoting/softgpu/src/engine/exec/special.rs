@@ -171,7 +171,7 @@ impl Handler for ReadSpecial {
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let special = ALL[inst.mods as usize];
         let values: [u64; LANES] = match special {
-            Special::TidX if block.launch.block[0] as usize % LANES == 0 => {
+            Special::TidX if block.launch.block[0].is_multiple_of(LANES as u32) => {
                 let first = u64::from(block.thread(0)[0]);
                 std::array::from_fn(|lane| first + lane as u64)
             }

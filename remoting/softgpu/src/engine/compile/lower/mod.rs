@@ -264,13 +264,13 @@ impl<'a> Lower<'_, 'a> {
                 lines.push(self.lines[index]);
                 sources.push(index);
             }
-            if let Some(next) = blocks[block].next {
-                if order.get(position + 1) != Some(&next) {
-                    jumps.push((insts.len(), next));
-                    insts.push(Inst::new(exec::<control::Branch>()));
-                    lines.push(self.lines[blocks[block].end - 1]);
-                    sources.push(usize::MAX);
-                }
+            if let Some(next) = blocks[block].next
+                && order.get(position + 1) != Some(&next)
+            {
+                jumps.push((insts.len(), next));
+                insts.push(Inst::new(exec::<control::Branch>()));
+                lines.push(self.lines[blocks[block].end - 1]);
+                sources.push(usize::MAX);
             }
         }
         let block_at = |label: u32| blocks.partition_point(|block| block.start <= labels[label as usize]) - 1;
