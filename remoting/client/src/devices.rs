@@ -80,7 +80,8 @@ impl Platform {
             let infos = appliance.hello.devices.clone();
             all.extend(infos.into_iter().zip(0..).map(|(info, index)| (Arc::clone(&appliance), index, info)));
         }
-        settings::put_in_order(&mut all, |(_, _, info)| info.pci);
+        let order = std::env::var(settings::DEVICE_ORDER).ok();
+        settings::put_in_order(order.as_deref(), &mut all, |(_, _, info)| info.pci);
         let uuids: Vec<_> = all.iter().map(|(_, _, info)| uuid_text(&info.uuid)).collect();
         let chosen = match std::env::var("CUDA_VISIBLE_DEVICES") {
             Ok(list) => visible(&list, &uuids),

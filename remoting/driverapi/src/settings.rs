@@ -24,9 +24,11 @@ pub fn module_loading() -> CUmoduleLoadingMode {
     }
 }
 
-/// Puts devices in the order of their PCI addresses, if that is what the program's user asked for.
-pub fn put_in_order<T, Address: Ord>(devices: &mut [T], address: impl FnMut(&T) -> Address) {
-    if env::var("CUDA_DEVICE_ORDER").as_deref() == Ok("PCI_BUS_ID") {
+pub const DEVICE_ORDER: &str = "CUDA_DEVICE_ORDER";
+
+/// Puts devices in the order of their PCI addresses, if that is what `DEVICE_ORDER` says. NVML counts them as CUDA does.
+pub fn put_in_order<T, Address: Ord>(order: Option<&str>, devices: &mut [T], address: impl FnMut(&T) -> Address) {
+    if order == Some("PCI_BUS_ID") {
         devices.sort_by_key(address);
     }
 }

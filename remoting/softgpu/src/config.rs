@@ -71,11 +71,19 @@ impl Config {
             get(name).map(|v| v.split(',').map(|s| s.trim().to_owned()).collect()).unwrap_or_default()
         };
         let count = (number("REMOTEGPU_SOFTGPU_DEVICES").unwrap_or(1) as usize).min(MAX_DEVICES);
-        let (uuids, pci) = (list("REMOTEGPU_SOFTGPU_UUIDS"), list("REMOTEGPU_SOFTGPU_PCI_IDS"));
+        let (uuids, addresses) = (list("REMOTEGPU_SOFTGPU_UUIDS"), list("REMOTEGPU_SOFTGPU_PCI_IDS"));
+        let card = |i: usize| {
+            let given = (uuids.get(i).and_then(|t| parse_uuid(t)), addresses.get(i).and_then(|t| parse_pci(t)));
+            (given.0.unwrap_or_else(|| uuid(i)), given.1.unwrap_or_else(|| pci_id(i)))
+        };
+        let mut cards: Vec<(CUuuid, PciId)> = (0..count).map(card).collect();
+        let order = get(settings::DEVICE_ORDER);
+        settings::put_in_order(order.as_deref(), &mut cards, |(_, pci)| (pci.domain, pci.bus, pci.device));
+        let (uuids, pci) = cards.into_iter().unzip();
         Config {
             memory: number("REMOTEGPU_SOFTGPU_MEMORY").unwrap_or(DEFAULT_MEMORY),
-            uuids: (0..count).map(|i| uuids.get(i).and_then(|t| parse_uuid(t)).unwrap_or_else(|| uuid(i))).collect(),
-            pci: (0..count).map(|i| pci.get(i).and_then(|t| parse_pci(t)).unwrap_or_else(|| pci_id(i))).collect(),
+            uuids,
+            pci,
             threads: number("REMOTEGPU_SOFTGPU_THREADS").map_or(cpus, |n| n.min(1024) as usize),
             driver_version: number("REMOTEGPU_SOFTGPU_DRIVER_VERSION")
                 .map_or(DEFAULT_DRIVER_VERSION, |n| i32::try_from(n).unwrap_or(DEFAULT_DRIVER_VERSION)),
@@ -89,14 +97,9 @@ impl Config {
 
     /// Ordinals of the devices that CUDA_VISIBLE_DEVICES leaves, in the order it names them.
     pub fn visible_devices(&self) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..self.uuids.len()).collect();
-        settings::put_in_order(&mut all, |&i| (self.pci[i].domain, self.pci[i].bus, self.pci[i].device));
         match &self.visible {
-            None => all,
-            Some(list) => {
-                let uuids: Vec<CUuuid> = all.iter().map(|&i| self.uuids[i]).collect();
-                select(list, &uuids).into_iter().map(|chosen| all[chosen]).collect()
-            }
+            None => (0..self.uuids.len()).collect(),
+            Some(list) => select(list, &self.uuids),
         }
     }
 }
@@ -179,6 +182,16 @@ mod tests {
         assert_eq!((config.memory, config.uuids.len(), config.threads), (8 << 30, 1, 4));
         assert_eq!(config.profile, Profile::NORMAL);
         assert_eq!(config.visible_devices(), [0]);
+    }
+
+    #[test]
+    fn devices_are_counted_by_address_if_asked_for() {
+        let addresses = ("REMOTEGPU_SOFTGPU_PCI_IDS", "0000:09:00.0,0000:03:00.0");
+        let buses = |order| {
+            let two = config(&[("REMOTEGPU_SOFTGPU_DEVICES", "2"), addresses, ("CUDA_DEVICE_ORDER", order)]);
+            [two.pci[0].bus, two.pci[1].bus]
+        };
+        assert_eq!([buses("FASTEST_FIRST"), buses("PCI_BUS_ID")], [[9, 3], [3, 9]]);
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl Library {
                 devices.push(Device { index: 0, info, place, appliance: Arc::clone(&appliance) });
             }
         }
-        // As CUDA in this process counts them.
-        settings::put_in_order(&mut devices, |device| device.info.pci);
+        let order = std::env::var(settings::DEVICE_ORDER).ok();
+        settings::put_in_order(order.as_deref(), &mut devices, |device| device.info.pci);
         for (device, index) in devices.iter_mut().zip(0..) {
             device.index = index;
         }
