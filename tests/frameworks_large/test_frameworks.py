@@ -121,10 +121,11 @@ def test_what_is_refused_is_named_in_one_line(finished: Finished, where: str, na
 
 @pytest.mark.parametrize("where", ["native", "share"])
 def test_ranks_that_need_nccl_end_with_an_error(run: Run, where: str) -> None:
-    """NCCL needs what is not provided between processes. Ten seconds from the collective's start is the promise."""
+    """NCCL needs what is not provided between processes. Ten seconds are the promise."""
     done = run(where, "nccl_ranks.py", str(free_port()))
     outcomes = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
     assert len(outcomes) == 2, done.stdout + done.stderr
+    assert "NCCL is not " in done.stderr
     for seconds, outcome in outcomes:
         assert "NCCL" in outcome
         assert float(seconds) < 10

@@ -31,6 +31,18 @@ pub fn is_cuda_library(return_address: usize) -> bool {
     }
 }
 
+/// Whether an image lies in NCCL's library. NCCL needs memory that processes share, which neither remoting nor the
+/// software GPU provides; it notices only after it has had each of its hundreds of kernels loaded. Refusing the first
+/// ends it at once.
+#[must_use]
+pub fn is_of_nccl(image: *const c_void) -> bool {
+    file_of(image.addr()).is_some_and(|path| file_name(&path).starts_with("libnccl"))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Has a compute capability in mind that its own kernels were compiled for.
@@ -42,7 +54,7 @@ enum Kind {
 
 impl Kind {
     fn of_file(path: &str) -> Kind {
-        let name = path.rsplit('/').next().unwrap_or(path);
+        let name = file_name(path);
         match name {
             _ if name.starts_with("libcudart") => Kind::Runtime,
             _ if name.starts_with("libcuda.") => Kind::Other,

@@ -1,10 +1,11 @@
 //! Libraries and kernels.
 
 use crate::abi::module::{check_settable, parameter};
-use crate::call::{Code, inputs, text, write, write_optional};
+use crate::call::{Code, inputs, refused, text, write, write_optional};
 use crate::module::{Image, JitOptions};
 use crate::{context, devices, exports, library};
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;
+use driverapi::caller::is_of_nccl;
 use driverapi::errors::*;
 use driverapi::types::{CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
 use std::ffi::{OsStr, c_char, c_int, c_uint, c_void};
@@ -24,6 +25,9 @@ exports! {
         count: c_uint,
     ) {
         check_options(options, count)?;
+        if is_of_nccl(code) {
+            return refused("NCCL");
+        }
         let jit = JitOptions::read(jit_count, jit_options, jit_values)?;
         load(library, Image::from_pointer(code)?, &jit)
     }

@@ -3,14 +3,25 @@
 //! attributes say the same, so that programs choose other ways.
 
 use crate::driver::driver;
+use crate::ffi::R;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 use driverapi::refusals::is_asked_in_passing;
+use std::io::Write;
 use std::sync::Once;
 
 fn tell(name: &str) {
     if !is_asked_in_passing(name) {
-        eprintln!("remotegpu: software GPU: {name} is not supported");
+        // In one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
+        let line = format!("remotegpu: software GPU: {name} is not supported\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
+}
+
+/// The kernels of NCCL.
+pub fn nccl() -> R {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| tell("NCCL"));
+    Err(CUDA_ERROR_NOT_SUPPORTED)
 }
 
 /// Each answers CUDA_ERROR_NOT_SUPPORTED whatever its arguments: in the C ABI a function may ignore what it is given.
