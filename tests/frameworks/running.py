@@ -44,7 +44,7 @@ class Outcomes:
 def outcome(program: str, *where: str, environment: Mapping[str, str]) -> Outcome:
     command = [REMOTEGPU, "run", *where, "-p", SHARE, "--", sys.executable, str(PROGRAMS / program)]
     done = subprocess.run(
-        [*command, *cases_of(program)], capture_output=True, text=True, timeout=400, env=os.environ | environment
+        [*command, *cases_of(program)], capture_output=True, text=True, timeout=800, env=os.environ | environment
     )
     digests = dict(line.split() for line in done.stdout.splitlines())
     return Outcome(digests, done.stderr)

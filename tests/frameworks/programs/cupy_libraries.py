@@ -30,13 +30,6 @@ def matrix_products():
     return results
 
 
-def half_precision_products():
-    a, b = rng.random((64, 32)).astype(np.float16), rng.random((32, 48)).astype(np.float16)
-    got = cp.asarray(a) @ cp.asarray(b)
-    np.testing.assert_allclose(got.get().astype("f"), a.astype("f") @ b.astype("f"), rtol=2e-3)
-    return [got]
-
-
 def fourier_transforms():
     results = []
     for n in (256, 1000):
@@ -73,10 +66,7 @@ def random_numbers():
     assert np.array_equal(np.sort(order.get()), np.arange(1000))
     cp.random.seed(7)
     assert np.array_equal(cp.random.rand(20_000).get(), u)
-    generator = cp.random.default_rng(3)
-    poisson, gamma = generator.poisson(4.0, 5000), generator.gamma(2.0, 1.0, 5000)
-    assert abs(float(poisson.mean()) - 4) < 0.2 and abs(float(gamma.mean()) - 2) < 0.2
-    return [uniform, normal, whole, order, poisson, gamma]
+    return [uniform, normal, whole, order]
 
 
 if __name__ == "__main__":
