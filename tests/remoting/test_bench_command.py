@@ -36,7 +36,8 @@ def test_a_quick_run_measures_every_key() -> None:
         assert None not in result["figures"].values()
         for key, reference in FIGURES.items():
             if reference is not None:
-                assert result["ratios"][key] > 0
+                # 0: on a busy machine half a round trip may be longer than a launch that nobody waits for.
+                assert result["ratios"][key] >= 0
 
 
 def test_an_appliance_that_runs_already_is_measured_without_pinning(own_remote: Appliance) -> None:
