@@ -41,7 +41,7 @@ GROUPS = {
     "torch": Group("torch_cases.py", without=("expandable_segments",)),
     "expandable": Group(
         "torch_cases.py",
-        only=("expandable_segments", "copies", "memory_info", "out_of_memory", "data_loader"),
+        only=("expandable_segments", "copies", "out_of_memory", "data_loader"),
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
     "refused": Group("refused_cases.py"),

@@ -146,21 +146,16 @@ def out_of_memory():
 
 
 def expandable_segments():
-    """Segments grow by mapping physical memory behind reserved addresses."""
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-    try:
-        host = torch.randn(10 * MIB)
-        tensors = [host.cuda() for _ in range(5)]
-        assert any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
-        assert all(torch.equal(tensor.cpu(), host) for tensor in tensors)
-        del tensors[1:4]
-        torch.cuda.empty_cache()
-        tensors.append(torch.cat([host, host]).cuda())
-        assert torch.equal(tensors[0].cpu(), host)
-        assert torch.equal(tensors[-1][: host.numel()].cpu(), host)
-        out_of_memory()
-    finally:
-        torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+    """With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: physical memory is mapped behind reserved addresses."""
+    host = torch.randn(10 * MIB)
+    tensors = [host.cuda() for _ in range(5)]
+    assert any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
+    assert all(torch.equal(tensor.cpu(), host) for tensor in tensors)
+    del tensors[1:4]
+    torch.cuda.empty_cache()
+    tensors.append(torch.cat([host, host]).cuda())
+    assert torch.equal(tensors[0].cpu(), host)
+    assert torch.equal(tensors[-1][: host.numel()].cpu(), host)
     return tensors[:1]
 
 
