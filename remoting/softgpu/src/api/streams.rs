@@ -53,7 +53,10 @@ fn record(default: DefaultStream, which: CUevent, stream: CUstream, flags: c_uin
 fn elapsed(milliseconds: Out<f32>, from: CUevent, to: CUevent) -> R {
     let (from, to) = (event(from)?, event(to)?);
     current()?;
-    if !from.timed || !to.timed {
+    let device = |event: &Event| {
+        driver()?.contexts.get(event.context).map(|context| context.device.ordinal).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    };
+    if !from.timed || !to.timed || device(&from)? != device(&to)? {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     match (from.progress(), to.progress()) {
