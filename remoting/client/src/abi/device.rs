@@ -129,9 +129,8 @@ unsafe extern "C" fn attribute_for_caller(
         }
         // Only the snapshot of a software GPU knows what to tell libraries; a real GPU answers everybody the same.
         let library = for_libraries(attribute);
-        let told = library != attribute
-            && device.info.attributes.contains_key(&(library as i32))
-            && is_cuda_library(caller);
+        let told =
+            library != attribute && device.info.attributes.contains_key(&(library as i32)) && is_cuda_library(caller);
         // SAFETY: as the caller of the exported function vouches.
         unsafe { write(value, attribute_of(device, if told { library } else { attribute })) }
     })
