@@ -14,6 +14,8 @@ import pytest
 from support.system import REMOTEGPU, Appliance, appliance, free_port
 
 PROGRAMS = Path(__file__).parent / "programs"
+# Where `cases.py` lies, which runs the cases of all frameworks' programs.
+CASES_FOLDER = Path(__file__).parents[1] / "frameworks" / "programs"
 PYTHON = Path(REMOTEGPU).with_name("python")
 SHARE = "0.25"  # 2 GiB, of the software GPU's 8 GiB
 SECONDS = 600
@@ -65,7 +67,11 @@ def run(share: Appliance, tmp_path_factory: pytest.TempPathFactory) -> Run:
         place = ["--native"] if where == "native" else ["--appliance", share.endpoint]
         command = [REMOTEGPU, "run", *place, "-p", SHARE, "--", str(PYTHON), str(PROGRAMS / program), *arguments]
         caches = tmp_path_factory.mktemp("caches")
-        variables = {"TRITON_CACHE_DIR": str(caches / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor")}
+        variables = {
+            "PYTHONPATH": str(CASES_FOLDER),
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        }
         return subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | variables | environment
         )

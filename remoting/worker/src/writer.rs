@@ -125,7 +125,7 @@ mod tests {
             let mut outbox = Outbox::default();
             for i in 0..50 {
                 outbox.push(Consumed::CODE, 0, &Consumed { bytes: i }, &[]);
-                outbox.push(Text::CODE, i, &Text {}, &vec![i as u8; 5000]);
+                outbox.push(Text::CODE, i, &Text::default(), &vec![i as u8; 5000]);
             }
             let mut wire = Vec::new();
             while !outbox.is_empty() {

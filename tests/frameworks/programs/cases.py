@@ -13,11 +13,18 @@ import numpy as np
 Case = Callable[[], object]
 
 
+def host_array(result: object) -> np.ndarray:
+    """The bits of an array of NumPy or CuPy, of a number, or of a tensor, whose type NumPy may not have."""
+    if hasattr(result, "untyped_storage"):
+        return result.cpu().contiguous().view(sys.modules["torch"].uint8).numpy()
+    return np.ascontiguousarray(result.get() if hasattr(result, "get") else result)
+
+
 def digest(results: object) -> str:
-    """Of a list of arrays (of NumPy or CuPy) and numbers; two runs that computed the same bits print the same."""
+    """Two runs that computed the same bits print the same."""
     total = hashlib.sha256()
     for result in results or ():
-        array = np.ascontiguousarray(result.get() if hasattr(result, "get") else result)
+        array = host_array(result)
         total.update(f"{array.dtype}{array.shape}".encode())
         total.update(array.tobytes())
     return total.hexdigest()[:16]
