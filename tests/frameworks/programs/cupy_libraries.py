@@ -16,6 +16,10 @@ def matrix_products():
         got = cp.asarray(a) @ cp.asarray(b)
         np.testing.assert_allclose(got.get(), a @ b, rtol=tolerance, err_msg=dtype)
         results.append(got)
+    a, b = (rng.random((64, 64)).astype(np.float16) for _ in range(2))
+    got = cp.asarray(a) @ cp.asarray(b)
+    np.testing.assert_allclose(got.get(), a.astype(np.float64) @ b.astype(np.float64), rtol=2e-3)
+    results.append(got)
     a, b = rng.random((4, 20, 30)), rng.random((4, 30, 10))
     v = rng.random(30)
     for got, want in (
