@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from support import tracer
-from support.system import DIST, ROOT, Appliance
+from support.system import DIST, PRELOADED, ROOT, Appliance
 
 TRAIN = [sys.executable, str(ROOT / "examples" / "01-digits" / "train.py")]
 
@@ -41,7 +41,7 @@ def test_a_training_step_makes_as_many_round_trips_as_synchronising_calls(remote
         out = tmp_path / f"trace-{epochs}.json"
         subprocess.run(
             [*TRAIN, "--epochs", epochs], check=True, stdout=subprocess.DEVNULL,
-            env=os.environ | tracer.environment(shim, driver, out),
+            env=os.environ | PRELOADED | tracer.environment(shim, driver, out),
         )  # fmt: skip
         asked.append(tracer.synchronising_calls(out))
         stats = tmp_path / f"stats-{epochs}.json"

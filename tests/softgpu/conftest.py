@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.system import DIST
+from support.system import DIST, PRELOADED
 
 PROGRAMS = Path(__file__).parent / "programs"
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -30,8 +30,7 @@ def run(library_folder: Path) -> Run:
 
     def start(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAMS / program), *arguments]
-        stand_ins = ":".join(str(path) for path in library_folder.glob("stand-ins/*.so.*"))
-        variables = os.environ | {"LD_LIBRARY_PATH": str(library_folder), "LD_PRELOAD": stand_ins} | environment
+        variables = os.environ | PRELOADED | {"LD_LIBRARY_PATH": str(library_folder)} | environment
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=variables)
 
     return start

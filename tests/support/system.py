@@ -19,6 +19,8 @@ DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
 REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
 PROGRAMS = ROOT / "tests" / "programs"
 MIB = 1 << 20
+# What `remotegpu run` preloads for a software GPU.
+PRELOADED = {"LD_PRELOAD": ":".join(str(path) for path in sorted(DIST.glob("native/stand-ins/*.so.*")))}
 
 # Test programs that compare their own results and print `ok`.
 SELF_CHECKING = (

@@ -144,7 +144,7 @@ mod tests {
                 let (header, payload) = decoder.next_frame().unwrap().unwrap();
                 assert_eq!((header.code, Consumed::decode(payload).unwrap().0.bytes), (Consumed::CODE, i));
                 let (header, payload) = decoder.next_frame().unwrap().unwrap();
-                assert_eq!((header.seq, payload.to_vec()), (i, vec![i as u8; 5000]));
+                assert_eq!((header.seq, Text::decode(payload).unwrap().1.to_vec()), (i, vec![i as u8; 5000]));
             }
         }
     }
