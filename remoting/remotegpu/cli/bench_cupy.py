@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-import cupy  # type: ignore[import-not-found]
+import cupy
 import numpy
 
 ELEMENTS: Final = (100_000, 1_000_000, 10_000_000)

@@ -17,6 +17,7 @@ use super::registry::{Admitted, Refusal};
 use super::rewind::Rewind;
 use super::{Door, grpc, pass};
 
+/// Orders come beside the data port: one may be this much later than the connection that it admits.
 const ORDER_DELAY: Duration = Duration::from_millis(100);
 
 /// What the first four bytes tell. No more are read than needed: what follows belongs to the session.
@@ -161,15 +162,7 @@ pub async fn admit(
     probation: &Probation,
 ) -> Result<(), Refused> {
     let Some(preface) = Preface::decode(preface) else { return refused("no preface of ours") };
-    let admitted = match try_admit(door, &preface) {
-        // Orders come beside the data port; one may be a moment late.
-        Err(Refusal::Unknown) => {
-            tokio::time::sleep(ORDER_DELAY).await;
-            try_admit(door, &preface)
-        }
-        decided => decided,
-    };
-    let admitted = admitted.map_err(|refusal| Refused(refusal.to_string()))?;
+    let admitted = find(door, &preface).await.map_err(|refusal| Refused(refusal.to_string()))?;
     probation.pass();
     match admitted {
         Admitted::Session(worker) => {
@@ -192,8 +185,17 @@ pub async fn admit(
     Ok(())
 }
 
-fn try_admit(door: &Door, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
-    door.registry().admit(preface, Instant::now())
+async fn find(door: &Door, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
+    let deadline = tokio::time::Instant::now() + ORDER_DELAY;
+    loop {
+        // Made before the look, so that an order between the look and the wait counts.
+        let order = door.ordered.notified();
+        let decision = door.registry().admit(preface, Instant::now());
+        let unknown = matches!(decision, Err(Refusal::Unknown));
+        if !unknown || tokio::time::timeout_at(deadline, order).await.is_err() {
+            return decision;
+        }
+    }
 }
 
 /// Returns when the connection or the lease ends.

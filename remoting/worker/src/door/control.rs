@@ -78,7 +78,9 @@ pub async fn serve(door: &Door, socket: OwnedFd, mut events: mpsc::Receiver<Even
 }
 
 fn obey(door: &Door, packet: &[u8], descriptors: Vec<OwnedFd>) {
-    if carry_out(door, packet, descriptors).is_none() {
+    if carry_out(door, packet, descriptors).is_some() {
+        door.ordered.notify_waiters();
+    } else {
         // The appliance is ours: this is a mistake in the program, worth a line, no reason to end everybody's sessions.
         eprintln!("remotegpu-door: not an order: {}", String::from_utf8_lossy(packet));
     }

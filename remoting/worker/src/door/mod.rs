@@ -20,6 +20,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 pub use options::{KeyPair, Options};
 
 use control::Event;
@@ -35,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What every connection needs.
 struct Door {
     registry: Mutex<Registry<OwnedFd>>,
+    /// Wakes those who came before the order that admits them.
+    ordered: Notify,
     events: control::Events,
     tls: Option<tokio_rustls::TlsAcceptor>,
 }
@@ -55,7 +59,7 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     let listener = listen::bind(&options.listen).await?;
     let (events, outgoing) = control::channel();
     events.send(Event::Listening { port: listener.local_addr()?.port() }).await;
-    let door = Arc::new(Door { registry: Mutex::default(), events, tls });
+    let door = Arc::new(Door { registry: Mutex::default(), ordered: Notify::new(), events, tls });
     tokio::spawn(listen::accept_for_ever(door.clone(), listener));
     control::serve(&door, control, outgoing).await
 }
