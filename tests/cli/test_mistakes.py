@@ -12,7 +12,7 @@ import pytest
 from support.stand_in import StandIn
 from support.system import free_port
 
-from remotegpu.rpc import pb, pb_grpc
+from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
 USAGE, UNAVAILABLE, BUSY, NOT_EXECUTABLE, NOT_FOUND = 2, 69, 75, 126, 127
 
@@ -133,7 +133,7 @@ def test_another_version(appliance: StandIn) -> None:
     finally:
         server.stop(None).wait()
     assert code == 76
-    assert "here 999, there 1" in message
+    assert f"here 999, there {WIRE_VERSION}" in message
 
 
 def test_nothing_built(appliance: StandIn) -> None:
