@@ -39,7 +39,7 @@ test: build lint system-tools ## All tests that need no GPU
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
 	@REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml --target-dir target/fuzz
 
-test-frameworks: build target/frameworks/.installed ## torch, Triton and torch.compile: 3 GB of wheels, a quarter of an hour
+test-frameworks: build target/frameworks/.installed ## torch, Triton and torch.compile: 3 GB of wheels, then two minutes
 	@echo "==> torch and Triton on the software GPU, alone and on a share"
 	@target/frameworks/bin/python -m pytest -m frameworks tests/frameworks_large
 
