@@ -1,0 +1,66 @@
+"""Every Kubernetes name that two parts must spell alike: resources, annotations, labels, paths, ports."""
+
+from typing import Final
+
+GROUP: Final = "remotegpu.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+POOLS: Final = "gpupools"
+CLAIMS: Final = "gpuclaims"
+
+# Extended resources. The fraction is what users write and never reaches the API server's storage: extended resources are
+# whole numbers, so the webhook writes thousandths under another name.
+FRACTION: Final = "remotegpu/fraction"
+MILLI: Final = "remotegpu/milli"
+# Mounts the client and counts nothing: for pods whose share is a claim made by hand, or is asked for by memory.
+CLIENT: Final = "remotegpu/client"
+
+# Annotations of a user's pod; any other key with this prefix is refused.
+USER_PREFIX: Final = "remotegpu.io/"
+CLAIM_ANNOTATION: Final = "remotegpu.io/claim"
+POOL_ANNOTATION: Final = "remotegpu.io/pool"
+MODEL_ANNOTATION: Final = "remotegpu.io/model"
+MEMORY_ANNOTATION: Final = "remotegpu.io/memory"
+COUNT_ANNOTATION: Final = "remotegpu.io/count"
+SPREAD_ANNOTATION: Final = "remotegpu.io/spread"
+USER_ANNOTATIONS: Final = (
+    CLAIM_ANNOTATION,
+    POOL_ANNOTATION,
+    MODEL_ANNOTATION,
+    MEMORY_ANNOTATION,
+    COUNT_ANNOTATION,
+    SPREAD_ANNOTATION,
+)
+
+# What we write ourselves. The label is on every pod that waits for or has a share; the operator watches only these.
+STATUS_PREFIX: Final = "status.remotegpu.io/"
+POD_LABEL: Final = "status.remotegpu.io/pod"
+POD_LABEL_VALUE: Final = "true"
+SESSION_ANNOTATION: Final = "status.remotegpu.io/session"
+GATE: Final = "remotegpu.io/claim"
+
+DEFAULT_POOL: Final = "default"
+
+# In the user's container: one projected volume with the session annotation and a token for this audience.
+AUDIENCE: Final = "remotegpu.io"
+POD_VOLUME: Final = "remotegpu"
+POD_DIRECTORY: Final = "/var/run/secrets/remotegpu.io"
+SESSION_FILE: Final = "session"
+TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
+
+# Labels of what the operator creates.
+POOL_LABEL: Final = "remotegpu.io/pool"
+APPLIANCE_LABEL: Final = "remotegpu.io/appliance"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+NAME_LABEL: Final = "app.kubernetes.io/name"
+MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
+
+CONTROL_PORT: Final = 7070
+DATA_PORT: Final = 7071
+# Plain HTTP of an appliance: /healthz, /readyz, /metrics.
+HTTP_PORT: Final = 7072
+
+
+def server_name(appliance: str) -> str:
+    """The name in an appliance's certificate; nothing resolves it, it is only compared."""
+    return f"{appliance}.appliance.remotegpu.io"
