@@ -12,7 +12,13 @@ POSSIBLE_FRACTIONS: Final = (
 )
 POSSIBLE_MEMORY: Final = "memory is a positive number of bytes with an optional unit: 512MiB, 4GiB, 4G, 4e9"
 
-_MEMORY: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*(?P<unit>[KMGT]i?B?|B)?")
+# Canonical forms of the API server: 0.25 is stored as "250m", 1000 as "1k".
+_QUANTITY: Final = re.compile(
+    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(?P<suffix>[numkMGTPE]|[KMGTPE]i)?"
+)
+_DECIMAL_SUFFIXES: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY_SUFFIXES: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_MEMORY: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*(?P<unit>[kKMGT]i?B?|B)?")
 _UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _MAX_BYTES: Final = 1 << 62
 
@@ -51,14 +57,25 @@ def parse_fraction(text: str) -> Fraction:
     return Fraction(gpus=1, milli=int(milli))
 
 
+def parse_quantity(text: str) -> Decimal:
+    """Read a quantity of the Kubernetes API, which stores 0.25 as "250m" and 1000 as "1k"."""
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        raise QuantityError(f"{text!r} is no quantity of Kubernetes; write a number, as 0.25 or 250m")
+    suffix = match["suffix"] or ""
+    if suffix in _BINARY_SUFFIXES:
+        return Decimal(match["number"]) * Decimal(1024) ** _BINARY_SUFFIXES[suffix]
+    return Decimal(match["number"]).scaleb(_DECIMAL_SUFFIXES.get(suffix, 0))
+
+
 def parse_memory(text: str) -> int:
-    """Read "4GiB" as bytes. As in Kubernetes, Ki is 1024 and K is 1000."""
+    """Read "4GiB" as bytes. As in Kubernetes, Ki is 1024 and k, or K, is 1000."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise QuantityError(f"{text!r} is not an amount of memory; {POSSIBLE_MEMORY}")
     unit = (match["unit"] or "").removesuffix("B")
     base = 1024 if unit.endswith("i") else 1000
-    value = int(Decimal(match["number"]) * base ** _UNITS[unit.removesuffix("i")])
+    value = int(Decimal(match["number"]) * base ** _UNITS[unit.removesuffix("i").upper()])
     if not 0 < value <= _MAX_BYTES:
         raise QuantityError(f"{text!r} is not an amount of memory that a GPU can have; {POSSIBLE_MEMORY}")
     return value
@@ -72,6 +89,14 @@ def format_bytes(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def format_quantity(count: int) -> str:
+    """Bytes as Kubernetes writes them, exactly: "4Gi", and "1500" where no unit divides it."""
+    for power, unit in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if count and count % 1024**power == 0:
+            return f"{count // 1024**power}{unit}"
+    return str(count)
 
 
 def format_milli(milli: int) -> str:

@@ -1,0 +1,247 @@
+"""GPUClaim as typed objects; `crds/gpuclaims.yaml` says what each field means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from remotegpu.api.conditions import Condition
+from remotegpu.api.durations import format_duration, parse_duration
+from remotegpu.api.kubernetes import DEFAULT_POOL
+from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import format_quantity, parse_fraction, parse_quantity
+
+_MIB: Final = 1 << 20
+_POD_NAME_IN_CLAIM: Final = 200
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    ALLOCATED = "Allocated"
+    LOST = "Lost"
+    EXPIRED = "Expired"
+
+
+class Reason(StrEnum):
+    NOT_SEEN = "NotSeen"
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"
+    NO_SUCH_POOL = "NoSuchPool"
+    POOL_NOT_READY = "PoolNotReady"
+    NO_MATCHING_GPU = "NoMatchingGPU"
+    TOO_LARGE = "TooLarge"
+    MIXED_MEMORY = "MixedMemory"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    ALLOCATED = "Allocated"
+    APPLIANCE_LOST = "ApplianceLost"
+    START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
+
+
+class Placement(StrEnum):
+    PACK = "Pack"
+    SPREAD = "Spread"
+
+
+@dataclass(frozen=True, slots=True)
+class PodReference:
+    name: str
+    uid: str
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "PodReference":
+        return cls(stored["name"], stored["uid"])
+
+    def to_object(self) -> dict[str, Any]:
+        return {"name": self.name, "uid": self.uid}
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The share of one GPU, as the appliance enforces it."""
+
+    appliance: str
+    node: str
+    gpu: str
+    model: str
+    memory: int
+    milli: int
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "Allocation":
+        return cls(**{name: stored[name] for name in cls.__slots__})
+
+    def to_object(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where clients reach one appliance of the claim."""
+
+    appliance: str
+    endpoint: str
+    server_name: str
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "Endpoint":
+        return cls(stored["appliance"], stored["endpoint"], stored["serverName"])
+
+    def to_object(self) -> dict[str, Any]:
+        return {"appliance": self.appliance, "endpoint": self.endpoint, "serverName": self.server_name}
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    pool: str = DEFAULT_POOL
+    model: str = ""
+    fraction: str = ""  # empty: by memory
+    memory: int = 0  # bytes; 0: by fraction
+    count: int = 1
+    placement: Placement = Placement.PACK
+    start_deadline: int | None = None  # seconds; None: the pool's
+    priority: int = 0
+    pod: PodReference | None = None
+
+    @property
+    def ask(self) -> Ask:
+        """The same in whole GPUs and thousandths or bytes of each; "2" is two whole GPUs."""
+        if self.memory:
+            return Ask(count=self.count, milli=0, memory_bytes=self.memory)
+        fraction = parse_fraction(self.fraction)
+        return Ask(count=self.count * fraction.gpus, milli=fraction.milli)
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "ClaimSpec":
+        return cls(
+            pool=stored.get("pool", DEFAULT_POOL),
+            model=stored.get("model", ""),
+            fraction=str(stored.get("fraction", "")),
+            memory=int(parse_quantity(stored["memory"])) if "memory" in stored else 0,
+            count=stored.get("count", 1),
+            placement=Placement(stored.get("placement", Placement.PACK)),
+            start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else None,
+            priority=stored.get("priority", 0),
+            pod=PodReference.from_object(stored["pod"]) if "pod" in stored else None,
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        written: dict[str, Any] = {
+            "pool": self.pool,
+            "count": self.count,
+            "placement": str(self.placement),
+            "priority": self.priority,
+        }
+        if self.model:
+            written["model"] = self.model
+        if self.fraction:
+            written["fraction"] = self.fraction
+        if self.memory:
+            written["memory"] = format_quantity(self.memory)
+        if self.start_deadline is not None:
+            written["startDeadline"] = format_duration(self.start_deadline)
+        if self.pod is not None:
+            written["pod"] = self.pod.to_object()
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStatus:
+    """What the operator decided. The sums in it follow from the allocations."""
+
+    phase: Phase = Phase.PENDING
+    reason: Reason = Reason.NOT_SEEN
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    consumers: tuple[PodReference, ...] = ()
+    observed_generation: int = 0
+
+    @property
+    def milli(self) -> int:
+        return sum(allocation.milli for allocation in self.allocations)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of each GPU; the least, if GPUs of slightly different size were mixed."""
+        return min((allocation.memory for allocation in self.allocations), default=0)
+
+    @property
+    def gpus(self) -> str:
+        return gpus_text(self.allocations)
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "ClaimStatus":
+        return cls(
+            phase=Phase(stored.get("phase", Phase.PENDING)),
+            reason=Reason(stored.get("reason", Reason.NOT_SEEN)),
+            message=stored.get("message", ""),
+            conditions=tuple(map(Condition.from_object, stored.get("conditions", ()))),
+            allocations=tuple(map(Allocation.from_object, stored.get("allocations", ()))),
+            endpoints=tuple(map(Endpoint.from_object, stored.get("endpoints", ()))),
+            consumers=tuple(map(PodReference.from_object, stored.get("consumers", ()))),
+            observed_generation=stored.get("observedGeneration", 0),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return {
+            "phase": str(self.phase),
+            "reason": str(self.reason),
+            "message": self.message,
+            "gpus": self.gpus,
+            # For people, hence whole MiB; the exact bytes are in the allocations.
+            "memory": format_quantity(self.memory // _MIB * _MIB),
+            "milli": self.milli,
+            "observedGeneration": self.observed_generation,
+            "conditions": [condition.to_object() for condition in self.conditions],
+            "allocations": [allocation.to_object() for allocation in self.allocations],
+            "endpoints": [endpoint.to_object() for endpoint in self.endpoints],
+            "consumers": [consumer.to_object() for consumer in self.consumers],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GPUClaim:
+    namespace: str
+    name: str
+    uid: str
+    created: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    spec: ClaimSpec = field(default_factory=ClaimSpec)
+    status: ClaimStatus = field(default_factory=ClaimStatus)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def lease_id(self) -> str:
+        """The name of its lease on appliances: 32 hex digits."""
+        return self.uid.replace("-", "")
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "GPUClaim":
+        metadata = stored["metadata"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            created=metadata.get("creationTimestamp", ""),
+            generation=metadata.get("generation", 0),
+            resource_version=metadata.get("resourceVersion", ""),
+            spec=ClaimSpec.from_object(stored["spec"]),
+            status=ClaimStatus.from_object(stored.get("status", {})),
+        )
+
+
+def pod_claim_name(pod_name: str, pod_uid: str) -> str:
+    """The claim of one pod; the uid keeps a pod that is made anew under its old name from getting the old claim."""
+    return f"{pod_name[:_POD_NAME_IN_CLAIM].rstrip('-.')}-{pod_uid}"
+
+
+def gpus_text(allocations: tuple[Allocation, ...]) -> str:
+    """ "2 x NVIDIA A100", models in the order of the allocations; "-" for none."""
+    counts: dict[str, int] = {}
+    for allocation in allocations:
+        counts[allocation.model] = counts.get(allocation.model, 0) + 1
+    return ", ".join(f"{count} x {model}" for model, count in counts.items()) or "-"

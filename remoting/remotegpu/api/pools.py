@@ -1,0 +1,304 @@
+"""GPUPool as typed objects; `crds/gpupools.yaml` says what each field means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from remotegpu.api.conditions import Condition
+from remotegpu.api.durations import format_duration, parse_duration
+from remotegpu.api.quantities import format_quantity, parse_quantity
+
+
+class Backend(StrEnum):
+    SOFTWARE = "software"
+    CUDA = "cuda"
+
+
+class PoolPhase(StrEnum):
+    PENDING = "Pending"
+    READY = "Ready"
+    DEGRADED = "Degraded"
+    NOT_READY = "NotReady"
+
+
+class AppliancePhase(StrEnum):
+    STARTING = "Starting"
+    READY = "Ready"
+    DRAINING = "Draining"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareSpec:
+    gpus: int = 1
+    memory: int = 8 << 30
+    threads: int | None = None  # None: the CPUs of the appliance
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "SoftwareSpec":
+        return cls(
+            gpus=stored.get("gpus", cls().gpus),
+            memory=int(parse_quantity(stored["memory"])) if "memory" in stored else cls().memory,
+            threads=stored.get("threads"),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        written: dict[str, Any] = {"gpus": self.gpus, "memory": format_quantity(self.memory)}
+        return written if self.threads is None else {**written, "threads": self.threads}
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsSpec:
+    """None: the appliance's own default."""
+
+    sessions_per_gpu: int | None = None
+    sessions_per_claim: int | None = None
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "LimitsSpec":
+        return cls(stored.get("sessionsPerGPU"), stored.get("sessionsPerClaim"))
+
+    def to_object(self) -> dict[str, Any]:
+        return _given(sessionsPerGPU=self.sessions_per_gpu, sessionsPerClaim=self.sessions_per_claim)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSpec:
+    drain_deadline: int = 3600  # seconds
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "UpdateSpec":
+        return cls(parse_duration(stored["drainDeadline"])) if "drainDeadline" in stored else cls()
+
+    def to_object(self) -> dict[str, Any]:
+        return {"drainDeadline": format_duration(self.drain_deadline)}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """Tolerations and resources go into the appliance's pod as they are, hence untyped."""
+
+    backend: Backend = Backend.SOFTWARE
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    runtime_class_name: str | None = None
+    image: str | None = None  # None: the operator's APPLIANCE_IMAGE
+    image_pull_policy: str | None = None
+    software: SoftwareSpec = field(default_factory=SoftwareSpec)
+    gpus_per_node: int | None = None  # None: all that the node offers
+    limits: LimitsSpec = field(default_factory=LimitsSpec)
+    start_deadline: int = 300  # seconds
+    update: UpdateSpec = field(default_factory=UpdateSpec)
+    resources: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "PoolSpec":
+        return cls(
+            backend=Backend(stored.get("backend", Backend.SOFTWARE)),
+            node_selector=dict(stored.get("nodeSelector", {})),
+            tolerations=tuple(stored.get("tolerations", ())),
+            runtime_class_name=stored.get("runtimeClassName"),
+            image=stored.get("image"),
+            image_pull_policy=stored.get("imagePullPolicy"),
+            software=SoftwareSpec.from_object(stored.get("software", {})),
+            gpus_per_node=stored.get("gpusPerNode"),
+            limits=LimitsSpec.from_object(stored.get("limits", {})),
+            start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
+            update=UpdateSpec.from_object(stored.get("update", {})),
+            resources=dict(stored.get("resources", {})),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return _given(
+            backend=str(self.backend),
+            nodeSelector=dict(self.node_selector) or None,
+            tolerations=list(self.tolerations) or None,
+            runtimeClassName=self.runtime_class_name,
+            image=self.image,
+            imagePullPolicy=self.image_pull_policy,
+            # Refused with another backend.
+            software=self.software.to_object() if self.backend == Backend.SOFTWARE else None,
+            gpusPerNode=self.gpus_per_node,
+            limits=self.limits.to_object() or None,
+            startDeadline=format_duration(self.start_deadline),
+            update=self.update.to_object(),
+            resources=dict(self.resources) or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    uuid: str
+    model: str
+    memory: int
+    shareable: int
+    healthy: bool = True
+    message: str = ""
+    allocated_milli: int = 0
+    allocated_memory: int = 0
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "GpuStatus":
+        return cls(
+            uuid=stored["uuid"],
+            model=stored["model"],
+            memory=stored["memory"],
+            shareable=stored["shareable"],
+            healthy=stored["healthy"],
+            message=stored.get("message", ""),
+            allocated_milli=stored.get("allocatedMilli", 0),
+            allocated_memory=stored.get("allocatedMemory", 0),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return {
+            "uuid": self.uuid,
+            "model": self.model,
+            "memory": self.memory,
+            "shareable": self.shareable,
+            "healthy": self.healthy,
+            "message": self.message,
+            "allocatedMilli": self.allocated_milli,
+            "allocatedMemory": self.allocated_memory,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ApplianceStatus:
+    name: str
+    node: str
+    phase: AppliancePhase = AppliancePhase.STARTING
+    reason: str = ""
+    message: str = ""
+    address: str = ""  # "ip:7070"
+    server_name: str = ""
+    image: str = ""
+    gpus: tuple[GpuStatus, ...] = ()
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "ApplianceStatus":
+        return cls(
+            name=stored["name"],
+            node=stored["node"],
+            phase=AppliancePhase(stored["phase"]),
+            reason=stored.get("reason", ""),
+            message=stored.get("message", ""),
+            address=stored.get("address", ""),
+            server_name=stored.get("serverName", ""),
+            image=stored.get("image", ""),
+            gpus=tuple(map(GpuStatus.from_object, stored.get("gpus", ()))),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "node": self.node,
+            "phase": str(self.phase),
+            "reason": self.reason,
+            "message": self.message,
+            "address": self.address,
+            "serverName": self.server_name,
+            "image": self.image,
+            "gpus": [gpu.to_object() for gpu in self.gpus],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Thousandths of GPUs, and bytes."""
+
+    milli: int = 0
+    memory: int = 0
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "Amount":
+        return cls(stored.get("milli", 0), int(parse_quantity(stored.get("memory", "0"))))
+
+    def to_object(self) -> dict[str, Any]:
+        return {"milli": self.milli, "memory": format_quantity(self.memory)}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """What the operator knows. Counts and models in it follow from the appliances."""
+
+    phase: PoolPhase = PoolPhase.PENDING
+    reason: str = "NotSeen"
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    total: Amount = field(default_factory=Amount)
+    allocated: Amount = field(default_factory=Amount)
+    free: Amount = field(default_factory=Amount)
+    appliances: tuple[ApplianceStatus, ...] = ()
+    observed_generation: int = 0
+
+    @property
+    def gpus(self) -> int:
+        return sum(len(appliance.gpus) for appliance in self.appliances)
+
+    @property
+    def ready(self) -> str:
+        """ "1/2": one of two appliances takes new claims."""
+        ready = sum(appliance.phase == AppliancePhase.READY for appliance in self.appliances)
+        return f"{ready}/{len(self.appliances)}"
+
+    @property
+    def models(self) -> str:
+        return ", ".join(sorted({gpu.model for appliance in self.appliances for gpu in appliance.gpus})) or "-"
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "PoolStatus":
+        return cls(
+            phase=PoolPhase(stored.get("phase", PoolPhase.PENDING)),
+            reason=stored.get("reason", "NotSeen"),
+            message=stored.get("message", ""),
+            conditions=tuple(map(Condition.from_object, stored.get("conditions", ()))),
+            total=Amount.from_object(stored.get("total", {})),
+            allocated=Amount.from_object(stored.get("allocated", {})),
+            free=Amount.from_object(stored.get("free", {})),
+            appliances=tuple(map(ApplianceStatus.from_object, stored.get("appliances", ()))),
+            observed_generation=stored.get("observedGeneration", 0),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return {
+            "phase": str(self.phase),
+            "reason": self.reason,
+            "message": self.message,
+            "ready": self.ready,
+            "gpus": self.gpus,
+            "models": self.models,
+            "observedGeneration": self.observed_generation,
+            "total": self.total.to_object(),
+            "allocated": self.allocated.to_object(),
+            "free": self.free.to_object(),
+            "conditions": [condition.to_object() for condition in self.conditions],
+            "appliances": [appliance.to_object() for appliance in self.appliances],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GPUPool:
+    name: str
+    uid: str
+    generation: int = 0
+    resource_version: str = ""
+    spec: PoolSpec = field(default_factory=PoolSpec)
+    status: PoolStatus = field(default_factory=PoolStatus)
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "GPUPool":
+        metadata = stored["metadata"]
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            resource_version=metadata.get("resourceVersion", ""),
+            spec=PoolSpec.from_object(stored["spec"]),
+            status=PoolStatus.from_object(stored.get("status", {})),
+        )
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
