@@ -6,8 +6,10 @@ The whole cluster starts all four; the tests of API semantics start the first tw
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from cluster.certificates import Authority, kubeconfig, service_account_keys
 
@@ -39,8 +41,8 @@ class ControlPlane:
     def certificates(self) -> Path:
         return self.folder / "certificates"
 
-    def make_certificates(self, nodes: tuple[str, ...] = ()) -> None:
-        """Everything that is signed, at once: the authority's key is not kept."""
+    def make_certificates(self, nodes: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Everything that is signed, for nodes of these names and addresses too, at once: the key is not kept."""
         self.certificates.mkdir(parents=True)
         authority = Authority("kubernetes")
         (self.certificates / "ca.crt").write_bytes(authority.certificate)
@@ -49,13 +51,14 @@ class ControlPlane:
         addresses = {self.address, "127.0.0.1", "10.96.0.1"}
         authority.issue("kube-apiserver", subjects=(*names, *addresses)).write(self.certificates, "apiserver")
         authority.issue("kube-apiserver-kubelet-client", "system:masters").write(self.certificates, "kubelet-client")
-        authority.issue("front-proxy").write(self.certificates, "front-proxy")
+        for node, address in nodes.items():
+            authority.issue(node, subjects=(node, address)).write(self.certificates, node)
         users = {
             "admin": ("admin", "system:masters"),
             "controller-manager": ("system:kube-controller-manager", ""),
             "scheduler": ("system:kube-scheduler", ""),
             **{f"kubelet-{node}": (f"system:node:{node}", "system:nodes") for node in nodes},
-            **{f"proxy-{node}": ("system:kube-proxy", "") for node in ("host", *nodes)},
+            **{f"proxy-{node}": ("system:kube-proxy", "") for node in nodes},
         }
         for file, (name, group) in users.items():
             content = kubeconfig(self.url, authority.certificate, authority.issue(name, group))

@@ -1,0 +1,193 @@
+"""Brings the cluster up and takes it down; what is there already is left as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from cluster import cgroups, images, programs
+from cluster.control_plane import PROGRAMS, ControlPlane
+from cluster.node import BRIDGE, HOST, MOUNT_POINTS, Node, ip
+from cluster.parts import Part, gone, start_time
+from cluster.progress import step, wait
+
+TARGET = PROGRAMS.parent
+STATE = TARGET / "state"
+PLANE = ControlPlane(STATE, address=HOST, etcd_port=12379)
+NODES = (Node("node-a", 1, STATE), Node("node-b", 2, STATE))
+CONTROL_PLANE = tuple(Part(STATE, name) for name in ("etcd", "apiserver", "controller-manager", "scheduler"))
+KUBECONFIG = TARGET / "admin.kubeconfig"
+# Mount points that were not there before, innermost last.
+MADE = STATE / "made-folders"
+READY_SECONDS = 120
+
+
+def parts() -> list[Part]:
+    return [*CONTROL_PLANE, *(part for node in NODES for part in node.parts)]
+
+
+def part(name: str) -> Part:
+    known = {part.name: part for part in parts()}
+    if name not in known:
+        raise RuntimeError(f"no part is called {name!r}; the parts are {', '.join(known)}")
+    return known[name]
+
+
+def kubectl(*arguments: str, check: bool = True) -> str:
+    result = subprocess.run(
+        [PROGRAMS / "kubectl", f"--kubeconfig={PLANE.admin}", *arguments], capture_output=True, text=True
+    )
+    if check and result.returncode:
+        raise RuntimeError(f"kubectl {' '.join(arguments)}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def up() -> None:
+    if os.geteuid() != 0:
+        raise RuntimeError("the cluster needs root, for its nodes are namespaces; run the same as root")
+    programs.install()
+    held = [node.part("holder").pid is not None for node in NODES]
+    if STATE.exists() and not all(held):
+        down()
+    if STATE.exists():
+        for part in parts():
+            if part.pid is None:
+                with step(f"start {part.name} again"):
+                    part.start()
+        _wait_ready()
+        return
+    pause = images.pause()
+    _start_control_plane()
+    with step(f"nodes {', '.join(node.name for node in NODES)}"):
+        _hold_nodes()
+        _start_nodes(pause)
+    _wait_ready()
+
+
+def down() -> None:
+    """Leaves nothing of the cluster but programs and images that were built."""
+    if not STATE.exists():
+        return
+    with step("take the cluster down"):
+        for node in reversed(NODES):
+            _end_node(node)
+        for part in reversed(CONTROL_PLANE):
+            part.stop()
+        if _bridge_exists():
+            ip("link", "delete", BRIDGE)
+        for folder in reversed(json.loads(MADE.read_text()) if MADE.exists() else []):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+        shutil.rmtree(STATE)
+        KUBECONFIG.unlink(missing_ok=True)
+
+
+def status() -> dict[str, int | None]:
+    """The process of each part, None where it does not run."""
+    return {part.name: part.pid for part in parts()}
+
+
+def _start_control_plane() -> None:
+    if _bridge_exists():
+        raise RuntimeError(f"the bridge {BRIDGE} is there, of another clone's cluster: run `make cluster-down` there")
+    with step("certificates, etcd, API server, controller manager, scheduler"):
+        PLANE.make_certificates({node.name: node.address for node in NODES})
+        ip("link", "add", BRIDGE, "type", "bridge")
+        ip("address", "add", f"{HOST}/24", "dev", BRIDGE)
+        ip("link", "set", BRIDGE, "up")
+        etcd, apiserver, controller_manager, scheduler = CONTROL_PLANE
+        etcd.launch(PLANE.etcd())
+        # The API server has no kube-proxy beside it: it calls a Service's endpoints itself.
+        apiserver.launch(PLANE.apiserver("1.34", "--enable-aggregator-routing=true"))
+        wait(
+            lambda: "ok" in kubectl("get", "--raw", "/readyz", check=False),
+            READY_SECONDS,
+            lambda: f"the API server is not ready after {READY_SECONDS} s; its log is {apiserver.log}",
+        )
+        controller_manager.launch(PLANE.controller_manager())
+        scheduler.launch(PLANE.scheduler())
+        KUBECONFIG.unlink(missing_ok=True)
+        KUBECONFIG.symlink_to(PLANE.admin.relative_to(TARGET))
+
+
+def _hold_nodes() -> None:
+    made = []
+    for point in map(Path, MOUNT_POINTS):
+        for folder in (*reversed(point.parents), point):
+            if not folder.exists():
+                folder.mkdir()
+                made.append(str(folder))
+    MADE.write_text(json.dumps(made))
+    for node in NODES:
+        node.hold()
+    for node in NODES:
+        held = node.folder / "held"
+        wait(held.exists, 10, lambda node=node: f"{node.name} has no namespaces: {node.part('holder').log.read_text()}")  # type: ignore[misc]
+        node.connect([other for other in NODES if other is not node])
+
+
+def _start_nodes(pause: images.Image) -> None:
+    """Each program after the one that it needs at its start."""
+    for node in NODES:
+        node.configure(PLANE)
+        node.launch(PLANE, "containerd")
+    wait(_runtimes_answer, READY_SECONDS, lambda: f"containerd does not answer; its logs are in {STATE / 'logs'}")
+    images.load(NODES, pause)
+    for node in NODES:
+        node.launch(PLANE, "kubelet", "kube-proxy")
+    names = ("get", "nodes", "--output=name")
+    wait(
+        lambda: len(kubectl(*names).split()) == len(NODES),
+        READY_SECONDS,
+        lambda: f"not every kubelet registers its node; their logs are in {STATE / 'logs'}",
+    )
+    for node in NODES:
+        node.launch(PLANE, "kube-netpol")
+
+
+def _end_node(node: Node) -> None:
+    for part in reversed(node.parts):
+        part.stop(signal.SIGKILL)
+    cgroups.end(node.name)
+    # The containers' shims are in no group of the node, but in its mount namespace.
+    holder = node.part("holder").pid
+    if holder is not None:
+        namespace = Path(f"/proc/{holder}/ns/mnt").readlink()
+        for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+            with contextlib.suppress(FileNotFoundError, PermissionError, ProcessLookupError):
+                if Path(f"/proc/{pid}/ns/mnt").readlink() == namespace:
+                    started = start_time(pid)
+                    os.kill(pid, signal.SIGKILL)
+                    gone(pid, started, 10)
+
+
+def _wait_ready() -> None:
+    with step("all parts are ready"):
+
+        def ready() -> bool:
+            query = "jsonpath={range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}"
+            return kubectl("get", "nodes", "-o", query, check=False).split() == ["True"] * len(NODES)
+
+        wait(ready, READY_SECONDS, lambda: f"nodes are not Ready: {kubectl('get', 'nodes')}Logs: {STATE / 'logs'}")
+        account = ("get", "serviceaccount", "default", "--output=name")
+        wait(
+            lambda: bool(kubectl(*account, check=False)),
+            READY_SECONDS,
+            lambda: f"the controller manager makes no service accounts; its log is {CONTROL_PLANE[2].log}",
+        )
+
+
+def _runtimes_answer() -> bool:
+    try:
+        return all(node.ctr("version") for node in NODES)
+    except RuntimeError:
+        return False
+
+
+def _bridge_exists() -> bool:
+    return Path("/sys/class/net", BRIDGE).exists()
