@@ -1,0 +1,186 @@
+"""Who may use an appliance: policy and the appliance's own check of who asks, each alone, keep a stranger out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from support.checker import SYSTEM, Checker
+from support.installation import Installation
+from support.kubectl import ROOT, Kubectl, Object
+from support.manifests import pod, program
+from support.namespace import Namespace
+from support.system import until
+
+from remotegpu.api.kubernetes import AUDIENCE, COMPONENT_LABEL, CONTROL_PORT, DATA_PORT, POD_DIRECTORY
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+EXAMPLE = ROOT / "examples" / "08-trust"
+# It has Python and the control service's stubs.
+STUBS_IMAGE = "localhost/remotegpu-appliance:dev"
+
+
+def address(appliance: Object) -> str:
+    return str(appliance["status"]["podIP"])
+
+
+def stranger(name: str, host: str, port: int = CONTROL_PORT) -> Object:
+    """The example's pod, told whom to dial."""
+    made: Object = yaml.safe_load((EXAMPLE / "stranger.yaml").read_text())
+    made["metadata"]["name"] = name
+    made["spec"]["containers"][0]["env"] = [{"name": "ENDPOINT", "value": f"{host}:{port}"}]
+    return made
+
+
+def hostile(name: str, *arguments: str, fraction: str = "0.1") -> Object:
+    """A pod with a share whose program speaks to the appliance itself."""
+    made = pod(name, ["python", "-u", "/programs/hostile.py", *arguments], fraction=fraction)
+    made["spec"]["containers"][0]["image"] = STUBS_IMAGE
+    return made
+
+
+def answer(line: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(line)
+    return value
+
+
+@pytest.fixture
+def appliance(installation: Installation) -> Object:
+    return installation.appliances()[0]
+
+
+@pytest.fixture
+def without_policy(kubectl: Kubectl, installation: Installation) -> Iterator[None]:
+    """Everybody may reach the appliances for as long as the test runs: what policies allow adds up."""
+    everybody = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "e2e-everybody"},
+        "spec": {
+            "podSelector": {"matchLabels": {COMPONENT_LABEL: "appliance"}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{}],
+        },
+    }
+    kubectl.apply(everybody, namespace=SYSTEM)
+    yield
+    kubectl("delete", "networkpolicy", "e2e-everybody", "-n", SYSTEM)
+
+
+@pytest.mark.parametrize("port", [CONTROL_PORT, DATA_PORT])
+def test_a_pod_without_a_share_is_kept_out_by_policy(namespace: Namespace, appliance: Object, port: int) -> None:
+    assert "not connected: timed out" in namespace.run(stranger("stranger", address(appliance), port))
+
+
+def test_and_without_policy_by_the_appliance(
+    namespace: Namespace, appliance: Object, without_policy: None, kubectl: Kubectl
+) -> None:
+    def connects() -> bool:
+        """The policy engine needs a moment."""
+        said = namespace.run(stranger("dials", address(appliance)))
+        namespace.delete("pod", "dials", now=True)
+        return "not connected" not in said
+
+    until(connects, 60, "without policy the stranger connects")
+
+    holder = pod("holder", program("hold.py"), fraction="0.1")
+    namespace.create(holder)
+    claim = namespace.wait_for_claim("holder", "Allocated")
+    # It knows everything that is not secret, and has a token of its own for the right audience.
+    place = next(iter(claim["status"]["endpoints"]))
+    session = {
+        "claim": {"namespace": namespace.name, "name": claim["metadata"]["name"], "uid": claim["metadata"]["uid"]},
+        "ca": Checker(kubectl).authority(),
+        "appliances": [{"endpoint": place["endpoint"], "server_name": place["serverName"]}],
+    }
+    namespace("create", "configmap", "known", f"--from-literal=session={json.dumps(session)}")
+    sources = [
+        {"serviceAccountToken": {"audience": AUDIENCE, "path": "token"}},
+        {"configMap": {"name": "known", "items": [{"key": "session", "path": "session"}]}},
+    ]
+    made = hostile("stranger", "honest")
+    container = made["spec"]["containers"][0]
+    container["resources"] = {}
+    container["volumeMounts"].append({"name": "known", "mountPath": POD_DIRECTORY})
+    made["spec"]["volumes"].append({"name": "known", "projected": {"sources": sources}})
+    refused = answer(namespace.run(made))
+    assert refused["code"] in {"UNAUTHENTICATED", "PERMISSION_DENIED"}
+    assert refused["seconds"] < 1
+
+
+def audit_lines(kubectl: Kubectl, installation: Installation) -> list[str]:
+    logs = (kubectl("logs", "-n", SYSTEM, each["metadata"]["name"], "--since=2m") for each in installation.appliances())
+    return [line for log in logs for line in log.splitlines() if "audit: refused" in line]
+
+
+@pytest.mark.parametrize("kind", ["lease", "operator", "forged", "other", "session"])
+def test_a_pod_with_a_share_gets_nothing_else(
+    kind: str, namespace: Namespace, kubectl: Kubectl, installation: Installation
+) -> None:
+    """A lease of its own choice, the operator's view, a forged token, another pod's share and its session."""
+    namespace.create(pod("neighbour", program("hold.py"), fraction="0.1"))
+    other = namespace.wait_for_claim("neighbour", "Allocated")["metadata"]["uid"]
+    before = set(audit_lines(kubectl, installation))
+
+    arguments = [other] if kind in {"other", "session"} else []
+    refused = answer(namespace.run(hostile("hostile", kind, *arguments)))
+    assert refused["code"] != "OK" or refused["refusal"]
+    assert refused["devices"] == []
+    assert refused["seconds"] < 1
+
+    def written() -> bool:
+        return any(namespace.name in line for line in set(audit_lines(kubectl, installation)) - before)
+
+    until(written, 10, "an appliance's log says who was refused")
+
+
+def test_the_share_of_a_hostile_pod_is_the_claims(namespace: Namespace) -> None:
+    """Whatever it says, it is shown what CUDA shows to an honest pod of the same fraction."""
+    shown = answer(namespace.run(hostile("hostile", "honest")))
+    honest = json.loads(namespace.run(pod("honest", program("limit.py"), fraction="0.1")).splitlines()[-1])
+    assert shown["devices"] == [honest["total"]]
+
+
+def test_a_token_is_worth_nothing_after_its_claim(namespace: Namespace, checker: Checker) -> None:
+    namespace.create(pod("holds", program("hold.py"), fraction="0.1"), hostile("replays", "replay"))
+    namespace.wait_for_line("replays", '"OK"')
+    namespace.wait_for_line("holds", "round 1")
+    for name in ("replays", "holds"):
+        claim = namespace.claim_of(name)
+        assert claim
+        namespace("delete", "gpuclaim", claim["metadata"]["name"])
+
+    def refused() -> bool:
+        last = answer(namespace.logs("replays").splitlines()[-1])
+        return bool(last["code"] != "OK" and last["seconds"] < 1)
+
+    until(refused, 10, "the token is refused although the pod lives")
+    namespace.wait_for_phase("holds", "Failed", seconds=12)
+    assert re.search("CUDA error", namespace.logs("holds"))
+    checker.settled(20)
+
+
+def test_a_namespace_that_denies_by_default(namespace: Namespace) -> None:
+    listens = (
+        "import socket; s = socket.create_server(('', 9000)); print('listens', flush=True)\nwhile True: s.accept()"
+    )
+    namespace.create(pod("listens", ["python3", "-c", listens]))
+    namespace.wait_for_line("listens", "listens")
+    found = namespace.get("pod", "listens")
+    assert found
+    assert "not connected" not in namespace.run(stranger("before", address(found), 9000))
+
+    namespace("apply", "-f", str(EXAMPLE / "default-deny.yaml"))
+
+    def denied() -> bool:
+        said = namespace.run(stranger("after", address(found), 9000))
+        namespace.delete("pod", "after", now=True)
+        return "not connected" in said
+
+    until(denied, 60, "the policy is in force")
+    assert "ok" in namespace.run(pod("share", program("vector_add.py"), fraction="0.1"))
