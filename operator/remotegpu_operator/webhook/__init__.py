@@ -1,1 +1,1 @@
-"""The webhook: pods and pod templates that ask for a share are rewritten. `mutate` is pure, `server` is the I/O."""
+"""The webhook: pods and pod templates that ask for a share are rewritten. `server` is the I/O, all else is pure."""

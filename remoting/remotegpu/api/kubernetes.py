@@ -8,8 +8,9 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 POOLS: Final = "gpupools"
 CLAIMS: Final = "gpuclaims"
 
-# Extended resources. The fraction is what users write and never reaches the API server's storage: extended resources are
-# whole numbers, so the webhook writes thousandths under another name.
+RESOURCE_PREFIX: Final = "remotegpu/"
+# Extended resources. The fraction is what users write and never reaches the API server's storage: extended resources
+# are whole numbers, so the webhook writes thousandths under another name.
 FRACTION: Final = "remotegpu/fraction"
 MILLI: Final = "remotegpu/milli"
 # Mounts the client and counts nothing: for pods whose share is a claim made by hand, or is asked for by memory.

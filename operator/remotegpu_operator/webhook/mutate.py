@@ -1,0 +1,59 @@
+"""What the webhook answers: an AdmissionReview in, an AdmissionReview out, and nothing else anywhere."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from remotegpu.api.pods import Object, PodError, read_ask
+from remotegpu.api.quantities import QuantityError
+from remotegpu_operator.webhook.patch import difference
+from remotegpu_operator.webhook.pod import Rewritten, refuse_node_name, rewrite_pod
+from remotegpu_operator.webhook.rules import SPECS
+from remotegpu_operator.webhook.template import Path, at, replaced, with_milli, without_withdrawn
+
+
+class ReviewError(ValueError):
+    """This is no request that the webhook's configuration sends."""
+
+
+def answer(review: Mapping[str, Any]) -> dict[str, Any]:
+    """Reinvocation and dry-run are no special cases: the same object gets the same answer, and nothing is kept."""
+    try:
+        request = review["request"]
+        resource = request["resource"]
+        spec = SPECS[resource["group"], resource["resource"]]
+        uid, document = request["uid"], request["object"]
+    except (KeyError, TypeError) as problem:
+        raise ReviewError(f"not an AdmissionReview of a pod or a pod template: {problem!r}") from None
+    try:
+        result = rewrite_pod(document) if resource["resource"] == "pods" else _rewrite_template(request, spec)
+    except (PodError, QuantityError) as refusal:
+        return _response(
+            uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
+        )
+    patch = list(difference(document, result.document))
+    allowed: dict[str, Any] = {"allowed": True}
+    if patch:
+        allowed |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
+    if result.warnings:
+        allowed["warnings"] = list(result.warnings)
+    return _response(uid, allowed)
+
+
+def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:
+    document: Object = request["object"]
+    old: Object = request.get("oldObject") or {}
+    manager = at(request, ("options",)).get("fieldManager", "")
+    annotations = at(document, (*path[:-1], "metadata", "annotations"))
+    spec = without_withdrawn(old, document, path, manager)
+    converted = with_milli(spec, annotations)
+    if converted is not spec:
+        # Its pods would be refused one by one, which their author would see only in the events of a controller.
+        read_ask(annotations, converted)
+        refuse_node_name(converted)
+    return Rewritten(document if converted is at(document, path) else replaced(document, path, converted))
+
+
+def _response(uid: str, response: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": uid, **response}}

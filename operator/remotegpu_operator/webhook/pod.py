@@ -1,0 +1,139 @@
+"""A pod on its way into the cluster: what it needs so that its share can be found, waited for and used."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from remotegpu.api.kubernetes import (
+    AUDIENCE,
+    CLIENT,
+    GATE,
+    POD_DIRECTORY,
+    POD_LABEL,
+    POD_LABEL_VALUE,
+    POD_VOLUME,
+    SESSION_ANNOTATION,
+    SESSION_FILE,
+    STATUS_PREFIX,
+    TOKEN_FILE,
+)
+from remotegpu.api.pods import Object, PodError, containers, limits, milli_of, read_ask
+from remotegpu_operator.webhook.template import at, each_container, with_milli
+
+TOKEN_SECONDS: Final = 3600
+
+# As the API server stores it, with its defaults: a second call then changes nothing.
+VOLUME: Final[Mapping[str, Any]] = {
+    "name": POD_VOLUME,
+    "projected": {
+        "defaultMode": 0o444,
+        "sources": [
+            {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_FILE}},
+            {
+                "downwardAPI": {
+                    "items": [
+                        {
+                            "path": SESSION_FILE,
+                            "fieldRef": {
+                                "apiVersion": "v1",
+                                "fieldPath": f"metadata.annotations['{SESSION_ANNOTATION}']",
+                            },
+                        }
+                    ]
+                }
+            },
+        ],
+    },
+}
+MOUNT: Final[Mapping[str, Any]] = {"name": POD_VOLUME, "mountPath": POD_DIRECTORY, "readOnly": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    document: Object
+    warnings: tuple[str, ...] = ()
+
+
+def rewrite_pod(pod: Object) -> Rewritten:
+    """The pod held by our gate, with the client in the containers that have a share; as it was if it asks for none."""
+    annotations = at(pod, ("metadata", "annotations"))
+    copied = SESSION_ANNOTATION in annotations
+    annotations = {key: value for key, value in annotations.items() if key != SESSION_ANNOTATION}
+    spec = with_milli(at(pod, ("spec",)), annotations)
+    ask = read_ask(annotations, spec)
+    _refuse_forgeries(pod, annotations, asks=ask is not None)
+    if ask is None:
+        return Rewritten(pod)
+    refuse_node_name(spec)
+    if not any(_has_client(container) for container in containers(spec)):
+        # Not in init containers: kubelet refuses a pod with a device in both kinds when it starts anew (k/k #138446).
+        spec = {**spec, "containers": [_with_client(container) for container in spec.get("containers") or ()]}
+    labels = {**at(pod, ("metadata", "labels")), POD_LABEL: POD_LABEL_VALUE}
+    metadata = {**at(pod, ("metadata",)), "labels": labels}
+    if copied:
+        metadata["annotations"] = annotations
+    warning = f"annotation {SESSION_ANNOTATION} was left out: the pod gets a session of its own"
+    return Rewritten({**pod, "metadata": metadata, "spec": _mounted(_gated(spec))}, (warning,) if copied else ())
+
+
+def refuse_node_name(spec: Object) -> None:
+    node = spec.get("nodeName")
+    if node:
+        raise PodError(
+            f"spec.nodeName is set, so that the pod could not wait for its share; leave it out and choose the node by "
+            f"spec.nodeSelector, kubernetes.io/hostname: {node}"
+        )
+
+
+def _refuse_forgeries(pod: Object, annotations: Mapping[str, str], asks: bool) -> None:
+    """What only we write: a pod that brings it along could wait for nothing, or pass for one with a share."""
+    labels = at(pod, ("metadata", "labels"))
+    forged = [f"annotation {key}" for key in annotations if key.startswith(STATUS_PREFIX)]
+    forged += [f"label {key}" for key in labels if key.startswith(STATUS_PREFIX) and not (asks and key == POD_LABEL)]
+    if not asks and SESSION_ANNOTATION in at(pod, ("metadata", "annotations")):
+        forged.append(f"annotation {SESSION_ANNOTATION}")
+    if not asks and any(gate.get("name") == GATE for gate in at(pod, ("spec",)).get("schedulingGates") or ()):
+        forged.append(f"scheduling gate {GATE}")
+    if forged:
+        raise PodError(f"{forged[0]} is RemoteGPU's own, written to pods that ask for a share; leave it out")
+
+
+def _has_client(container: Object) -> bool:
+    return milli_of(container) > 0 or CLIENT in limits(container)
+
+
+def _with_client(container: Object) -> Object:
+    resources = container.get("resources") or {}
+    amounts = {name: {**(resources.get(name) or {}), CLIENT: "1"} for name in ("limits", "requests")}
+    return {**container, "resources": {**resources, **amounts}}
+
+
+def _gated(spec: Object) -> Object:
+    gates = spec.get("schedulingGates") or []
+    if any(gate.get("name") == GATE for gate in gates):
+        return spec
+    return {**spec, "schedulingGates": [*gates, {"name": GATE}]}
+
+
+def _mounted(spec: Object) -> Object:
+    """The volume with session and token, in every container that has the client."""
+    volumes = spec.get("volumes") or []
+    same_name = next((volume for volume in volumes if volume.get("name") == POD_VOLUME), None)
+    if same_name is None:
+        spec = {**spec, "volumes": [*volumes, VOLUME]}
+    elif same_name != VOLUME:
+        raise PodError(f"volume {POD_VOLUME!r}: RemoteGPU adds a volume of this name; give yours another")
+    return each_container(spec, lambda container: _with_mount(container) if _has_client(container) else container)
+
+
+def _with_mount(container: Object) -> Object:
+    mounts = container.get("volumeMounts") or []
+    there = next((mount for mount in mounts if mount.get("mountPath") == POD_DIRECTORY), None)
+    if there is None:
+        return {**container, "volumeMounts": [*mounts, MOUNT]}
+    if there.get("name") != POD_VOLUME:
+        raise PodError(
+            f"container {container.get('name')!r}: RemoteGPU mounts its session at {POD_DIRECTORY}; mount volume "
+            f"{there.get('name')!r} somewhere else"
+        )
+    return container

@@ -1,0 +1,145 @@
+"""The webhook on the network: admission over TLS, health and metrics over plain HTTP."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, Histogram, generate_latest
+
+from remotegpu_operator.webhook.mutate import ReviewError, answer
+from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
+
+log = logging.getLogger(__name__)
+
+# An AdmissionReview of an update has an object twice, each at most as large as a request to the API server: 3 MiB.
+LARGEST_REVIEW: Final = 8 << 20
+RELOAD_SECONDS: Final = 5.0
+
+SECONDS: Final = Histogram(
+    "remotegpu_webhook_seconds",
+    "From the arrival of an admission request's head until its answer was ready",
+    ["path", "outcome"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1),
+)
+CERTIFICATE_LOADED: Final = Gauge("remotegpu_webhook_certificate_loaded_seconds", "When the certificate was last read")
+
+
+@dataclass
+class Certificate:
+    """The files of a Secret's volume, read again when the kubelet replaces them. They may appear after the start."""
+
+    folder: Path
+    context: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    loaded: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    def load(self) -> None:
+        """For connections from now on; if the files are not right, those read before stay in use."""
+        files = [self.folder / name for name in ("tls.crt", "tls.key")]
+        try:
+            found = tuple(file.stat().st_mtime_ns for file in files)
+            if found == self.loaded:
+                return
+            self.context.load_cert_chain(files[0], files[1])
+        except OSError as problem:  # ssl.SSLError is one
+            log.warning(
+                "no certificate in %s: %s; the operator writes Secret remotegpu-webhook-tls", self.folder, problem
+            )
+            return
+        self.loaded = found
+        CERTIFICATE_LOADED.set_to_current_time()
+        log.info("certificate read from %s", self.folder)
+
+    async def keep_loaded(self) -> None:
+        while True:
+            self.load()
+            await asyncio.sleep(RELOAD_SECONDS)
+
+
+@dataclass
+class Webhook:
+    certificate: Certificate
+    stopping: bool = False
+
+    def admission(self) -> web.Application:
+        app = web.Application(client_max_size=LARGEST_REVIEW)
+        app.add_routes([web.post(path, self._review) for path in (PODS_PATH, TEMPLATES_PATH)])
+        return app
+
+    def probes(self) -> web.Application:
+        app = web.Application()
+        app.add_routes(
+            [web.get("/healthz", _healthy), web.get("/readyz", self._ready), web.get("/metrics", _metrics)],
+        )
+        return app
+
+    async def _review(self, request: web.Request) -> web.Response:
+        started, outcome = perf_counter(), "error"
+        try:
+            review = json.loads(await request.read())
+            result = answer(review)
+            outcome = "allowed" if result["response"]["allowed"] else "refused"
+            if outcome == "refused":
+                _log_refusal(review["request"], result["response"]["status"]["message"])
+            response = web.json_response(result)
+        except (ReviewError, ValueError) as problem:
+            response = web.Response(status=400, text=f"{problem}\n")
+        finally:
+            SECONDS.labels(request.path, outcome).observe(perf_counter() - started)
+        if self.stopping:
+            response.force_close()  # the API server's next request goes to another replica
+        return response
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self.stopping:
+            return web.Response(status=503, text="stopping\n")
+        if not self.certificate.loaded:
+            return web.Response(status=503, text=f"no certificate in {self.certificate.folder} yet\n")
+        return web.Response(text="ok\n")
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _metrics(_: web.Request) -> web.Response:
+    return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _log_refusal(request: dict[str, object], message: str) -> None:
+    kind, user = request.get("kind"), request.get("userInfo")
+    log.info(
+        "refused %s %s/%s of %s: %s",
+        kind.get("kind") if isinstance(kind, dict) else "",
+        request.get("namespace", ""),
+        request.get("name", ""),
+        user.get("username") if isinstance(user, dict) else "",
+        message,
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(webhook: Webhook, host: str, port: int, http_port: int) -> AsyncIterator[None]:
+    """Both ports are open inside."""
+    runners = [web.AppRunner(app, access_log=None) for app in (webhook.admission(), webhook.probes())]
+    reloading = asyncio.create_task(webhook.certificate.keep_loaded())
+    try:
+        for runner in runners:
+            await runner.setup()
+        await web.TCPSite(runners[0], host, port, ssl_context=webhook.certificate.context).start()
+        await web.TCPSite(runners[1], host, http_port).start()
+        yield
+    finally:
+        reloading.cancel()
+        for runner in runners:
+            await runner.cleanup()

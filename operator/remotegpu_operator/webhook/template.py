@@ -1,0 +1,137 @@
+"""Pod specs, of pods and of templates: the fraction that people write becomes thousandths, and goes with them."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from remotegpu.api.kubernetes import FRACTION, MILLI
+from remotegpu.api.pods import Object, PodError, containers, count_of, limits, requests
+from remotegpu.api.quantities import QuantityError, parse_fraction, parse_quantity
+
+# What `kubectl apply` keeps in the object of the manifest that it was last given.
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+# Helm keeps the last manifest to itself. That it no longer has a fraction shows only in this: Helm updates the object
+# and sets no fraction, though it is on record as having set one; where the manifest has one Helm sets it each time.
+HELM: Final = "helm"
+
+Path = tuple[str, ...]
+
+
+def with_milli(spec: Object, annotations: Mapping[str, str]) -> Object:
+    """The spec with thousandths in the place of fractions; the same object if there is none."""
+    if not any(FRACTION in limits(c) or FRACTION in requests(c) for c in containers(spec)):
+        return spec
+    count = count_of(annotations)
+    return each_container(spec, lambda container: _converted(container, count))
+
+
+def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Object:
+    """The spec in `new` without the thousandths of ours whose fraction `manager` has taken back with this update.
+
+    A manifest does not know the thousandths that we wrote, so applying it without the fraction would leave them.
+    """
+    spec = at(new, path)
+    gone = _withdrawn(old, new, path, manager)
+    if not gone:
+        return spec
+    by_hand = _applied(new, path, MILLI) | _managed(new, path, MILLI, manager) | _managed(new, path, MILLI, "", "Apply")
+    before = {c.get("name"): limits(c).get(MILLI) for c in containers(at(old, path))}
+
+    def strip(container: Object) -> Object:
+        name, milli = container.get("name"), limits(container).get(MILLI)
+        written_now = milli is not None and milli != before.get(name)
+        if name not in gone or name in by_hand or written_now or FRACTION in limits(container):
+            return container
+        return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != MILLI})
+
+    return each_container(spec, strip)
+
+
+def at(document: Object, path: Path) -> Object:
+    """The object at `path`; empty where something on the way is missing or null."""
+    for key in path:
+        document = document.get(key) or {}
+    return document
+
+
+def replaced(document: Object, path: Path, value: Object) -> Object:
+    """`document` with `value` at `path`; what is beside the path is shared, not copied."""
+    if not path:
+        return value
+    return {**document, path[0]: replaced(document.get(path[0]) or {}, path[1:], value)}
+
+
+def each_container(spec: Object, change: Callable[[Object], Object]) -> Object:
+    lists = {name: [change(c) for c in spec[name]] for name in ("initContainers", "containers") if spec.get(name)}
+    return {**spec, **lists}
+
+
+def _converted(container: Object, count: int) -> Object:
+    limit, request = limits(container).get(FRACTION), requests(container).get(FRACTION)
+    if limit is None and request is None:
+        return container
+    name = container.get("name")
+    if limit is None:
+        raise PodError(f"container {name!r}: {FRACTION} is only in requests; write it in limits, the request follows")
+    if request is not None and parse_quantity(request) != parse_quantity(limit):
+        raise PodError(
+            f"container {name!r}: {FRACTION} is {_plain(request)} in requests and {_plain(limit)} in limits; a share "
+            "is the same in both, so write it in limits only"
+        )
+    try:
+        fraction = parse_fraction(_plain(limit))
+    except QuantityError as problem:
+        raise PodError(f"container {name!r}: {FRACTION}: {problem}") from None
+    # A LimitRange's default has put our thousandths beside the fraction before us: what its author wrote wins.
+    milli = {MILLI: str(fraction.gpus * fraction.milli * count)}
+    return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION} | milli)
+
+
+def _with_amounts(container: Object, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Object:
+    resources = {k: v for k, v in container["resources"].items() if k not in ("limits", "requests")}
+    amounts = {"limits": change(limits(container)), "requests": change(requests(container))}
+    return {**container, "resources": resources | {name: values for name, values in amounts.items() if values}}
+
+
+def _plain(quantity: str) -> str:
+    """ "250m" as people write it, 0.25."""
+    return f"{parse_quantity(quantity).normalize():f}"
+
+
+def _withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
+    """Names of containers whose fraction was in `manager`'s manifest and is no longer."""
+    gone = _applied(old, path, FRACTION) - _applied(new, path, FRACTION)
+    gone |= _managed(old, path, FRACTION, manager, "Apply") - _managed(new, path, FRACTION, manager, "Apply")
+    if manager.startswith(HELM):
+        gone |= _managed(old, path, FRACTION, manager, "Update")
+    return gone
+
+
+def _applied(document: Object, path: Path, resource: str) -> set[str]:
+    """Names of containers that have a limit of `resource` in the manifest of the last client-side apply."""
+    text = at(document, ("metadata", "annotations")).get(LAST_APPLIED, "")
+    if resource not in text:
+        return set()
+    try:
+        return {str(c.get("name")) for c in containers(at(json.loads(text), path)) if resource in limits(c)}
+    except (ValueError, AttributeError):
+        return set()  # an annotation is any text; this is no manifest
+
+
+def _managed(document: Object, path: Path, resource: str, manager: str, operation: str = "") -> set[str]:
+    """Names of containers whose limit of `resource` a field manager is on record as having set; "" is any.
+
+    The record is made before admission: it has the fraction that we then take out, and not the thousandths.
+    """
+    return {
+        name
+        for entry in at(document, ("metadata",)).get("managedFields") or ()
+        if manager in ("", entry.get("manager")) and operation in ("", entry.get("operation"))
+        for name in _set_by(at(entry, ("fieldsV1", *(f"f:{key}" for key in path))), resource)
+    }
+
+
+def _set_by(fields: Object, resource: str) -> Iterator[str]:
+    for key, container in {**at(fields, ("f:initContainers",)), **at(fields, ("f:containers",))}.items():
+        if key.startswith("k:") and f"f:{resource}" in at(container, ("f:resources", "f:limits")):
+            yield str(json.loads(key.removeprefix("k:")).get("name"))
