@@ -22,6 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REPORT] = Report()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What stops or removes parts comes after what needs them; a sort keeps the rest as it was."""
+    last = ("test_deviceplugin_faults", "test_webhook_down", "test_faults", "test_upgrade")
+    items.sort(key=lambda item: last.index(item.path.stem) + 1 if item.path.stem in last else 0)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

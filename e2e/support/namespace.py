@@ -28,7 +28,7 @@ def temporary(kubectl: Kubectl, labels: Mapping[str, str] = RESTRICTED) -> Itera
         kubectl("create", "configmap", "programs", "-n", name, *(f"--from-file={file}" for file in TEST_PROGRAMS))
         yield Namespace(kubectl, name)
     finally:
-        kubectl("delete", "namespace", name, "--wait=false")
+        kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 class Namespace:

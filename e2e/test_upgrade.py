@@ -1,0 +1,97 @@
+"""Upgrade, rollback and removal while programs compute and pods wait. Runs last: it takes the installation away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cluster.lifecycle import NODES
+from support.checker import SYSTEM, Checker
+from support.faults import Tenant, appliance_of, tenants
+from support.installation import RELEASE, Installation
+from support.kubectl import Kubectl
+from support.manifests import claim, pod, program
+from support.namespace import Namespace, gated, temporary
+from support.system import until
+
+from remotegpu.api.kubernetes import APPLIANCE_LABEL, MILLI
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+IMAGE = "localhost/remotegpu-appliance:dev"
+NEXT_IMAGE = "localhost/remotegpu-appliance:next"
+
+
+@pytest.fixture(scope="module")
+def next_image() -> Iterator[str]:
+    """The same content under another name, as a new release would be."""
+    for node in NODES:
+        node.ctr("images", "tag", "--force", IMAGE, NEXT_IMAGE)
+    yield NEXT_IMAGE
+    for node in NODES:
+        node.ctr("images", "remove", NEXT_IMAGE)
+
+
+def images(installation: Installation) -> dict[str, str]:
+    """Of each appliance that has a pod."""
+    return {
+        each["metadata"]["labels"][APPLIANCE_LABEL]: each["spec"]["containers"][0]["image"]
+        for each in installation.appliances()
+    }
+
+
+def wait_for_image(installation: Installation, tenant: Tenant, image: str) -> None:
+    until(lambda: images(installation).get(tenant.appliance) == image, 90, f"{tenant.appliance} runs {image}")
+
+
+def test_programs_outlive_an_upgrade_of_everything_and_a_rollback(
+    namespace: Namespace, installation: Installation, checker: Checker, kubectl: Kubectl, next_image: str
+) -> None:
+    """Image, certificate authority and CRDs change at once; each appliance is replaced when its program has ended."""
+    running = tenants(namespace, installation)
+    before = {each.appliance: appliance_of(installation, each)["metadata"]["uid"] for each in running}
+    kubectl("annotate", "crd", "gpuclaims.remotegpu.io", "e2e.example.com/old=true")
+    kubectl("annotate", "secret", "remotegpu-ca", "-n", SYSTEM, "remotegpu.io/rotate=e2e", "--overwrite")
+    installation.upgrade("--set-string", f"pools.default.image={next_image}")
+    for tenant in running:
+        tenant.goes_on()
+        assert appliance_of(installation, tenant)["metadata"]["uid"] == before[tenant.appliance]
+    for tenant in running:
+        tenant.ends_well()
+        wait_for_image(installation, tenant, next_image)
+    installation.wait_until_ready()
+
+    running = tenants_again(namespace, installation)
+    kubectl.helm("rollback", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout=4m")
+    for tenant in running:
+        tenant.goes_on()
+        tenant.ends_well()
+        wait_for_image(installation, tenant, IMAGE)
+    installation.wait_until_ready()
+    checker.settled(60)
+
+
+def tenants_again(namespace: Namespace, installation: Installation) -> list[Tenant]:
+    namespace("delete", "pods", "--all", "--now", seconds=60)
+    return tenants(namespace, installation)
+
+
+def test_removal_with_claims_and_waiting_pods_leaves_nothing(
+    kubectl: Kubectl, installation: Installation, nodes: list[str]
+) -> None:
+    with temporary(kubectl) as namespace:
+        tenants(namespace, installation)
+        namespace.create(claim("kept", memory="16Mi"), pod("waits", program("hold.py"), fraction="0.9"))
+        namespace.wait_for_claim("waits", "Pending")
+        kubectl.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout=4m")
+
+        for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies"):
+            assert "remotegpu" not in kubectl("get", kind, "-o", "name")
+        assert not [each for each in kubectl.all("pods", namespace.name) if gated(each)]
+        for kind in ("pods", "gpuclaims", "gpupools"):
+            assert not [each for each in kubectl.all(kind) if each["metadata"].get("finalizers")]
+        for node in kubectl.all("nodes"):
+            assert not [key for key in node["status"]["capacity"] if key.startswith("remotegpu/")]
+        assert MILLI not in kubectl("get", "nodes", "-o", "json")
+        kubectl("delete", "namespace", namespace.name, "--timeout=60s", seconds=70)
+        kubectl("delete", "namespace", SYSTEM, "--timeout=60s", seconds=70)
