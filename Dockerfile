@@ -20,7 +20,7 @@ RUN python3 -m venv .venv && .venv/bin/python -c "import tomllib; print(*tomllib
         ['project']['optional-dependencies']['build'], sep='\n')" >build.txt && .venv/bin/pip install -q -r build.txt
 COPY Cargo.toml Cargo.lock ./
 COPY remoting remoting
-COPY tools/dist.sh tools/
+COPY tools/dist.sh tools/pod.sh tools/
 RUN tools/dist.sh
 
 FROM scratch AS native
@@ -71,6 +71,5 @@ CMD ["appliance"]
 
 # Root, because kubelet's folder for plugins belongs to root; it needs no capability.
 FROM runtime AS deviceplugin
-COPY --from=native /bin/nvidia-smi /opt/remotegpu/dist/bin/
-COPY --from=native /client /opt/remotegpu/dist/client
+COPY --from=native /pod /opt/remotegpu/dist/pod
 ENTRYPOINT ["python", "-m", "remotegpu_deviceplugin"]

@@ -5,12 +5,13 @@ SHELL := /bin/bash
 
 PYTHON := .venv/bin/python
 FUZZ_SECONDS ?= 30
+E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
-.PHONY: help set-up build demo test test-frameworks test-gpu system-tools lint bench fuzz generate calls clean
+.PHONY: help set-up build demo demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench fuzz generate calls clean
 
 help: ## Show the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 set-up: .venv/.installed ## Create .venv with everything the project and its tests need
 
@@ -30,6 +31,14 @@ target/dist/.built: .venv/.installed tools/dist.sh $(RUST_SOURCES)
 
 demo: build ## Train on 0.25 of a GPU that another process holds, and compare with the software GPU alone
 	@$(PYTHON) examples/01-digits/demo.py
+
+demo-kubernetes: cluster images ## helm install, a pod with remotegpu/fraction: 0.25, and its CUDA program runs
+	@PYTHONPATH=tests $(PYTHON) e2e/demo.py
+
+# Without root there are no nodes: pytest then says so, and CI takes that for a failure (REMOTEGPU_E2E_REQUIRED).
+test-e2e: .venv/.installed $(E2E_CLUSTER) ## The tests on a cluster: `make cluster`'s, which needs root, or the one of context REMOTEGPU_E2E_CONTEXT
+	@echo "==> End to end on a cluster"
+	@$(PYTHON) -m pytest -m e2e e2e
 
 test: build lint system-tools ## All tests that need no GPU
 	@echo "==> Rust tests"
@@ -73,7 +82,7 @@ test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minute
 fuzz: ## Coverage-guided fuzzing of every decoder with nightly, until stopped
 	@remoting/fuzz/fuzz.sh
 
-generate: .venv/.installed ## Regenerate what the function table and control.proto generate
+generate: .venv/.installed ## Regenerate what the function table and the .proto files generate
 	@$(PYTHON) remoting/codegen/generate.py
 	@$(PYTHON) tools/generate_rpc.py
 

@@ -4,7 +4,9 @@
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
 #                                             (stand-ins/) that are found in place of nvJitLink
-# The client is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs .venv (make set-up).
+#   pod/     what is mounted into containers  see pod.sh
+# What runs in a user's container is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs
+# .venv (make set-up).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,18 +14,20 @@ dist=${REMOTEGPU_DIST:-target/dist}
 target=${CARGO_TARGET_DIR:-target}
 export PATH="$PWD/.venv/bin:$PATH"
 
-cargo build --release --locked -p remotegpu-worker -p remotegpu-softgpu -p remotegpu-smi -p remotegpu-bench
-cargo zigbuild --release --locked -p remotegpu-client --target x86_64-unknown-linux-gnu.2.17
+cargo build --release --locked -p remotegpu-worker -p remotegpu-softgpu -p remotegpu-bench
+cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi --target x86_64-unknown-linux-gnu.2.17
 
 # A running program may have the old file mapped: write beside it and rename.
 put() {
     mkdir -p "$(dirname "$2")"
     cmp -s "$1" "$2" || { cp "$1" "$2.new" && mv "$2.new" "$2"; }
 }
-for program in remotegpu-worker remotegpu-door remotegpu-bench nvidia-smi; do
+for program in remotegpu-worker remotegpu-door remotegpu-bench; do
     put "$target/release/$program" "$dist/bin/$program"
 done
-put "$target/x86_64-unknown-linux-gnu/release/libremotegpu_client.so" "$dist/client/libcuda.so.1"
+portable=$target/x86_64-unknown-linux-gnu/release
+put "$portable/nvidia-smi" "$dist/bin/nvidia-smi"
+put "$portable/libremotegpu_client.so" "$dist/client/libcuda.so.1"
 put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
 for name in libnvJitLink.so.12 libnvJitLink.so.13; do
@@ -32,3 +36,4 @@ for name in libnvJitLink.so.12 libnvJitLink.so.13; do
 done
 ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"
 ln -sfn libcuda.so.1 "$dist/native/libnvidia-ml.so.1"
+tools/pod.sh "$dist"

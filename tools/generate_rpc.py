@@ -1,4 +1,4 @@
-"""Write the Python stubs of control.proto: `python tools/generate_rpc.py [FOLDER]`, FOLDER stands for remoting/."""
+"""Write the stubs of our .proto files: `python tools/generate_rpc.py [FOLDER]`, FOLDER stands for the repository."""
 
 import sys
 from importlib import resources
@@ -6,18 +6,25 @@ from pathlib import Path
 
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
-REMOTING = Path(__file__).resolve().parents[1] / "remoting"
+ROOT = Path(__file__).resolve().parents[1]
+# The .proto, the folder from which its package is imported, and the folder of the stubs inside that.
+STUBS = (
+    ("remoting/proto/control.proto", "remoting", "remotegpu/rpc/_generated"),
+    ("deviceplugin/proto/deviceplugin.proto", "deviceplugin", "remotegpu_deviceplugin/_generated"),
+)
 
 
 def generate(root: Path) -> None:
-    """Write the stubs under `root`, the folder that contains the package `remotegpu`."""
+    """Write the stubs under `root` as they lie in the repository."""
     include = str(resources.files("grpc_tools") / "_proto")
-    # The mapping makes the generated import name our package, wherever the .proto lies.
-    arguments = ["protoc", f"-Iremotegpu/rpc/_generated={REMOTING / 'proto'}", f"-I{include}"]
-    arguments += [f"--{kind}={root}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
-    if protoc.main([*arguments, str(REMOTING / "proto" / "control.proto")]) != 0:
-        raise RuntimeError("protoc refused control.proto")
+    for proto, imports, package in STUBS:
+        file = ROOT / proto
+        # The mapping makes the generated import name our package, wherever the .proto lies.
+        arguments = ["protoc", f"-I{package}={file.parent}", f"-I{include}"]
+        arguments += [f"--{kind}={root / imports}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
+        if protoc.main([*arguments, str(file)]) != 0:
+            raise RuntimeError(f"protoc refused {proto}")
 
 
 if __name__ == "__main__":
-    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else REMOTING)
+    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)

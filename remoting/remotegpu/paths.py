@@ -32,6 +32,11 @@ class Dist:
         return self.root / "native"
 
     @property
+    def pod(self) -> Path:
+        """The folder with everything that is mounted into containers."""
+        return _existing(self.root / "pod")
+
+    @property
     def ptxas(self) -> Path:
         """What Triton is given as ptxas: leaves its PTX as it is."""
         return self.native / "ptxas"

@@ -1,4 +1,4 @@
-"""The committed stubs are those of control.proto."""
+"""The committed stubs are those of our .proto files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GENERATED = Path("remotegpu/rpc/_generated")
+GENERATED = {
+    "remoting/remotegpu/rpc/_generated": "control",
+    "deviceplugin/remotegpu_deviceplugin/_generated": "deviceplugin",
+}
 
 
 def test_generating_again_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / GENERATED).mkdir(parents=True)
+    for folder in GENERATED:
+        (tmp_path / folder).mkdir(parents=True)
     subprocess.run([sys.executable, ROOT / "tools" / "generate_rpc.py", tmp_path], check=True)
-    written = {path.name: path.read_text() for path in (tmp_path / GENERATED).iterdir()}
-    assert sorted(written) == ["control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py"]
-    for name, text in written.items():
-        assert (ROOT / "remoting" / GENERATED / name).read_text() == text, f"{name}: run `make generate`"
+    for folder, name in GENERATED.items():
+        written = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
+        assert sorted(written) == [f"{name}_pb2.py", f"{name}_pb2.pyi", f"{name}_pb2_grpc.py"]
+        for file, text in written.items():
+            assert (ROOT / folder / file).read_text() == text, f"{file}: run `make generate`"

@@ -1,0 +1,57 @@
+"""How many devices a node is said to have, as the kubelet wants to hear it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from remotegpu.api.pools import Backend
+from remotegpu_deviceplugin._generated.deviceplugin_pb2 import Device, ListAndWatchResponse
+
+# The kubelet takes no message above gRPC's 4 MiB, and then says nothing: the node keeps its old figure.
+MESSAGE_LIMIT: Final = 4 << 20
+# A device in the message: an id of up to six digits, "Healthy", and protobuf's five tags and lengths of the two.
+_DEVICE_BYTES: Final = 19
+MOST_DEVICES: Final = MESSAGE_LIMIT // _DEVICE_BYTES
+
+# Pods with `remotegpu/client` on one node; it limits nothing.
+CLIENTS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """What a node must know of all pools together."""
+
+    milli: int
+    # No pool has a GPU that executes machine code.
+    software: bool
+
+    @classmethod
+    def from_objects(cls, pools: Iterable[dict[str, Any]]) -> "Pools":
+        found = list(pools)
+        return cls(
+            milli=sum(pool.get("status", {}).get("total", {}).get("milli", 0) for pool in found),
+            software=all(pool["spec"].get("backend", Backend.SOFTWARE) == Backend.SOFTWARE for pool in found),
+        )
+
+    def since(self, before: "Pools | None") -> "Pools":
+        """What to tell after `before`: never less. A pod may hold any of the ids, and a kubelet that starts with the
+        node does not take back a pod whose ids are no longer offered. The figure only has to be enough."""
+        return self if before is None else replace(self, milli=max(self.milli, before.milli))
+
+    @property
+    def wanted(self) -> int:
+        """`remotegpu/milli` of every node: twice what there is.
+
+        The operator counts, not the scheduler. The share of a pod that is being deleted may be another pod's already,
+        while the scheduler still counts the first one: with the exact figure it would preempt somebody.
+        """
+        return 2 * self.milli
+
+
+def fitting(wanted: int) -> int:
+    return min(wanted, MOST_DEVICES)
+
+
+def listing(count: int) -> ListAndWatchResponse:
+    """All healthy: health that followed allocation would reach the scheduler ten seconds late."""
+    return ListAndWatchResponse(devices=[Device(ID=str(number), health="Healthy") for number in range(count)])

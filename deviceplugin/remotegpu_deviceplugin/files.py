@@ -1,0 +1,90 @@
+"""The client's files on the node, one folder for each version: a running container keeps the version it started with.
+
+A container that restarts is given the mounts of its pod's first start, so a version stays while the kubelet remembers
+a pod that has it.
+"""
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse
+
+# The kubelet's memory of what it was told for which pod, beside its socket. Not a public format: whatever is not as
+# expected means that nothing is removed.
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+
+_log = logging.getLogger(__name__)
+
+
+def install(source: Path, host: Path) -> Path:
+    """Copy `source` to a folder of `host` that is named by its content, unless it is there; the folder."""
+    host.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for leftover in host.glob(".new-*"):
+        shutil.rmtree(leftover)
+    version = host / _digest(source)
+    if version.is_dir() and _digest(version) == version.name:
+        return version
+    new = Path(tempfile.mkdtemp(prefix=".new-", dir=host))
+    shutil.copytree(source, new, symlinks=True, dirs_exist_ok=True)
+    new.chmod(0o755)
+    for file in _files(new):
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+    if version.exists():
+        # Cut short by a crash of the machine. What runs keeps the files it has mounted.
+        shutil.rmtree(version)
+    new.rename(version)
+    _log.info("the client's files are in %s", version)
+    return version
+
+
+def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
+    """Remove the versions that no pod of this node was given."""
+    try:
+        used = _used(checkpoint, host)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        _log.warning(
+            "old versions of the client's files stay in %s: %s does not say which are used (%r)",
+            host,
+            checkpoint,
+            error,
+        )
+        return
+    for version in host.iterdir():
+        if version.is_dir() and version != current and version.name not in used:
+            shutil.rmtree(version)
+            _log.info("removed %s, which no pod uses", version)
+
+
+def _used(checkpoint: Path, host: Path) -> set[str]:
+    used = set()
+    for entry in json.loads(checkpoint.read_text())["Data"]["PodDeviceEntries"] or []:
+        told = ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"]))
+        paths = [Path(mount.host_path) for mount in told.mounts]
+        used |= {path.relative_to(host).parts[0] for path in paths if path.is_relative_to(host)}
+    return used
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
+
+
+def _digest(folder: Path) -> str:
+    """Of names, contents and what links point to."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        if path.is_symlink():
+            digest.update(f"{path.readlink()}\0".encode())
+        elif path.is_file():
+            with path.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,43 @@
+"""What a container is given: the client where any program finds it, with no variable set and no command changed."""
+
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse, Mount
+
+# The same folder is built into the preloaded library (tools/pod.sh).
+FOLDER: Final = PurePosixPath("/usr/lib/remotegpu")
+PRELOAD: Final = "ld.so.preload"
+PRELOAD_PTX: Final = "ld.so.preload.ptx"
+# Where glibc looks by default: Debian's layout, then that of Fedora, openSUSE and Arch. A program that looks for the
+# file itself finds it too.
+_LIBRARY_FOLDERS: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+_LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+def answer(files: Path, *, keep_ptx: bool) -> ContainerAllocateResponse:
+    """`files` is one version of the client's files on the node. `keep_ptx`: every GPU is a software GPU.
+
+    The order counts: where /usr/lib64 is a link to /usr/lib, the client must come to lie over musl's sentence.
+    """
+    mounts = [
+        ("/etc/ld.so.preload", PRELOAD_PTX if keep_ptx else PRELOAD),
+        ("/usr/bin/nvidia-smi", "bin/nvidia-smi"),
+        (str(FOLDER), "lib"),
+        ("/usr/lib/libcuda.so.1", "musl/libcuda.so.1"),
+        *((f"{folder}/{name}", f"lib/{name}") for folder in _LIBRARY_FOLDERS for name in _LIBRARIES),
+    ]
+    return ContainerAllocateResponse(
+        envs=_variables(keep_ptx=keep_ptx),
+        mounts=[Mount(container_path=path, host_path=str(files / file), read_only=True) for path, file in mounts],
+    )
+
+
+def _variables(*, keep_ptx: bool) -> dict[str, str]:
+    """None is needed to find the client. Triton asks `ldconfig -p`, which knows nothing of mounts."""
+    variables = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": str(FOLDER)}
+    if keep_ptx:
+        # As `remotegpu run` does for a software GPU, which executes PTX.
+        ptxas = str(FOLDER / "ptxas")
+        variables |= {"CUPY_COMPILE_WITH_PTX": "1", "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
+    return variables

@@ -1,0 +1,64 @@
+"""One resource, as the kubelet asks for it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
+from remotegpu_deviceplugin._generated.deviceplugin_pb2_grpc import DevicePluginServicer
+from remotegpu_deviceplugin.devices import listing
+
+Answer = Callable[[], messages.ContainerAllocateResponse]
+
+
+class Plugin(DevicePluginServicer):
+    """Counts devices that are all alike; what a container is given does not depend on which of them it has."""
+
+    def __init__(self, resource: str, answer: Answer) -> None:
+        self.resource = resource
+        self._answer = answer
+        self._count: int | None = None
+        self._changed = asyncio.Condition()
+        self._streams = 0
+
+    @property
+    def watched(self) -> bool:
+        """A kubelet listens."""
+        return self._streams > 0
+
+    async def advertise(self, count: int) -> None:
+        async with self._changed:
+            self._count = count
+            self._changed.notify_all()
+
+    async def known(self) -> None:
+        """Returns when there is a figure to tell."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._count is not None)
+
+    async def GetDevicePluginOptions(
+        self, request: messages.Empty, context: grpc.aio.ServicerContext[messages.Empty, messages.DevicePluginOptions]
+    ) -> messages.DevicePluginOptions:
+        return messages.DevicePluginOptions()
+
+    async def ListAndWatch(
+        self, request: messages.Empty, context: grpc.aio.ServicerContext[messages.Empty, messages.ListAndWatchResponse]
+    ) -> AsyncIterator[messages.ListAndWatchResponse]:
+        sent: int | None = None
+        self._streams += 1
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._count != sent)  # noqa: B023 (asked before it changes)
+                    sent = self._count
+                yield listing(sent or 0)
+        finally:
+            self._streams -= 1
+
+    async def Allocate(
+        self,
+        request: messages.AllocateRequest,
+        context: grpc.aio.ServicerContext[messages.AllocateRequest, messages.AllocateResponse],
+    ) -> messages.AllocateResponse:
+        return messages.AllocateResponse(container_responses=[self._answer() for _ in request.container_requests])
