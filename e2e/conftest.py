@@ -42,6 +42,13 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where the cluster must be had (CI), a run that skipped a test has failed."""
+    rows = session.config.stash[REPORT].rows
+    if os.environ.get("REMOTEGPU_E2E_REQUIRED") and (not rows or any(row.result == "skipped" for row in rows)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     report = config.stash[REPORT]
     if report.rows:

@@ -6,17 +6,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from cluster.lifecycle import part
 from support import processes
 from support.checker import SYSTEM, Checker
-from support.faults import (
-    Tenant,
-    appliance_of,
-    cut_off,
-    part,
-    paused,
-    pod_killed,
-    tenants,
-)
+from support.faults import Tenant, appliance_of, cut_off, paused, pod_killed, tenants
 from support.installation import Installation
 from support.kubectl import Kubectl
 from support.manifests import claim, pod, program

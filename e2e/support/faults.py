@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cluster.lifecycle import STATE
-from cluster.parts import Part
+from cluster.lifecycle import part
 from support import processes
 from support.installation import Installation
 from support.kubectl import Object
@@ -18,11 +17,6 @@ from support.namespace import Namespace
 from support.system import until
 
 from remotegpu.api.kubernetes import APPLIANCE_LABEL
-
-
-def part(name: str) -> Part:
-    """A program of the cluster itself, for example `apiserver` or `kubelet-node-a`."""
-    return Part(STATE, name)
 
 
 @dataclass(frozen=True, slots=True)
