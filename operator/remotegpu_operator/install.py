@@ -17,7 +17,7 @@ from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered,
 
 _log = logging.getLogger(__name__)
 
-GPUPOOLS: Final = Resource(API_VERSION, POOLS)
+GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
 CHART_POOLS: Final = f"{NAME_LABEL}=remotegpu,{MANAGER_LABEL}=Helm"
 POOLS_FILE: Final = Path("/etc/remotegpu/install/pools.yaml")
 # How long a definition may take to be served after it was created.
@@ -57,8 +57,7 @@ async def run(pools: list[Object], found: Any = None) -> None:
             await _until_served(api)
         except TimeoutError:
             raise SystemExit(
-                "the API server knows no GPUPool: install the chart with crds.enabled=true, or apply the project's folder "
-                "crds/ first"
+                "the API server knows no GPUPool: set the chart's value crds.enabled, or apply the folder crds/ first"
             ) from None
         try:
             await apply_pools(api, pools)

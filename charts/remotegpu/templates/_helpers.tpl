@@ -98,7 +98,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Pod template of a hook's Job that runs remotegpu_operator.<hook>, with the ConfigMap of its name as files.
+{{/* Pod template of a Job that runs remotegpu_operator.<hook>, with the ConfigMap of its name, if any, as files.
 Call with (list . "hook"). */}}
 {{- define "remotegpu.hookPod" -}}
 {{- $root := index . 0 -}}
@@ -128,7 +128,7 @@ spec:
         - {name: tmp, mountPath: /tmp}
   volumes:
     - name: files
-      configMap: {name: remotegpu-{{ $hook }}}
+      configMap: {name: remotegpu-{{ $hook }}, optional: true}
     - name: tmp
       emptyDir: {}
 {{- end }}
