@@ -1,0 +1,283 @@
+"""The allocator: inventory, ledger and queues, kept up to date event by event, and the decisions that follow."""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from remotegpu.api.claims import Allocation, Reason
+from remotegpu.api.objects import Ask
+from remotegpu.api.pools import Amount, ApplianceStatus, GpuStatus
+from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
+from remotegpu_operator.allocation.decisions import Decision, Placed, Request, Waiting
+from remotegpu_operator.allocation.fit import Fit, choose
+from remotegpu_operator.allocation.inventory import Inventory, Slot, charge, mixed_memory, some
+from remotegpu_operator.allocation.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """A pool in numbers, for its status."""
+
+    total: Amount
+    allocated: Amount
+    free: Amount
+    mixed_memory: str
+    appliances: tuple[ApplianceStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Why a request gets nothing. Without `said` the sentence is about free memory, made when somebody wants it."""
+
+    request: Request
+    reason: Reason
+    said: str = ""
+    mask: int = 0
+    ahead: int = 0
+
+
+class _Walk:
+    """One walk through a queue: which GPUs are kept for requests that came before."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self._masks: Counter[int] = Counter()
+
+    def keep(self, mask: int) -> None:
+        self.kept |= mask
+        self._masks[mask] += 1
+
+    def ahead(self, mask: int) -> int:
+        return sum(count for other, count in self._masks.items() if other & mask)
+
+
+class Allocator:
+    def __init__(self) -> None:
+        self._inventories: dict[str, Inventory] = {}
+        self._quotas: dict[str, dict[str, int]] = {}
+        self._ledger = Ledger()
+        self._queues: dict[str, list[Request]] = {}
+        self._waiting: dict[str, Request] = {}
+        self._told: dict[str, Reason] = {}
+        # Pools whose queue may have something new to say.
+        self._stirred: set[str] = set()
+
+    def set_pool(self, name: str, appliances: Iterable[ApplianceStatus]) -> None:
+        """The whole inventory of a pool, whether it changed or not."""
+        inventory = Inventory.of(name, appliances)
+        if self._inventories.get(name) != inventory:
+            self._inventories[name] = inventory
+            self._stirred.add(name)
+
+    def remove_pool(self, name: str) -> None:
+        if self._inventories.pop(name, None) is not None:
+            self._stirred.add(name)
+
+    def set_quotas(self, namespace: str, hard: Mapping[str, int]) -> None:
+        """The thousandths that each ResourceQuota of the namespace allows; none for no limit."""
+        if self._quotas.get(namespace, {}) != hard:
+            self._quotas[namespace] = dict(hard)
+            self._stirred.update(self._queues)
+
+    def hold(self, request: Request, allocations: Iterable[Allocation]) -> None:
+        """A claim whose status says that it has these GPUs. It is believed: its pod may be at work on them."""
+        self._forget_waiting(request.uid)
+        self._ledger.put(request, allocations)
+        self._stirred.add(request.pool)
+
+    def submit(self, request: Request) -> None:
+        """A claim that wants its GPUs, or wants them with another priority; nothing new if it is known like that."""
+        if self._ledger.get(request.uid) is not None or self._waiting.get(request.uid) == request:
+            return
+        told = self._told.get(request.uid)
+        self._forget_waiting(request.uid)
+        if told is not None:
+            self._told[request.uid] = told
+        self._waiting[request.uid] = request
+        insort(self._queues.setdefault(request.pool, []), request, key=_turn)
+        self._stirred.add(request.pool)
+
+    def release(self, uid: str) -> None:
+        """The claim is gone, or has no right to its GPUs any more; unknown ones are no error."""
+        self._forget_waiting(uid)
+        entry = self._ledger.take(uid)
+        if entry is not None:
+            self._stirred.add(entry.request.pool)
+            if self._quotas.get(entry.request.namespace):
+                self._stirred.update(self._queues)
+
+    def settle(self) -> list[Decision]:
+        """Place what fits now; and tell each request that has to wait why, once for each reason."""
+        decisions: list[Decision] = []
+        while self._stirred:
+            decisions += self._settle(self._stirred.pop())
+        return decisions
+
+    def waiting(self) -> list[Request]:
+        """All that wait, pool by pool, in the order in which they are served."""
+        return [request for _, queue in sorted(self._queues.items()) for request in queue]
+
+    def held(self, uid: str) -> tuple[Allocation, ...] | None:
+        entry = self._ledger.get(uid)
+        return None if entry is None else entry.allocations
+
+    def message(self, uid: str) -> str:
+        """Why the request waits, as of now; empty if it does not."""
+        request = self._waiting.get(uid)
+        if request is None:
+            return ""
+        walk = _Walk()
+        for other in self._queues[request.pool]:
+            outcome = self._try(other, walk)
+            if other.uid == uid:
+                return self._sentence(outcome) if isinstance(outcome, _Refused) else ""
+        raise AssertionError(f"{request} is not in its queue")
+
+    def capacity(self, pool: str) -> Capacity:
+        """What a pool has; nothing, if it is not known."""
+        inventory = self._inventories.get(pool) or Inventory.of(pool, ())
+        total, allocated, free = [0, 0], [0, 0], [0, 0]
+        for slot in inventory.slots:
+            used = self._ledger.memory(slot.appliance, slot.gpu.uuid)
+            milli = _used_milli(slot.gpu, used)
+            _add(total, MILLI_PER_GPU, slot.gpu.shareable)
+            _add(allocated, milli, used)
+            if not slot.closed:
+                _add(free, MILLI_PER_GPU - milli, max(0, slot.gpu.shareable - used))
+        return Capacity(
+            Amount(*total),
+            Amount(*allocated),
+            Amount(*free),
+            mixed_memory(slot.gpu for slot in inventory.slots),
+            tuple(self._with_usage(appliance) for appliance in inventory.appliances),
+        )
+
+    def _settle(self, pool: str) -> Iterator[Decision]:
+        walk = _Walk()
+        for request in list(self._queues.get(pool, ())):
+            outcome = self._try(request, walk)
+            if isinstance(outcome, Placed):
+                self._forget_waiting(request.uid)
+                self._ledger.put(request, outcome.allocations)
+                yield outcome
+            elif self._told.get(request.uid) != outcome.reason:
+                self._told[request.uid] = outcome.reason
+                yield Waiting(request, outcome.reason, self._sentence(outcome))
+
+    def _try(self, request: Request, walk: _Walk) -> Placed | _Refused:
+        inventory = self._inventories.get(request.pool)
+        if inventory is None:
+            pools = some(sorted(self._inventories)) or "none"
+            said = f"there is no GPUPool {request.pool}: create it, or name another one; there are: {pools}"
+            return _Refused(request, Reason.NO_SUCH_POOL, said)
+        candidates = inventory.candidates(request)
+        if not candidates.slots:
+            return _Refused(request, candidates.reason, candidates.message)
+        if said := self._over_quota(request, candidates.charge):
+            return _Refused(request, Reason.QUOTA_EXCEEDED, said)
+        chosen = None
+        if (candidates.mask & ~walk.kept).bit_count() >= request.ask.count:
+            chosen = choose(self._fits(inventory, request, walk.kept), request.ask.count, request.placement)
+        if chosen is None:
+            refused = _Refused(
+                request, Reason.WAITING_FOR_CAPACITY, mask=candidates.mask, ahead=walk.ahead(candidates.mask)
+            )
+            # What even the empty pool could not serve while GPUs are out of service must not stop the others.
+            if candidates.open >= request.ask.count:
+                walk.keep(candidates.mask)
+            return refused
+        allocations = tuple(_allocation(inventory.slots[fit.slot], request.ask) for fit in sorted(chosen, key=_place))
+        if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
+            return _Refused(request, Reason.QUOTA_EXCEEDED, said)
+        return Placed(request, allocations)
+
+    def _fits(self, inventory: Inventory, request: Request, kept: int) -> Iterator[Fit]:
+        """The GPUs that have room for the request and are not kept for another one."""
+        for index in inventory.candidates(request).slots:
+            slot = inventory.slots[index]
+            left = self._free(slot) - request.ask.bytes_of(slot.gpu.shareable)
+            if left >= 0 and not kept >> index & 1:
+                yield Fit(left, slot.appliance, index)
+
+    def _free(self, slot: Slot) -> int:
+        return -1 if slot.closed else slot.gpu.shareable - self._ledger.memory(slot.appliance, slot.gpu.uuid)
+
+    def _over_quota(self, request: Request, milli: int) -> str:
+        """Which ResourceQuota forbids so many thousandths more; empty if none does."""
+        has = self._ledger.milli(request.namespace)
+        for name, hard in sorted(self._quotas.get(request.namespace, {}).items()):
+            if has + milli > hard:
+                return (
+                    f"{format_milli(milli)} of a GPU is more than ResourceQuota {name} leaves: it allows namespace "
+                    f"{request.namespace} {format_milli(hard)}, and the claims there have {format_milli(has)}"
+                )
+        return ""
+
+    def _sentence(self, refused: _Refused) -> str:
+        if refused.said:
+            return refused.said
+        request, inventory = refused.request, self._inventories[refused.request.pool]
+        queue = f"{refused.ahead} {'claim' if refused.ahead == 1 else 'claims'} ahead"
+        roomy = sum(1 for _ in self._fits(inventory, request, 0))
+        if roomy >= request.ask.count:
+            return f"{request.ask} is free in pool {request.pool}, but kept for {queue}"
+        slots = [inventory.slots[index] for index in inventory.candidates(request).slots]
+        most = max(slots, key=self._free)
+        free = max(0, self._free(most))
+        whose = "its GPU has" if len(slots) == 1 else f"of its {len(slots)} GPUs"
+        if request.ask.count > 1:
+            room = f"{whose} {roomy} {'has' if roomy == 1 else 'have'} as much free"
+        elif not free:
+            room = f"{whose} {'nothing' if len(slots) == 1 else 'none has anything'} free"
+        else:
+            part = f"{format_milli(free * MILLI_PER_GPU // most.gpu.shareable)} ({format_bytes(free)})"
+            room = f"{whose} {part} free" if len(slots) == 1 else f"{whose} the emptiest has {part} free"
+        said = f"{request.ask} is not free in pool {request.pool}: {room}"
+        closed = some(dict.fromkeys(slot.closed for slot in slots if slot.closed), 2)
+        return "; ".join([said, *([closed] if closed else []), *([queue] if refused.ahead else [])])
+
+    def _forget_waiting(self, uid: str) -> None:
+        self._told.pop(uid, None)
+        request = self._waiting.pop(uid, None)
+        if request is not None:
+            queue = self._queues[request.pool]
+            del queue[bisect_left(queue, request.turn, key=_turn)]
+            self._stirred.add(request.pool)
+
+    def _with_usage(self, appliance: ApplianceStatus) -> ApplianceStatus:
+        gpus = []
+        for gpu in appliance.gpus:
+            used = self._ledger.memory(appliance.name, gpu.uuid)
+            gpus.append(replace(gpu, allocated_memory=used, allocated_milli=_used_milli(gpu, used)))
+        return replace(appliance, gpus=tuple(gpus))
+
+
+def _turn(request: Request) -> tuple[int, str, str, str, str]:
+    return request.turn
+
+
+def _place(fit: Fit) -> int:
+    return fit.slot
+
+
+def _allocation(slot: Slot, ask: Ask) -> Allocation:
+    return Allocation(
+        appliance=slot.appliance,
+        node=slot.node,
+        gpu=slot.gpu.uuid,
+        model=slot.gpu.model,
+        memory=ask.bytes_of(slot.gpu.shareable),
+        milli=charge(ask, slot.gpu),
+    )
+
+
+def _used_milli(gpu: GpuStatus, used: int) -> int:
+    """Thousandths of a GPU that are not free any more: a share fits whenever there are as many thousandths free."""
+    free = max(0, gpu.shareable - used)
+    return MILLI_PER_GPU - free * MILLI_PER_GPU // gpu.shareable if gpu.shareable else MILLI_PER_GPU
+
+
+def _add(amount: list[int], milli: int, memory: int) -> None:
+    amount[0] += milli
+    amount[1] += memory

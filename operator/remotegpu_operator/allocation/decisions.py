@@ -1,0 +1,60 @@
+"""What goes into the allocator, and what comes out."""
+
+from dataclasses import dataclass
+
+from remotegpu.api.claims import Allocation, GPUClaim, Placement, Reason
+from remotegpu.api.objects import Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A claim as the allocator sees it."""
+
+    uid: str
+    namespace: str
+    name: str
+    pool: str
+    ask: Ask
+    model: str = ""
+    placement: Placement = Placement.PACK
+    priority: int = 0
+    created: str = ""
+
+    @property
+    def turn(self) -> tuple[int, str, str, str, str]:
+        """Who comes first. Creation times are whole seconds, so names decide between claims of the same one."""
+        return (-self.priority, self.created, self.namespace, self.name, self.uid)
+
+
+def request_of(claim: GPUClaim) -> Request:
+    return Request(
+        uid=claim.uid,
+        namespace=claim.namespace,
+        name=claim.name,
+        pool=claim.spec.pool,
+        ask=claim.spec.ask,
+        model=claim.spec.model,
+        placement=claim.spec.placement,
+        priority=claim.spec.priority,
+        created=claim.created,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The request has its GPUs; the bytes are what the appliances are to enforce."""
+
+    request: Request
+    allocations: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why the request has none, for programs and for people."""
+
+    request: Request
+    reason: Reason
+    message: str
+
+
+Decision = Placed | Waiting

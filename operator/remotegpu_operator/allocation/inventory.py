@@ -1,0 +1,136 @@
+"""The GPUs of a pool as the allocator needs them, and which of them could ever serve a request."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from remotegpu.api.claims import Reason
+from remotegpu.api.objects import Ask
+from remotegpu.api.pods import LEAST_MEMORY
+from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GpuStatus
+from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes
+from remotegpu_operator.allocation.decisions import Request
+
+# The same model differs by some percent with and without error correction; that much a fraction may differ as well.
+_SAME_MEMORY: Final = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One GPU. `closed` says why it takes nothing new; empty if it does."""
+
+    appliance: str
+    node: str
+    gpu: GpuStatus
+    closed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The GPUs that a request fits while they are empty, also as the bits of `mask`; without any, why it fits none."""
+
+    slots: tuple[int, ...] = ()
+    mask: int = 0
+    open: int = 0  # of them, those that are in service
+    charge: int = 0  # thousandths of a GPU that a quota is charged at least
+    reason: Reason = Reason.WAITING_FOR_CAPACITY
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    pool: str
+    appliances: tuple[ApplianceStatus, ...]
+    slots: tuple[Slot, ...]
+    # Claims come in few shapes, and nothing in here changes.
+    _known: dict[tuple[str, Ask], Candidates] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, pool: str, appliances: Iterable[ApplianceStatus]) -> "Inventory":
+        ordered = tuple(sorted(appliances, key=lambda appliance: appliance.name))
+        slots = (
+            Slot(appliance.name, appliance.node, gpu, _closed(appliance, gpu))
+            for appliance in ordered
+            for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
+        )
+        return cls(pool, ordered, tuple(slots))
+
+    def candidates(self, request: Request) -> Candidates:
+        shape = (request.model.casefold(), request.ask)
+        if shape not in self._known:
+            self._known[shape] = self._candidates(request)
+        return self._known[shape]
+
+    def _candidates(self, request: Request) -> Candidates:
+        ask, model = request.ask, request.model.casefold()
+        if all(slot.closed for slot in self.slots):
+            return Candidates(reason=Reason.POOL_NOT_READY, message=self._not_ready())
+        matching = [i for i, slot in enumerate(self.slots) if model in slot.gpu.model.casefold()]
+        mixed = "" if ask.memory_bytes else mixed_memory(self.slots[i].gpu for i in matching)
+        if mixed:
+            said = f"a fraction of a GPU says nothing in pool {self.pool}: {mixed}; ask for memory, or for a model"
+            return Candidates(reason=Reason.MIXED_MEMORY, message=said)
+        fitting = [i for i in matching if LEAST_MEMORY <= self.bytes_of(ask, i) <= self.slots[i].gpu.shareable]
+        if len(fitting) < ask.count:
+            reason, said = self._too_few(request, [self.slots[i].gpu for i in matching])
+            return Candidates(reason=reason, message=said)
+        return Candidates(
+            slots=tuple(fitting),
+            mask=sum(1 << i for i in fitting),
+            open=sum(not self.slots[i].closed for i in fitting),
+            charge=ask.count * min(charge(ask, self.slots[i].gpu) for i in fitting),
+        )
+
+    def _too_few(self, request: Request, matching: list[GpuStatus]) -> tuple[Reason, str]:
+        """What a request lacks that these GPUs, the ones of its model, could not serve if they were empty."""
+        ask, pool, of_model = request.ask, self.pool, f" of model {request.model}" if request.model else ""
+        if not matching:
+            models = ", ".join(sorted({slot.gpu.model for slot in self.slots}))
+            return Reason.NO_MATCHING_GPU, f"pool {pool} has no GPU{of_model}: it has {models}"
+        if ask.count > len(matching):
+            return Reason.TOO_LARGE, f"{ask.count} GPUs{of_model} were asked for, pool {pool} has {len(matching)}"
+        shareable = sorted({gpu.shareable for gpu in matching}, reverse=True)
+        sizes = some(format_bytes(size) for size in shareable)
+        if ask.bytes_of(shareable[0]) < LEAST_MEMORY:
+            said = (
+                f"{ask} is less than the least share, {format_bytes(LEAST_MEMORY)}: GPUs of pool {pool} share {sizes}"
+            )
+            return Reason.NO_MATCHING_GPU, said
+        return Reason.TOO_LARGE, f"{ask} is more than pool {pool} ever has: its GPUs{of_model} share {sizes}"
+
+    def bytes_of(self, ask: Ask, slot: int) -> int:
+        return ask.bytes_of(self.slots[slot].gpu.shareable)
+
+    def _not_ready(self) -> str:
+        if not self.appliances:
+            return f"pool {self.pool} has no appliance yet; `kubectl describe gpupool {self.pool}` says why"
+        closed = [_closed(appliance, gpu) for appliance in self.appliances for gpu in appliance.gpus or (None,)]
+        return f"no GPU of pool {self.pool} takes claims now: {some(dict.fromkeys(closed))}"
+
+
+def charge(ask: Ask, gpu: GpuStatus) -> int:
+    """Thousandths of this GPU that a quota is charged: what was asked for, or as many as hold the memory."""
+    return -(-ask.memory_bytes * MILLI_PER_GPU // gpu.shareable) if ask.memory_bytes else ask.milli
+
+
+def mixed_memory(gpus: Iterable[GpuStatus]) -> str:
+    """What is wrong with fractions where GPUs differ in memory; empty if nothing is."""
+    sizes = sorted({gpu.memory for gpu in gpus})
+    if not sizes or sizes[-1] <= sizes[0] * _SAME_MEMORY:
+        return ""
+    return f"its GPUs have {' and '.join(format_bytes(size) for size in (sizes[0], sizes[-1]))} of memory"
+
+
+def some(texts: Iterable[str], most: int = 3) -> str:
+    """A list for a sentence, cut to what a person reads."""
+    listed = list(texts)
+    rest = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _closed(appliance: ApplianceStatus, gpu: GpuStatus | None) -> str:
+    if appliance.phase != AppliancePhase.READY:
+        return f"{appliance.name} is {appliance.phase}"
+    if gpu is None:
+        return f"{appliance.name} has no GPU"
+    return "" if gpu.healthy else f"{gpu.uuid} is not healthy ({gpu.message or 'its appliance does not say why'})"

@@ -1,0 +1,57 @@
+"""Who has what: the sums over all claims that have their GPUs."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from remotegpu.api.claims import Allocation
+from remotegpu_operator.allocation.decisions import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    request: Request
+    allocations: tuple[Allocation, ...]
+
+    @property
+    def milli(self) -> int:
+        return sum(allocation.milli for allocation in self.allocations)
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._bytes: Counter[tuple[str, str]] = Counter()
+        self._milli: Counter[str] = Counter()
+
+    def put(self, request: Request, allocations: Iterable[Allocation]) -> None:
+        entry = Entry(request, tuple(allocations))
+        self.take(request.uid)
+        self._entries[request.uid] = entry
+        self._add(entry, 1)
+
+    def take(self, uid: str) -> Entry | None:
+        """Remove the entry and hand it out."""
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            self._add(entry, -1)
+        return entry
+
+    def get(self, uid: str) -> Entry | None:
+        return self._entries.get(uid)
+
+    def memory(self, appliance: str, gpu: str) -> int:
+        """Bytes of the GPU that claims have."""
+        return self._bytes[appliance, gpu]
+
+    def milli(self, namespace: str) -> int:
+        """Thousandths of GPUs that the namespace's claims have."""
+        return self._milli[namespace]
+
+    def _add(self, entry: Entry, sign: int) -> None:
+        self._milli[entry.request.namespace] += sign * entry.milli
+        for allocation in entry.allocations:
+            key = (allocation.appliance, allocation.gpu)
+            self._bytes[key] += sign * allocation.memory
+            if not self._bytes[key]:
+                del self._bytes[key]
