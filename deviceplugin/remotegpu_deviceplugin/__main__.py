@@ -10,59 +10,26 @@ from pathlib import Path
 
 from kubernetes.aio import client, config
 
-from remotegpu.api.kubernetes import CLIENT, MILLI
 from remotegpu.paths import find_dist
-from remotegpu_deviceplugin import files, kubelet, memory, pools
-from remotegpu_deviceplugin.devices import CLIENTS, MOST_DEVICES, Pools, fitting
-from remotegpu_deviceplugin.injection import answer
-from remotegpu_deviceplugin.kubelet import Endpoint
-from remotegpu_deviceplugin.plugin import Plugin
-
-_log = logging.getLogger("remotegpu_deviceplugin")
+from remotegpu_deviceplugin import files, kubelet, node, pools, status
 
 
-async def serve(kubelet_folder: Path, host_folder: Path) -> None:
+async def serve(kubelet_folder: Path, host_folder: Path, http: str) -> None:
     """Until cancelled."""
     version = files.install(find_dist().pod, host_folder)
     files.remove_unused(host_folder, version, kubelet_folder / files.CHECKPOINT)
-    kept = host_folder / "pools.json"
-    known = memory.recall(kept)
-
-    # With no pool known no pod has a share; what such a container is given then makes no difference.
-    plugins = [
-        Plugin(name, lambda: answer(version, keep_ptx=known is None or known.software)) for name in (MILLI, CLIENT)
-    ]
-    milli, clients = plugins
-    await clients.advertise(CLIENTS)
-    if known is not None:
-        await milli.advertise(fitting(known.wanted))
+    this = node.Node(version, host_folder / node.MEMORY)
+    await this.start()
 
     async def learn() -> None:
-        nonlocal known
         async with client.ApiClient() as api:
             async for found in pools.follow(client.CustomObjectsApi(api)):
-                grown = found.since(known)
-                if grown != known:
-                    memory.remember(kept, grown)
-                    known = grown
-                    _report(grown)
-                    await milli.advertise(fitting(grown.wanted))
+                await this.learn(found)
 
-    async with asyncio.TaskGroup() as group:
+    async with status.served(http, this.plugins), asyncio.TaskGroup() as group:
         group.create_task(learn())
-        for plugin in plugins:
-            group.create_task(Endpoint(plugin, kubelet_folder).hold())
-
-
-def _report(known: Pools) -> None:
-    advertised = fitting(known.wanted)
-    _log.info("the pools have %s thousandths of a GPU, this node advertises %s", known.milli, advertised)
-    if advertised < known.wanted:
-        _log.warning(
-            "the kubelet takes at most %s devices in one message, so this node advertises %s of %s instead of %s; it "
-            "limits only what the pods of this one node use together",
-            MOST_DEVICES, advertised, MILLI, known.wanted,
-        )  # fmt: skip
+        for plugin in this.plugins:
+            group.create_task(kubelet.Endpoint(plugin, kubelet_folder).hold())
 
 
 async def _main(options: argparse.Namespace) -> None:
@@ -70,7 +37,7 @@ async def _main(options: argparse.Namespace) -> None:
         await config.load_kube_config()
     else:
         config.load_incluster_config()
-    serving = asyncio.create_task(serve(options.kubelet, options.files))
+    serving = asyncio.create_task(serve(options.kubelet, options.files, options.http))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
@@ -82,6 +49,10 @@ def main() -> None:
     parser.add_argument(
         "--files", type=Path, default=Path("/var/lib/remotegpu/client"), metavar="FOLDER",
         help="where the node keeps the client's files, under the same path as here; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument(
+        "--http", default="0.0.0.0:8080", metavar="ADDRESS:PORT",
+        help="/healthz, /readyz and /metrics; default: %(default)s",
     )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(_main(parser.parse_args()))

@@ -18,7 +18,8 @@ class Plugin(DevicePluginServicer):
     def __init__(self, resource: str, answer: Answer) -> None:
         self.resource = resource
         self._answer = answer
-        self._count: int | None = None
+        # None: not known yet.
+        self.count: int | None = None
         self._changed = asyncio.Condition()
         self._streams = 0
 
@@ -29,13 +30,13 @@ class Plugin(DevicePluginServicer):
 
     async def advertise(self, count: int) -> None:
         async with self._changed:
-            self._count = count
+            self.count = count
             self._changed.notify_all()
 
     async def known(self) -> None:
         """Returns when there is a figure to tell."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._count is not None)
+            await self._changed.wait_for(lambda: self.count is not None)
 
     async def GetDevicePluginOptions(
         self, request: messages.Empty, context: grpc.aio.ServicerContext[messages.Empty, messages.DevicePluginOptions]
@@ -50,9 +51,10 @@ class Plugin(DevicePluginServicer):
         try:
             while True:
                 async with self._changed:
-                    await self._changed.wait_for(lambda: self._count != sent)  # noqa: B023 (asked before it changes)
-                    sent = self._count
-                yield listing(sent or 0)
+                    await self._changed.wait_for(lambda: self.count != sent)  # noqa: B023 (asked before it changes)
+                    sent = self.count
+                if sent is not None:
+                    yield listing(sent)
         finally:
             self._streams -= 1
 

@@ -1,0 +1,56 @@
+"""What the kubelet and the containers of this node are told."""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from remotegpu.api.kubernetes import CLIENT, MILLI
+from remotegpu_deviceplugin import memory
+from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse
+from remotegpu_deviceplugin.devices import CLIENTS, MOST_DEVICES, Pools, fitting
+from remotegpu_deviceplugin.injection import answer
+from remotegpu_deviceplugin.plugin import Plugin
+
+# Inside the folder of the client's files.
+MEMORY: Final = "pools.json"
+
+_log = logging.getLogger(__name__)
+
+
+class Node:
+    def __init__(self, files: Path, kept: Path) -> None:
+        self._files = files
+        self._kept = kept
+        self._known: Pools | None = None
+        self._milli, self._client = (Plugin(resource, self._answer) for resource in (MILLI, CLIENT))
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        return self._milli, self._client
+
+    async def start(self) -> None:
+        await self._client.advertise(CLIENTS)
+        if (known := memory.recall(self._kept)) is not None:
+            await self._advertise(known)
+
+    async def learn(self, found: Pools) -> None:
+        known = found.since(self._known)
+        if known != self._known:
+            memory.remember(self._kept, known)
+            await self._advertise(known)
+
+    async def _advertise(self, known: Pools) -> None:
+        self._known = known
+        count = fitting(known.wanted)
+        _log.info("the pools have %s thousandths of a GPU, this node advertises %s", known.milli, count)
+        if count < known.wanted:
+            _log.warning(
+                "the kubelet takes at most %s devices in one message, so this node advertises %s of %s instead of %s; "
+                "it limits only what the pods of this one node use together",
+                MOST_DEVICES, count, MILLI, known.wanted,
+            )  # fmt: skip
+        await self._milli.advertise(count)
+
+    def _answer(self) -> ContainerAllocateResponse:
+        # With no pool known no pod has a share; what such a container is given then makes no difference.
+        return answer(self._files, keep_ptx=self._known is None or self._known.software)

@@ -1,0 +1,60 @@
+"""Probes and metrics over plain HTTP."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from remotegpu_deviceplugin.plugin import Plugin
+
+_TYPE: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+
+
+class _Figures(Collector):
+    def __init__(self, plugins: Sequence[Plugin]) -> None:
+        self._plugins = plugins
+
+    def collect(self) -> list[Metric]:
+        devices = GaugeMetricFamily(
+            "remotegpu_node_devices", "What this node is said to have of a resource", labels=["resource"]
+        )
+        watched = GaugeMetricFamily(
+            "remotegpu_kubelet_listens", "1 while the kubelet listens for a resource", labels=["resource"]
+        )
+        for plugin in self._plugins:
+            devices.add_metric([plugin.resource], plugin.count or 0)
+            watched.add_metric([plugin.resource], plugin.watched)
+        return [devices, watched]
+
+
+@contextlib.asynccontextmanager
+async def served(address: str, plugins: Sequence[Plugin]) -> AsyncIterator[None]:
+    """Ready: the kubelet listens for every resource."""
+    registry = CollectorRegistry()
+    registry.register(_Figures(plugins))
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        if missing := [plugin.resource for plugin in plugins if not plugin.watched]:
+            return web.Response(status=503, text=f"the kubelet does not listen for {', '.join(missing)} yet\n")
+        return web.Response(text="ok\n")
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers=_TYPE)
+
+    app = web.Application()
+    app.add_routes([web.get(f"/{handler.__name__}", handler) for handler in (healthz, readyz, metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        host, port = address.rsplit(":", 1)
+        await web.TCPSite(runner, host, int(port)).start()
+        yield
+    finally:
+        await runner.cleanup()
