@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from support.checker import SYSTEM, ready
-from support.kubectl import ROOT, Kubectl, KubectlError, Object
+from support.kubectl import CLUSTER, ROOT, Kubectl, KubectlError, Object
 from support.system import until
 
 from remotegpu.api.kubernetes import APPLIANCE_LABEL, COMPONENT_LABEL, DEFAULT_POOL, POOL_LABEL
@@ -30,7 +30,7 @@ class Installation:
         with LOCK.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             arguments = ["--namespace", SYSTEM, "--create-namespace", "--values", str(VALUES), "--wait", "--timeout=4m"]
-            self.kubectl.helm("upgrade", "--install", RELEASE, str(CHART), *arguments, *more)
+            self.kubectl.helm("upgrade", "--install", RELEASE, str(CHART), *arguments, *builds(), *more)
 
     def pods(self, component: str, **labels: str) -> list[Object]:
         """Pods of a part that are not being deleted: operator, webhook, deviceplugin, appliance."""
@@ -82,6 +82,15 @@ class Installation:
                     with contextlib.suppress(KubectlError):
                         log = self.kubectl("logs", "-n", SYSTEM, name, "--all-containers", f"--previous={previous}")
                         (folder / f"{name}{'.previous' if previous else ''}.log").write_text(log)
+
+
+def builds() -> list[str]:
+    """Names each build of an image to its pods: a new build under the old tag replaces them."""
+    values = []
+    for component, image in (("operator", "operator"), ("webhook", "operator"), ("devicePlugin", "deviceplugin")):
+        key = (CLUSTER / "images" / f"localhost_remotegpu-{image}_dev.key").read_text().strip()
+        values.append(f"--set-string={component}.podAnnotations.build={key}")
+    return values
 
 
 def pool_ready(pool: Object) -> bool:
