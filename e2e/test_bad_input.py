@@ -52,10 +52,6 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
         ("remotegpu.io/poool", "remotegpu.io/pool"),
     ),
     "unknown resource": (lambda p: limits(p).update({"remotegpu/gpu": 1}), ("remotegpu/gpu", FRACTION)),
-    "session written by hand": (
-        lambda p: p["metadata"]["annotations"].update({SESSION_ANNOTATION: "{}"}),
-        (SESSION_ANNOTATION,),
-    ),
 }
 
 
@@ -69,6 +65,11 @@ def test_refused_with_the_sentence_that_helps(case: str, namespace: Namespace) -
         assert any(word in sentence for word in alternatives.split("|")), sentence
     assert not namespace.pods()
     assert not namespace.claims()
+
+
+def test_a_pod_without_a_share_cannot_say_that_it_has_one(namespace: Namespace) -> None:
+    made = pod("pretends", ["true"], annotations={SESSION_ANNOTATION: "{}"})
+    assert SESSION_ANNOTATION in namespace.refusal("create", "-f", "-", stdin=json.dumps(made))
 
 
 def test_both_names_mean_the_fraction(namespace: Namespace) -> None:

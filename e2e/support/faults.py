@@ -42,7 +42,7 @@ class Tenant:
 
     def ends_well(self) -> None:
         """Told to end, it has computed right all the time."""
-        self.namespace("exec", self.pod, "--", "kill", "-TERM", "1")
+        self.namespace("exec", self.pod, "--", "sh", "-c", "kill -TERM 1")
         self.namespace.wait_for_phase(self.pod, "Succeeded", seconds=30)
         assert self.namespace.logs(self.pod).splitlines()[-1].startswith("ok ")
 
