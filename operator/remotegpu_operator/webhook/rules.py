@@ -13,6 +13,12 @@ from remotegpu_operator.webhook.template import HELM, LAST_APPLIED, Path
 PODS_PATH: Final = "/mutate-pods"
 TEMPLATES_PATH: Final = "/mutate-templates"
 
+# A mirror pod only shows what a kubelet already runs from a file. From anybody else it is a pod like others.
+NOT_A_MIRROR_POD: Final = (
+    "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}) &&\n"
+    "  'system:nodes' in request.userInfo.?groups.orValue([]))"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -25,13 +31,15 @@ class Entry:
     operations: tuple[str, ...]
     # Where an object of these kinds has its pod spec.
     spec: Path
-    condition: str
+    # All must hold.
+    conditions: dict[str, str]
 
     def as_webhook(self) -> dict[str, Any]:
-        """The entry in a MutatingWebhookConfiguration, without where the webhook is."""
+        """The entry in a MutatingWebhookConfiguration, with only the path of where the webhook is."""
         groups = sorted({group for group, _ in self.resources})
         return {
             "name": self.name,
+            "path": self.url_path,
             "rules": [
                 {
                     "apiGroups": [group],
@@ -42,7 +50,7 @@ class Entry:
                 }
                 for group in groups
             ],
-            "matchConditions": [{"name": "concerns-remotegpu", "expression": self.condition}],
+            "matchConditions": [{"name": name, "expression": text} for name, text in self.conditions.items()],
             "matchPolicy": "Equivalent",
             # Another webhook, or a LimitRange in it, may add a fraction after us; doing it twice changes nothing.
             "reinvocationPolicy": "IfNeeded",
@@ -55,8 +63,8 @@ class Entry:
 
 def _any_container(spec: Path, test: str) -> str:
     """Whether `test` holds for a container `c` of the pod spec at `spec`."""
-    lists = ", ".join(f"{_optional('object', (*spec, name))}" for name in ("containers", "initContainers"))
-    return f"[{lists}].exists(l, l.orValue(null) != null && l.orValue([]).exists(c, {test}))"
+    lists = ", ".join(_optional("object", (*spec, name)) for name in ("containers", "initContainers"))
+    return f"[{lists}].exists(l,\n  l.orValue(null) != null && l.orValue([]).exists(c, {test}))"
 
 
 def _any_resource(test: str) -> str:
@@ -64,8 +72,9 @@ def _any_resource(test: str) -> str:
     return f"[c.?resources.?limits, c.?resources.?requests].exists(m, m.orValue({{}}).exists(k, {test}))"
 
 
-def _any_key(where: Path, test: str) -> str:
-    return f"{_optional('object', where)}.orValue({{}}).exists(k, {test})"
+def _any_key(where: str, *prefixes: str) -> str:
+    tests = " || ".join(f"k.startsWith('{prefix}')" for prefix in prefixes)
+    return f"object.metadata.?{where}.orValue({{}}).exists(k, {tests})"
 
 
 def _optional(root: str, path: Path) -> str:
@@ -73,21 +82,18 @@ def _optional(root: str, path: Path) -> str:
 
 
 def _pod_condition() -> str:
-    names = " || ".join(
-        [
-            _any_container(("spec",), _any_resource(f"k.startsWith('{RESOURCE_PREFIX}')")),
-            _any_key(("metadata", "annotations"), f"k.startsWith('{USER_PREFIX}') || k.startsWith('{STATUS_PREFIX}')"),
-            _any_key(("metadata", "labels"), f"k.startsWith('{STATUS_PREFIX}')"),
-            f"object.spec.?schedulingGates.orValue([]).exists(g, g.name == '{GATE}')",
-        ]
+    names = (
+        _any_container(("spec",), _any_resource(f"k.startsWith('{RESOURCE_PREFIX}')")),
+        _any_key("annotations", USER_PREFIX, STATUS_PREFIX),
+        _any_key("labels", STATUS_PREFIX),
+        f"object.spec.?schedulingGates.orValue([]).exists(g, g.name == '{GATE}')",
     )
-    # A mirror pod only shows what a kubelet already runs from a file.
-    return f"!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({{}})) && ({names})"
+    return " ||\n".join(names)
 
 
 def _template_condition(spec: Path) -> str:
     contains = _any_container(spec, _any_resource(f"k == '{FRACTION}'"))
-    return f"{contains} || request.operation == 'UPDATE' && ({_withdraws(spec)})"
+    return f"{contains} ||\nrequest.operation == 'UPDATE' && (\n{_withdraws(spec)})"
 
 
 def _withdraws(spec: Path) -> str:
@@ -97,29 +103,48 @@ def _withdraws(spec: Path) -> str:
     by anybody else is none of ours, whatever stands in the records.
     """
     applied = f"metadata.?annotations[?'{LAST_APPLIED}'].orValue('')"
-    fields = "".join(f"[?'f:{key}']" for key in spec)
-    owns = (
-        f"[{{0}}.?fieldsV1{fields}[?'f:containers'], {{0}}.?fieldsV1{fields}[?'f:initContainers']].exists(l, "
-        f"l.orValue({{{{}}}}).exists(k, l.value()[k][?'f:resources'][?'f:limits'][?'f:{FRACTION}'].hasValue()))"
-    )
     manager = "request.options.?fieldManager.orValue('')"
-    still = (
-        "object.metadata.?managedFields.orValue([]).exists(n, n.?manager.orValue('') == "
-        f"{manager} && n.?operation.orValue('') == 'Apply' && {owns.format('n')})"
-    )
     return (
-        f"oldObject.{applied}.contains('{FRACTION}') && oldObject.{applied} != object.{applied} || "
-        f"oldObject.metadata.?managedFields.orValue([]).exists(m, m.?manager.orValue('') == {manager} && "
-        f"{owns.format('m')} && (m.?operation.orValue('') == 'Apply' ? !{still} : {manager}.startsWith('{HELM}')))"
+        f"oldObject.{applied}.contains('{FRACTION}') &&\n"
+        f"  oldObject.{applied} !=\n  object.{applied} ||\n"
+        f"oldObject.metadata.?managedFields.orValue([]).exists(m, m.?manager.orValue('') == {manager} &&\n"
+        f"  {_set_fraction('m', spec)} && (m.?operation.orValue('') != 'Apply' ?\n"
+        f"  {manager}.startsWith('{HELM}') :\n"
+        f"  !object.metadata.?managedFields.orValue([]).exists(n, n.?manager.orValue('') == {manager} &&\n"
+        f"    n.?operation.orValue('') == 'Apply' && {_set_fraction('n', spec)})))"
+    )
+
+
+def _set_fraction(entry: str, spec: Path) -> str:
+    """Whether an entry of managedFields has the fraction of a container."""
+    fields = f"{entry}.?fieldsV1" + "".join(f"[?'f:{key}']" for key in spec)
+    limit = f"l.value()[k][?'f:resources'][?'f:limits'][?'f:{FRACTION}']"
+    return (
+        f"[{fields}[?'f:containers'],\n    {fields}[?'f:initContainers']].exists(l, "
+        f"l.orValue({{}}).exists(k,\n    {limit}.hasValue()))"
     )
 
 
 def _templates(name: str, resources: tuple[tuple[str, str], ...], spec: Path) -> Entry:
-    return Entry(name, TEMPLATES_PATH, resources, ("CREATE", "UPDATE"), spec, _template_condition(spec))
+    return Entry(
+        name,
+        TEMPLATES_PATH,
+        resources,
+        ("CREATE", "UPDATE"),
+        spec,
+        {"contains-or-withdraws-fraction": _template_condition(spec)},
+    )
 
 
 ENTRIES: Final = (
-    Entry("pods.remotegpu.io", PODS_PATH, (("", "pods"),), ("CREATE",), ("spec",), _pod_condition()),
+    Entry(
+        "pods.remotegpu.io",
+        PODS_PATH,
+        (("", "pods"),),
+        ("CREATE",),
+        ("spec",),
+        {"is-not-a-mirror-pod": NOT_A_MIRROR_POD, "has-a-name-of-remotegpu": _pod_condition()},
+    ),
     _templates(
         "templates.remotegpu.io",
         (

@@ -92,7 +92,7 @@ def unknown(what: str, word: str, known: Iterable[str]) -> str:
     """The sentence for a name that we do not know: the likeliest one meant, and all there are."""
     known = list(known)
     close = get_close_matches(word, known, n=1)
-    return f"{what} {word} is not known{f', did you mean {close[0]}?' if close else ''}; known are {', '.join(known)}"
+    return f"{what} {word} is not known{f' (did you mean {close[0]}?)' if close else ''}; known are {', '.join(known)}"
 
 
 def count_of(annotations: Mapping[str, str]) -> int:
