@@ -58,7 +58,7 @@ fn find_appliances() -> Result<Vec<Appliance>, ConnectError> {
         let hello = connect::hello(&share)?;
         Ok(Appliance { share, hello, session: Mutex::new(None) })
     };
-    connect::shares_from_env()?.into_iter().map(greet).collect()
+    connect::shares()?.into_iter().map(greet).collect()
 }
 
 /// Says once what is wrong; the code is never success.

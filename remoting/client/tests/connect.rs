@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use appliance::{Appliance, Certificate, stranger};
 use remotegpu_client::connect::{
-    Carrier, ConnectError, ErrorKind, Share, device_state, hello, open_data_over, open_fds, open_session,
+    Ca, Carrier, ConnectError, ErrorKind, Share, device_state, hello, open_data_over, open_fds, open_session,
 };
 
 const CARRIERS: [Carrier; 3] = [Carrier::Auto, Carrier::Direct, Carrier::Grpc];
@@ -181,14 +181,14 @@ fn a_certificate_that_does_not_fit_is_named_with_what_it_was_checked_against() {
     let other = Certificate::new("other");
     let other_ca = other.ca.display().to_string();
     let share = tls.share();
-    let unknown = Share { ca: Some(other_ca.clone()), ..share.clone() };
+    let unknown = Share { ca: Some(Ca::File(other_ca.clone())), ..share.clone() };
     says(hello(&unknown), ErrorKind::Tls, &[&share.endpoint, "not signed by", &other_ca]);
     let misnamed = Share { server_name: None, ..share.clone() };
     says(hello(&misnamed), ErrorKind::Tls, &[&share.endpoint, "localhost", "127.0.0.1", "server_name"]);
-    let missing = Share { ca: Some("/nowhere/ca.pem".into()), ..share.clone() };
+    let missing = Share { ca: Some(Ca::File("/nowhere/ca.pem".into())), ..share.clone() };
     says(hello(&missing), ErrorKind::Tls, &["/nowhere/ca.pem", "cannot be used"]);
     let key = tls.certificate_chain().unwrap().with_file_name("key.pem").display().to_string();
-    says(hello(&Share { ca: Some(key.clone()), ..share }), ErrorKind::Tls, &[&key, "it holds none"]);
+    says(hello(&Share { ca: Some(Ca::File(key.clone())), ..share }), ErrorKind::Tls, &[&key, "it holds none"]);
 }
 
 #[test]

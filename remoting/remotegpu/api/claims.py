@@ -217,7 +217,7 @@ class GPUClaim:
     @property
     def lease_id(self) -> str:
         """The name of its lease on appliances: 32 hex digits."""
-        return self.uid.replace("-", "")
+        return lease_id_of(self.uid)
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "GPUClaim":
@@ -232,6 +232,10 @@ class GPUClaim:
             spec=ClaimSpec.from_object(stored["spec"]),
             status=ClaimStatus.from_object(stored.get("status", {})),
         )
+
+
+def lease_id_of(uid: str) -> str:
+    return uid.replace("-", "")
 
 
 def pod_claim_name(pod_name: str, pod_uid: str) -> str:

@@ -11,6 +11,8 @@ SERVER_NAME_ENV: Final = "REMOTEGPU_SERVER_NAME"
 
 # Read by the client library in the user's process.
 SHARES_ENV: Final = "REMOTEGPU_SHARES"
+# The folder with the pod's session and token, where it is not the one that every pod has (for tests).
+POD_DIRECTORY_ENV: Final = "REMOTEGPU_POD_DIRECTORY"
 CARRIER_ENV: Final = "REMOTEGPU_CARRIER"
 STATS_ENV: Final = "REMOTEGPU_STATS"
 LOG_ENV: Final = "REMOTEGPU_LOG"
@@ -31,3 +33,6 @@ DIST_ENV: Final = "REMOTEGPU_DIST"
 VISIBLE_DEVICES_ENV: Final = "CUDA_VISIBLE_DEVICES"
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7070"
+
+# Of the operator, as an appliance in Kubernetes knows it unless it is told otherwise.
+OPERATOR_ACCOUNT: Final = "remotegpu-system:remotegpu-operator"

@@ -18,6 +18,10 @@ class ImpossibleError(Exception):
     """The request can never be met by these GPUs, however long it waits."""
 
 
+class NoRoomError(Exception):
+    """What somebody else has placed does not fit beside what there is."""
+
+
 @dataclass(slots=True)
 class Capacity:
     """One GPU as the allocator sees it."""
@@ -61,11 +65,20 @@ class Allocator:
             if placement is None:
                 break
             del self._waiting[key]
-            self._placed[key] = placement
-            for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
-                self.gpus[gpu].leased += size
+            self._take(key, placement)
             placed.append((key, placement))
         return placed
+
+    def place(self, key: str, placement: Placement) -> None:
+        """Take exactly this, as whoever allocates for many appliances has decided. A GPU that is unwell keeps what was
+        placed on it: nothing new is decided here."""
+        if key in self._placed:
+            raise NoRoomError("what it had before is still being freed")
+        for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
+            left = self.gpus[gpu].shareable - self.gpus[gpu].leased
+            if not MIN_SHARE_BYTES <= size <= left:
+                raise NoRoomError(f"{size} bytes of gpu {gpu} were given to it, {left} are left")
+        self._take(key, placement)
 
     def withdraw(self, key: str) -> None:
         """Forget a waiting request or release a placed one; both ends may give up, so unknown keys are no error."""
@@ -85,6 +98,11 @@ class Allocator:
         free = ", ".join(self._free_on(index) for index in range(len(self.gpus)))
         queue = "" if ahead == 0 else f"; {ahead} {'request' if ahead == 1 else 'requests'} ahead"
         return f"{ask} is not free: {free}{queue}"
+
+    def _take(self, key: str, placement: Placement) -> None:
+        self._placed[key] = placement
+        for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
+            self.gpus[gpu].leased += size
 
     def _free_on(self, index: int) -> str:
         gpu = self.gpus[index]

@@ -11,6 +11,14 @@ _LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsState:
+    """In Kubernetes: whether the claims were ever read, and why they cannot be now."""
+
+    known: bool
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """What the checks look at."""
 
@@ -19,6 +27,7 @@ class Situation:
     overhead_bytes: int
     draining: bool
     root: bool
+    claims: ClaimsState | None = None
 
 
 def checks(now: Situation) -> Iterator[pb.Check]:
@@ -33,11 +42,21 @@ def checks(now: Situation) -> Iterator[pb.Check]:
     )
     yield _check(
         "worker isolation",
-        "" if now.root and settings.uid_base != 0 else "workers run under the appliance's own uid",
+        ""
+        if now.root and settings.uid_base != 0
+        else "workers run under the appliance's own uid, kept apart by seccomp",
         good="every session has its own uid",
         fix="start the appliance as root, without --uid-base 0",
         severity="warn",
     )
+    if now.claims is not None:
+        yield _check(
+            "claims",
+            now.claims.trouble,
+            good="followed",
+            fix="see the API server, and that this appliance may get, list and watch gpuclaims",
+            severity="warn" if now.claims.known else "fail",
+        )
     local = settings.host in _LOCAL_HOSTS
     yield _check(
         "encryption",
@@ -48,13 +67,19 @@ def checks(now: Situation) -> Iterator[pb.Check]:
     )
     yield _check(
         "authentication",
-        "" if settings.tokens or local else "anybody who reaches the port can take a share",
-        good="tokens are required" if settings.tokens else "none, but only this machine reaches it",
+        "" if settings.tokens or now.claims or local else "anybody who reaches the port can take a share",
+        good=_good_authentication(now),
         fix="start the appliance with --tokens FILE",
         severity="warn",
     )
     message = "memory is shared by fraction; compute by the driver's time slices, without weights"
     yield pb.Check(name="compute share", status="ok", message=message)
+
+
+def _good_authentication(now: Situation) -> str:
+    if now.claims is not None:
+        return "pods show their token, claims say what they may use"
+    return "tokens are required" if now.settings.tokens else "none, but only this machine reaches it"
 
 
 def _gpus(now: Situation) -> Iterator[pb.Check]:

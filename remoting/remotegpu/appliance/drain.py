@@ -11,11 +11,12 @@ _log = logging.getLogger(__name__)
 
 
 class Drain:
-    """`begin` may be called again with another deadline, as by a second signal."""
+    """`begin` may be called again with another deadline, as by a second signal. `idle` is set while nobody needs us."""
 
-    def __init__(self, leases: Leases, sessions: Sessions, seconds: float) -> None:
+    def __init__(self, leases: Leases, sessions: Sessions, idle: asyncio.Event, seconds: float) -> None:
         self._leases = leases
         self._sessions = sessions
+        self._idle = idle
         self._seconds = seconds
         self._begun = asyncio.Event()
         self._changed = asyncio.Event()
@@ -33,23 +34,29 @@ class Drain:
 
     def signalled(self) -> None:
         """The first signal drains, a second one does not wait."""
-        self.begin(0 if self._leases.draining else self._seconds)
+        self.begin(0 if self._begun.is_set() else self._seconds)
+
+    def announce(self, seconds: float) -> int:
+        """Only say that it drains. In Kubernetes the operator ends the pod; kubelet would start us again."""
+        del seconds
+        self._leases.draining = True
+        return len(self._sessions.all())
 
     async def finished(self) -> None:
-        """Wait for the beginning, then until no lease is left, or the deadline."""
+        """Wait for the beginning, then until nobody needs us, or the deadline."""
         await self._begun.wait()
         since = asyncio.get_running_loop().time()
-        none_left = asyncio.ensure_future(self._leases.none_left.wait())
+        idle = asyncio.ensure_future(self._idle.wait())
         try:
-            while not none_left.done():
+            while not idle.done():
                 left = since + self._seconds - asyncio.get_running_loop().time()
                 if left <= 0:
                     return
                 self._changed.clear()
                 changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait({none_left, changed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({idle, changed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
         finally:
-            none_left.cancel()
+            idle.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await none_left
+                await idle

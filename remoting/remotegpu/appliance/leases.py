@@ -1,11 +1,11 @@
-"""Leases: opened by a client, held by a data connection, ended as a whole."""
+"""Leases: opened by a client and held by its data connection, or placed for a claim; ended as a whole."""
 
 import asyncio
 import hmac
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +13,7 @@ import grpc
 
 from remotegpu.api.objects import Ask
 from remotegpu.appliance.allocation import Allocator, ImpossibleError, Placement
+from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.door import Door
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.metrics import Counters
@@ -39,6 +40,7 @@ class Lease:
     since: float = field(default_factory=time.monotonic)
     sessions: dict[str, Session] = field(default_factory=dict)
     expiry: asyncio.TimerHandle | None = None
+    claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
 
     @property
     def used_bytes(self) -> int:
@@ -61,6 +63,7 @@ class Leases:
         self.allocator = allocator
         self.door: Door | None = None
         self.draining = False
+        self.on_release: Callable[[], None] = lambda: None
         self._gpus = gpus
         self._sessions = sessions
         self._limit = limit
@@ -73,6 +76,14 @@ class Leases:
 
     def all(self) -> list[Lease]:
         return list(self._live.values())
+
+    @property
+    def ending(self) -> bool:
+        """Some memory is about to become free."""
+        return bool(self._endings)
+
+    def by_id(self, lease_id: str) -> Lease | None:
+        return self._live.get(lease_id)
 
     def find(self, lease_id: str, secret: str) -> Lease:
         lease = self._live.get(lease_id)
@@ -111,12 +122,31 @@ class Leases:
                 await asyncio.wait({placed}, timeout=_TELL_WAITING_SECONDS)
             self._counters.lease_wait.observe(time.monotonic() - since)
             lease = self._create(lease_id, client, placed.result())
+            self._expect_holder(lease)
         finally:
             self._waiting.pop(lease_id, None)
             if lease_id not in self._live:
                 self.allocator.withdraw(lease_id)
                 self.settle()
         yield lease
+
+    def place(self, claim: Claim, placement: Placement) -> None:
+        """Make the lease of a claim; raises NoRoomError."""
+        self.allocator.place(claim.lease_id, placement)
+        lease = self._create(claim.lease_id, f"claim {claim}", placement)
+        lease.claim = claim
+        _log.info("lease %s of claim %s begins", lease.lease_id[:8], claim)
+
+    def update_claim(self, claim: Claim) -> None:
+        """End the sessions of pods that may no longer use it."""
+        lease = self._live.get(claim.lease_id)
+        if lease is None or lease.claim == claim:
+            return
+        lease.claim = claim
+        for session in list(lease.sessions.values()):
+            if session.pod not in claim.consumers:
+                why = "this pod may no longer use the claim"
+                self._spawn(self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why))
 
     def held(self, lease_id: str) -> None:
         """The door says that the holding connection is there."""
@@ -133,8 +163,8 @@ class Leases:
         """A new door knows no leases; their holders connect again."""
         assert self.door is not None
         for lease in self._live.values():
-            self.door.admit_lease(lease.lease_id, lease.secret)
-            self._expect_holder(lease)
+            if lease.claim is None:
+                self._expect_holder(lease)
 
     def end(self, lease_id: str, reason: str) -> asyncio.Task[None] | None:
         """End a lease and its sessions. The share is free again when the last worker is gone, and not before.
@@ -149,10 +179,7 @@ class Leases:
         if self.door is not None:
             self.door.forget(lease_id)
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
-        ending = asyncio.create_task(self._release(lease, reason))
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
-        return ending
+        return self._spawn(self._release(lease, reason))
 
     async def end_all(self, reason: str) -> None:
         for lease_id in list(self._live):
@@ -178,8 +205,15 @@ class Leases:
         )
         self.allocator.withdraw(lease.lease_id)
         self.settle()
+        self.on_release()
         if not self._live:
             self.none_left.set()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
 
     def _create(self, lease_id: str, client: str, placement: Placement) -> Lease:
         devices = [
@@ -191,12 +225,11 @@ class Leases:
         self._live[lease_id] = lease
         self.none_left.clear()
         self._counters.leases.inc()
-        assert self.door is not None
-        self.door.admit_lease(lease_id, lease.secret)
-        self._expect_holder(lease)
         return lease
 
     def _expect_holder(self, lease: Lease) -> None:
+        assert self.door is not None
+        self.door.admit_lease(lease.lease_id, lease.secret)
         if lease.expiry is not None:
             lease.expiry.cancel()
         reason = f"nobody has held it for {HOLD_SECONDS:.0f} s"

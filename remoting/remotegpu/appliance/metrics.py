@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -63,6 +63,7 @@ class Gauges(Collector):
         for gpu in now.gpus:
             healthy.add_metric([str(gpu.index)], gpu.healthy)
         yield healthy
+        yield from _of_claims(now)
         yield GaugeMetricFamily("remotegpu_leases", "Leases now.", value=len(now.leases))
         yield GaugeMetricFamily(
             "remotegpu_sessions", "Sessions now.", value=sum(lease.sessions for lease in now.leases)
@@ -70,14 +71,18 @@ class Gauges(Collector):
         yield GaugeMetricFamily("remotegpu_draining", "1 while no new lease is opened.", value=now.draining)
 
 
-def serve_metrics(counters: Counters, inventory: Callable[[], pb.InventoryReply], port: int) -> Callable[[], None]:
-    """Answer on 127.0.0.1; returned is what stops it."""
-    counters.registry.register(Gauges(inventory))
-    server, thread = start_http_server(port, addr="127.0.0.1", registry=counters.registry)
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return stop
+def _of_claims(now: pb.InventoryReply) -> Iterable[GaugeMetricFamily]:
+    """In Kubernetes: what each claim has on each GPU."""
+    labels = ("gpu", "namespace", "claim", "uid")
+    leased = GaugeMetricFamily("remotegpu_claim_leased_bytes", "Memory that the claim has.", labels=labels)
+    used = GaugeMetricFamily("remotegpu_claim_used_bytes", "Memory granted to its sessions.", labels=labels)
+    sessions = GaugeMetricFamily("remotegpu_claim_sessions", "Sessions of the claim.", labels=labels[1:])
+    for lease in now.leases:
+        if lease.claim:
+            namespace, _, name = lease.claim.partition("/")
+            names = (namespace, name, lease.claim_uid)
+            sessions.add_metric(names, lease.sessions)
+            for place in lease.places:
+                leased.add_metric((place.gpu, *names), place.leased_bytes)
+                used.add_metric((place.gpu, *names), place.used_bytes)
+    return leased, used, sessions

@@ -7,22 +7,27 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from remotegpu.appliance.allocation import Allocator
+from remotegpu.appliance.authority import Authority, SecretAuthority
 from remotegpu.appliance.backends.base import Backend, BackendError
-from remotegpu.appliance.checks import Situation, checks
+from remotegpu.appliance.certificate import Certificate
+from remotegpu.appliance.checks import ClaimsState, Situation, checks
+from remotegpu.appliance.claim_authority import ClaimAuthority
+from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.door import Door, DoorError
 from remotegpu.appliance.drain import Drain
 from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_environment
+from remotegpu.appliance.http import HttpServer
 from remotegpu.appliance.leases import Leases
-from remotegpu.appliance.metrics import Counters, serve_metrics
+from remotegpu.appliance.metrics import Counters, Gauges
 from remotegpu.appliance.packets import Packet
+from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings
@@ -31,6 +36,9 @@ from remotegpu.appliance.uids import Uids
 from remotegpu.appliance.workers import Staging
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc import pb, pb_grpc
+
+if TYPE_CHECKING:
+    from remotegpu.appliance.kubernetes import ApiServer
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +65,10 @@ async def _run(settings: Settings) -> None:
     dist = find_dist()
     tokens = _read_tokens(settings.tokens)
     certificate = _certificate(settings)
-    with contextlib.ExitStack() as stack:
+    api_server = await _api_server() if settings.kubernetes else None
+    async with contextlib.AsyncExitStack() as stack:
+        if api_server is not None:
+            stack.push_async_callback(api_server.close)
         staging = Staging()
         stack.callback(staging.remove)
         backend = make_backend(settings, dist, staging)
@@ -67,7 +78,7 @@ async def _run(settings: Settings) -> None:
         uids = Uids(settings.uid_base)
         stack.callback(uids.close)
         appliance = Appliance(settings, worker, backend, hardware, uids)
-        await appliance.serve(dist.program("remotegpu-door"), tokens, certificate)
+        await appliance.serve(dist.program("remotegpu-door"), tokens, certificate, api_server)
 
 
 class Appliance:
@@ -100,10 +111,24 @@ class Appliance:
             on_unhealthy=self._health.suspect,
         )
         self._leases = Leases(gpus, allocator, self._sessions, limits.leases, self._counters)
-        self._drain = Drain(self._leases, self._sessions, settings.drain_seconds)
+        # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
+        idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
+        self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
+        self._claims: ClaimLeases | None = None
 
-    async def serve(self, door_program: Path, tokens: TokenFile | None, certificate: tuple[Path, Path] | None) -> None:
+    async def serve(
+        self,
+        door_program: Path,
+        tokens: TokenFile | None,
+        certificate: Certificate | None,
+        api_server: "ApiServer | None",
+    ) -> None:
         settings = self._settings
+        authority: Authority = SecretAuthority(self._leases, tokens)
+        if settings.kubernetes is not None and api_server is not None:
+            named = settings.kubernetes
+            self._claims = ClaimLeases(named.name, self._leases, self._hardware.snapshot.gpus)
+            authority = ClaimAuthority(self._claims, Reviews(api_server.review), named.operator, self._counters)
         server, port = _listen(settings, certificate)
         # Port 0 is any free one, for data as well.
         data_port = settings.data_port if settings.data_port is not None else (port + 1 if settings.port else 0)
@@ -111,7 +136,7 @@ class Appliance:
             program=door_program,
             host=settings.host,
             port=data_port,
-            certificate=certificate,
+            certificate=certificate.files if certificate else None,
             on_event=self._door_event,
             on_restart=self._door_restarted,
         )
@@ -121,16 +146,18 @@ class Appliance:
             hardware=self._hardware,
             leases=self._leases,
             sessions=self._sessions,
-            tokens=tokens,
+            authority=authority,
+            name=settings.kubernetes.name if settings.kubernetes else "",
             tls=certificate is not None,
             data_port=lambda: door.port,
-            drain=self._drain.begin,
+            drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,
         )
         pb_grpc.add_ControlServicer_to_server(service, server)
         async with contextlib.AsyncExitStack() as stack:
-            if settings.metrics_port is not None:
-                stack.callback(self._serve_metrics(service, settings.metrics_port))
+            self._counters.registry.register(Gauges(service.inventory))
+            if settings.http is not None:
+                stack.callback(self._serve_http(settings.http).stop)
             stack.push_async_callback(self._sessions.settled)
             await door.start()
             stack.push_async_callback(door.stop)
@@ -138,23 +165,27 @@ class Appliance:
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
             self._announce(port, door.port)
-            await self._until_stopped(door)
+            follow = None
+            if api_server is not None and self._claims is not None:
+                follow = asyncio.create_task(api_server.follow_claims(self._claims))
+            await self._until_stopped(door, follow)
 
-    async def _until_stopped(self, door: Door) -> None:
+    async def _until_stopped(self, door: Door, follow: asyncio.Task[None] | None) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.signalled)
         if self._settings.parent_fd is not None:
             loop.add_reader(self._settings.parent_fd, self._drain.begin, 0)
-        watch = asyncio.create_task(self._health.watch(self._leases.settle))
+        watches = [asyncio.create_task(self._health.watch(self._leases.settle))] + ([follow] if follow else [])
         drained = asyncio.create_task(self._drain.finished())
-        endings: list[asyncio.Future[Any]] = [drained, watch, door.failed]
+        endings: list[asyncio.Future[Any]] = [drained, *watches, door.failed]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
         if door.failed.done():
             raise StartError(f"{door.failed.result()}; the appliance cannot go on without it")
-        if watch.done():
-            watch.result()  # it ends only by a mistake of ours, which is not to be hidden
-        watch.cancel()
+        for watch in watches:
+            if watch.done():
+                watch.result()  # it ends only by a mistake of ours, which is not to be hidden
+            watch.cancel()
 
     def _door_event(self, packet: Packet) -> None:
         some_id = str(packet.get("id", ""))
@@ -180,15 +211,21 @@ class Appliance:
             overhead_bytes=self._hardware.overhead_bytes,
             draining=self._leases.draining,
             root=os.geteuid() == 0,
+            claims=ClaimsState(self._claims.known, self._claims.trouble) if self._claims else None,
         )
         return list(checks(situation))
 
-    def _serve_metrics(self, service: ControlService, port: int) -> Callable[[], None]:
+    def _problem(self) -> str:
+        return "; ".join(f"{check.name}: {check.message}" for check in self._checks() if check.status == "fail")
+
+    def _serve_http(self, address: tuple[str, int]) -> HttpServer:
         try:
-            return serve_metrics(self._counters, service.inventory, port)
+            return HttpServer(address, self._counters.registry, self._problem)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            message = f"cannot serve metrics on 127.0.0.1:{port} ({reason}): choose another --metrics-port"
+            message = (
+                f"cannot serve HTTP on {address[0]}:{address[1]} ({reason}): choose another --metrics-port or --http"
+            )
             raise StartError(message) from None
 
     def _announce(self, port: int, data_port: int) -> None:
@@ -198,6 +235,18 @@ class Appliance:
             line = json.dumps({"endpoint": f"{host}:{port}", "data_port": data_port})
             with contextlib.suppress(OSError), open(self._settings.ready_fd, "w") as ready:  # noqa: PTH123
                 ready.write(line + "\n")
+
+
+async def _api_server() -> "ApiServer":
+    # Imported here: only an appliance in Kubernetes needs its client.
+    try:
+        from remotegpu.appliance.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
+    except ImportError as error:
+        raise StartError(f"--kubernetes needs {error.name}: install `remotegpu[kubernetes]`") from None
+    try:
+        return await ApiServer.connect()
+    except NoClusterError as error:
+        raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
 
 
 def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:
@@ -213,8 +262,8 @@ def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:
     return SoftwareBackend(settings, staging.readable(library))
 
 
-def _listen(settings: Settings, certificate: tuple[Path, Path] | None) -> tuple[grpc.aio.Server, int]:
-    credentials = _server_credentials(certificate)
+def _listen(settings: Settings, certificate: Certificate | None) -> tuple[grpc.aio.Server, int]:
+    credentials = certificate.credentials() if certificate else None
     _require_free(settings.host, settings.port)
     # Without the option two appliances could listen on one port, each getting half of the calls.
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -241,19 +290,12 @@ def _read_tokens(path: Path | None) -> TokenFile | None:
         raise StartError(f"the token file {path} cannot be used: {error}") from None
 
 
-def _certificate(settings: Settings) -> tuple[Path, Path] | None:
+def _certificate(settings: Settings) -> Certificate | None:
     if settings.cert is None and settings.key is None:
         return None
     if settings.cert is None or settings.key is None:
         raise StartError("--cert and --key belong together: give both, or none for no TLS")
-    return settings.cert.resolve(), settings.key.resolve()
-
-
-def _server_credentials(certificate: tuple[Path, Path] | None) -> grpc.ServerCredentials | None:
-    if certificate is None:
-        return None
     try:
-        cert, key = (path.read_bytes() for path in certificate)
+        return Certificate(settings.cert.absolute(), settings.key.absolute())
     except OSError as error:
         raise StartError(f"{error.filename} cannot be read: {error.strerror}") from None
-    return grpc.ssl_server_credentials([(key, cert)])

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -12,12 +11,13 @@ import grpc.aio
 from remotegpu import __version__
 from remotegpu.api.objects import Ask
 from remotegpu.api.quantities import MILLI_PER_GPU
+from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.hardware import Hardware
+from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Lease, Leases, Waiting
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
-from remotegpu.appliance.tokens import TokenFile
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
 _MAX_COUNT = 1024
@@ -52,7 +52,8 @@ class ControlService(pb_grpc.ControlServicer):
         hardware: Hardware,
         leases: Leases,
         sessions: Sessions,
-        tokens: TokenFile | None,
+        authority: Authority,
+        name: str,
         tls: bool,
         data_port: Callable[[], int],
         drain: Callable[[float], int],
@@ -62,7 +63,8 @@ class ControlService(pb_grpc.ControlServicer):
         self._hardware = hardware
         self._leases = leases
         self._sessions = sessions
-        self._tokens = tokens
+        self._authority = authority
+        self._name = name
         self._tls = tls
         self._data_port = data_port
         self._drain = drain
@@ -72,7 +74,7 @@ class ControlService(pb_grpc.ControlServicer):
         )
 
     @_answering
-    async def Hello(self, request: pb.HelloRequest, _context: Context) -> pb.HelloReply:  # noqa: N802
+    async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:  # noqa: N802
         reply = pb.HelloReply(
             versions=self._versions,
             driver_version=self._hardware.snapshot.driver_version,
@@ -82,14 +84,14 @@ class ControlService(pb_grpc.ControlServicer):
             tls=self._tls,
         )
         if request.lease_id and not reply.refusal:
-            reply.devices.extend(self._leases.find(request.lease_id, request.lease_secret).devices)
+            reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)
         return reply
 
     async def OpenLease(  # noqa: N802
         self, request: pb.OpenLeaseRequest, context: Context
     ) -> AsyncIterator[pb.OpenLeaseReply]:
         try:
-            self._require_token(context)
+            await self._authority.borrower(_caller("OpenLease", context))
             self._require_versions(request.versions)
             ask = ask_of(request)
             async for event in self._leases.open(ask, request.client[:_MAX_NAME], wait=request.wait):
@@ -98,37 +100,39 @@ class ControlService(pb_grpc.ControlServicer):
             await context.abort(refusal.code, refusal.message)
 
     @_answering
-    async def CloseLease(self, request: pb.CloseLeaseRequest, _context: Context) -> pb.CloseLeaseReply:  # noqa: N802
-        lease = self._leases.find(request.lease_id, request.lease_secret)
+    async def CloseLease(self, request: pb.CloseLeaseRequest, context: Context) -> pb.CloseLeaseReply:  # noqa: N802
+        caller = _caller("CloseLease", context)
+        lease = await self._authority.owner(caller, request.lease_id, request.lease_secret)
         if ending := self._leases.end(lease.lease_id, "closed by its holder"):
             # Answered when the share is free, so that whoever comes next finds it. A caller who leaves stops nothing.
             await asyncio.shield(ending)
         return pb.CloseLeaseReply()
 
     @_answering
-    async def OpenSession(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionReply:  # noqa: N802
+    async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionReply:  # noqa: N802
         if refusal := refusal_of_versions(self._versions, request.versions):
             return pb.OpenSessionReply(refusal=refusal)
-        lease = self._leases.find(request.lease_id, request.lease_secret)
+        tenant = await self._tenant("OpenSession", request, context)
+        name = request.process_name[:_MAX_NAME]
         try:
-            session, ticket = await self._sessions.open(lease, request.pid, request.process_name[:_MAX_NAME])
+            session, ticket = await self._sessions.open(tenant.lease, request.pid, name, tenant.pod)
         except SessionRefusedError as error:
             return pb.OpenSessionReply(refusal=str(error))
         return pb.OpenSessionReply(session_id=session.session_id, ticket=ticket, data_port=self._data_port())
 
     @_answering
     async def CloseSession(  # noqa: N802
-        self, request: pb.CloseSessionRequest, _context: Context
+        self, request: pb.CloseSessionRequest, context: Context
     ) -> pb.CloseSessionReply:
         session = self._sessions.find(request.session_id)
         if session is not None:
-            self._leases.find(session.lease.lease_id, request.lease_secret)
+            await self._authority.closer(_caller("CloseSession", context), session, request.lease_secret)
             await self._sessions.end(session, 0, "closed by its client")
         return pb.CloseSessionReply()
 
     @_answering
-    async def DeviceState(self, request: pb.DeviceStateRequest, _context: Context) -> pb.DeviceStateReply:  # noqa: N802
-        lease = self._leases.find(request.lease_id, request.lease_secret)
+    async def DeviceState(self, request: pb.DeviceStateRequest, context: Context) -> pb.DeviceStateReply:  # noqa: N802
+        lease = (await self._tenant("DeviceState", request, context)).lease
         uuids = [device.gpu_uuid for device in lease.devices]
         readings = await asyncio.gather(*(asyncio.to_thread(self._backend.readings, uuid) for uuid in uuids))
         reply = pb.DeviceStateReply()
@@ -153,61 +157,32 @@ class ControlService(pb_grpc.ControlServicer):
 
     @_answering
     async def Inventory(self, _request: pb.InventoryRequest, context: Context) -> pb.InventoryReply:  # noqa: N802
-        self._require_token(context)
+        await self._authority.administrator(_caller("Inventory", context))
         return self.inventory()
 
     @_answering
     async def Health(self, _request: pb.HealthRequest, context: Context) -> pb.HealthReply:  # noqa: N802
-        self._require_token(context)
+        await self._authority.administrator(_caller("Health", context))
         checks = self._checks()
         return pb.HealthReply(ready=all(check.status != "fail" for check in checks), checks=checks)
 
     @_answering
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
-        self._require_token(context)
+        await self._authority.administrator(_caller("Drain", context))
         return pb.DrainReply(sessions=self._drain(request.deadline_seconds))
 
     def inventory(self) -> pb.InventoryReply:
-        """What is there now; also read by the metrics thread, hence copies of everything that can change."""
-        leases = self._leases.all()
-        now = time.monotonic()
-        used = [0] * len(self._hardware.snapshot.gpus)
-        for lease in leases:
-            for gpu, quota in zip(lease.placement.gpus, lease.quotas, strict=True):
-                used[gpu] += sum(list(quota.granted.values()))
+        """What is there now; for any thread."""
+        gpus = self._hardware.snapshot.gpus
+        leases = leases_now(self._leases.all(), gpus)
         return pb.InventoryReply(
-            gpus=[
-                pb.Gpu(
-                    index=index,
-                    uuid=gpu.uuid_text,
-                    name=gpu.name,
-                    total_bytes=gpu.memory_bytes,
-                    shareable_bytes=capacity.shareable,
-                    leased_bytes=capacity.leased,
-                    used_bytes=used[index],
-                    healthy=not capacity.unhealthy,
-                    health_message=capacity.unhealthy,
-                )
-                for index, (gpu, capacity) in enumerate(
-                    zip(self._hardware.snapshot.gpus, self._leases.allocator.gpus, strict=True)
-                )
-            ],
-            leases=[
-                pb.Lease(
-                    lease_id=lease.lease_id,
-                    client=lease.client,
-                    gpus=lease.placement.gpus,
-                    memory_bytes=min(lease.placement.sizes),
-                    used_bytes=sum(sum(list(quota.granted.values())) for quota in lease.quotas),
-                    sessions=len(lease.sessions),
-                    age_seconds=now - lease.since,
-                )
-                for lease in leases
-            ],
+            gpus=gpus_now(gpus, self._leases.allocator.gpus, leases),
+            leases=leases,
             versions=self._versions,
             driver_version=self._hardware.snapshot.driver_version,
             backend=self._backend.name,
             draining=self._leases.draining,
+            appliance=self._name,
         )
 
     def _lease_event(self, event: Waiting | Lease) -> pb.OpenLeaseReply:
@@ -219,19 +194,22 @@ class ControlService(pb_grpc.ControlServicer):
         )
         return pb.OpenLeaseReply(granted=granted)
 
-    def _require_token(self, context: Context) -> None:
-        if self._tokens is None:
-            return
-        for key, value in context.invocation_metadata() or ():
-            if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
-                if self._tokens.name_of(value.removeprefix("Bearer ").strip()):
-                    return
-                raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, "this appliance does not know the token")
-        raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, "this appliance wants a token")
+    async def _tenant(
+        self, method: str, request: pb.HelloRequest | pb.OpenSessionRequest | pb.DeviceStateRequest, context: Context
+    ) -> Tenant:
+        return await self._authority.tenant(_caller(method, context), request.lease_id, request.lease_secret)
 
     def _require_versions(self, theirs: pb.Versions) -> None:
         if refusal := refusal_of_versions(self._versions, theirs):
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+
+
+def _caller(method: str, context: Context) -> Caller:
+    token = ""
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
+            token = value.removeprefix("Bearer ").strip()
+    return Caller(method, context.peer(), token)
 
 
 def refusal_of_versions(ours: pb.Versions, theirs: pb.Versions) -> str:

@@ -42,6 +42,7 @@ class Session:
     client_pid: int
     process_name: str
     uid: int | None
+    pod: str = ""  # uid of the pod whose process it is, in Kubernetes
     since: float = field(default_factory=time.monotonic)
     worker: Worker | None = None
     connected: bool = False
@@ -78,6 +79,8 @@ class Sessions:
         self._on_unhealthy = on_unhealthy
         self._live: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.none_left = asyncio.Event()
+        self.none_left.set()
 
     def all(self) -> list[Session]:
         return list(self._live.values())
@@ -85,16 +88,17 @@ class Sessions:
     def find(self, session_id: str) -> Session | None:
         return self._live.get(session_id)
 
-    async def open(self, lease: "Lease", client_pid: int, process_name: str) -> tuple[Session, str]:
+    async def open(self, lease: "Lease", client_pid: int, process_name: str, pod: str = "") -> tuple[Session, str]:
         """Start a worker; returned are the session and the ticket for its data connection."""
         self._check_limits(lease)
         try:
             uid = self._uids.take()
         except NoUidsError as error:
             raise SessionRefusedError(str(error)) from None
-        session = Session(secrets.token_hex(16), lease, client_pid, process_name, uid)
+        session = Session(secrets.token_hex(16), lease, client_pid, process_name, uid, pod)
         # Registered before the worker starts, so that simultaneous requests count each other.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
+        self.none_left.clear()
         door_end = None
         try:
             session.worker, door_end = await start_worker(
@@ -230,6 +234,8 @@ class Sessions:
             session.worker.close()
         if self.door is not None:
             self.door.forget(session.session_id)
+        if not self._live:
+            self.none_left.set()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -19,11 +19,19 @@ def default_sessions_per_gpu(backend: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """An appliance that serves claims."""
+
+    name: str
+    operator: str  # NAMESPACE:NAME of its service account
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     host: str = "127.0.0.1"
     port: int = 7070
     data_port: int | None = None  # None: the control port + 1
-    metrics_port: int | None = None  # None: no metrics
+    http: tuple[str, int] | None = None  # /healthz, /readyz, /metrics; None: none
     backend: str = "software"
     gpus: int = 1
     memory_bytes: int = 8 << 30
@@ -33,6 +41,7 @@ class Settings:
     cert: Path | None = None
     key: Path | None = None
     tokens: Path | None = None
+    kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     self_test: bool = True

@@ -200,6 +200,15 @@ def appliance(
     key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
     tokens: Annotated[Path | None, typer.Option(help="File with name:token lines; read again when it changes.")] = None,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: none.")] = 0,
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Plain HTTP: /healthz, /readyz, /metrics.", show_default=False)
+    ] = "",
+    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Serve the GPUClaims of the cluster.")] = False,
+    name: Annotated[str, typer.Option(help="With --kubernetes: how allocations name this appliance.")] = "",
+    operator_account: Annotated[
+        str,
+        typer.Option(metavar="NAMESPACE:NAME", help="With --kubernetes: the service account that sees everything."),
+    ] = names.OPERATOR_ACCOUNT,
     drain_seconds: Annotated[float, typer.Option(min=0, help="On SIGTERM, how long leases may go on.")] = 20.0,
     max_leases: Annotated[int, typer.Option(min=1, help="Leases and waiting requests at a time.")] = 256,
     sessions_per_lease: Annotated[int, typer.Option(min=1, help="Processes of one lease at a time.")] = 64,
@@ -217,9 +226,13 @@ def appliance(
 ) -> None:
     """Share the GPUs of this machine."""
     from remotegpu.appliance.server import StartError, run  # noqa: PLC0415
-    from remotegpu.appliance.settings import Limits, Settings, default_sessions_per_gpu  # noqa: PLC0415
+    from remotegpu.appliance.settings import Kubernetes, Limits, Settings, default_sessions_per_gpu  # noqa: PLC0415
 
-    host, port = _listen_address(listen)
+    host, port = _address("--listen", listen, names.DEFAULT_LISTEN)
+    if kubernetes != bool(name):
+        raise exits.CliError(exits.USAGE, "--kubernetes and --name belong together: give both, or none")
+    if http and metrics_port:
+        raise exits.CliError(exits.USAGE, "--http serves the metrics too: leave out --metrics-port")
     try:
         memory_bytes = parse_memory(memory)
     except QuantityError as error:
@@ -228,7 +241,7 @@ def appliance(
         host=host,
         port=port,
         data_port=data_port,
-        metrics_port=metrics_port or None,
+        http=_http_address(http, metrics_port),
         backend=backend,
         gpus=gpus,
         memory_bytes=memory_bytes,
@@ -238,6 +251,7 @@ def appliance(
         cert=cert,
         key=key,
         tokens=tokens,
+        kubernetes=Kubernetes(name, operator_account) if kubernetes else None,
         drain_seconds=drain_seconds,
         uid_base=uid_base,
         self_test=self_test,
@@ -306,10 +320,14 @@ def _access(token: str, token_file: Path | None, ca: Path | None, server_name: s
     return Access(token=token or None, ca=ca, server_name=server_name or None)
 
 
-def _listen_address(text: str) -> tuple[str, int]:
+def _http_address(http: str, metrics_port: int) -> tuple[str, int] | None:
+    if http:
+        return _address("--http", http, "0.0.0.0:7072")
+    return ("127.0.0.1", metrics_port) if metrics_port else None
+
+
+def _address(option: str, text: str, example: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise exits.CliError(
-            exits.USAGE, f"--listen {text!r} is not an address; write HOST:PORT, as {names.DEFAULT_LISTEN}"
-        )
+        raise exits.CliError(exits.USAGE, f"{option} {text!r} is not an address; write HOST:PORT, as {example}")
     return host, int(port)

@@ -96,9 +96,11 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))  # noqa: T201
 
 
-def _fields(message: pb.Gpu | pb.Lease) -> dict[str, Any]:
+def _fields(message: pb.Gpu | pb.Lease | pb.Place) -> dict[str, Any]:
     values = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
-    return {name: list(value) if name == "gpus" else value for name, value in values.items()}
+    if isinstance(message, pb.Lease):
+        values |= {"gpus": list(message.gpus), "places": [_fields(place) for place in message.places]}
+    return values
 
 
 def _table(*columns: str) -> Table:

@@ -25,12 +25,12 @@ _DIAGNOSE_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 4.0
 # An appliance says every second why a request waits.
 _SILENCE_SECONDS: Final = 15.0
-# The kernel asks a quiet peer after 5 s, every 3 s, three times; the door does the same on its side.
+# The kernel asks a quiet peer after 3 s, every second, five times; the door does the same on its side.
 _KEEPALIVE: Final = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 5),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 3),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 3),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 3),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 5),
 )
 
 _T = TypeVar("_T")

@@ -9,8 +9,11 @@ use carrier::proto::{
     Device, DeviceStateRequest, HelloReply, HelloRequest, OpenSessionReply, OpenSessionRequest, Versions,
 };
 use tokio::time::timeout;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::dial::{Answer, Target};
 use super::error::{ConnectError, ErrorKind, with_causes};
@@ -68,18 +71,42 @@ pub fn device_state(share: &Share) -> Result<Vec<DeviceState>, ConnectError> {
     Ok(reply.devices.into_iter().map(state).collect())
 }
 
+/// Who asks, where the lease's secret does not say it.
+struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Bearer {
+    fn of(share: &Share) -> Result<Bearer, ConnectError> {
+        let Some(claim) = &share.claim else { return Ok(Bearer(None)) };
+        let value = format!("Bearer {}", claim.bearer()?).parse().map_err(|_| {
+            let message = format!("{} holds no token; create the pod again", claim.token.display());
+            ConnectError::new(ErrorKind::Settings, message)
+        })?;
+        Ok(Bearer(Some(value)))
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = self.0.take() {
+            request.metadata_mut().insert("authorization", value);
+        }
+        Ok(request)
+    }
+}
+
 fn call<T: Send + 'static, F>(
     share: &Share,
-    method: impl FnOnce(ControlClient<Channel>) -> F + Send + 'static,
+    method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Send + 'static,
 ) -> Result<T, ConnectError>
 where
     F: Future<Output = Result<Response<T>, Status>> + Send,
 {
     let target = Target::new(share, None)?;
+    let bearer = Bearer::of(share)?;
     thread::run(async move {
         let exchange = async {
             let (channel, answer) = target.channel().await?;
-            let reply = method(ControlClient::new(channel)).await;
+            let reply = method(ControlClient::with_interceptor(channel, bearer)).await;
             match reply {
                 Ok(reply) => Ok(reply.into_inner()),
                 Err(status) => Err(explain(&target, &answer, &status).await),
@@ -98,8 +125,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
     let (peer, said) = (target.peer(), status.message());
     let (kind, message) = match status.code() {
         Code::Unauthenticated | Code::PermissionDenied | Code::NotFound => {
-            let next = "the lease has ended or is not this one's; start the program again with `remotegpu run`";
-            (ErrorKind::Refused, format!("{peer} refuses this process: {said}; {next}"))
+            (ErrorKind::Refused, format!("{peer} refuses this process: {said}; {}", target.lease_ended()))
         }
         Code::Unimplemented => (
             ErrorKind::NotAnAppliance,

@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::descriptors::Listed;
 use super::error::{ConnectError, ErrorKind, with_causes};
+use super::pod::Claim;
 use super::shares::Share;
 use super::tls::{self, Trust};
 
@@ -22,6 +23,7 @@ pub struct Target {
     host: String,
     port: u16,
     trust: Option<Trust>,
+    claim: Option<Claim>,
 }
 
 impl Target {
@@ -40,7 +42,15 @@ impl Target {
             let name = share.server_name.clone().unwrap_or_else(|| host.to_owned());
             Trust { ca: ca.clone(), name }
         });
-        Ok(Target { host: host.to_owned(), port: port.unwrap_or(control), trust })
+        Ok(Target { host: host.to_owned(), port: port.unwrap_or(control), trust, claim: share.claim.clone() })
+    }
+
+    /// What to do about a lease that is refused.
+    pub fn lease_ended(&self) -> String {
+        match &self.claim {
+            Some(claim) => format!("the claim has ended or is not this pod's; {}", claim.describe()),
+            None => "the lease has ended or is not this one's; start the program again with `remotegpu run`".into(),
+        }
     }
 
     pub fn speaks_tls(&self) -> bool {
@@ -113,11 +123,15 @@ impl Target {
 
     fn unreachable(&self, error: &io::Error) -> ConnectError {
         let peer = self.peer();
-        let message = match error.kind() {
-            io::ErrorKind::ConnectionRefused => {
+        let message = match (error.kind(), &self.claim) {
+            // Nobody chose this address: the operator wrote it, and writes another one when the appliance has moved.
+            (_, Some(claim)) => {
+                format!("no way to this pod's appliance {peer}: {error}; {}, and start the program again", claim.describe())
+            }
+            (io::ErrorKind::ConnectionRefused, None) => {
                 format!("nothing listens at {peer}; start `remotegpu appliance` there, or correct the address")
             }
-            io::ErrorKind::TimedOut => {
+            (io::ErrorKind::TimedOut, None) => {
                 format!("no answer from {peer}; check the address and that no firewall is in between")
             }
             // The resolver's errors are none of the system's.

@@ -9,6 +9,7 @@ mod data;
 mod descriptors;
 mod dial;
 mod error;
+mod pod;
 mod shares;
 mod thread;
 mod tls;
@@ -20,7 +21,8 @@ pub use control::{device_state, hello, open_session};
 pub use data::{Carrier, open_data, open_data_over};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
-pub use shares::{Share, shares_from_env};
+pub use pod::Claim;
+pub use shares::{Ca, Share, shares};
 
 /// For one call, connecting and TLS included.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,8 +1,9 @@
-//! The shares that `remotegpu run` gave this process.
+//! The shares of this process: those that `remotegpu run` gave it, else those of its pod.
 
 use serde::Deserialize;
 
 use super::error::{ConnectError, ErrorKind};
+use super::pod::{self, Claim};
 
 pub const SHARES: &str = "REMOTEGPU_SHARES";
 
@@ -12,25 +13,56 @@ pub struct Share {
     /// Of the control service: `HOST:PORT`.
     pub endpoint: String,
     pub lease_id: String,
+    /// Empty for the share of a claim.
     pub lease_secret: String,
-    /// PEM file of the authorities that may have signed the appliance's certificate; without it no TLS is spoken.
+    /// Who may have signed the appliance's certificate; without it no TLS is spoken.
     #[serde(default)]
-    pub ca: Option<String>,
+    pub ca: Option<Ca>,
     /// The name in the certificate, where it is not the endpoint's host.
     #[serde(default)]
     pub server_name: Option<String>,
+    /// In a pod: the claim that the lease stands for.
+    #[serde(skip)]
+    pub claim: Option<Claim>,
+}
+
+/// Certificate authorities, in PEM form.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub enum Ca {
+    File(String),
+    Pem(String),
+}
+
+impl From<String> for Ca {
+    fn from(path: String) -> Self {
+        Ca::File(path)
+    }
+}
+
+impl std::fmt::Display for Ca {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ca::File(path) => write!(f, "the CA file {path}"),
+            Ca::Pem(_) => f.write_str("the CA certificates of this pod's session"),
+        }
+    }
 }
 
 /// # Errors
-/// `Settings` if the variable is missing or does not have its form.
-pub fn shares_from_env() -> Result<Vec<Share>, ConnectError> {
-    match std::env::var(SHARES) {
-        Ok(text) => parse(&text),
-        Err(_) => Err(ConnectError::new(
-            ErrorKind::Settings,
-            format!("no GPU share: {SHARES} is not set; start the program with `remotegpu run -p 0.25 -- COMMAND`"),
-        )),
+/// `Settings` if there are none, or what describes them does not have its form.
+pub fn shares() -> Result<Vec<Share>, ConnectError> {
+    if let Ok(text) = std::env::var(SHARES) {
+        return parse(&text);
     }
+    pod::shares()?.ok_or_else(|| {
+        let message = format!(
+            "no GPU share: {SHARES} is not set and {} is not mounted; start the program with `remotegpu run -p 0.25 -- \
+             COMMAND`, or in Kubernetes put `remotegpu/fraction: 0.25` under the container's resources.limits",
+            pod::DIRECTORY
+        );
+        ConnectError::new(ErrorKind::Settings, message)
+    })
 }
 
 fn parse(text: &str) -> Result<Vec<Share>, ConnectError> {
@@ -63,7 +95,7 @@ mod tests {
 
     fn share(endpoint: &str) -> Share {
         let (lease_id, lease_secret) = ("ab".into(), "cd".into());
-        Share { endpoint: endpoint.into(), lease_id, lease_secret, ca: None, server_name: None }
+        Share { endpoint: endpoint.into(), lease_id, lease_secret, ca: None, server_name: None, claim: None }
     }
 
     #[test]

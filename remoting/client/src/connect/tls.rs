@@ -17,12 +17,12 @@ use tokio_rustls::rustls::{
 };
 
 use super::error::{ConnectError, ErrorKind};
+use super::shares::Ca;
 
 /// How the appliance proves who it is.
 #[derive(Debug, Clone)]
 pub struct Trust {
-    /// PEM file.
-    pub ca: String,
+    pub ca: Ca,
     /// The name that the certificate must bear.
     pub name: String,
 }
@@ -44,10 +44,13 @@ impl Trust {
 
     fn config(&self, protocol: &'static [u8]) -> Result<ClientConfig, ConnectError> {
         let unusable = |why: &dyn std::fmt::Display| {
-            tls_error(format!("the CA file {} cannot be used: {why}; it must hold certificates in PEM form", self.ca))
+            tls_error(format!("{} cannot be used: {why}; it must hold certificates in PEM form", self.ca))
         };
-        let certificates = CertificateDer::pem_file_iter(&self.ca).map_err(|error| unusable(&error))?;
-        let own = certificates.collect::<Result<Vec<_>, _>>().map_err(|error| unusable(&error))?;
+        let own = match &self.ca {
+            Ca::File(path) => CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>),
+            Ca::Pem(text) => CertificateDer::pem_slice_iter(text.as_bytes()).collect(),
+        };
+        let own = own.map_err(|error| unusable(&error))?;
         if own.is_empty() {
             return Err(unusable(&"it holds none"));
         }
@@ -67,7 +70,7 @@ impl Trust {
         match cause {
             Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
                 format!(
-                    "the certificate of {peer} is not signed by an authority in {ca}; use the appliance's own CA file"
+                    "the certificate of {peer} is not signed by {ca}; use the appliance's own authority"
                 )
             }
             Some(TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })) => {
@@ -86,7 +89,7 @@ impl Trust {
                 format!("the certificate of {peer}, checked against {ca}, is not accepted: {why}; renew it")
             }
             Some(TlsError::InvalidMessage(_)) => format!(
-                "{peer} does not speak TLS, but the CA file {ca} is given; leave it out, or give the appliance a certificate"
+                "{peer} does not speak TLS, but {ca} is given; leave it out, or give the appliance a certificate"
             ),
             Some(why) => format!("{peer} and this client agree on no TLS: {why}; is it a remotegpu appliance?"),
             None => format!(

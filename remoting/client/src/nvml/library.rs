@@ -66,7 +66,7 @@ pub fn current() -> Result<Arc<Library>, Code> {
 }
 
 fn find() -> Result<Library, ConnectError> {
-    let shares = connect::shares_from_env()?;
+    let shares = connect::shares()?;
     let found: Result<Vec<_>, _> = shares.into_iter().map(|share| Ok((connect::hello(&share)?, share))).collect();
     Ok(Library::new(found?))
 }
@@ -176,6 +176,7 @@ mod tests {
             lease_secret: String::new(),
             ca: None,
             server_name: None,
+            claim: None,
         };
         (Hello { driver_version, driver_release, data_port: 2, tls: false, devices }, share)
     }

@@ -13,7 +13,7 @@ use carrier::proto::*;
 use carrier::to_hex;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use remotegpu_client::connect::{Hello, SessionTicket, Share};
+use remotegpu_client::connect::{Ca, Hello, SessionTicket, Share};
 use remotegpu_worker::door::{self, KeyPair, Options};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -109,8 +109,9 @@ impl Appliance {
             endpoint: format!("127.0.0.1:{}", self.control_port),
             lease_id: LEASE.into(),
             lease_secret: to_hex(&TICKET),
-            ca: self.certificate.as_ref().map(|c| c.ca.display().to_string()),
+            ca: self.certificate.as_ref().map(|c| Ca::File(c.ca.display().to_string())),
             server_name: self.certificate.as_ref().map(|_| "localhost".into()),
+            claim: None,
         }
     }
 

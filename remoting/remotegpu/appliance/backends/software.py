@@ -51,5 +51,8 @@ class SoftwareBackend:
 
 def _uuid(settings: Settings, index: int) -> str:
     """Different for every appliance of a pool, the same whenever one starts again."""
-    place = f"{os.uname().nodename} {settings.host}:{settings.port} {index}"
+    named = (
+        settings.kubernetes.name if settings.kubernetes else f"{os.uname().nodename} {settings.host}:{settings.port}"
+    )
+    place = f"{named} {index}"
     return hashlib.sha256(place.encode()).hexdigest()[:32]

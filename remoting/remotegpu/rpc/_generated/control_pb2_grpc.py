@@ -26,8 +26,10 @@ if _version_not_supported:
 
 
 class ControlStub:
-    """Leases, sessions and what the CLI shows. Metadata `authorization: Bearer TOKEN` is required for everything but
-    Hello and OpenSession when the appliance has a token file; those two present the lease's secret instead.
+    """Leases, sessions and what the CLI shows. Metadata `authorization: Bearer TOKEN` is required for OpenLease, Inventory,
+    Health and Drain when the appliance has a token file; calls that name a lease present its secret instead.
+    In Kubernetes (--kubernetes) leases come from GPUClaims alone and have the claim's uid without its dashes as their id;
+    calls that name one present the pod's token, the last three the operator's.
     """
 
     def __init__(self, channel):
@@ -84,8 +86,10 @@ class ControlStub:
 
 
 class ControlServicer:
-    """Leases, sessions and what the CLI shows. Metadata `authorization: Bearer TOKEN` is required for everything but
-    Hello and OpenSession when the appliance has a token file; those two present the lease's secret instead.
+    """Leases, sessions and what the CLI shows. Metadata `authorization: Bearer TOKEN` is required for OpenLease, Inventory,
+    Health and Drain when the appliance has a token file; calls that name a lease present its secret instead.
+    In Kubernetes (--kubernetes) leases come from GPUClaims alone and have the claim's uid without its dashes as their id;
+    calls that name one present the pod's token, the last three the operator's.
     """
 
     def Hello(self, request, context):
@@ -204,8 +208,10 @@ def add_ControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Control:
-    """Leases, sessions and what the CLI shows. Metadata `authorization: Bearer TOKEN` is required for everything but
-    Hello and OpenSession when the appliance has a token file; those two present the lease's secret instead.
+    """Leases, sessions and what the CLI shows. Metadata `authorization: Bearer TOKEN` is required for OpenLease, Inventory,
+    Health and Drain when the appliance has a token file; calls that name a lease present its secret instead.
+    In Kubernetes (--kubernetes) leases come from GPUClaims alone and have the claim's uid without its dashes as their id;
+    calls that name one present the pod's token, the last three the operator's.
     """
 
     @staticmethod

@@ -69,9 +69,9 @@ fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
 pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
     let head = first_bytes(&mut tcp, &probation).await?;
     match (speaks(head), &door.tls) {
-        (Speaks::Tls, Some(acceptor)) => {
+        (Speaks::Tls, Some(certificate)) => {
             let socket = tcp.as_fd().try_clone_to_owned()?;
-            let handshake = acceptor.accept(Rewind::new(head, tcp));
+            let handshake = certificate.acceptor().accept(Rewind::new(head, tcp));
             let Some(handshake) = probation.in_time(handshake).await else { return refused(too_slow()) };
             let mut tls = handshake.map_err(|error| Refused(format!("TLS handshake failed: {error}")))?;
             let head = first_bytes(&mut tls, &probation).await?;

@@ -40,7 +40,7 @@ struct Door {
     /// Wakes those who came before the order that admits them.
     ordered: Notify,
     events: control::Events,
-    tls: Option<tokio_rustls::TlsAcceptor>,
+    tls: Option<tls::Certificate>,
 }
 
 impl Door {
@@ -55,7 +55,7 @@ impl Door {
 /// # Errors
 /// If the certificate cannot be read or the address cannot be listened on.
 pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
-    let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+    let tls = options.tls.map(tls::Certificate::load).transpose()?;
     let listener = listen::bind(&options.listen).await?;
     let (events, outgoing) = control::channel();
     events.send(Event::Listening { port: listener.local_addr()?.port() }).await;

@@ -1,8 +1,9 @@
-//! TLS 1.3 with the appliance's certificate.
+//! TLS 1.3 with the appliance's certificate, whose files are read again when they change.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -11,9 +12,43 @@ use tokio_rustls::rustls::{ServerConfig, crypto, version};
 
 use super::options::KeyPair;
 
-/// # Errors
-/// With the file at fault named.
-pub fn acceptor(pair: &KeyPair) -> io::Result<TlsAcceptor> {
+/// Changes with the content of the files.
+type Stamp = [(u64, i64, i64, u64); 2];
+
+pub struct Certificate {
+    pair: KeyPair,
+    current: Mutex<(Option<Stamp>, TlsAcceptor)>,
+}
+
+impl Certificate {
+    /// # Errors
+    /// With the file at fault named.
+    pub fn load(pair: KeyPair) -> io::Result<Self> {
+        let current = (stamp(&pair).ok(), acceptor(&pair)?);
+        Ok(Certificate { pair, current: Mutex::new(current) })
+    }
+
+    /// For the next handshake. Files that cannot be used, as in the middle of their replacement, leave the old one.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(now) = stamp(&self.pair)
+            && current.0 != Some(now)
+        {
+            match acceptor(&self.pair) {
+                Ok(new) => *current = (Some(now), new),
+                Err(error) => eprintln!("remotegpu-door: the old certificate stays: {error}"),
+            }
+        }
+        current.1.clone()
+    }
+}
+
+fn stamp(pair: &KeyPair) -> io::Result<Stamp> {
+    let of = |file: &Path| file.metadata().map(|of| (of.ino(), of.mtime(), of.mtime_nsec(), of.size()));
+    Ok([of(&pair.certificate)?, of(&pair.key)?])
+}
+
+fn acceptor(pair: &KeyPair) -> io::Result<TlsAcceptor> {
     let chain = CertificateDer::pem_file_iter(&pair.certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| unusable(&pair.certificate, error))?;

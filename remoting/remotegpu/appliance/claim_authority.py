@@ -1,0 +1,104 @@
+"""Who may do what in Kubernetes: a pod may use the claims that name it as a consumer, the operator sees and drains."""
+
+import logging
+from typing import Final
+
+import grpc
+
+from remotegpu.appliance.authority import Caller, Tenant
+from remotegpu.appliance.claim_leases import ClaimLeases
+from remotegpu.appliance.claims import Claim
+from remotegpu.appliance.leases import Lease
+from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.reviews import Identity, Reviews, TokenRefusedError, UnreachableError
+from remotegpu.appliance.sessions import Session
+
+_log = logging.getLogger(__name__)
+
+# How far the watch may be behind a pod that the operator has just let start.
+_WATCH_LAG_SECONDS: Final = 0.5
+# Sessions of an ended lease are killed after two seconds; then what they had is free.
+_FREEING_SECONDS: Final = 4.0
+_SHOWN: Final = 64
+
+
+class ClaimAuthority:
+    def __init__(self, claims: ClaimLeases, reviews: Reviews, operator: str, counters: Counters) -> None:
+        self._claims = claims
+        self._reviews = reviews
+        self._operator = operator
+        self._counters = counters
+
+    async def borrower(self, caller: Caller) -> None:
+        message = (
+            "this appliance serves claims of Kubernetes and opens no lease; create a GPUClaim, or a pod with a share"
+        )
+        raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message)
+
+    async def administrator(self, caller: Caller) -> None:
+        identity = await self._identity(caller)
+        if identity.account != self._operator:
+            message = f"only the operator's account {self._operator} may do this"
+            raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, who=identity)
+
+    async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
+        """Cheap checks come first: nobody can make us ask the API server without naming a claim that is here."""
+        del secret
+        claim = await self._claims.wait_for(lambda: self._claims.claim(lease_id), _WATCH_LAG_SECONDS)
+        if claim is None:
+            if not self._claims.known:
+                message = "the appliance does not know its claims yet: the API server does not answer"
+                raise self._refuse(caller, grpc.StatusCode.UNAVAILABLE, message, claim=lease_id)
+            message = "no such claim is allocated on this appliance"
+            raise self._refuse(caller, grpc.StatusCode.NOT_FOUND, message, claim=lease_id)
+        identity = await self._identity(caller, claim)
+        if not await self._claims.wait_for(lambda: self._consumes(identity, lease_id) or None, _WATCH_LAG_SECONDS):
+            message = f"{identity} is no consumer of claim {claim}"
+            raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, who=identity, claim=str(claim))
+        lease = await self._claims.wait_for(
+            lambda: self._claims.lease(lease_id) if self._consumes(identity, lease_id) else None, _FREEING_SECONDS
+        )
+        if lease is None:
+            message = f"the memory of claim {claim} is not free yet"
+            raise self._refuse(caller, grpc.StatusCode.UNAVAILABLE, message, who=identity, claim=str(claim))
+        return Tenant(lease, identity.pod_uid)
+
+    async def owner(self, caller: Caller, lease_id: str, secret: str) -> Lease:
+        del secret
+        message = "a claim's lease ends with the claim; delete the pod or the GPUClaim"
+        raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, claim=lease_id)
+
+    async def closer(self, caller: Caller, session: Session, secret: str) -> None:
+        tenant = await self.tenant(caller, session.lease.lease_id, secret)
+        if tenant.pod != session.pod:
+            message, claim = "the session is another pod's", str(session.lease.claim)
+            raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, claim=claim)
+
+    def _consumes(self, identity: Identity, lease_id: str) -> bool:
+        claim = self._claims.claim(lease_id)
+        return claim is not None and identity.namespace == claim.namespace and identity.pod_uid in claim.consumers
+
+    async def _identity(self, caller: Caller, claim: Claim | None = None) -> Identity:
+        named = "" if claim is None else str(claim)
+        if not caller.token:
+            message = "this appliance wants the token of a service account"
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, message, claim=named)
+        try:
+            return await self._reviews.identity(caller.token)
+        except TokenRefusedError as error:
+            message = f"the API server does not accept the token: {error}"
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, message, claim=named) from None
+        except UnreachableError as error:
+            message = f"the API server cannot be asked whose token this is: {error}"
+            raise self._refuse(caller, grpc.StatusCode.UNAVAILABLE, message, claim=named) from None
+
+    def _refuse(
+        self, caller: Caller, code: grpc.StatusCode, message: str, *, who: Identity | None = None, claim: str = ""
+    ) -> RefusalError:
+        self._counters.refusals.labels(reason=code.name.lower()).inc()
+        _log.warning(
+            "audit: refused %s from %s (%s) on claim %s: %s",
+            caller.method, caller.peer, who or "nobody known", repr(claim[:_SHOWN]) if claim else "-", message,
+        )  # fmt: skip
+        return RefusalError(code, message)

@@ -1,0 +1,120 @@
+"""Keeps the leases as the claims say: each claim that is allocated here is a lease, and nothing else is."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from remotegpu.api.claims import lease_id_of
+from remotegpu.appliance.allocation import NoRoomError, Placement
+from remotegpu.appliance.claims import BadClaimError, Claim, claim_here
+from remotegpu.appliance.leases import Lease, Leases
+from remotegpu.appliance.views import PhysicalGpu
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+Object = Mapping[str, Any]
+
+
+class ClaimLeases:
+    """Told of every claim of the cluster. While the API server is away, what was known stays true."""
+
+    def __init__(self, appliance: str, leases: Leases, gpus: Sequence[PhysicalGpu]) -> None:
+        self._appliance = appliance
+        self._leases = leases
+        self._index = {gpu.uuid_text: index for index, gpu in enumerate(gpus)}
+        self._claims: dict[str, Claim] = {}  # by the id of their lease
+        self._complained: dict[str, str] = {}
+        self._change = asyncio.Event()
+        self.known = False
+        self.trouble = "the claims were not read yet"
+        leases.on_release = self._place
+
+    def listed(self, claims: Iterable[Object]) -> None:
+        """All that there are."""
+        here = {claim.lease_id: claim for claim in map(self._read, claims) if claim is not None}
+        for lease_id in self._claims.keys() - here.keys():
+            self._forget(lease_id, "its claim was deleted")
+        for claim in here.values():
+            self._keep(claim)
+        self.known, self.trouble = True, ""
+        self._place()
+
+    def changed(self, claim: Object) -> None:
+        here = self._read(claim)
+        if here is not None:
+            self._keep(here)
+            self._place()
+        else:
+            self._forget(lease_id_of(claim["metadata"]["uid"]), "its claim is no longer allocated here")
+
+    def deleted(self, claim: Object) -> None:
+        self._forget(lease_id_of(claim["metadata"]["uid"]), "its claim was deleted")
+
+    def unreachable(self, why: str) -> None:
+        if why != self.trouble:
+            _log.warning("the API server does not answer, what is known of claims stays valid: %s", why)
+        self.trouble = why
+
+    def claim(self, lease_id: str) -> Claim | None:
+        return self._claims.get(lease_id)
+
+    def lease(self, lease_id: str) -> Lease | None:
+        return self._leases.by_id(lease_id)
+
+    async def wait_for(self, look: Callable[[], _T | None], seconds: float) -> _T | None:
+        """What `look` finds now or after a change within `seconds`: the watch may be a moment behind a pod."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (found := look()) is None:
+                    await self._change.wait()
+                return found
+        return None
+
+    def _read(self, claim: Object) -> Claim | None:
+        try:
+            here = claim_here(claim, self._appliance)
+            if here is not None and (strange := [gpu for gpu, _ in here.places if gpu not in self._index]):
+                raise BadClaimError(f"there is no {strange[0]} here")
+        except BadClaimError as error:
+            metadata = claim["metadata"]
+            self._complain(lease_id_of(metadata["uid"]), f"{metadata['namespace']}/{metadata['name']}", str(error))
+            return None
+        return here
+
+    def _keep(self, claim: Claim) -> None:
+        lease_id = claim.lease_id
+        before = self._claims.get(lease_id)
+        if before is not None and before.places != claim.places:
+            self._forget(lease_id, "its claim was placed anew")
+        self._claims[lease_id] = claim
+        self._leases.update_claim(claim)
+
+    def _forget(self, lease_id: str, why: str) -> None:
+        self._complained.pop(lease_id, None)
+        if self._claims.pop(lease_id, None) is not None:
+            self._leases.end(lease_id, why)
+
+    def _place(self) -> None:
+        """Make a lease of each claim that has none. What is still being freed is waited for."""
+        for lease_id, claim in self._claims.items():
+            if self._leases.by_id(lease_id) is not None:
+                continue
+            gpus = tuple(self._index[gpu] for gpu, _ in claim.places)
+            try:
+                self._leases.place(claim, Placement(gpus, tuple(size for _, size in claim.places)))
+            except NoRoomError as error:
+                if not self._leases.ending:
+                    self._complain(lease_id, str(claim), str(error))
+        self._tell()
+
+    def _complain(self, lease_id: str, name: str, why: str) -> None:
+        if self._complained.get(lease_id) != why:
+            self._complained[lease_id] = why
+            _log.warning("audit: refused a lease for claim %s: %s", name, why)
+
+    def _tell(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()

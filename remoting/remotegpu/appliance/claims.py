@@ -1,0 +1,48 @@
+"""What a GPUClaim means to one appliance. Pure: objects of the API server in, leases that should exist out.
+
+Only what matters here is read, so that an operator of another version may write more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remotegpu.api.claims import Allocation, Phase, PodReference, lease_id_of
+
+
+class BadClaimError(Exception):
+    """The claim's status makes no sense; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim that is allocated here, at least in part."""
+
+    uid: str
+    namespace: str
+    name: str
+    consumers: frozenset[str]  # uids of the pods that may use it
+    places: tuple[tuple[str, int], ...]  # GPUs of this appliance, and the bytes on each
+
+    @property
+    def lease_id(self) -> str:
+        return lease_id_of(self.uid)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def claim_here(claim: Mapping[str, Any], appliance: str) -> Claim | None:
+    """The part of a GPUClaim that this appliance serves; None if there is none (any more)."""
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    if status.get("phase") != Phase.ALLOCATED or metadata.get("deletionTimestamp"):
+        return None
+    try:
+        allocations = map(Allocation.from_object, status.get("allocations") or ())
+        places = tuple((here.gpu, here.memory) for here in allocations if here.appliance == appliance)
+        consumers = frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
+    except (KeyError, TypeError) as error:
+        raise BadClaimError(f"its status cannot be read: {error!r}") from None
+    if len({gpu for gpu, _ in places}) < len(places):
+        raise BadClaimError("its status names a GPU twice")
+    return Claim(metadata["uid"], metadata["namespace"], metadata["name"], consumers, places) if places else None

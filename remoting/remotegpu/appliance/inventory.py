@@ -1,0 +1,54 @@
+"""What an appliance has and who has it, as `remotegpu ls`, the metrics and the operator read it."""
+
+import time
+from collections.abc import Sequence
+
+from remotegpu.appliance.allocation import Capacity
+from remotegpu.appliance.leases import Lease
+from remotegpu.appliance.views import PhysicalGpu
+from remotegpu.rpc import pb
+
+
+def leases_now(leases: Sequence[Lease], gpus: Sequence[PhysicalGpu]) -> list[pb.Lease]:
+    return [_lease(lease, gpus) for lease in leases]
+
+
+def gpus_now(gpus: Sequence[PhysicalGpu], capacities: Sequence[Capacity], leases: Sequence[pb.Lease]) -> list[pb.Gpu]:
+    used = {gpu.uuid_text: 0 for gpu in gpus}
+    for lease in leases:
+        for place in lease.places:
+            used[place.gpu] += place.used_bytes
+    return [
+        pb.Gpu(
+            index=index,
+            uuid=gpu.uuid_text,
+            name=gpu.name,
+            total_bytes=gpu.memory_bytes,
+            shareable_bytes=capacity.shareable,
+            leased_bytes=capacity.leased,
+            used_bytes=used[gpu.uuid_text],
+            healthy=not capacity.unhealthy,
+            health_message=capacity.unhealthy,
+        )
+        for index, (gpu, capacity) in enumerate(zip(gpus, capacities, strict=True))
+    ]
+
+
+def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
+    # The metrics' thread reads this too, hence copies of everything that can change.
+    used = [sum(list(quota.granted.values())) for quota in lease.quotas]
+    return pb.Lease(
+        lease_id=lease.lease_id,
+        client=lease.client,
+        gpus=lease.placement.gpus,
+        memory_bytes=min(lease.placement.sizes),
+        used_bytes=sum(used),
+        sessions=len(lease.sessions),
+        age_seconds=time.monotonic() - lease.since,
+        claim=str(lease.claim or ""),
+        claim_uid=lease.claim.uid if lease.claim else "",
+        places=[
+            pb.Place(gpu=gpus[gpu].uuid_text, leased_bytes=size, used_bytes=now)
+            for gpu, size, now in zip(lease.placement.gpus, lease.placement.sizes, used, strict=True)
+        ],
+    )
