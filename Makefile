@@ -85,6 +85,7 @@ fuzz: ## Coverage-guided fuzzing of every decoder with nightly, until stopped
 generate: .venv/.installed ## Regenerate what the function table and the .proto files generate
 	@$(PYTHON) remoting/codegen/generate.py
 	@$(PYTHON) tools/generate_rpc.py
+	@$(PYTHON) tools/generate_values_schema.py
 	@$(PYTHON) tools/generate_admission.py
 
 calls: build ## Record anew which driver functions each test program calls; then `make generate`

@@ -86,13 +86,9 @@ readinessProbe:
   timeoutSeconds: 2
 {{- end }}
 
-{{/* Labels and annotations of a pod. Call with (list . "component" values). */}}
+{{/* Labels and annotations of a pod; nobody's labels take the place of ours. Call with (list . "component" values). */}}
 {{- define "remotegpu.podMetadata" -}}
-labels:
-  {{- include "remotegpu.labels" . | nindent 2 }}
-  {{- with (index . 2).podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+labels: {{- merge (include "remotegpu.labels" . | fromYaml) (index . 2).podLabels | toYaml | nindent 2 }}
 {{- with (index . 2).podAnnotations }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -131,4 +127,12 @@ spec:
       configMap: {name: remotegpu-{{ $hook }}, optional: true}
     - name: tmp
       emptyDir: {}
+{{- end }}
+
+{{/* Call with (list . "the value below metrics"). */}}
+{{- define "remotegpu.needsPrometheusOperator" -}}
+{{- $root := index . 0 -}}
+{{- if not ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}
+{{- fail (printf "metrics.%s.enabled needs the Prometheus operator, whose API monitoring.coreos.com/v1 this cluster does not have: install it first, or set the value to false" (index . 1)) }}
+{{- end }}
 {{- end }}
