@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse
 
 # The kubelet's memory of what it was told for which pod, beside its socket. Not a public format: whatever is not as
@@ -48,9 +50,12 @@ def install(source: Path, host: Path) -> Path:
 
 def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
     """Remove the versions that no pod of this node was given."""
+    others = [path for path in host.iterdir() if path.is_dir() and path != current]
+    if not others:
+        return
     try:
         used = _used(checkpoint, host)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, DecodeError) as error:
         _log.warning(
             "old versions of the client's files stay in %s: %s does not say which are used (%r)",
             host,
@@ -58,8 +63,8 @@ def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
             error,
         )
         return
-    for version in host.iterdir():
-        if version.is_dir() and version != current and version.name not in used:
+    for version in others:
+        if version.name not in used:
             shutil.rmtree(version)
             _log.info("removed %s, which no pod uses", version)
 

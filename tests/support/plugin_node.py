@@ -1,0 +1,73 @@
+"""A device plugin in a process of its own, beside a stand-in kubelet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.kubelet import Kubelet
+from support.system import free_port, until
+
+SECONDS = 30
+
+
+class Node:
+    """One node's folders; `run` starts the plugin on it, as often as wanted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plugins = folder / "plugins"
+        self.files = folder / "files"
+        self.dist = folder / "dist"
+        self.log = folder / "log"
+        self.kubelet = Kubelet(self.plugins)
+        self.http = f"127.0.0.1:{free_port()}"
+        self.write_client("first")
+
+    def write_client(self, content: str) -> None:
+        """What a release brings: enough of it for the plugin, which does not look into the files."""
+        pod = self.dist / "pod"
+        (pod / "lib").mkdir(parents=True, exist_ok=True)
+        (pod / "lib" / "libcuda.so.1").write_text(content)
+        link = pod / "lib" / "libcuda.so"
+        link.unlink(missing_ok=True)
+        link.symlink_to("libcuda.so.1")
+
+    @contextlib.contextmanager
+    def run(self, kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-m", "remotegpu_deviceplugin", "--kubelet", str(self.plugins)]
+        command += ["--files", str(self.files), "--http", self.http]
+        environment = os.environ | {"KUBECONFIG": str(kubeconfig), "REMOTEGPU_DIST": str(self.dist)}
+        with self.log.open("ab") as log, subprocess.Popen(command, env=environment, stderr=log) as process:
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+    def heard(self, resource: str, count: int) -> None:
+        """Wait until the kubelet was told that many."""
+        until(
+            lambda: self.kubelet.heard.get(resource, [-1])[-1] == count,
+            SECONDS,
+            f"{resource} is {count}, not {self.kubelet.heard.get(resource)}; {self.log.read_text()}",
+        )
+
+    def logged(self, sentence: str) -> None:
+        until(lambda: sentence in self.log.read_text(), SECONDS, f"{sentence!r} in the log: {self.log.read_text()}")
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}") as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
