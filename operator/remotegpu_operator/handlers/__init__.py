@@ -1,1 +1,1 @@
-"""Handlers: one file per kind, thin. They call pure functions and write what these return."""
+"""Handlers: one file per kind, thin. kopf calls them; they wake whoever has to look."""

@@ -1,0 +1,129 @@
+"""`python -m remotegpu_operator`: one process of several holds the Lease and works; the others wait for it."""
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import Any
+
+import kopf
+
+from remotegpu_operator import metrics, probes
+from remotegpu_operator.authority import CertificateAuthority
+from remotegpu_operator.builders.appliances import Installation
+from remotegpu_operator.claims import Claims
+from remotegpu_operator.events import Events
+from remotegpu_operator.handlers import nodes, pools
+from remotegpu_operator.inventory import Inventory
+from remotegpu_operator.kube import Api, ApiError, Unanswered, configuration
+from remotegpu_operator.leadership import Leadership, NotLeaderError
+from remotegpu_operator.pools import Pools
+from remotegpu_operator.settings import Settings, SettingsError
+
+_log = logging.getLogger("remotegpu_operator")
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # kopf and asyncio tell of every step; what concerns people is in our own log and in Events.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        return asyncio.run(_run(Settings.of()))
+    except SettingsError as error:
+        _log.error("%s", error)
+        return 2
+
+
+async def _run(settings: Settings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    api_configuration = await configuration()
+    async with Api(api_configuration, connections=4) as lease_api, Api(api_configuration) as api:
+        leadership = Leadership(lease_api, settings.namespace, settings.identity)
+        api.fenced(leadership.check)
+        async with probes.serve(settings.http_port, lambda: ""):
+            stopping = asyncio.create_task(stop.wait())
+            acquiring = asyncio.create_task(leadership.acquire())
+            await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                acquiring.cancel()
+                return 0
+            _log.info("%s holds the Lease", settings.identity)
+            metrics.LEADER.set(1)
+            leading = asyncio.create_task(_lead(settings, api, stop))
+            keeping = asyncio.create_task(leadership.keep())
+            await asyncio.wait({stopping, leading, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            return await _end(leadership, leading, keeping, stopping)
+
+
+async def _end(
+    leadership: Leadership,
+    leading: asyncio.Task[None],
+    keeping: asyncio.Task[None],
+    stopping: asyncio.Task[bool],
+) -> int:
+    """Asked to stop: the Lease is given back, so that another goes on at once. Anything else is an error."""
+    failed = leading.exception() if leading.done() and not leading.cancelled() else None
+    lost = keeping.done()
+    for task in (leading, keeping, stopping):
+        task.cancel()
+    await asyncio.gather(leading, keeping, stopping, return_exceptions=True)
+    if lost or isinstance(failed, NotLeaderError):
+        _log.error("the Lease was lost: another may have it now, so this process ends")
+        return 1
+    try:
+        await leadership.release()
+    except (ApiError, *Unanswered) as error:
+        _log.warning("the Lease is not given back: %s", error)
+    if failed is not None:
+        _log.error("the operator failed", exc_info=failed)
+        return 1
+    return 0
+
+
+async def _lead(settings: Settings, api: Api, stop: asyncio.Event) -> None:
+    changed = asyncio.Event()
+    inventory = Inventory(settings.token_file, changed)
+    authority = CertificateAuthority(
+        api, settings.namespace, generation=settings.ca_generation, given=settings.ca_secret
+    )
+    installation = Installation(settings.namespace, settings.appliance_image, settings.image_pull_policy)
+    events = Events(api)
+    pool_work = Pools(api, installation, authority, inventory, changed)
+    claim_work = Claims(api, events, pool_work.status_is_stale)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(events.run())
+            group.create_task(claim_work.run(pool_work.known))
+            group.create_task(pool_work.run(claim_work))
+            group.create_task(_watch_with_kopf(pool_work.wake, stop))
+    finally:
+        await inventory.close()
+
+
+async def _watch_with_kopf(wake: asyncio.Event, stop: asyncio.Event) -> None:
+    """Pools and nodes are few, and kopf's handlers fit them: they only say that it is time to look."""
+    registry = kopf.OperatorRegistry()
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.networking.connect_timeout = 3
+    settings.networking.request_timeout = 10
+    settings.watching.server_timeout = 45
+    settings.watching.client_timeout = 60
+
+    @kopf.on.login(registry=registry)
+    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
+    pools.register(registry, wake)
+    nodes.register(registry, wake)
+    # kopf takes the signals for itself: when it was told to stop, so were we.
+    await kopf.operator(registry=registry, settings=settings, standalone=True, clusterwide=True)
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""One appliance: the node it is for, its StatefulSet and its certificate's Secret."""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from remotegpu.api.kubernetes import (
+    API_VERSION,
+    APPLIANCE_LABEL,
+    COMPONENT_LABEL,
+    CONTROL_PORT,
+    DATA_PORT,
+    HTTP_PORT,
+    MANAGER_LABEL,
+    NAME_LABEL,
+    POOL_LABEL,
+    STATUS_PREFIX,
+)
+from remotegpu.api.pools import Backend, GPUPool
+
+Object = dict[str, Any]
+
+CUDA_RESOURCE: Final = "nvidia.com/gpu"
+TLS_DIRECTORY: Final = "/etc/remotegpu/tls"
+# Sessions that are alive at SIGTERM may finish; kubelet kills afterwards.
+DRAIN_SECONDS: Final = 25
+GRACE_SECONDS: Final = DRAIN_SECONDS + 10
+# On the StatefulSet, so that the operator knows the node of an appliance that no pool wants any more.
+NODE_ANNOTATION: Final = f"{STATUS_PREFIX}node"
+_USER: Final = 65532
+_COMPONENT: Final = "appliance"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What all pools of a cluster have in common."""
+
+    namespace: str
+    image: str
+    image_pull_policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An appliance that shall exist."""
+
+    name: str
+    pool: GPUPool
+    node: str
+    gpus: int
+
+
+def appliance_name(pool: GPUPool, node: str) -> str:
+    digest = hashlib.sha256(f"{pool.uid}{node}".encode()).hexdigest()[:5]
+    return f"{f'appliance-{pool.name}-{node}'.replace('.', '-')[:40].rstrip('-')}-{digest}"
+
+
+def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
+    """One appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
+    chosen = (node for node in nodes if _selected(pool, node) and _tolerated(pool, node))
+    found = [(node["metadata"]["name"], _gpus(pool, node)) for node in chosen]
+    return [Plan(appliance_name(pool, node), pool, node, gpus) for node, gpus in sorted(found) if gpus > 0]
+
+
+def labels(pool: str, appliance: str = "") -> dict[str, str]:
+    """Of an appliance's objects, or without its name of those that a pool's appliances share."""
+    return {
+        NAME_LABEL: "remotegpu",
+        COMPONENT_LABEL: _COMPONENT,
+        MANAGER_LABEL: "remotegpu-operator",
+        POOL_LABEL: pool,
+        **({APPLIANCE_LABEL: appliance} if appliance else {}),
+    }
+
+
+def owner(pool: GPUPool) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "GPUPool",
+        "name": pool.name,
+        "uid": pool.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def tls_secret_name(appliance: str) -> str:
+    return f"{appliance}-tls"
+
+
+def tls_secret(plan: Plan, namespace: str, certificate: str, key: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {
+            "name": tls_secret_name(plan.name),
+            "namespace": namespace,
+            "labels": labels(plan.pool.name, plan.name),
+            "ownerReferences": [owner(plan.pool)],
+        },
+        "data": {
+            "tls.crt": base64.b64encode(certificate.encode()).decode(),
+            "tls.key": base64.b64encode(key.encode()).decode(),
+        },
+    }
+
+
+def stateful_set(plan: Plan, installation: Installation) -> Object:
+    """OnDelete: the operator replaces the pod when no claim is on it."""
+    pool = plan.pool
+    own = labels(pool.name, plan.name)
+    # The selector cannot be changed later, so it has what identifies the pod and nothing else.
+    selector = {key: own[key] for key in (NAME_LABEL, COMPONENT_LABEL, POOL_LABEL, APPLIANCE_LABEL)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": plan.name,
+            "namespace": installation.namespace,
+            "labels": own,
+            "annotations": {NODE_ANNOTATION: plan.node},
+            "ownerReferences": [owner(pool)],
+        },
+        "spec": {
+            "replicas": 1,
+            "serviceName": service_name(pool.name),
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "revisionHistoryLimit": 2,
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": {"labels": own}, "spec": _pod_spec(plan, installation)},
+        },
+    }
+
+
+def service_name(pool: str) -> str:
+    return f"remotegpu-appliances-{pool}"
+
+
+def _pod_spec(plan: Plan, installation: Installation) -> Object:
+    spec = plan.pool.spec
+    pod: Object = {
+        "serviceAccountName": "remotegpu-appliance",
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "affinity": {"nodeAffinity": _on_node(plan.node)},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(plan, installation)],
+        "volumes": [
+            {"name": "tls", "secret": {"secretName": tls_secret_name(plan.name), "defaultMode": 0o440}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+    if spec.tolerations:
+        pod["tolerations"] = [dict(toleration) for toleration in spec.tolerations]
+    if spec.runtime_class_name:
+        pod["runtimeClassName"] = spec.runtime_class_name
+    return pod
+
+
+def _container(plan: Plan, installation: Installation) -> Object:
+    spec = plan.pool.spec
+    resources: Object = {key: dict(value) for key, value in spec.resources.items()}
+    if spec.backend is Backend.CUDA:
+        resources["limits"] = resources.get("limits", {}) | {CUDA_RESOURCE: str(plan.gpus)}
+    return {
+        "name": "appliance",
+        "image": spec.image or installation.image,
+        "imagePullPolicy": spec.image_pull_policy or installation.image_pull_policy,
+        "args": _arguments(plan, installation),
+        "ports": [
+            {"name": "control", "containerPort": CONTROL_PORT},
+            {"name": "data", "containerPort": DATA_PORT},
+            {"name": "http", "containerPort": HTTP_PORT},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 2, "timeoutSeconds": 2},
+        # A session on every core must not make the appliance look dead.
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": "http"},
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
+        "resources": resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "tls", "mountPath": TLS_DIRECTORY, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (in the pod, an emptyDir of its own)
+        ],
+    }
+
+
+def _arguments(plan: Plan, installation: Installation) -> list[str]:
+    spec = plan.pool.spec
+    options = {
+        "--name": plan.name,
+        "--listen": f"0.0.0.0:{CONTROL_PORT}",
+        "--cert": f"{TLS_DIRECTORY}/tls.crt",
+        "--key": f"{TLS_DIRECTORY}/tls.key",
+        "--http": f"0.0.0.0:{HTTP_PORT}",
+        "--operator-account": f"{installation.namespace}:remotegpu-operator",
+        "--backend": spec.backend.value,
+        "--drain-seconds": str(DRAIN_SECONDS),
+    }
+    if spec.backend is Backend.SOFTWARE:
+        options |= {"--gpus": str(plan.gpus), "--memory": str(spec.software.memory)}
+        if spec.software.threads:
+            options["--threads"] = str(spec.software.threads)
+    if spec.limits.sessions_per_gpu:
+        options["--sessions-per-gpu"] = str(spec.limits.sessions_per_gpu)
+    if spec.limits.sessions_per_claim:
+        options["--sessions-per-lease"] = str(spec.limits.sessions_per_claim)
+    return ["appliance", "--kubernetes", *(word for option in options.items() for word in option)]
+
+
+def _on_node(node: str) -> Object:
+    """By the node's name, as DaemonSets do: a label may be wrong, and `nodeName` would pass the scheduler by."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+
+
+def _selected(pool: GPUPool, node: Object) -> bool:
+    found = node["metadata"].get("labels") or {}
+    return all(found.get(key) == value for key, value in pool.spec.node_selector.items())
+
+
+def _tolerated(pool: GPUPool, node: Object) -> bool:
+    """Taints of Kubernetes itself come and go with the node's health; they do not make an appliance unwanted."""
+    taints = (node.get("spec") or {}).get("taints") or []
+    return all(
+        taint["key"].startswith("node.kubernetes.io/")
+        or taint["effect"] == "PreferNoSchedule"
+        or any(_tolerates(toleration, taint) for toleration in pool.spec.tolerations)
+        for taint in taints
+    )
+
+
+def _tolerates(toleration: Any, taint: Object) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+        return False
+    if not toleration.get("key"):
+        return bool(toleration.get("operator") == "Exists")
+    if toleration["key"] != taint["key"]:
+        return False
+    same = toleration.get("value", "") == taint.get("value", "")
+    return toleration.get("operator", "Equal") == "Exists" or bool(same)
+
+
+def _gpus(pool: GPUPool, node: Object) -> int:
+    if pool.spec.backend is Backend.SOFTWARE:
+        return pool.spec.software.gpus
+    if pool.spec.gpus_per_node:
+        return pool.spec.gpus_per_node
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return int(allocatable.get(CUDA_RESOURCE, "0"))

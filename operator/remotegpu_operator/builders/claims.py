@@ -1,0 +1,143 @@
+"""A claim's status: what it becomes when a share is decided on, when appliances come and go, when its pod never starts.
+
+Pure: everything that is known is given, the new status is returned.
+"""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from remotegpu.api.claims import Allocation, ClaimStatus, Endpoint, GPUClaim, Phase, PodReference, Reason
+from remotegpu.api.conditions import Condition, with_condition
+from remotegpu.api.kubernetes import server_name
+from remotegpu.api.pools import AppliancePhase, ApplianceStatus
+from remotegpu.api.quantities import format_bytes
+from remotegpu_operator.allocation import Placed, Waiting
+
+HOLDING: Final = frozenset({Phase.ALLOCATED, Phase.LOST})
+
+
+def placed(claim: GPUClaim, decision: Placed, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
+    share = format_bytes(min(each.memory for each in decision.allocations))
+    whole = "" if len(decision.allocations) == 1 else f" of each of {len(decision.allocations)} GPUs"
+    status = replace(
+        claim.status,
+        allocations=decision.allocations,
+        endpoints=endpoints(decision.allocations, appliances),
+    )
+    on = ", ".join(dict.fromkeys(f"{each.appliance} on node {each.node}" for each in decision.allocations))
+    return _with(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, f"{share}{whole}: {on}", now)
+
+
+def waiting(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
+    return _with(claim, _empty(claim.status), Phase.PENDING, decision.reason, decision.message, now)
+
+
+def displaced(claim: GPUClaim, now: str) -> ClaimStatus:
+    """The GPUs it had are gone for good: it waits for others."""
+    message = "the GPUs that the claim had are no longer in the pool: it waits for others"
+    return _with(claim, _empty(claim.status), Phase.PENDING, Reason.WAITING_FOR_CAPACITY, message, now)
+
+
+def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
+    message = (
+        f"the pod did not start within {deadline} s of getting its share: find out why with `kubectl describe pod "
+        f"{claim.spec.pod.name if claim.spec.pod else ''}`; the share comes back when the pod starts"
+    )
+    return _with(claim, _empty(claim.status), Phase.EXPIRED, Reason.START_DEADLINE_EXCEEDED, message, now)
+
+
+def observed(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
+    """A claim that has a share, as its appliances are now: Lost while one is away, Allocated while all are there."""
+    status = claim.status
+    away = [each for each in status.allocations if not serves(appliances.get(each.appliance), each.gpu)]
+    if away:
+        names = ", ".join(dict.fromkeys(f"{each.appliance} on node {each.node}" for each in away))
+        message = f"{names} does not answer: programs there have ended, and the share is kept until it is back"
+        if status.phase is Phase.LOST:
+            return status
+        return _with(claim, status, Phase.LOST, Reason.APPLIANCE_LOST, message, now)
+    found = endpoints(status.allocations, appliances)
+    if status.phase is Phase.LOST:
+        back = replace(status, endpoints=found)
+        return _with(claim, back, Phase.ALLOCATED, Reason.ALLOCATED, "the appliance is back with the same GPU", now)
+    return replace(status, endpoints=found) if found != status.endpoints else status
+
+
+def gone_for_good(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> bool:
+    """An appliance that no pool has any more, or one that came back without the GPU."""
+    for each in claim.status.allocations:
+        appliance = appliances.get(each.appliance)
+        if appliance is None:
+            return True
+        if appliance.phase in _SERVING and all(gpu.uuid != each.gpu for gpu in appliance.gpus):
+            return True
+    return False
+
+
+def with_consumers(status: ClaimStatus, pods: Sequence[PodReference]) -> ClaimStatus:
+    """Who may use the share, in the order in which they came; nobody while there is none."""
+    wanted = list(pods) if status.phase in HOLDING else []
+    kept = [pod for pod in status.consumers if pod in wanted]
+    consumers = tuple(kept + [pod for pod in wanted if pod not in kept])
+    return status if consumers == status.consumers else replace(status, consumers=consumers)
+
+
+def allocated_since(claim: GPUClaim) -> datetime.datetime | None:
+    """When the claim got what it has now."""
+    for condition in claim.status.conditions:
+        if condition.type == ALLOCATED_CONDITION and condition.status == "True":
+            return datetime.datetime.fromisoformat(condition.last_transition_time)
+    return None
+
+
+def endpoints(allocations: Sequence[Allocation], appliances: Mapping[str, ApplianceStatus]) -> tuple[Endpoint, ...]:
+    """One for every appliance, in the order of the devices."""
+    names = dict.fromkeys(each.appliance for each in allocations)
+    return tuple(Endpoint(name, appliances[name].address, server_name(name)) for name in names if name in appliances)
+
+
+def serves(appliance: ApplianceStatus | None, gpu: str) -> bool:
+    return (
+        appliance is not None
+        and appliance.phase in _SERVING
+        and bool(appliance.address)
+        and any(each.uuid == gpu for each in appliance.gpus)
+    )
+
+
+ALLOCATED_CONDITION: Final = "Allocated"
+READY_CONDITION: Final = "Ready"
+# A draining appliance takes nothing new, and goes on with what it has.
+_SERVING: Final = frozenset({AppliancePhase.READY, AppliancePhase.DRAINING})
+
+
+def _empty(status: ClaimStatus) -> ClaimStatus:
+    return replace(status, allocations=(), endpoints=(), consumers=())
+
+
+def _with(claim: GPUClaim, status: ClaimStatus, phase: Phase, reason: Reason, message: str, now: str) -> ClaimStatus:
+    has_share = phase in HOLDING
+    conditions = status.conditions
+    for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, phase is Phase.ALLOCATED)):
+        allocated = kind == ALLOCATED_CONDITION and has_share
+        conditions = with_condition(
+            conditions,
+            Condition(
+                kind,
+                "True" if true else "False",
+                Reason.ALLOCATED if allocated else reason,
+                message,
+                now,
+                claim.generation,
+            ),
+        )
+    return replace(
+        status,
+        phase=phase,
+        reason=reason,
+        message=message,
+        conditions=conditions,
+        observed_generation=claim.generation,
+    )

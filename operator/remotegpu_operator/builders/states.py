@@ -1,0 +1,164 @@
+"""How an appliance stands, from its StatefulSet, its pod and what it says itself; and a pool, from its appliances."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from remotegpu.api.conditions import Condition, with_condition
+from remotegpu.api.kubernetes import CONTROL_PORT, server_name
+from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool, GpuStatus, PoolPhase, PoolStatus
+from remotegpu_operator.allocation import Capacity
+
+Object = dict[str, Any]
+
+REVISION_LABEL: Final = "controller-revision-hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of one appliance. `gpus` are those it last told of; `answers`: it told lately."""
+
+    name: str
+    node: str
+    pod: Object | None
+    gpus: tuple[GpuStatus, ...]
+    answers: bool
+    problem: str = ""
+    # Why it takes no new claims, though it may answer: "" if nothing is against it.
+    draining: str = ""
+    # It answered once since somebody last looked: if it does not now, it is lost and not merely late.
+    known: bool = False
+
+
+def pod_address(pod: Object | None) -> str:
+    """Where the appliance of a pod that is there to stay can be reached."""
+    if pod is None or "deletionTimestamp" in pod["metadata"]:
+        return ""
+    ip = (pod.get("status") or {}).get("podIP") or ""
+    if not ip:
+        return ""
+    return f"[{ip}]:{CONTROL_PORT}" if ":" in ip else f"{ip}:{CONTROL_PORT}"
+
+
+def outdated(stateful_set: Object, pod: Object | None) -> bool:
+    """The pod was made from an older template."""
+    status = stateful_set.get("status") or {}
+    if pod is None or status.get("observedGeneration", 0) < stateful_set["metadata"]["generation"]:
+        return False
+    revision = (pod["metadata"].get("labels") or {}).get(REVISION_LABEL)
+    return bool(status.get("updateRevision")) and revision != status["updateRevision"]
+
+
+def appliance_status(seen: Seen) -> ApplianceStatus:
+    address = pod_address(seen.pod)
+    phase, reason, message = _phase(seen, address)
+    containers = ((seen.pod or {}).get("spec") or {}).get("containers") or [{}]
+    return ApplianceStatus(
+        name=seen.name,
+        node=seen.node,
+        phase=phase,
+        reason=reason,
+        message=message,
+        address=address,
+        server_name=server_name(seen.name),
+        image=containers[0].get("image", ""),
+        gpus=seen.gpus,
+    )
+
+
+def pool_status(pool: GPUPool, capacity: Capacity, now: str) -> PoolStatus:
+    phase, reason, message = _pool_phase(capacity.appliances)
+    mixed = capacity.mixed_memory
+    conditions = with_condition(
+        pool.status.conditions,
+        Condition(
+            "Ready",
+            "True" if phase in {PoolPhase.READY, PoolPhase.DEGRADED} else "False",
+            reason,
+            message,
+            now,
+            pool.generation,
+        ),
+    )
+    conditions = with_condition(
+        conditions,
+        Condition(
+            "MixedMemory",
+            "True" if mixed else "False",
+            "MixedMemory" if mixed else "OneSize",
+            mixed or "all GPUs of the pool have one size of memory",
+            now,
+            pool.generation,
+        ),
+    )
+    return PoolStatus(
+        phase=phase,
+        reason=reason,
+        message=message,
+        conditions=conditions,
+        total=capacity.total,
+        allocated=capacity.allocated,
+        free=capacity.free,
+        appliances=capacity.appliances,
+        observed_generation=pool.generation,
+    )
+
+
+def _phase(seen: Seen, address: str) -> tuple[AppliancePhase, str, str]:
+    if seen.answers and address:
+        if seen.draining:
+            return (
+                AppliancePhase.DRAINING,
+                seen.draining,
+                _DRAINING.get(seen.draining, "the appliance takes no new claims"),
+            )
+        return AppliancePhase.READY, "Ready", "the appliance answers"
+    why, what = _missing(seen.pod)
+    if seen.known:
+        return AppliancePhase.LOST, why, what if not address else seen.problem or what
+    return AppliancePhase.STARTING, why, seen.problem if address and seen.problem else what
+
+
+UNWANTED: Final = "NotSelected"
+OUTDATED: Final = "NewTemplate"
+STOPPING: Final = "Stopping"
+_DRAINING: Final = {
+    UNWANTED: "the pool selects this node no more: the appliance goes when no claim is on it",
+    OUTDATED: "the pool's appliances changed: this one is replaced when no claim is on it",
+    STOPPING: "the appliance was asked to stop: sessions may finish",
+}
+
+
+def _missing(pod: Object | None) -> tuple[str, str]:
+    """Why there is no answer, as far as the pod shows."""
+    if pod is None:
+        return "NoPod", "the appliance has no pod: see `kubectl describe statefulset`"
+    if "deletionTimestamp" in pod["metadata"]:
+        return "PodDeleted", "the appliance's pod is being deleted"
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or []:
+        for state in (container.get("state") or {}).values():
+            if state.get("reason") and state["reason"] != "Completed":
+                return state["reason"], state.get("message") or f"the container is {state['reason']}"
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return condition.get("reason") or "Unschedulable", condition.get("message") or "the pod is not scheduled"
+    return "NoAnswer", "the appliance does not answer yet"
+
+
+def _pool_phase(appliances: Sequence[ApplianceStatus]) -> tuple[PoolPhase, str, str]:
+    if not appliances:
+        message = "no node is chosen: label nodes as in nodeSelector, or correct it; with backend cuda they need GPUs"
+        return PoolPhase.NOT_READY, "NoNodes", message
+    ready = [each for each in appliances if each.phase is AppliancePhase.READY]
+    if len(ready) == len(appliances):
+        return PoolPhase.READY, "Ready", f"{len(ready)} of {len(ready)} appliances are ready"
+    other = next(each for each in appliances if each.phase is not AppliancePhase.READY)
+    message = (
+        f"{len(ready)} of {len(appliances)} appliances are ready; {other.name} on node {other.node}: {other.message}"
+    )
+    if ready:
+        return PoolPhase.DEGRADED, f"Appliance{other.phase}", message
+    if all(each.phase is AppliancePhase.STARTING for each in appliances):
+        return PoolPhase.PENDING, "AppliancesStarting", message
+    return PoolPhase.NOT_READY, f"Appliance{other.phase}", message

@@ -1,0 +1,113 @@
+"""The objects of one kind as the API server has them, kept up to date by a watch.
+
+kopf's event handlers are not enough for claims and pods: after a watch was lost they list anew and say nothing of what
+was deleted in between, and such a claim would hold its share for ever.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+# What was there and what is there now; None: nothing.
+OnChange = Callable[[Object | None, Object | None], None]
+
+
+class Cache:
+    """By uid, so that an object made anew under its old name is another one."""
+
+    def __init__(
+        self, api: Api, resource: Resource, on_change: OnChange, *, namespace: str | None = None, labels: str = ""
+    ) -> None:
+        self._api = api
+        self.resource = resource
+        self._on_change = on_change
+        self._namespace = namespace
+        self._labels = labels
+        self._objects: dict[str, Object] = {}
+        self._uids: dict[tuple[str, str], str] = {}
+        # Deleted lately: the answer to a write of ours may arrive after the news of the deletion.
+        self._deleted: dict[str, None] = {}
+        self.synced = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Object]:
+        return iter(list(self._objects.values()))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, uid: str) -> Object | None:
+        return self._objects.get(uid)
+
+    def named(self, namespace: str, name: str) -> Object | None:
+        """The one that has the name now."""
+        return self._objects.get(self._uids.get((namespace, name), ""))
+
+    def store(self, new: Object) -> None:
+        """An object as a list, a watch or the answer to a write shows it; an older state than the known is ignored."""
+        uid = new["metadata"]["uid"]
+        old = self._objects.get(uid)
+        if uid in self._deleted or (old is not None and _version(new) <= _version(old)):
+            return
+        new["metadata"].pop("managedFields", None)
+        self._objects[uid] = new
+        self._uids[_name(new)] = uid
+        self._on_change(old, new)
+
+    def forget(self, uid: str) -> None:
+        self._deleted[uid] = None
+        if len(self._deleted) > 10_000:
+            self._deleted.pop(next(iter(self._deleted)))
+        old = self._objects.pop(uid, None)
+        if old is not None:
+            if self._uids.get(_name(old)) == uid:
+                del self._uids[_name(old)]
+            self._on_change(old, None)
+
+    async def run(self) -> None:
+        """List, then watch, for ever."""
+        version = ""
+        while True:
+            try:
+                version = version or await self._list()
+                async for event in self._api.watch(self.resource, version, self._namespace, self._labels):
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    match event["type"]:
+                        case "DELETED":
+                            self.forget(event["object"]["metadata"]["uid"])
+                        case "ADDED" | "MODIFIED":
+                            self.store(event["object"])
+            except ApiError as error:
+                # Too old a version, or a server that cannot say: either way the list is the truth.
+                version = ""
+                if not error.gone:
+                    _log.warning("watching %s: %s", self.resource.plural, error)
+                    await asyncio.sleep(_RETRY_SECONDS)
+            except Unanswered as error:
+                _log.warning("watching %s: the API server does not answer (%r)", self.resource.plural, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _list(self) -> str:
+        items, version = await self._api.list(self.resource, self._namespace, self._labels)
+        present = {item["metadata"]["uid"] for item in items}
+        for uid in self._objects.keys() - present:
+            self.forget(uid)
+        for item in items:
+            self.store(item)
+        self.synced.set()
+        return version
+
+
+def _name(thing: Object) -> tuple[str, str]:
+    return thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
+
+
+def _version(thing: Object) -> int:
+    """Versions of one kind are whole numbers that grow; Kubernetes promises so since 1.35 and always kept it."""
+    return int(thing["metadata"]["resourceVersion"])

@@ -1,0 +1,410 @@
+"""Claims: from a pod that asks to a pod that may start, and back.
+
+All that is known comes from the API server: the shares that are held are those in the claims' statuses, so that another
+process can go on where this one ended. A decision of the allocator counts from when it is made, and is acted upon (the
+pod's gate is lifted) only once the API server has it in the claim's status.
+"""
+
+import asyncio
+import datetime
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal
+
+from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, PodReference, Reason, pod_claim_name
+from remotegpu.api.kubernetes import API_VERSION, CLAIM_ANNOTATION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
+from remotegpu.api.pods import PodError
+from remotegpu.api.pools import ApplianceStatus, GPUPool
+from remotegpu_operator import metrics
+from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
+from remotegpu_operator.builders import claims as statuses
+from remotegpu_operator.builders import pods
+from remotegpu_operator.builders.quotas import hard_milli
+from remotegpu_operator.cache import Cache
+from remotegpu_operator.events import Events
+from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.leadership import NotLeaderError
+from remotegpu_operator.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
+PODS: Final = Resource("v1", "pods", "Pod")
+QUOTAS: Final = Resource("v1", "resourcequotas", "ResourceQuota")
+
+# Calls at a time; more only make the API server's queue longer.
+_TASKS: Final = 24
+# Claims that come together are decided together: by priority and age, not by the order of events.
+_GATHER_SECONDS: Final = 0.01
+_RETRY_SECONDS: Final = 1.0
+# A pod that took off our label still runs: it is asked after from time to time.
+_ASK_AGAIN_SECONDS: Final = 30.0
+
+Key = tuple[Literal["claim", "pod"], str]
+
+
+class Claims:
+    def __init__(self, api: Api, events: Events, on_capacity: Callable[[], None]) -> None:
+        self._api = api
+        self._events = events
+        self._on_capacity = on_capacity
+        self._allocator = Allocator()
+        self._queue: WorkQueue[Key] = WorkQueue(self._work, _TASKS)
+        self._settle = asyncio.Event()
+        self._decisions: dict[str, Placed | Waiting] = {}
+        self._claims: dict[str, GPUClaim] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._pods_of: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._pools: dict[str, GPUPool] = {}
+        self._appliances: dict[str, dict[str, ApplianceStatus]] = {}
+        self._all_appliances: dict[str, ApplianceStatus] = {}
+        self._bundle = ""
+        self._stored = Cache(api, GPUCLAIMS, self._claim_changed)
+        self._pods = Cache(api, PODS, self._pod_changed, labels=f"{POD_LABEL}={POD_LABEL_VALUE}")
+        self._quotas = Cache(api, QUOTAS, self._quota_changed)
+
+    async def run(self, pools_known: asyncio.Event) -> None:
+        """First everything that is, then decide."""
+        async with asyncio.TaskGroup() as group:
+            caches = (self._stored, self._pods, self._quotas)
+            for cache in caches:
+                group.create_task(cache.run())
+            for cache in caches:
+                await cache.synced.wait()
+            await pools_known.wait()
+            _log.info("%d claims, %d pods with a share, %d quotas", *map(len, caches))
+            group.create_task(self._queue.run())
+            group.create_task(self._decide())
+
+    # What the pools' reconciler tells.
+
+    def set_bundle(self, bundle: str) -> None:
+        if bundle != self._bundle:
+            self._bundle = bundle
+            for pod in self._pods:
+                self._queue.add(("pod", pod["metadata"]["uid"]))
+
+    def set_pool(self, pool: GPUPool, appliances: Iterable[ApplianceStatus]) -> None:
+        old = self._appliances.get(pool.name, {})
+        new = {appliance.name: appliance for appliance in appliances}
+        self._pools[pool.name] = pool
+        if new != old or pool.name not in self._appliances:
+            self._appliances[pool.name] = new
+            self._allocator.set_pool(pool.name, new.values())
+            self._appliances_changed(old, new)
+
+    def remove_pool(self, name: str) -> None:
+        self._pools.pop(name, None)
+        self._allocator.remove_pool(name)
+        self._appliances_changed(self._appliances.pop(name, {}), {})
+
+    def capacity(self, pool: str) -> Capacity:
+        return self._allocator.capacity(pool)
+
+    def used_by(self, appliance: str) -> int:
+        """How many claims have a share there."""
+        return sum(
+            any(each.appliance == appliance for each in claim.status.allocations) for claim in self._claims.values()
+        ) + sum(
+            any(each.appliance == appliance for each in decision.allocations)
+            for decision in self._decisions.values()
+            if isinstance(decision, Placed)
+        )
+
+    def _appliances_changed(self, old: Mapping[str, ApplianceStatus], new: Mapping[str, ApplianceStatus]) -> None:
+        self._all_appliances = {name: one for pool in self._appliances.values() for name, one in pool.items()}
+        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        for claim in self._claims.values():
+            if any(each.appliance in changed for each in claim.status.allocations):
+                self._queue.add(("claim", claim.uid))
+        self._settle.set()
+
+    # What the API server tells.
+
+    def _claim_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None:
+            assert old is not None
+            claim = self._claims.pop(old["metadata"]["uid"])
+            metrics.CLAIMS.labels(claim.status.phase).dec()
+            self._decisions.pop(claim.uid, None)
+            self._allocator.release(claim.uid)
+            if self._by_name.get((claim.namespace, claim.name)) == claim.uid:
+                del self._by_name[claim.namespace, claim.name]
+        else:
+            claim = GPUClaim.from_object(new)
+            before = self._claims.get(claim.uid)
+            if before is not None:
+                metrics.CLAIMS.labels(before.status.phase).dec()
+            metrics.CLAIMS.labels(claim.status.phase).inc()
+            self._claims[claim.uid] = claim
+            self._by_name[claim.namespace, claim.name] = claim.uid
+            self._tell_allocator(claim, before)
+            self._queue.add(("claim", claim.uid))
+        for uid in self._pods_using(claim):
+            self._queue.add(("pod", uid))
+        self._settle.set()
+
+    def _tell_allocator(self, claim: GPUClaim, before: GPUClaim | None) -> None:
+        if claim.status.phase in statuses.HOLDING:
+            if self._allocator.held(claim.uid) is None:
+                self._allocator.hold(request_of(claim), claim.status.allocations)
+        elif claim.status.phase is Phase.EXPIRED and not self._pod_started(claim):
+            self._allocator.release(claim.uid)
+        elif before is None or before.status.phase is not Phase.PENDING or before.spec.priority != claim.spec.priority:
+            if isinstance(self._decisions.get(claim.uid), Placed):
+                return  # decided, and about to be written
+            self._allocator.release(claim.uid)
+            self._allocator.submit(request_of(claim))
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        pod = new or old
+        assert pod is not None
+        uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
+        name = pods.annotations(pod).get(CLAIM_ANNOTATION)
+        if name is not None and new is not None:
+            self._pods_of[namespace, name].add(uid)
+        elif name is not None:
+            self._pods_of[namespace, name].discard(uid)
+        claim_uid = self._by_name.get((namespace, name or pod_claim_name(pod["metadata"]["name"], uid)))
+        self._queue.add(("pod", uid))
+        if claim_uid is not None:
+            if (claim := self._claims[claim_uid]).status.phase is Phase.EXPIRED:
+                self._tell_allocator(claim, None)
+                self._settle.set()
+            self._queue.add(("claim", claim_uid))
+
+    def _quota_changed(self, old: Object | None, new: Object | None) -> None:
+        quota = new or old
+        assert quota is not None
+        namespace = quota["metadata"]["namespace"]
+        limits = {
+            each["metadata"]["name"]: milli
+            for each in self._quotas
+            if each["metadata"]["namespace"] == namespace and (milli := hard_milli(each)) is not None
+        }
+        self._allocator.set_quotas(namespace, limits)
+        self._settle.set()
+
+    def _pods_using(self, claim: GPUClaim) -> list[str]:
+        return ([claim.spec.pod.uid] if claim.spec.pod else []) + sorted(self._pods_of[claim.namespace, claim.name])
+
+    def _pod_started(self, claim: GPUClaim) -> bool:
+        pod = self._own_pod(claim)
+        return pod is not None and pods.started(pod) and not pods.ended(pod)
+
+    def _own_pod(self, claim: GPUClaim) -> Object | None:
+        """The pod that the claim was made for, as far as it is watched."""
+        pod = self._pods.get(claim.spec.pod.uid) if claim.spec.pod else None
+        return pod if pod is not None and pod["metadata"]["namespace"] == claim.namespace else None
+
+    def _own_claim(self, pod: Object) -> GPUClaim | None:
+        metadata = pod["metadata"]
+        uid = self._by_name.get((metadata["namespace"], pod_claim_name(metadata["name"], metadata["uid"])))
+        return self._claims[uid] if uid is not None else None
+
+    # What follows from it.
+
+    async def _decide(self) -> None:
+        while True:
+            await self._settle.wait()
+            await asyncio.sleep(_GATHER_SECONDS)
+            self._settle.clear()
+            for decision in self._allocator.settle():
+                self._decisions[decision.request.uid] = decision
+                self._queue.add(("claim", decision.request.uid))
+            self._on_capacity()
+
+    async def _work(self, key: Key) -> None:
+        kind, uid = key
+        try:
+            await (self._work_claim(uid) if kind == "claim" else self._work_pod(uid))
+        except NotLeaderError:
+            raise
+        except Unanswered as error:
+            # Perhaps it was done: what the API server has must be seen before anything is written again.
+            _log.warning("%s %s: the API server does not answer (%r)", kind, uid, error)
+            self._queue.add_later(key, _RETRY_SECONDS)
+        except ApiError as error:
+            if error.conflict or error.gone:
+                await self._look_again(key)
+            else:
+                metrics.RECONCILE_ERRORS.labels(kind).inc()
+                _log.error("%s %s: %s", kind, uid, error)
+                self._queue.add_later(key, 5 * _RETRY_SECONDS)
+        except Exception:
+            metrics.RECONCILE_ERRORS.labels(kind).inc()
+            _log.exception("%s %s", kind, uid)
+            self._queue.add_later(key, 5 * _RETRY_SECONDS)
+
+    async def _look_again(self, key: Key) -> None:
+        """Somebody else wrote, or deleted."""
+        kind, uid = key
+        cache = self._stored if kind == "claim" else self._pods
+        known = cache.get(uid)
+        if known is None:
+            return
+        try:
+            fresh = await self._api.get(cache.resource, known["metadata"]["namespace"], known["metadata"]["name"])
+        except ApiError as error:
+            if not error.gone:
+                raise
+            cache.forget(uid)
+            return
+        except Unanswered:
+            fresh = known
+        if fresh["metadata"]["uid"] != uid:
+            cache.forget(uid)
+        else:
+            cache.store(fresh)
+            self._queue.add_later(key, _GATHER_SECONDS)
+
+    async def _work_claim(self, uid: str) -> None:
+        claim, stored = self._claims.get(uid), self._stored.get(uid)
+        if claim is None or stored is None:
+            return
+        if claim.spec.pod is not None and self._own_pod(claim) is None and await self._orphaned(claim):
+            await self._release(claim)
+            return
+        decision = self._decisions.get(uid)
+        status = self._next(claim, decision)
+        if status != claim.status:
+            await self._write(claim, stored, status)
+        if self._decisions.get(uid) is decision:
+            self._decisions.pop(uid, None)
+        elif uid in self._decisions:
+            self._queue.add(("claim", uid))
+
+    def _next(self, claim: GPUClaim, decision: Placed | Waiting | None) -> ClaimStatus:
+        now = datetime.datetime.now(datetime.UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = claim.status
+        if status.phase in statuses.HOLDING:
+            overdue = self._start_overdue(claim, now)
+            if statuses.gone_for_good(claim, self._all_appliances):
+                status = statuses.displaced(claim, stamp)
+            elif overdue is not None:
+                status = statuses.expired(claim, overdue, stamp)
+            else:
+                status = statuses.observed(claim, self._all_appliances, stamp)
+        elif isinstance(decision, Placed):
+            status = statuses.placed(claim, decision, self._all_appliances, stamp)
+        elif isinstance(decision, Waiting):
+            status = statuses.waiting(claim, decision, stamp)
+        return statuses.with_consumers(status, self._consumers(claim))
+
+    def _consumers(self, claim: GPUClaim) -> list[PodReference]:
+        using = [self._own_pod(claim)] if claim.spec.pod else [self._pods.get(uid) for uid in self._pods_using(claim)]
+        found = [pod for pod in using if pod is not None and not pods.ended(pod)]
+        return [PodReference(pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in found]
+
+    def _start_overdue(self, claim: GPUClaim, now: datetime.datetime) -> int | None:
+        """The deadline, if it is over and the pod has not started."""
+        pod = self._own_pod(claim)
+        since = statuses.allocated_since(claim)
+        if pod is None or since is None or pods.started(pod):
+            return None
+        pool = self._pools.get(claim.spec.pool)
+        deadline = claim.spec.start_deadline or (pool.spec.start_deadline if pool else 0)
+        if not deadline:
+            return None
+        left = (since - now).total_seconds() + deadline
+        if left <= 0:
+            return deadline
+        self._queue.add_later(("claim", claim.uid), left + 0.1)
+        return None
+
+    async def _write(self, claim: GPUClaim, stored: Object, status: ClaimStatus) -> None:
+        body = {"metadata": {"resourceVersion": claim.resource_version}, "status": status.to_object()}
+        self._stored.store(await self._api.patch(GPUCLAIMS, claim.namespace, claim.name, body, "status"))
+        if status.reason == claim.status.reason:
+            return
+        if status.phase is Phase.ALLOCATED and claim.status.phase is Phase.PENDING:
+            age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(claim.created)
+            metrics.ALLOCATION_SECONDS.observe(age.total_seconds())
+        warning = status.reason is not Reason.ALLOCATED
+        self._events.about(GPUCLAIMS, stored, status.reason, status.message, warning=warning)
+        for pod in filter(None, map(self._pods.get, self._pods_using(claim))):
+            self._events.about(PODS, pod, status.reason, status.message, warning=warning)
+
+    async def _work_pod(self, uid: str) -> None:
+        pod = self._pods.get(uid)
+        if pod is None:
+            return  # its claim sees to itself: see _orphaned
+        if pods.ended(pod):
+            if (own := self._own_claim(pod)) is not None:
+                await self._release(own)
+            return
+        claim = await self._claim_of(pod)
+        if claim is None:
+            return
+        if claim.status.phase is Phase.ALLOCATED:
+            mine = PodReference(pod["metadata"]["name"], uid) in claim.status.consumers
+            text = pods.session(claim, claim.status.endpoints, self._bundle)
+            if mine and self._bundle and (pods.gated(pod) or pods.session_of(pod) != text):
+                metadata, body = pod["metadata"], pods.attachment(pod, text)
+                self._pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
+        elif pods.gated(pod) and claim.status.reason is not Reason.NOT_SEEN:
+            self._events.about(PODS, pod, claim.status.reason, claim.status.message, warning=True)
+
+    async def _claim_of(self, pod: Object) -> GPUClaim | None:
+        """The claim that the pod names, or its own, which is made if there is none yet."""
+        metadata = pod["metadata"]
+        if (own := self._own_claim(pod)) is not None:
+            return own
+        try:
+            ask = pods.ask_of(pod)
+        except PodError as error:
+            if pods.gated(pod):
+                self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
+            return None
+        if not ask.claim:
+            return await self._make_claim(pods.claim_for(pod, ask), pod) if pods.gated(pod) else None
+        named = self._by_name.get((metadata["namespace"], ask.claim))
+        if named is None:
+            message = (
+                f"there is no GPUClaim {ask.claim} in namespace {metadata['namespace']}: make it, or correct the name"
+            )
+            self._events.about(PODS, pod, "NoSuchClaim", message, warning=True)
+            return None
+        claim = self._claims[named]
+        if claim.spec.pod is not None:
+            message = f"the GPUClaim {ask.claim} is that of pod {claim.spec.pod.name} alone: name one made by hand"
+            self._events.about(PODS, pod, "ClaimOfAnotherPod", message, warning=True)
+            return None
+        return claim
+
+    async def _make_claim(self, body: Object, pod: Object) -> GPUClaim | None:
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        try:
+            made = await self._api.create(GPUCLAIMS, namespace, body)
+        except ApiError as error:
+            if error.status == 422:
+                self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
+                return None
+            if error.reason != "AlreadyExists":
+                raise
+            # Ours, of which the watch has not told yet.
+            made = await self._api.get(GPUCLAIMS, namespace, name)
+        self._stored.store(made)
+        return None  # its turn comes with the claim's change
+
+    async def _release(self, claim: GPUClaim) -> None:
+        await self._api.delete(GPUCLAIMS, claim.namespace, claim.name, claim.uid)
+        self._stored.forget(claim.uid)
+
+    async def _orphaned(self, claim: GPUClaim) -> bool:
+        """Its pod is not among those we watch: is it gone, or has somebody taken our label off?"""
+        assert claim.spec.pod is not None
+        if claim.name != pod_claim_name(claim.spec.pod.name, claim.spec.pod.uid):
+            return True  # only the operator writes `pod`, and it names the claim so
+        try:
+            pod = await self._api.get(PODS, claim.namespace, claim.spec.pod.name)
+        except ApiError as error:
+            if error.gone:
+                return True
+            raise
+        if pod["metadata"]["uid"] != claim.spec.pod.uid or pods.ended(pod):
+            return True
+        self._queue.add_later(("claim", claim.uid), _ASK_AGAIN_SECONDS)
+        return False

@@ -1,0 +1,28 @@
+"""A node came, went, or changed in what pools look at; a kubelet writes into its node for other reasons as well."""
+
+import asyncio
+from typing import Any
+
+import kopf
+
+from remotegpu_operator.builders.appliances import CUDA_RESOURCE
+
+
+def register(registry: kopf.OperatorRegistry, wake: asyncio.Event) -> None:
+    seen: dict[str, Any] = {}
+
+    @kopf.on.event("", "v1", "nodes", registry=registry)
+    async def node_changed(type: str | None, name: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 (kopf's name)
+        if type == "DELETED":
+            seen.pop(name, None)
+            wake.set()
+            return
+        allocatable = body.get("status", {}).get("allocatable", {})
+        view = (
+            dict(body["metadata"].get("labels", {})),
+            list(body.get("spec", {}).get("taints", [])),
+            allocatable.get(CUDA_RESOURCE),
+        )
+        if seen.get(name) != view:
+            seen[name] = view
+            wake.set()

@@ -1,0 +1,148 @@
+"""What the appliances themselves say: which GPUs they have, every two seconds."""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from remotegpu.api.kubernetes import server_name
+from remotegpu.api.pools import GpuStatus
+from remotegpu.rpc import pb
+from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
+
+INTERVAL_SECONDS: Final = 2.0
+# Three answers that did not come.
+LOST_SECONDS: Final = 6.0
+_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One incarnation of an appliance: a new pod is another target, even at the old address."""
+
+    name: str
+    pod_uid: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    gpus: tuple[GpuStatus, ...]
+    draining: bool
+
+
+@dataclass(slots=True)
+class Contact:
+    """The last answer of an appliance, and how long ago it came; `problem` is why there is none since."""
+
+    target: Target
+    since: float
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
+    report: Report | None = None
+    problem: str = ""
+
+    def fresh(self) -> bool:
+        return self.report is not None and time.monotonic() - self.since < LOST_SECONDS
+
+
+class Inventory:
+    """Asks each target in a thread, for gRPC's client here is the blocking one of the command line."""
+
+    def __init__(self, token_file: Path, changed: asyncio.Event) -> None:
+        self._token_file = token_file
+        self._changed = changed
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory")
+        self._contacts: dict[str, Contact] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        # gRPC and Python's TLS take the authority from a file.
+        self._folder = tempfile.TemporaryDirectory(prefix="remotegpu-operator-")
+        self._ca = Path(self._folder.name) / "ca.crt"
+        self._bundle = ""
+
+    def set_bundle(self, bundle: str) -> None:
+        if bundle != self._bundle:
+            self._bundle = bundle
+            self._ca.write_text(bundle)
+
+    def set_targets(self, targets: list[Target]) -> None:
+        wanted = {target.name: target for target in targets}
+        for name, contact in list(self._contacts.items()):
+            if wanted.get(name) != contact.target:
+                del self._contacts[name]
+                self._tasks.pop(name).cancel()
+        for name, target in wanted.items():
+            if name not in self._contacts:
+                self._contacts[name] = contact = Contact(target, time.monotonic())
+                self._tasks[name] = asyncio.create_task(self._follow(contact))
+
+    def contact(self, name: str) -> Contact | None:
+        return self._contacts.get(name)
+
+    async def all_tried(self, seconds: float) -> None:
+        """Until every target was asked once, but not for ever."""
+        asked = [contact.tried.wait() for contact in self._contacts.values()]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*asked), seconds)
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._folder.cleanup()
+
+    async def _follow(self, contact: Contact) -> None:
+        loop = asyncio.get_running_loop()
+        client: ApplianceClient | None = None
+        used: tuple[str, str] | None = None
+        try:
+            while True:
+                asked = time.monotonic()
+                before = contact.report, contact.tried.is_set(), contact.fresh()
+                try:
+                    token = self._token_file.read_text().strip()
+                    if client is None or used != (token, self._bundle):
+                        if client is not None:
+                            client.close()
+                        used = token, self._bundle
+                        client = self._client(contact.target, token)
+                    report = await loop.run_in_executor(self._threads, _ask, client)
+                    contact.report, contact.problem, contact.since = report, "", asked
+                except ApplianceError as error:
+                    contact.problem = str(error)
+                except OSError as error:
+                    contact.problem = f"the token {self._token_file} cannot be read: {error.strerror}"
+                contact.tried.set()
+                if before != (contact.report, True, contact.fresh()):
+                    self._changed.set()
+                await asyncio.sleep(max(0.0, asked + INTERVAL_SECONDS - time.monotonic()))
+        finally:
+            if client is not None:
+                client.close()
+
+    def _client(self, target: Target, token: str) -> ApplianceClient:
+        access = Access(token=token, ca=self._ca, server_name=server_name(target.name))
+        return ApplianceClient(parse_endpoint(target.address), access)
+
+
+def _ask(client: ApplianceClient) -> Report:
+    return report_of(client.inventory())
+
+
+def report_of(reply: pb.InventoryReply) -> Report:
+    gpus = tuple(
+        GpuStatus(
+            uuid=gpu.uuid,
+            model=gpu.name,
+            memory=gpu.total_bytes,
+            shareable=gpu.shareable_bytes,
+            healthy=gpu.healthy,
+            message=gpu.health_message,
+        )
+        for gpu in reply.gpus
+    )
+    return Report(gpus, reply.draining)

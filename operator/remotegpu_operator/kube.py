@@ -1,0 +1,208 @@
+"""The API server: dicts in, dicts out, a deadline on every call, and no write without the Lease.
+
+Claims come by the hundred a second, so nothing here turns JSON into model classes; `kubernetes` reads the kubeconfig.
+"""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+
+from remotegpu_operator import metrics
+
+Object = dict[str, Any]
+
+_CALL: Final = aiohttp.ClientTimeout(total=10, sock_connect=3)
+# The server ends a watch by itself; a watch that says nothing for longer is dead.
+WATCH_SECONDS: Final = 45
+_WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=3, sock_read=WATCH_SECONDS + 10)
+_PAGE: Final = 500
+_MERGE: Final = "application/merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
+FIELD_MANAGER: Final = "remotegpu-operator"
+
+
+class ApiError(Exception):
+    """The API server's answer was no, in its own words."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{message} ({status} {reason})")
+        self.status = status
+        self.reason = reason
+
+    @property
+    def gone(self) -> bool:
+        return self.status in {404, 410}
+
+    @property
+    def conflict(self) -> bool:
+        return self.status == 409
+
+
+# The answer is unknown: the call may have been executed.
+Unanswered = (aiohttp.ClientError, TimeoutError, ConnectionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind: `api` is "v1" or "group/version"."""
+
+    api: str
+    plural: str
+    kind: str
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
+        parts = [root, *(["namespaces", namespace] if namespace else []), self.plural]
+        return "/".join([*parts, *(part for part in (name, subresource) if part)])
+
+
+class Api:
+    """A connection pool to the API server. `fence` raises when this process may no longer write."""
+
+    def __init__(self, configuration: Any, fence: Callable[[], None] = lambda: None, *, connections: int = 40) -> None:
+        self._configuration = configuration
+        self._fence = fence
+        tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+        if configuration.cert_file:
+            tls.load_cert_chain(configuration.cert_file, configuration.key_file)
+        if not configuration.verify_ssl:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        self._base = configuration.host.rstrip("/")
+        # No proxy of the environment, and lines of a watch are as long as an object may be.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=tls), read_bufsize=1 << 22
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    def fenced(self, fence: Callable[[], None]) -> None:
+        self._fence = fence
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        return await self._call("GET", resource, resource.path(namespace, name))
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, labels: str = ""
+    ) -> tuple[list[Object], str]:
+        """Everything, and the version from which a watch goes on."""
+        items: list[Object] = []
+        query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
+        while True:
+            page = await self._call("GET", resource, resource.path(namespace), query)
+            items += page.get("items") or []
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                return items, metadata["resourceVersion"]
+            query["continue"] = metadata["continue"]
+
+    async def watch(
+        self, resource: Resource, version: str, namespace: str | None = None, labels: str = ""
+    ) -> AsyncIterator[Object]:
+        """Events from `version` on, until the server ends the stream. A version too old is an ApiError that is gone."""
+        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": labels} if labels else {})
+        url = self._base + resource.path(namespace)
+        async with self._session.get(url, params=query, headers=await self._headers(), timeout=_WATCH) as response:
+            metrics.API_CALLS.labels("WATCH", resource.plural, response.status).inc()
+            if response.status >= 400:
+                raise await _error(response)
+            async for line in response.content:
+                event: Object = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
+                yield event
+
+    async def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        return await self._call("POST", resource, resource.path(namespace), {}, body)
+
+    async def patch(
+        self, resource: Resource, namespace: str | None, name: str, body: Object, subresource: str | None = None
+    ) -> Object:
+        """A merge patch; with metadata.resourceVersion in it, only if nobody else has written since."""
+        return await self._call("PATCH", resource, resource.path(namespace, name, subresource), {}, body, _MERGE)
+
+    async def apply(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        """Server-side apply of what is ours in an object."""
+        path = resource.path(namespace, body["metadata"]["name"])
+        return await self._call("PATCH", resource, path, {"fieldManager": FIELD_MANAGER, "force": "true"}, body, _APPLY)
+
+    async def replace(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        return await self._call("PUT", resource, resource.path(namespace, body["metadata"]["name"]), {}, body)
+
+    async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
+        """Delete exactly that object; one that is gone or has been made anew is no error."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self._call("DELETE", resource, resource.path(namespace, name), {}, body)
+        except ApiError as error:
+            if not error.gone and not error.conflict:
+                raise
+
+    async def _call(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        kind: str = "application/json",
+    ) -> Object:
+        headers = await self._headers()
+        data = None if body is None else json.dumps(body)
+        if verb != "GET":
+            self._fence()
+        code: int | str = "none"
+        try:
+            async with self._session.request(
+                verb,
+                self._base + path,
+                params=query,
+                data=data,
+                headers=headers | {"Content-Type": kind},
+                timeout=_CALL,
+            ) as response:
+                code = response.status
+                if response.status >= 400:
+                    raise await _error(response)
+                answer: Object = json.loads(await response.read())
+                return answer
+        finally:
+            metrics.API_CALLS.labels(verb, resource.plural, code).inc()
+
+    async def _headers(self) -> dict[str, str]:
+        # The token of a service account is read again when it is renewed; that is what the client's hook does.
+        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        return {"Authorization": token} if token else {}
+
+
+async def configuration() -> Any:
+    """From KUBECONFIG outside a cluster, else from the pod's service account."""
+    found = kubernetes_client.Configuration()
+    try:
+        kubernetes_config.load_incluster_config(client_configuration=found)
+    except kubernetes_config.ConfigException:
+        await kubernetes_config.load_kube_config(client_configuration=found)
+    return found
+
+
+async def _error(response: aiohttp.ClientResponse) -> ApiError:
+    text = await response.text()
+    try:
+        status = json.loads(text)
+        return ApiError(response.status, status.get("reason", ""), status.get("message", text))
+    except (ValueError, AttributeError):
+        return ApiError(response.status, response.reason or "", text)

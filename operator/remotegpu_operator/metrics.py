@@ -1,0 +1,19 @@
+"""What the operator counts; served at /metrics."""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+CLAIMS: Final = Gauge("remotegpu_claims", "Claims by phase", ["phase"])
+ALLOCATION_SECONDS: Final = Histogram(
+    "remotegpu_claim_allocation_seconds",
+    "From a claim's creation until its share was written into its status",
+    buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800),
+)
+API_CALLS: Final = Counter("remotegpu_api_calls_total", "Calls to the API server", ["verb", "resource", "code"])
+RECONCILE_ERRORS: Final = Counter("remotegpu_reconcile_errors_total", "Passes that failed", ["concern"])
+APPLIANCES: Final = Gauge("remotegpu_appliances", "Appliances by pool and phase", ["pool", "phase"])
+POOL_MEMORY: Final = Gauge("remotegpu_pool_memory_bytes", "Shareable memory of a pool", ["pool", "state"])
+POOL_MILLI: Final = Gauge("remotegpu_pool_milli", "Thousandths of GPUs of a pool", ["pool", "state"])
+LEADER: Final = Gauge("remotegpu_operator_leader", "1 in the process that holds the Lease")
+EVENTS_DROPPED: Final = Counter("remotegpu_events_dropped_total", "Events not written because too many waited")

@@ -1,0 +1,365 @@
+"""Pools: on each chosen node an appliance, replaced only when no claim is on it, and its state in the pool's status.
+
+kopf tells when a pool or a node changed. A pass reads what there is and makes it what it should be: so nothing depends
+on which event was seen.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import hashlib
+import json
+import logging
+import time
+from typing import Final
+
+from remotegpu.api.kubernetes import (
+    API_VERSION,
+    APPLIANCE_LABEL,
+    COMPONENT_LABEL,
+    POOL_LABEL,
+    POOLS,
+    STATUS_PREFIX,
+    server_name,
+)
+from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
+from remotegpu_operator import metrics
+from remotegpu_operator.allocation import Capacity
+from remotegpu_operator.authority import SECRETS, CertificateAuthority, certificate_of
+from remotegpu_operator.builders import appliances as builders
+from remotegpu_operator.builders import states
+from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
+from remotegpu_operator.builders.replacement import SERVING, next_to_drain
+from remotegpu_operator.cache import Cache
+from remotegpu_operator.claims import PODS, Claims
+from remotegpu_operator.inventory import LOST_SECONDS, Inventory, Target
+from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+
+_log = logging.getLogger(__name__)
+
+GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
+NODES: Final = Resource("v1", "nodes", "Node")
+STATEFUL_SETS: Final = Resource("apps/v1", "statefulsets", "StatefulSet")
+_SHARED: Final = (
+    (Resource("v1", "services", "Service"), service),
+    (Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"), network_policy),
+    (Resource("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget"), disruption_budget),
+)
+
+# Everything is looked at anew so often, though nothing was seen to change.
+RESYNC_SECONDS: Final = 15.0
+# How late a lost appliance may be noticed beyond its own time.
+TICK_SECONDS: Final = 0.5
+STATUS_SECONDS: Final = 1.0
+_FIRST_ANSWERS_SECONDS: Final = 3.0
+_MANIFEST: Final = f"{STATUS_PREFIX}manifest"
+_DRAINING_SINCE: Final = f"{STATUS_PREFIX}draining-since"
+
+
+class Pools:
+    def __init__(
+        self,
+        api: Api,
+        installation: builders.Installation,
+        authority: CertificateAuthority,
+        inventory: Inventory,
+        changed: asyncio.Event,
+    ) -> None:
+        self._api = api
+        self._installation = installation
+        self._authority = authority
+        self._inventory = inventory
+        self.known = asyncio.Event()
+        self.wake = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._changed = changed
+        self._pools: dict[str, GPUPool] = {}
+        self._plans: dict[str, builders.Plan] = {}
+        self._secrets: dict[str, Object] = {}
+        self._applied: set[str] = set()
+        # What an appliance last told of itself; outlives its pods.
+        self._last: dict[str, ApplianceStatus] = {}
+        namespace, labels = installation.namespace, f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
+        self._sets = Cache(api, STATEFUL_SETS, self._object_changed, namespace=namespace, labels=labels)
+        self._pods = Cache(api, PODS, self._object_changed, namespace=namespace, labels=labels)
+
+    def status_is_stale(self) -> None:
+        self._dirty.set()
+
+    async def run(self, claims: Claims) -> None:
+        async with asyncio.TaskGroup() as group:
+            for cache in (self._sets, self._pods):
+                group.create_task(cache.run())
+            await self._sets.synced.wait()
+            await self._pods.synced.wait()
+            group.create_task(self._reconcile(claims))
+            group.create_task(self._follow(claims))
+            group.create_task(self._write_statuses(claims))
+
+    def _object_changed(self, old: Object | None, new: Object | None) -> None:
+        self._changed.set()
+        if old is None or new is None or old["metadata"].get("generation") != new["metadata"].get("generation"):
+            self.wake.set()
+
+    # What should be.
+
+    async def _reconcile(self, claims: Claims) -> None:
+        while True:
+            self.wake.clear()
+            try:
+                await self._pass(claims)
+            except Unanswered as error:
+                _log.warning("pools: the API server does not answer (%r)", error)
+                self.wake.set()
+            except ApiError as error:
+                metrics.RECONCILE_ERRORS.labels("pools").inc()
+                _log.error("pools: %s", error)
+            except (KeyError, ValueError):
+                metrics.RECONCILE_ERRORS.labels("pools").inc()
+                _log.exception("pools")
+            # Changes that come together are one pass.
+            await asyncio.sleep(TICK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), RESYNC_SECONDS)
+
+    async def _pass(self, claims: Claims) -> None:
+        namespace = self._installation.namespace
+        labels = f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
+        secrets, _ = await self._api.list(SECRETS, namespace, labels)
+        self._secrets = {secret["metadata"]["name"]: secret for secret in secrets}
+        await self._authority.refresh([certificate_of(secret) for secret in secrets])
+        self._inventory.set_bundle(self._authority.bundle)
+        claims.set_bundle(self._authority.bundle)
+        stored, _ = await self._api.list(GPUPOOLS)
+        nodes, _ = await self._api.list(NODES)
+        pools = {pool.name: pool for pool in map(GPUPool.from_object, stored) if pool.uid}
+        for name in self._pools.keys() - pools.keys():
+            claims.remove_pool(name)
+        for pool in pools.values():
+            for appliance in pool.status.appliances:
+                self._last.setdefault(appliance.name, appliance)
+        self._pools = pools
+        self._plans = {plan.name: plan for pool in pools.values() for plan in builders.plans(pool, nodes)}
+        for pool in pools.values():
+            for resource, build in _SHARED:
+                await self._apply(resource, build(pool, namespace))
+        for plan in self._plans.values():
+            await self._keep(plan)
+        self._changed.set()
+        if not self.known.is_set():
+            self._watch_pods()
+            await self._inventory.all_tried(_FIRST_ANSWERS_SECONDS)
+            self._tell(claims)
+            self.known.set()
+        await self._undrain()
+        await self._replace(claims)
+
+    async def _keep(self, plan: builders.Plan) -> None:
+        name = builders.tls_secret_name(plan.name)
+        if (pair := self._authority.leaf(self._secrets.get(name), server_name(plan.name))) is not None:
+            body = builders.tls_secret(plan, self._installation.namespace, pair.certificate, pair.key)
+            await self._api.apply(SECRETS, self._installation.namespace, body)
+        wanted = _marked(builders.stateful_set(plan, self._installation))
+        present = self._set(plan.name)
+        if present is None or _mark(present) != _mark(wanted):
+            self._sets.store(await self._api.apply(STATEFUL_SETS, self._installation.namespace, wanted))
+
+    async def _apply(self, resource: Resource, body: Object) -> None:
+        """Written once by each leader and whenever it should be another; somebody's deletion is seen at the resync."""
+        body = _marked(body)
+        key = f"{resource.plural}/{body['metadata']['name']}/{_mark(body)}"
+        if key in self._applied:
+            try:
+                await self._api.get(resource, self._installation.namespace, body["metadata"]["name"])
+                return
+            except ApiError as error:
+                if not error.gone:
+                    raise
+        await self._api.apply(resource, self._installation.namespace, body)
+        self._applied.add(key)
+
+    # What goes.
+
+    async def _replace(self, claims: Claims) -> None:
+        """Appliances that no pool wants, and those made from an older template: drained, then deleted."""
+        for unwanted in (each for each in self._sets if each["metadata"]["name"] not in self._plans):
+            await self._drain(claims, unwanted, whole=True)
+        for pool in self._pools.values():
+            mine = [name for name, plan in self._plans.items() if plan.pool.name == pool.name]
+            chosen = next_to_drain(
+                {name: self._last[name].phase for name in mine if name in self._last},
+                {name for name in mine if self._outdated(name)},
+                {name: claims.used_by(name) for name in mine},
+                {name for name in mine if self._draining_since(name) is not None},
+            )
+            if chosen is not None and (stateful_set := self._set(chosen)) is not None:
+                await self._drain(claims, stateful_set, whole=False)
+
+    async def _drain(self, claims: Claims, stateful_set: Object, *, whole: bool) -> None:
+        """One step: no new claims first, and when none is left or the deadline is over the pod is deleted."""
+        name, namespace = stateful_set["metadata"]["name"], self._installation.namespace
+        since = self._draining_since(name)
+        if since is None:
+            version = stateful_set["metadata"]["resourceVersion"]
+            note = {_DRAINING_SINCE: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+            body = {"metadata": {"resourceVersion": version, "annotations": note}}
+            self._sets.store(await self._api.patch(STATEFUL_SETS, namespace, name, body))
+            self.wake.set()
+            return
+        pool = self._pools.get(stateful_set["metadata"]["labels"][POOL_LABEL])
+        waited = (datetime.datetime.now(datetime.UTC) - since).total_seconds()
+        # What does not serve has nothing to lose.
+        last = self._last.get(name)
+        used = claims.used_by(name) if last is not None and last.phase in SERVING else 0
+        if used and pool is not None and waited < pool.spec.update.drain_deadline:
+            return
+        if whole:
+            _log.info("appliance %s: no pool wants it, it is deleted", name)
+            await self._api.delete(STATEFUL_SETS, namespace, name, stateful_set["metadata"]["uid"])
+            if (secret := self._secrets.get(builders.tls_secret_name(name))) is not None:
+                await self._api.delete(SECRETS, namespace, secret["metadata"]["name"], secret["metadata"]["uid"])
+        elif (pod := self._pod(name)) is not None and states.outdated(stateful_set, pod):
+            _log.info("appliance %s: replaced (%d claims on it)", name, used)
+            await self._api.delete(PODS, namespace, pod["metadata"]["name"], pod["metadata"]["uid"])
+
+    async def _undrain(self) -> None:
+        """The new pod is there, or the pool wants the appliance again."""
+        for stateful_set in self._sets:
+            name = stateful_set["metadata"]["name"]
+            pod = self._pod(name)
+            if pod is None or "deletionTimestamp" in pod["metadata"] or states.outdated(stateful_set, pod):
+                continue
+            if name in self._plans and self._draining_since(name) is not None:
+                version = stateful_set["metadata"]["resourceVersion"]
+                body = {"metadata": {"resourceVersion": version, "annotations": {_DRAINING_SINCE: None}}}
+                answer = await self._api.patch(STATEFUL_SETS, self._installation.namespace, name, body)
+                self._sets.store(answer)
+
+    # What is.
+
+    async def _follow(self, claims: Claims) -> None:
+        """Whenever something changed, and often enough to see that an answer is overdue."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+            self._changed.clear()
+            self._watch_pods()
+            self._tell(claims)
+
+    def _watch_pods(self) -> None:
+        found = ((_appliance(pod), pod, states.pod_address(pod)) for pod in self._pods)
+        self._inventory.set_targets(
+            [Target(name, pod["metadata"]["uid"], address) for name, pod, address in found if address]
+        )
+
+    def _tell(self, claims: Claims) -> None:
+        present = {each["metadata"]["name"] for each in self._sets}
+        for name in self._last.keys() - present - self._plans.keys():
+            del self._last[name]
+        by_pool: dict[str, list[ApplianceStatus]] = {name: [] for name in self._pools}
+        for stateful_set in self._sets:
+            pool = stateful_set["metadata"]["labels"][POOL_LABEL]
+            if pool in by_pool:
+                status = self._status(stateful_set)
+                if status != self._last.get(status.name):
+                    self._last[status.name] = status
+                    self.wake.set()
+                    self._dirty.set()
+                by_pool[pool].append(status)
+        for pool_name, found in by_pool.items():
+            claims.set_pool(self._pools[pool_name], sorted(found, key=lambda each: each.name))
+
+    def _status(self, stateful_set: Object) -> ApplianceStatus:
+        name = stateful_set["metadata"]["name"]
+        contact, last = self._inventory.contact(name), self._last.get(name)
+        report = contact.report if contact else None
+        draining = ""
+        if report is not None and report.draining:
+            draining = states.STOPPING
+        elif self._draining_since(name) is not None:
+            draining = states.OUTDATED if name in self._plans else states.UNWANTED
+        # A leader that has just begun believes what the one before it wrote, for as long as it would itself.
+        answers = contact is not None and contact.fresh()
+        if contact is not None and report is None and last is not None and last.phase in SERVING:
+            same = last.address == contact.target.address
+            answers = same and time.monotonic() - contact.since < LOST_SECONDS
+        return states.appliance_status(
+            states.Seen(
+                name=name,
+                node=stateful_set["metadata"]["annotations"][builders.NODE_ANNOTATION],
+                pod=self._pod(name),
+                gpus=report.gpus if report else tuple(last.gpus if last else ()),
+                answers=answers,
+                problem=contact.problem if contact else "",
+                draining=draining,
+                known=report is not None or (last is not None and last.phase is not AppliancePhase.STARTING),
+            )
+        )
+
+    def _set(self, name: str) -> Object | None:
+        return self._sets.named(self._installation.namespace, name)
+
+    def _pod(self, name: str) -> Object | None:
+        return self._pods.named(self._installation.namespace, f"{name}-0")
+
+    def _outdated(self, name: str) -> bool:
+        stateful_set = self._set(name)
+        return stateful_set is not None and states.outdated(stateful_set, self._pod(name))
+
+    def _draining_since(self, name: str) -> datetime.datetime | None:
+        stateful_set = self._set(name)
+        notes = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
+        text = notes.get(_DRAINING_SINCE)
+        return datetime.datetime.fromisoformat(text) if text else None
+
+    async def _write_statuses(self, claims: Claims) -> None:
+        """At most once a second, and only what changed."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            for pool in list(self._pools.values()):
+                capacity = claims.capacity(pool.name)
+                _count(pool.name, capacity)
+                status = states.pool_status(pool, capacity, now)
+                if status == pool.status:
+                    continue
+                body = {"metadata": {"resourceVersion": pool.resource_version}, "status": status.to_object()}
+                try:
+                    answer = await self._api.patch(GPUPOOLS, None, pool.name, body, "status")
+                    self._pools[pool.name] = GPUPool.from_object(answer)
+                except ApiError as error:
+                    # Read anew in the next pass, after which the status is looked at again.
+                    if not error.conflict and not error.gone:
+                        _log.error("pool %s: %s", pool.name, error)
+                    self.wake.set()
+                    self._dirty.set()
+                except Unanswered as error:
+                    _log.warning("pool %s: the API server does not answer (%r)", pool.name, error)
+                    self._dirty.set()
+            await asyncio.sleep(STATUS_SECONDS)
+
+
+def _appliance(pod: Object) -> str:
+    name: str = pod["metadata"]["labels"][APPLIANCE_LABEL]
+    return name
+
+
+def _marked(body: Object) -> Object:
+    """With a digest of itself, by which one that is as it should be is known without a write."""
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    metadata = body["metadata"] | {"annotations": (body["metadata"].get("annotations") or {}) | {_MANIFEST: digest}}
+    return body | {"metadata": metadata}
+
+
+def _mark(body: Object) -> str:
+    return str((body["metadata"].get("annotations") or {}).get(_MANIFEST, ""))
+
+
+def _count(pool: str, capacity: Capacity) -> None:
+    for state in ("total", "allocated", "free"):
+        amount = getattr(capacity, state)
+        metrics.POOL_MEMORY.labels(pool, state).set(amount.memory)
+        metrics.POOL_MILLI.labels(pool, state).set(amount.milli)
+    for phase in AppliancePhase:
+        metrics.APPLIANCES.labels(pool, phase).set(sum(each.phase is phase for each in capacity.appliances))

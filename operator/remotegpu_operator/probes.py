@@ -1,0 +1,32 @@
+"""/healthz, /readyz and /metrics, of the leader and of whoever waits to be one."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+
+@contextlib.asynccontextmanager
+async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
+    """`not_ready` says why this process is of no use at the moment; empty if it is."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        why = not_ready()
+        return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
+
+    async def numbers(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    application.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", numbers)])
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (kubelet comes from outside the pod)
+        yield
+    finally:
+        await runner.cleanup()

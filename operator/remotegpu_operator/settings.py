@@ -1,0 +1,47 @@
+"""What the operator's environment says."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from remotegpu.api.kubernetes import POD_DIRECTORY, TOKEN_FILE
+
+
+class SettingsError(Exception):
+    """One sentence: which variable, and what it must say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    namespace: str
+    # Who holds the Lease: one process of one pod.
+    identity: str
+    appliance_image: str
+    image_pull_policy: str
+    token_file: Path
+    # Another value has the certificate authority changed, in overlapping steps.
+    ca_generation: str = "1"
+    # A Secret with an authority that somebody else provides; empty: we make one.
+    ca_secret: str = ""
+    http_port: int = 8080
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        def needed(name: str, what: str) -> str:
+            value = environment.get(name, "")
+            if not value:
+                raise SettingsError(f"{name} is not set: it must be {what}")
+            return value
+
+        return cls(
+            namespace=needed("POD_NAMESPACE", "the namespace that the operator runs in"),
+            identity=needed("POD_NAME", "the name of the operator's pod"),
+            appliance_image=needed("APPLIANCE_IMAGE", "the image of appliances whose pool names none"),
+            image_pull_policy=environment.get("APPLIANCE_IMAGE_PULL_POLICY", "IfNotPresent"),
+            token_file=Path(environment.get("REMOTEGPU_TOKEN_FILE", f"{POD_DIRECTORY}/{TOKEN_FILE}")),
+            ca_generation=environment.get("REMOTEGPU_CA_GENERATION", "1"),
+            ca_secret=environment.get("REMOTEGPU_CA_SECRET", ""),
+            http_port=int(environment.get("REMOTEGPU_HTTP_PORT", "8080")),
+        )
