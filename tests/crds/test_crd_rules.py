@@ -1,0 +1,184 @@
+"""What the API server accepts and refuses, with the sentence that a person reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.crds import ACCEPTED, Served, refusal
+
+from remotegpu.api.claims import ClaimSpec
+from remotegpu.api.objects import Ask
+
+GIB = 1 << 30
+EITHER = 'give either fraction (a part of a GPU, as "0.25") or memory (of each GPU, as 4Gi), one of the two'
+FRACTION = (
+    '{} is no share: a fraction is 0.001 to 1 of one GPU in steps of 0.001, in quotes as "0.25",'
+    " or a whole number of GPUs up to 64, as 2"
+)
+MEMORY = "{} is no share: memory is 2Mi to 64Ti of each GPU, as 512Mi, 4Gi or 4G"
+TIME = "{} is no time: write hours, minutes and seconds, as 90s, 10m or 1h30m"
+WHOLE = (
+    "a fraction above 1 is itself a number of whole GPUs: leave count out, or write the part of each GPU as fraction"
+    " and their number as count"
+)
+FIXED = "of a claim only startDeadline and priority can be changed: delete it and make a new one"
+POOL_NAME = (
+    "a pool's name is part of the names of Services: use at most 40 lower-case letters, digits and dashes, beginning"
+    " with a letter"
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "ask"),
+    [
+        ({"fraction": "0.25"}, Ask(milli=250)),
+        ({"fraction": ".5"}, Ask(milli=500)),
+        ({"fraction": "0.001"}, Ask(milli=1)),
+        ({"fraction": "0.090"}, Ask(milli=90)),
+        ({"fraction": "0.999", "count": 64}, Ask(count=64, milli=999)),
+        ({"fraction": 1, "count": 2}, Ask(count=2)),
+        ({"fraction": "1.000"}, Ask()),
+        ({"fraction": 2}, Ask(count=2)),
+        ({"fraction": "64"}, Ask(count=64)),
+        ({"memory": "4Gi"}, Ask(milli=0, memory_bytes=4 * GIB)),
+        ({"memory": 2 << 20, "count": 3}, Ask(count=3, milli=0, memory_bytes=2 << 20)),
+        ({"memory": "2Mi"}, Ask(milli=0, memory_bytes=2 << 20)),
+        ({"memory": "1.5Gi"}, Ask(milli=0, memory_bytes=3 << 29)),
+        ({"memory": "64Ti"}, Ask(milli=0, memory_bytes=64 << 40)),
+        ({"memory": "4e9"}, Ask(milli=0, memory_bytes=4_000_000_000)),
+        ({"memory": "2100k"}, Ask(milli=0, memory_bytes=2_100_000)),
+    ],
+    ids=str,
+)
+def test_a_share_is_accepted_and_read_as_what_it_says(served: Served, spec: dict[str, Any], ask: Ask) -> None:
+    assert ClaimSpec.from_object(served.create("GPUClaim", spec)["spec"]).ask == ask
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({}, EITHER),
+        ({"count": 2}, EITHER),
+        ({"fraction": "0.5", "memory": "4Gi"}, EITHER),
+        *(
+            ({"fraction": value}, FRACTION.format(value))
+            for value in (
+                0,
+                -1,
+                65,
+                "0",
+                "0.000",
+                "-0.25",
+                "1.5",
+                "0.0001",
+                "0.2500",
+                "64.5",
+                "65",
+                "abc",
+                "25%",
+                "250m",
+            )
+        ),
+        *(
+            ({"memory": value}, MEMORY.format(value))
+            for value in (0, -1, "-4Gi", "1Mi", "65Ti", "9E", "1500m", "4GiB", "4 Gi", "lots")
+        ),
+        ({"fraction": 2, "count": 3}, WHOLE),
+        ({"fraction": "10", "count": 2}, WHOLE),
+        ({"fraction": "0.5", "startDeadline": "5x"}, TIME.format('"5x"')),
+        ({"fraction": "0.5", "startDeadline": "0s"}, TIME.format('"0s"')),
+        ({"fraction": "0.5", "count": 0}, "spec.count in body should be greater than or equal to 1"),
+        ({"fraction": "0.5", "count": 65}, "spec.count in body should be less than or equal to 64"),
+        ({"fraction": "0.5", "placement": "pack"}, 'Unsupported value: "pack": supported values: "Pack", "Spread"'),
+        ({"fraction": 0.5}, "spec.fraction in body must be of type integer,string"),
+        ({"fraction": "0.5", "pool": "p" * 41}, "may not be more than 40"),
+        ({"fraction": "0.5", "priority": 1 << 31}, "spec.priority"),
+        ({"fraction": "0.5", "pod": {"name": "train"}}, "spec.pod.uid: Required value"),
+    ],
+    ids=str,
+)
+def test_what_is_no_share_is_refused_with_what_would_be_one(
+    served: Served, spec: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in refusal(served.create, "GPUClaim", spec)
+
+
+def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
+    """The allocation stands for it; only what has no part in it can change."""
+    pod = {"name": "train", "uid": "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"}
+    by_fraction = served.create("GPUClaim", {"fraction": "0.25", "model": "A100", "pod": pod})
+    by_memory = served.create("GPUClaim", {"memory": "4Gi"})
+    for claim, changes in (
+        (
+            by_fraction,
+            (
+                *({"pool": "other"}, {"model": "H100"}, {"model": None}, {"fraction": "0.5"}, {"count": 2}),
+                *({"fraction": None, "memory": "4Gi"}, {"placement": "Spread"}, {"pod": None}, {"pod": {"uid": "x"}}),
+            ),
+        ),
+        (by_memory, ({"memory": "8Gi"}, {"memory": None, "fraction": 1}, {"model": "H100"}, {"pod": pod})),
+    ):
+        for change in changes:
+            assert FIXED in refusal(served.patch, claim, {"spec": change}), change
+        assert refusal(served.patch, claim, {"spec": {"priority": 7, "startDeadline": "1h30m"}}) == ACCEPTED
+        assert refusal(served.patch, claim, {"spec": {"startDeadline": None}}) == ACCEPTED
+        assert refusal(served.patch, claim, {"metadata": {"labels": {"team": "vision"}}}) == ACCEPTED
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"backend": "cuda", "gpusPerNode": 4, "runtimeClassName": "nvidia"},
+        {"software": {"gpus": 64, "memory": "16Mi", "threads": 8}, "limits": {"sessionsPerGPU": 32}},
+        {"tolerations": [{"operator": "Exists"}, {"key": "gpu", "value": "yes", "effect": "NoExecute"}]},
+        {"resources": {"requests": {"cpu": "500m", "memory": 1 << 30}, "limits": {"nvidia.com/gpu": 1}}},
+        {"startDeadline": "1h", "update": {"drainDeadline": "0s"}},
+    ],
+    ids=str,
+)
+def test_a_pool_is_accepted(served: Served, spec: dict[str, Any]) -> None:
+    assert refusal(served.create, "GPUPool", spec) == ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"backend": "rocm"}, 'Unsupported value: "rocm": supported values: "software", "cuda"'),
+        (
+            {"backend": "cuda", "software": {"gpus": 2}},
+            "software describes GPUs that are made of CPU: leave it out, or set backend to software",
+        ),
+        ({"gpusPerNode": 2}, "gpusPerNode counts real GPUs: set backend to cuda, or use software.gpus"),
+        ({"backend": "cuda", "gpusPerNode": 65}, "spec.gpusPerNode in body should be less than or equal to 64"),
+        ({"software": {"gpus": 0}}, "spec.software.gpus in body should be greater than or equal to 1"),
+        *(
+            ({"software": {"memory": value}}, f"{value} is no memory of a GPU: write 16Mi to 1Ti, as 8Gi")
+            for value in ("15Mi", "2Ti", "8GiB", -1)
+        ),
+        ({"limits": {"sessionsPerClaim": 0}}, "should be greater than or equal to 1"),
+        ({"startDeadline": "0s"}, TIME.format("0s")),
+        ({"startDeadline": "5 minutes"}, TIME.format("5 minutes")),
+        ({"update": {"drainDeadline": "1d"}}, TIME.format("1d")),
+        ({"resources": {"limits": {"cpu": "two"}}}, "spec.resources.limits.cpu in body should match"),
+        ({"tolerations": [{"operator": "In"}]}, 'Unsupported value: "In": supported values: "Exists", "Equal"'),
+        ({"imagePullPolicy": "Sometimes"}, "spec.imagePullPolicy: Unsupported value"),
+    ],
+    ids=str,
+)
+def test_what_is_no_pool_is_refused_with_what_would_be_one(served: Served, spec: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(served.create, "GPUPool", spec)
+
+
+def test_a_pool_keeps_its_backend(served: Served) -> None:
+    pool = served.create("GPUPool", {})
+    assert "the backend of a pool cannot be changed: make another pool" in refusal(
+        served.patch, pool, {"spec": {"backend": "cuda"}}
+    )
+    assert refusal(served.patch, pool, {"spec": {"software": {"gpus": 2}, "image": "other:1"}}) == ACCEPTED
+
+
+@pytest.mark.parametrize("name", ["1st", "a.b", "p" * 41])
+def test_a_pool_has_a_name_that_services_can_have(served: Served, name: str) -> None:
+    assert POOL_NAME in refusal(served.create, "GPUPool", {}, name)
