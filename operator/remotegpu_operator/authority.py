@@ -58,9 +58,7 @@ class CertificateAuthority:
             everything = leaves + ([_data(webhook)["tls.crt"]] if webhook else [])
             found = advance(known, now, generation=self._generation, leaves=everything, given=given)
             if found != known:
-                body = self._secret(CA_SECRET, _written(found), "Opaque")
-                body["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
-                await self._api.replace(SECRETS, self._namespace, body)
+                await self._rewrite(stored, _written(found))
                 _log.info("the certificate authority took a step: %s", _step(found))
         self._authority = found
         await self._keep_webhook()
@@ -81,12 +79,11 @@ class CertificateAuthority:
         present = await self._get(WEBHOOK_SECRET)
         if (pair := self._leaf(present, names)) is not None:
             data = {"tls.crt": pair.certificate, "tls.key": pair.key}
-            body = self._secret(WEBHOOK_SECRET, data, "kubernetes.io/tls")
             if present is None:
+                body = self._secret(WEBHOOK_SECRET, data, "kubernetes.io/tls")
                 await self._api.create(SECRETS, self._namespace, body)
             else:
-                body["metadata"]["resourceVersion"] = present["metadata"]["resourceVersion"]
-                await self._api.replace(SECRETS, self._namespace, body)
+                await self._rewrite(present, data)
         try:
             configuration = await self._api.get(WEBHOOKS, None, WEBHOOK_NAME)
         except ApiError as error:
@@ -120,6 +117,11 @@ class CertificateAuthority:
                 return None
             raise
 
+    async def _rewrite(self, stored: Object, data: dict[str, str]) -> None:
+        metadata = stored["metadata"]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "data": _encoded(data)}
+        await self._api.patch(SECRETS, self._namespace, metadata["name"], body)
+
     def _secret(self, name: str, data: dict[str, str], kind: str) -> Object:
         return {
             "apiVersion": "v1",
@@ -130,7 +132,7 @@ class CertificateAuthority:
                 "namespace": self._namespace,
                 "labels": {MANAGER_LABEL: "remotegpu-operator"},
             },
-            "data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()},
+            "data": _encoded(data),
         }
 
 
@@ -140,6 +142,10 @@ class AuthorityError(Exception):
 
 def certificate_of(secret: Object) -> str:
     return _data(secret).get("tls.crt", "")
+
+
+def _encoded(data: dict[str, str]) -> dict[str, str]:
+    return {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
 
 
 def _data(secret: Object) -> dict[str, str]:

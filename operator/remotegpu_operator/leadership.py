@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from remotegpu.api.kubernetes import MANAGER_LABEL
 from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
@@ -123,7 +124,8 @@ class Leadership:
             spec |= {"acquireTime": now, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
         spec |= {"holderIdentity": self._identity, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         if lease is None:
-            body = {"metadata": {"name": LEASE_NAME, "namespace": self._namespace}, "spec": spec}
+            labels = {MANAGER_LABEL: "remotegpu-operator"}
+            body = {"metadata": {"name": LEASE_NAME, "namespace": self._namespace, "labels": labels}, "spec": spec}
             self._lease = await self._api.create(LEASES, self._namespace, body)
         else:
             self._lease = await self._api.replace(LEASES, self._namespace, lease | {"spec": spec})

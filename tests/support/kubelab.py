@@ -25,9 +25,9 @@ import grpc
 import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
-from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
-
 from support.system import free_port, until
+
+from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
 Object = dict[str, Any]
 
@@ -39,7 +39,7 @@ GATE = "remotegpu.io/claim"
 MIB = 1 << 20
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
         self.status = status
@@ -69,7 +69,7 @@ class Kube:
             headers={"Content-Type": kind},
         )
         if answer.status >= 400:
-            raise Refused(answer.status, answer.data.decode())
+            raise RefusedError(answer.status, answer.data.decode())
         result: Object = json.loads(answer.data)
         return result
 
@@ -82,7 +82,7 @@ class Kube:
     def find(self, path: str) -> Object | None:
         try:
             return self("GET", path)
-        except Refused as error:
+        except RefusedError as error:
             if error.status == 404:
                 return None
             raise
@@ -95,7 +95,7 @@ class Kube:
         return self("PATCH", path, body, "application/merge-patch+json")
 
     def namespace(self, name: str) -> None:
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RefusedError):
             self("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
 
 
@@ -175,9 +175,7 @@ class Appliance(pb_grpc.ControlServicer):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not the operator's")
         self.calls += 1
         versions = pb.Versions(wire=WIRE_VERSION, program="stand-in")
-        return pb.InventoryReply(
-            gpus=self._gpus, versions=versions, backend="software", draining=self.draining
-        )
+        return pb.InventoryReply(gpus=self._gpus, versions=versions, backend="software", draining=self.draining)
 
 
 class Nodes:
@@ -214,7 +212,7 @@ class Nodes:
         while not self._stop.wait(0.1):
             try:
                 self._pass()
-            except (Refused, urllib3.exceptions.HTTPError):
+            except (RefusedError, urllib3.exceptions.HTTPError):
                 continue  # the API server is away, or somebody was faster
             except Exception as error:
                 self.failure = error
@@ -223,7 +221,9 @@ class Nodes:
     def _pass(self) -> None:
         sets = self._kube.items(f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets")
         pods = {each["metadata"]["name"]: each for each in self._kube.items(f"/api/v1/namespaces/{SYSTEM}/pods")}
-        for name in [name for name, uid in self._pods.items() if pods.get(name, {}).get("metadata", {}).get("uid") != uid]:
+        for name in [
+            name for name, uid in self._pods.items() if pods.get(name, {}).get("metadata", {}).get("uid") != uid
+        ]:
             del self._pods[name]
             self.appliances.pop(name).stop()
         for each in sets:
@@ -322,6 +322,10 @@ class Operator:
         text = urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics").data.decode()
         rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         return sum(float(value) for key, value in rows if key.split("{")[0] == name)
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> int:
         """Resident bytes."""
