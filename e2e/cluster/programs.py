@@ -32,6 +32,8 @@ PACKAGES = {
     "runc": "runc",
     "sysctl": "procps",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
+    # The loader of an image that does not have glibc.
+    "/lib/x86_64-linux-musl/libc.so": "musl",
 }
 KUBE = (
     "kube-apiserver",
