@@ -1,6 +1,7 @@
 """`python -m remotegpu_operator`: one process of several holds the Lease and works; the others wait for it."""
 
 import asyncio
+import dataclasses
 import logging
 import signal
 import sys
@@ -16,7 +17,7 @@ from remotegpu_operator.events import Events
 from remotegpu_operator.handlers import nodes, pools
 from remotegpu_operator.inventory import Inventory
 from remotegpu_operator.kube import Api, ApiError, Unanswered, configuration
-from remotegpu_operator.leadership import Leadership, NotLeaderError
+from remotegpu_operator.leadership import Leadership
 from remotegpu_operator.pools import Pools
 from remotegpu_operator.settings import Settings, SettingsError
 
@@ -66,11 +67,11 @@ async def _end(
 ) -> int:
     """Asked to stop: the Lease is given back, so that another goes on at once. Anything else is an error."""
     failed = leading.exception() if leading.done() and not leading.cancelled() else None
-    lost = keeping.done()
+    lost = not leadership.held
     for task in (leading, keeping, stopping):
         task.cancel()
     await asyncio.gather(leading, keeping, stopping, return_exceptions=True)
-    if lost or isinstance(failed, NotLeaderError):
+    if lost:
         _log.error("the Lease was lost: another may have it now, so this process ends")
         return 1
     try:
@@ -98,12 +99,12 @@ async def _lead(settings: Settings, api: Api, stop: asyncio.Event) -> None:
             group.create_task(events.run())
             group.create_task(claim_work.run(pool_work.known))
             group.create_task(pool_work.run(claim_work))
-            group.create_task(_watch_with_kopf(pool_work.wake, stop))
+            group.create_task(_watch_with_kopf(api.server, pool_work.wake, stop))
     finally:
         await inventory.close()
 
 
-async def _watch_with_kopf(wake: asyncio.Event, stop: asyncio.Event) -> None:
+async def _watch_with_kopf(server: str, wake: asyncio.Event, stop: asyncio.Event) -> None:
     """Pools and nodes are few, and kopf's handlers fit them: they only say that it is time to look."""
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
@@ -116,7 +117,9 @@ async def _watch_with_kopf(wake: asyncio.Event, stop: asyncio.Event) -> None:
 
     @kopf.on.login(registry=registry)
     def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+        inside = kopf.login_with_service_account(**arguments)
+        # kopf's own way needs cluster DNS.
+        return dataclasses.replace(inside, server=server) if inside else kopf.login_with_kubeconfig(**arguments)
 
     pools.register(registry, wake)
     nodes.register(registry, wake)

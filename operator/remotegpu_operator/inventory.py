@@ -12,7 +12,7 @@ from typing import Final
 from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import GpuStatus
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
 
 INTERVAL_SECONDS: Final = 2.0
 # Three answers that did not come.
@@ -22,10 +22,10 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One incarnation of an appliance: a new pod is another target, even at the old address."""
+    """One incarnation of an appliance: one that started anew is another target, even at the old address."""
 
     name: str
-    pod_uid: str
+    incarnation: str
     address: str
 
 
@@ -44,9 +44,11 @@ class Contact:
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     report: Report | None = None
     problem: str = ""
+    # It was there when this process began to lead, and may have answered the leader before.
+    inherited: bool = False
 
     def fresh(self) -> bool:
-        return self.report is not None and time.monotonic() - self.since < LOST_SECONDS
+        return (self.report is not None or self.inherited) and time.monotonic() - self.since < LOST_SECONDS
 
 
 class Inventory:
@@ -68,7 +70,7 @@ class Inventory:
             self._bundle = bundle
             self._ca.write_text(bundle)
 
-    def set_targets(self, targets: list[Target]) -> None:
+    def set_targets(self, targets: list[Target], *, inherited: bool) -> None:
         wanted = {target.name: target for target in targets}
         for name, contact in list(self._contacts.items()):
             if wanted.get(name) != contact.target:
@@ -76,7 +78,7 @@ class Inventory:
                 self._tasks.pop(name).cancel()
         for name, target in wanted.items():
             if name not in self._contacts:
-                self._contacts[name] = contact = Contact(target, time.monotonic())
+                self._contacts[name] = contact = Contact(target, time.monotonic(), inherited=inherited)
                 self._tasks[name] = asyncio.create_task(self._follow(contact))
 
     def contact(self, name: str) -> Contact | None:
@@ -113,7 +115,9 @@ class Inventory:
                     report = await loop.run_in_executor(self._threads, _ask, client)
                     contact.report, contact.problem, contact.since = report, "", asked
                 except ApplianceError as error:
-                    contact.problem = str(error)
+                    # The sentence for a connection that fails is for somebody at the command line.
+                    silent = error.failure is Failure.UNAVAILABLE
+                    contact.problem = f"nothing answers at {contact.target.address}" if silent else str(error)
                 except OSError as error:
                     contact.problem = f"the token {self._token_file} cannot be read: {error.strerror}"
                 contact.tried.set()

@@ -74,7 +74,7 @@ class Api:
             tls.load_cert_chain(configuration.cert_file, configuration.key_file)
         if not configuration.verify_ssl:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        self._base = configuration.host.rstrip("/")
+        self.server = configuration.host.rstrip("/")
         # No proxy of the environment, and lines of a watch are as long as an object may be.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, ssl=tls), read_bufsize=1 << 22
@@ -95,14 +95,18 @@ class Api:
         return await self._call("GET", resource, resource.path(namespace, name))
 
     async def list(
-        self, resource: Resource, namespace: str | None = None, labels: str = ""
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        labels: str = "",
+        keep: Callable[[Object], Object] = lambda item: item,
     ) -> tuple[list[Object], str]:
-        """Everything, and the version from which a watch goes on."""
+        """Everything, or of each object what `keep` leaves, and the version from which a watch goes on."""
         items: list[Object] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
         while True:
             page = await self._call("GET", resource, resource.path(namespace), query)
-            items += page.get("items") or []
+            items += map(keep, page.get("items") or [])
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 return items, metadata["resourceVersion"]
@@ -114,7 +118,7 @@ class Api:
         """Events from `version` on, until the server ends the stream. A version too old is an ApiError that is gone."""
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": labels} if labels else {})
-        url = self._base + resource.path(namespace)
+        url = self.server + resource.path(namespace)
         async with self._session.get(url, params=query, headers=await self._headers(), timeout=_WATCH) as response:
             metrics.API_CALLS.labels("WATCH", resource.plural, response.status).inc()
             if response.status >= 400:
@@ -169,7 +173,7 @@ class Api:
         try:
             async with self._session.request(
                 verb,
-                self._base + path,
+                self.server + path,
                 params=query,
                 data=data,
                 headers=headers | {"Content-Type": kind},

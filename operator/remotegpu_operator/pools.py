@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import json
 import logging
-import time
 from typing import Final
 
 from remotegpu.api.kubernetes import (
@@ -32,7 +31,7 @@ from remotegpu_operator.builders.pools import disruption_budget, network_policy,
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.claims import PODS, Claims
-from remotegpu_operator.inventory import LOST_SECONDS, Inventory, Target
+from remotegpu_operator.inventory import Inventory, Target
 from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ _SHARED: Final = (
 )
 
 # Everything is looked at anew so often, though nothing was seen to change.
-RESYNC_SECONDS: Final = 15.0
+RESYNC_SECONDS: Final = 20.0
 # How late a lost appliance may be noticed beyond its own time.
 TICK_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 1.0
@@ -131,7 +130,7 @@ class Pools:
         self._inventory.set_bundle(self._authority.bundle)
         claims.set_bundle(self._authority.bundle)
         stored, _ = await self._api.list(GPUPOOLS)
-        nodes, _ = await self._api.list(NODES)
+        nodes, _ = await self._api.list(NODES, keep=_without_images)
         pools = {pool.name: pool for pool in map(GPUPool.from_object, stored) if pool.uid}
         for name in self._pools.keys() - pools.keys():
             claims.remove_pool(name)
@@ -247,10 +246,8 @@ class Pools:
             self._tell(claims)
 
     def _watch_pods(self) -> None:
-        found = ((_appliance(pod), pod, states.pod_address(pod)) for pod in self._pods)
-        self._inventory.set_targets(
-            [Target(name, pod["metadata"]["uid"], address) for name, pod, address in found if address]
-        )
+        found = (Target(_appliance(pod), states.incarnation(pod), states.pod_address(pod)) for pod in self._pods)
+        self._inventory.set_targets([each for each in found if each.address], inherited=not self.known.is_set())
 
     def _tell(self, claims: Claims) -> None:
         present = {each["metadata"]["name"] for each in self._sets}
@@ -280,9 +277,8 @@ class Pools:
             draining = states.OUTDATED if name in self._plans else states.UNWANTED
         # A leader that has just begun believes what the one before it wrote, for as long as it would itself.
         answers = contact is not None and contact.fresh()
-        if contact is not None and report is None and last is not None and last.phase in SERVING:
-            same = last.address == contact.target.address
-            answers = same and time.monotonic() - contact.since < LOST_SECONDS
+        if contact is not None and report is None:
+            answers &= last is not None and last.phase in SERVING and last.address == contact.target.address
         return states.appliance_status(
             states.Seen(
                 name=name,
@@ -343,6 +339,16 @@ class Pools:
 def _appliance(pod: Object) -> str:
     name: str = pod["metadata"]["labels"][APPLIANCE_LABEL]
     return name
+
+
+def _without_images(node: Object) -> Object:
+    """What is looked at; the rest of a node is large."""
+    metadata, status = node["metadata"], node.get("status") or {}
+    return {
+        "metadata": {"name": metadata["name"], "labels": metadata.get("labels")},
+        "spec": {"taints": (node.get("spec") or {}).get("taints")},
+        "status": {"allocatable": status.get("allocatable")},
+    }
 
 
 def _marked(body: Object) -> Object:

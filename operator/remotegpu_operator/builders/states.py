@@ -31,13 +31,18 @@ class Seen:
 
 
 def pod_address(pod: Object | None) -> str:
-    """Where the appliance of a pod that is there to stay can be reached."""
-    if pod is None or "deletionTimestamp" in pod["metadata"]:
-        return ""
-    ip = (pod.get("status") or {}).get("podIP") or ""
-    if not ip:
+    """Where the appliance can be reached, which goes on while its pod is being deleted; empty: nowhere."""
+    status = (pod or {}).get("status") or {}
+    ip = status.get("podIP") or ""
+    if not ip or any("running" not in (each.get("state") or {}) for each in status.get("containerStatuses") or []):
         return ""
     return f"[{ip}]:{CONTROL_PORT}" if ":" in ip else f"{ip}:{CONTROL_PORT}"
+
+
+def incarnation(pod: Object) -> str:
+    """Another one has none of the sessions of the one before it."""
+    restarts = sum(each["restartCount"] for each in (pod.get("status") or {}).get("containerStatuses") or [])
+    return f"{pod['metadata']['uid']}/{restarts}"
 
 
 def outdated(stateful_set: Object, pod: Object | None) -> bool:
@@ -106,6 +111,8 @@ def pool_status(pool: GPUPool, capacity: Capacity, now: str) -> PoolStatus:
 
 def _phase(seen: Seen, address: str) -> tuple[AppliancePhase, str, str]:
     if seen.answers and address:
+        if seen.pod is not None and "deletionTimestamp" in seen.pod["metadata"]:
+            return AppliancePhase.DRAINING, STOPPING, _DRAINING[STOPPING]
         if seen.draining:
             return (
                 AppliancePhase.DRAINING,
