@@ -8,10 +8,10 @@ FUZZ_SECONDS ?= 30
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
-.PHONY: help set-up build demo demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench fuzz generate calls clean
+.PHONY: help set-up build demo cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench fuzz generate calls clean
 
 help: ## Show the targets
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 set-up: .venv/.installed ## Create .venv with everything the project and its tests need
 
@@ -32,6 +32,19 @@ target/dist/.built: .venv/.installed tools/dist.sh $(RUST_SOURCES)
 demo: build ## Train on 0.25 of a GPU that another process holds, and compare with the software GPU alone
 	@$(PYTHON) examples/01-digits/demo.py
 
+cluster: .venv/.installed ## A Kubernetes cluster of two nodes on this machine (root; its programs take 12 minutes the first time)
+	@cd e2e && ../$(PYTHON) -m cluster up
+
+cluster-down: .venv/.installed ## Take that cluster down
+	@cd e2e && ../$(PYTHON) -m cluster down
+
+cluster-programs: .venv/.installed ## What the cluster and the tests of API semantics run, without starting it
+	@if command -v go >/dev/null; then cd e2e && ../$(PYTHON) -m cluster programs; \
+	else echo "==> Without Go there is no API server: its tests say so and are skipped"; fi
+
+images: build ## The project's images, and into the nodes of the cluster where it is up
+	@cd e2e && ../$(PYTHON) -m cluster images
+
 demo-kubernetes: cluster images ## helm install, a pod with remotegpu/fraction: 0.25, and its CUDA program runs
 	@PYTHONPATH=tests $(PYTHON) e2e/demo.py
 
@@ -40,7 +53,7 @@ test-e2e: .venv/.installed $(E2E_CLUSTER) ## The tests on a cluster: `make clust
 	@echo "==> End to end on a cluster"
 	@$(PYTHON) -m pytest -m e2e e2e
 
-test: build lint system-tools ## All tests that need no GPU
+test: build lint system-tools cluster-programs ## All tests that need no GPU
 	@echo "==> Rust tests"
 	@cargo test --release --locked --workspace --quiet
 	@echo "==> Python and program tests"
@@ -92,4 +105,5 @@ calls: build ## Record anew which driver functions each test program calls; then
 	@$(PYTHON) tests/cprograms/calls.py
 
 clean: ## Remove everything built
+	@test ! -e target/cluster/state || $(MAKE) cluster-down
 	rm -rf .venv target

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cluster import lifecycle, programs
+from cluster import builds, images, lifecycle, programs
+from cluster.progress import step
 
 
 def main() -> int:
@@ -17,6 +18,7 @@ def main() -> int:
     commands.add_parser("down", help="take it down; programs and images that were built stay")
     commands.add_parser("status", help="the processes of its parts")
     commands.add_parser("programs", help="install and build the programs that it needs, without starting any")
+    commands.add_parser("images", help="build the project's images and load them into the nodes where they are up")
     restart = commands.add_parser("restart", help="end one part and start it again")
     restart.add_argument("part", help="a name that `status` shows")
     arguments = parser.parse_args()
@@ -29,6 +31,11 @@ def main() -> int:
                 lifecycle.down()
             case "programs":
                 programs.install()
+            case "images":
+                built = builds.all_images()
+                if lifecycle.is_up():
+                    with step("images into the nodes"):
+                        images.load(lifecycle.NODES, *built)
             case "restart":
                 part = lifecycle.part(arguments.part)
                 part.stop()

@@ -41,7 +41,7 @@ def key_of(*parts: str | Path) -> str:
         files: Iterable[Path] = sorted(part.rglob("*")) if part.is_dir() else [part]
         for file in files:
             if file.is_file() and "__pycache__" not in file.parts:
-                digest.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
+                digest.update(f"{file.relative_to(part.parent)} {file.stat().st_size} ".encode() + file.read_bytes())
     return digest.hexdigest()
 
 

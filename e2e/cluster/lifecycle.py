@@ -47,6 +47,10 @@ def kubectl(*arguments: str, check: bool = True) -> str:
     return result.stdout
 
 
+def is_up() -> bool:
+    return all(status().values())
+
+
 def up() -> None:
     if os.geteuid() != 0:
         raise RuntimeError("the cluster needs root, for its nodes are namespaces; run the same as root")

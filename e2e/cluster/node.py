@@ -119,7 +119,8 @@ class Node:
             "type": "bridge",
             "bridge": "cni0",
             "isGateway": True,
-            "ipMasq": True,
+            # A masqueraded packet would come from the other node, not from a pod that a NetworkPolicy allows.
+            "ipMasq": False,
             "hairpinMode": True,
             "ipam": {"type": "host-local", "subnet": self.pods, "routes": [{"dst": "0.0.0.0/0"}]},
         }

@@ -1,0 +1,84 @@
+"""The images of the project and of its examples, built offline from what lies in this clone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from cluster import images
+from cluster.control_plane import PROGRAMS
+from cluster.images import BASE, Image
+from cluster.progress import step
+
+ROOT = Path(__file__).parents[2]
+DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
+WHEELS = PROGRAMS.parent / "wheels"
+PARTS = ("operator", "appliance", "deviceplugin")
+# What the Dockerfile copies; of the Rust sources it takes what `make build` has made of them.
+SOURCES = ("operator", "deviceplugin", "remoting/remotegpu", "Dockerfile", "pyproject.toml")
+EXAMPLES = ROOT / "examples"
+
+
+def all_images() -> list[Image]:
+    if not DIST.exists():
+        raise RuntimeError(f"the Rust programs are not built: {DIST} is missing; run `make build` first")
+    base = images.base()
+    return [base, *(_part(target, base) for target in PARTS), _examples(base)]
+
+
+def _part(target: str, base: Image) -> Image:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheels = _wheels(
+        "parts",
+        [
+            *project["project"]["dependencies"],
+            *project["project"]["optional-dependencies"]["kubernetes"],
+            *project["build-system"]["requires"],
+        ],
+    )
+    tag = f"localhost/remotegpu-{target}:dev"
+    # Nothing built goes into the operator's image.
+    native = () if target == "operator" else (DIST / "bin", DIST / "native", DIST / "pod")
+    key = images.key_of(base.key, target, *(ROOT / source for source in SOURCES), *native)
+    contexts = {"wheels": wheels, "native": DIST}
+    return images.cached(tag, key, lambda: _bud(tag, ROOT, contexts, f"--target={target}"))
+
+
+def _examples(base: Image) -> Image:
+    requirements, dockerfile = EXAMPLES / "requirements.txt", EXAMPLES / "Dockerfile"
+    wheels = _wheels("examples", requirements.read_text().split())
+    tag = "localhost/remotegpu-examples:dev"
+    key = images.key_of(base.key, requirements, dockerfile)
+    return images.cached(tag, key, lambda: _bud(tag, EXAMPLES, {"wheels": wheels}))
+
+
+def _bud(tag: str, context: Path, contexts: dict[str, Path], *more: str) -> None:
+    images.buildah(
+        *("bud", "--quiet", "--isolation=chroot", "--network=host", "--layers", f"--tag={tag}"),
+        *(f"--build-arg=BASE={BASE}", "--build-arg=PIP_NO_INDEX=1"),
+        *(f"--build-context={name}={folder}" for name, folder in contexts.items()),
+        *more,
+        str(context),
+    )
+
+
+def _wheels(name: str, requirements: Iterable[str]) -> Path:
+    """A folder with the packages and all that they need, loaded again when the requirements change."""
+    wanted = sorted(requirements)
+    folder = WHEELS / name
+    stamp = folder / ".requirements"
+    if not stamp.exists() or stamp.read_text().splitlines() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        with step(f"Python packages for the images: {name}"):
+            # The base image has Debian's Python, whose minor version wheels are made for.
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            target = ["--only-binary=:all:", "--python-version=3.11", f"--dest={folder}"]
+            subprocess.run([*pip, *target, *wanted], check=True)
+        stamp.write_text("\n".join(wanted))
+    return folder
