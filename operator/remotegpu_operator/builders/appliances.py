@@ -145,7 +145,6 @@ def _pod_spec(plan: Plan, installation: Installation) -> Object:
         "serviceAccountName": "remotegpu-appliance",
         # It reads claims and has tokens reviewed.
         "automountServiceAccountToken": True,
-        "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "affinity": {"nodeAffinity": _on_node(plan.node)},
         "securityContext": {
