@@ -86,12 +86,18 @@ def pause() -> Image:
 
 def base() -> Image:
     """Debian with Python: what the project's own images stand on here, in place of a registry's."""
-    options = ["--variant=minbase", "--include=python3,python3-venv,ca-certificates", "--aptopt=Acquire::Retries 3"]
+    options = [
+        "--variant=minbase",
+        "--include=python3,python3-venv,ca-certificates",
+        # Merged without the package usrmerge, which brings all of Perl.
+        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        *(f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale")),
+    ]
 
     def build() -> None:
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder, "base.tar")
-            subprocess.run(["mmdebstrap", "--quiet", *options, "bookworm", archive], check=True)
+            _run("mmdebstrap", *options, "bookworm", str(archive))
             from_scratch(BASE, archive, "/", "--cmd", "/bin/sh", "--env", "LANG=C.UTF-8")
 
     image = cached(BASE, key_of(*options), build)
@@ -118,7 +124,11 @@ def _load_one(node: Node, images: Iterable[Image]) -> None:
 
 
 def buildah(*arguments: str) -> str:
-    result = subprocess.run(["buildah", *arguments], capture_output=True, text=True)
+    return _run("buildah", *arguments)
+
+
+def _run(*command: str) -> str:
+    result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        raise RuntimeError(f"buildah {' '.join(arguments)}: {result.stderr.strip()[-3000:]}")
+        raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()[-3000:]}")
     return result.stdout.strip()
