@@ -1,0 +1,270 @@
+"""Manifests, compared as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from remotegpu.api.pools import GPUPool
+from remotegpu_operator.builders.appliances import Installation, Plan, appliance_name, plans, stateful_set, tls_secret
+from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
+
+INSTALLATION = Installation("remotegpu-system", "localhost/remotegpu-appliance:dev", "IfNotPresent")
+UID = "11111111-2222-3333-4444-555555555555"
+NAME = "appliance-default-node-a-96d55"
+OWNER = {
+    "apiVersion": "remotegpu.io/v1alpha1",
+    "kind": "GPUPool",
+    "name": "default",
+    "uid": UID,
+    "controller": True,
+    "blockOwnerDeletion": False,
+}
+SELECTOR = {
+    "app.kubernetes.io/name": "remotegpu",
+    "app.kubernetes.io/component": "appliance",
+    "remotegpu.io/pool": "default",
+}
+LABELS = SELECTOR | {"app.kubernetes.io/managed-by": "remotegpu-operator"}
+
+
+def pool(**spec: Any) -> GPUPool:
+    return GPUPool.from_object({"metadata": {"name": "default", "uid": UID}, "spec": spec})
+
+
+def node(name: str, labels: dict[str, str] | None = None, taints: Any = None, gpus: int = 0) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints},
+        "status": {"allocatable": {"nvidia.com/gpu": str(gpus)} if gpus else None},
+    }
+
+
+def test_stateful_set_of_a_software_pool() -> None:
+    plan = Plan(NAME, pool(software={"gpus": 2, "memory": "4Gi", "threads": 3}), "node-a", 2)
+    own = LABELS | {"remotegpu.io/appliance": NAME}
+    assert stateful_set(plan, INSTALLATION) == {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": NAME,
+            "namespace": "remotegpu-system",
+            "labels": own,
+            "annotations": {"status.remotegpu.io/node": "node-a"},
+            "ownerReferences": [OWNER],
+        },
+        "spec": {
+            "replicas": 1,
+            "serviceName": "remotegpu-appliances-default",
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "revisionHistoryLimit": 2,
+            "selector": {"matchLabels": SELECTOR | {"remotegpu.io/appliance": NAME}},
+            "template": {
+                "metadata": {"labels": own},
+                "spec": {
+                    "serviceAccountName": "remotegpu-appliance",
+                    "automountServiceAccountToken": True,
+                    "terminationGracePeriodSeconds": 35,
+                    "affinity": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [
+                                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
+                                ]
+                            }
+                        }
+                    },
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": 65532,
+                        "runAsGroup": 65532,
+                        "fsGroup": 65532,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "containers": [
+                        {
+                            "name": "appliance",
+                            "image": "localhost/remotegpu-appliance:dev",
+                            "imagePullPolicy": "IfNotPresent",
+                            "args": [
+                                *("appliance", "--kubernetes", "--name", NAME, "--listen", "0.0.0.0:7070"),
+                                *("--cert", "/etc/remotegpu/tls/tls.crt", "--key", "/etc/remotegpu/tls/tls.key"),
+                                *("--http", "0.0.0.0:7072"),
+                                *("--operator-account", "remotegpu-system:remotegpu-operator"),
+                                *("--backend", "software", "--drain-seconds", "25"),
+                                *("--gpus", "2", "--memory", str(4 << 30), "--threads", "3"),
+                            ],
+                            "ports": [
+                                {"name": "control", "containerPort": 7070},
+                                {"name": "data", "containerPort": 7071},
+                                {"name": "http", "containerPort": 7072},
+                            ],
+                            "readinessProbe": {
+                                "httpGet": {"path": "/readyz", "port": "http"},
+                                "periodSeconds": 2,
+                                "timeoutSeconds": 2,
+                            },
+                            "livenessProbe": {
+                                "httpGet": {"path": "/healthz", "port": "http"},
+                                "periodSeconds": 10,
+                                "timeoutSeconds": 5,
+                                "failureThreshold": 6,
+                            },
+                            "resources": {},
+                            "securityContext": {
+                                "allowPrivilegeEscalation": False,
+                                "readOnlyRootFilesystem": True,
+                                "capabilities": {"drop": ["ALL"]},
+                            },
+                            "volumeMounts": [
+                                {"name": "tls", "mountPath": "/etc/remotegpu/tls", "readOnly": True},
+                                {"name": "tmp", "mountPath": "/tmp"},
+                            ],
+                        }
+                    ],
+                    "volumes": [
+                        {"name": "tls", "secret": {"secretName": f"{NAME}-tls", "defaultMode": 0o440}},
+                        {"name": "tmp", "emptyDir": {}},
+                    ],
+                },
+            },
+        },
+    }
+
+
+def test_a_cuda_pool_differs_in_this_alone() -> None:
+    spec = {
+        "backend": "cuda",
+        "runtimeClassName": "nvidia",
+        "image": "registry.example/appliance:2",
+        "imagePullPolicy": "Always",
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "limits": {"sessionsPerGPU": 8, "sessionsPerClaim": 4},
+        "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
+    }
+    made = stateful_set(Plan(NAME, pool(**spec), "node-a", 4), INSTALLATION)["spec"]["template"]["spec"]
+    plain = stateful_set(Plan(NAME, pool(), "node-a", 1), INSTALLATION)["spec"]["template"]["spec"]
+    container = made["containers"][0]
+    assert container["resources"] == {"limits": {"memory": "2Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}
+    tail = ["--backend", "cuda", "--drain-seconds", "25", "--sessions-per-gpu", "8", "--sessions-per-lease", "4"]
+    assert container["args"][-8:] == tail
+    same = {
+        key: value for key, value in container.items() if key not in {"args", "resources", "image", "imagePullPolicy"}
+    }
+    assert same.items() <= plain["containers"][0].items()
+    assert (container["image"], container["imagePullPolicy"]) == ("registry.example/appliance:2", "Always")
+    assert made.keys() - plain.keys() == {"runtimeClassName", "tolerations"}
+    assert (made["runtimeClassName"], made["tolerations"]) == ("nvidia", spec["tolerations"])
+
+
+def test_what_a_pool_shares() -> None:
+    metadata = {
+        "name": "remotegpu-appliances-default",
+        "namespace": "remotegpu-system",
+        "labels": LABELS,
+        "ownerReferences": [OWNER],
+    }
+    assert service(pool(), "remotegpu-system") == {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": SELECTOR,
+            "ports": [
+                {"name": "control", "port": 7070, "targetPort": "control"},
+                {"name": "data", "port": 7071, "targetPort": "data"},
+                {"name": "http", "port": 7072, "targetPort": "http"},
+            ],
+        },
+    }
+    clients = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"status.remotegpu.io/pod": "true"}}}
+    operator = {
+        "podSelector": {
+            "matchLabels": {"app.kubernetes.io/name": "remotegpu", "app.kubernetes.io/component": "operator"}
+        }
+    }
+    assert network_policy(pool(), "remotegpu-system") == {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            "podSelector": {"matchLabels": SELECTOR},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {
+                    "from": [clients, operator],
+                    "ports": [{"protocol": "TCP", "port": 7070}, {"protocol": "TCP", "port": 7071}],
+                },
+                {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": 7072}]},
+            ],
+        },
+    }
+    assert disruption_budget(pool(), "remotegpu-system") == {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata,
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": SELECTOR}},
+    }
+
+
+def test_the_certificates_secret() -> None:
+    made = tls_secret(Plan(NAME, pool(), "node-a", 1), "remotegpu-system", "certificate", "key")
+    assert made == {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {
+            "name": f"{NAME}-tls",
+            "namespace": "remotegpu-system",
+            "labels": LABELS | {"remotegpu.io/appliance": NAME},
+            "ownerReferences": [OWNER],
+        },
+        "data": {"tls.crt": "Y2VydGlmaWNhdGU=", "tls.key": "a2V5"},
+    }
+
+
+def test_nodes_are_chosen_by_label_taint_and_gpus() -> None:
+    taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+    nodes = [
+        node("b", {"zone": "1"}, gpus=2),
+        node("a", {"zone": "1"}, gpus=1),
+        node("no-gpus", {"zone": "1"}),
+        node("elsewhere", {"zone": "2"}, gpus=8),
+        node("tainted", {"zone": "1"}, [taint], gpus=8),
+        node("preferably-not", {"zone": "1"}, [taint | {"effect": "PreferNoSchedule"}], gpus=3),
+        node("not-ready", {"zone": "1"}, [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}], gpus=4),
+    ]
+    chosen = pool(backend="cuda", nodeSelector={"zone": "1"})
+    found = {plan.node: plan.gpus for plan in plans(chosen, nodes)}
+    assert found == {"a": 1, "b": 2, "preferably-not": 3, "not-ready": 4}
+    for toleration in (
+        {"key": "gpu", "operator": "Exists"},
+        {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+        {"operator": "Exists"},
+    ):
+        tolerant = pool(backend="cuda", nodeSelector={"zone": "1"}, tolerations=[toleration])
+        assert {plan.node for plan in plans(tolerant, nodes)} == {*found, "tainted"}
+    for toleration in ({"key": "gpu", "value": "no"}, {"key": "gpu", "operator": "Exists", "effect": "NoExecute"}):
+        picky = pool(backend="cuda", nodeSelector={"zone": "1"}, tolerations=[toleration])
+        assert {plan.node for plan in plans(picky, nodes)} == set(found)
+    few = pool(backend="cuda", nodeSelector={"zone": "1"}, gpusPerNode=1)
+    assert {plan.node: plan.gpus for plan in plans(few, nodes)}["b"] == 1
+    software = pool(nodeSelector={"zone": "2"}, software={"gpus": 3})
+    assert [(plan.node, plan.gpus) for plan in plans(software, nodes)] == [("elsewhere", 3)]
+
+
+@pytest.mark.parametrize("length", [1, 20, 63, 253])
+def test_names_of_appliances_are_short_labels_and_all_different(length: int) -> None:
+    names = {
+        appliance_name(replace(pool(), name=pool_name, uid=uid), node_name)
+        for pool_name in ("p", "p" * 40)
+        for uid in ("1", "2")
+        for node_name in ("n" * length, "n" * (length - 1) + "m", "n.example"[:length])
+    }
+    assert len(names) == 2 * 2 * len({"n" * length, "n" * (length - 1) + "m", "n.example"[:length]})
+    assert all(len(name) <= 46 and "." not in name and not name.endswith("-") for name in names)
