@@ -1,10 +1,16 @@
-"""Container images: built by buildah, kept as archives under a key of what they are made of, loaded into the nodes."""
+"""Container images: built by buildah, kept in folders under a key of what they are made of, loaded into the nodes."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import fcntl
 import hashlib
+import io
+import json
+import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,9 +21,7 @@ from cluster.node import Node
 from cluster.progress import step
 
 HERE = Path(__file__).parent
-ARCHIVES = PROGRAMS.parent / "images"
-# Of an image in a node's store: the key of the build that it is.
-LABEL = "remotegpu.io/e2e-key"
+STORE = PROGRAMS.parent / "images"
 BASE = "localhost/base:1"
 
 
@@ -27,8 +31,23 @@ class Image:
     key: str
 
     @property
-    def archive(self) -> Path:
-        return ARCHIVES / f"{self.tag.replace('/', '_').replace(':', '_')}.tar"
+    def folder(self) -> Path:
+        """As `buildah push … dir:` leaves it: manifest.json, and each blob in a file of its digest's name."""
+        return STORE / self.tag.replace("/", "_").replace(":", "_")
+
+    @property
+    def manifest(self) -> bytes:
+        return (self.folder / "manifest.json").read_bytes()
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{hashlib.sha256(self.manifest).hexdigest()}"
+
+    def blobs(self) -> dict[str, Path]:
+        """Configuration and layers by digest."""
+        manifest = json.loads(self.manifest)
+        digests = [blob["digest"] for blob in (manifest["config"], *manifest["layers"])]
+        return {digest: self.folder / digest.removeprefix("sha256:") for digest in digests}
 
 
 def key_of(*parts: str | Path) -> str:
@@ -46,18 +65,22 @@ def key_of(*parts: str | Path) -> str:
 
 
 def cached(tag: str, key: str, build: Callable[[], None]) -> Image:
-    """The image in an archive; `build` leaves it in buildah's store, and runs where the archive has another key."""
+    """The image in its folder; `build` leaves it in buildah's store, and runs where the folder has another key."""
     image = Image(tag, key)
-    stamp = image.archive.with_suffix(".key")
-    if image.archive.exists() and stamp.exists() and stamp.read_text() == key:
-        return image
-    ARCHIVES.mkdir(parents=True, exist_ok=True)
-    with step(f"image {tag}"):
-        build()
-        stamp.unlink(missing_ok=True)
-        image.archive.unlink(missing_ok=True)
-        buildah("push", "--quiet", tag, f"docker-archive:{image.archive}:{tag}")
-        stamp.write_text(key)
+    stamp = STORE / f"{image.folder.name}.key"
+    STORE.mkdir(parents=True, exist_ok=True)
+    with (STORE / ".lock").open("w") as lock:
+        # Whoever builds the same meanwhile has built it for us.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if image.folder.exists() and stamp.exists() and stamp.read_text() == key:
+            return image
+        with step(f"image {tag}"):
+            build()
+            stamp.unlink(missing_ok=True)
+            shutil.rmtree(image.folder, ignore_errors=True)
+            # Compressing the layers takes longer than writing them.
+            buildah("push", "--quiet", "--disable-compression", "--format=oci", tag, f"dir:{image.folder}")
+            stamp.write_text(key)
     return image
 
 
@@ -102,7 +125,8 @@ def base() -> Image:
 
     image = cached(BASE, key_of(*options), build)
     if BASE not in buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
-        buildah("pull", "--quiet", f"docker-archive:{image.archive}")
+        identity = buildah("pull", "--quiet", f"dir:{image.folder}")
+        buildah("tag", identity, BASE)
     return image
 
 
@@ -114,13 +138,53 @@ def load(nodes: Iterable[Node], *images: Image) -> None:
 
 
 def _load_one(node: Node, images: Iterable[Image]) -> None:
-    listing = node.ctr("images", "list")
+    listing = node.ctr("images", "list").splitlines()
     for image in images:
-        if not any(
-            line.startswith(f"{image.tag} ") and f"{LABEL}={image.key}" in line for line in listing.splitlines()
-        ):
-            node.ctr("images", "import", str(image.archive))
-            node.ctr("images", "label", image.tag, f"{LABEL}={image.key}")
+        if not any(line.startswith(f"{image.tag} ") and image.digest in line for line in listing):
+            _import(node, image, set(node.ctr("content", "list", "--quiet").split()))
+
+
+def _import(node: Node, image: Image, known: set[str]) -> None:
+    """Sends the node an archive with the blobs that it does not know: mostly a small layer on top of large ones."""
+    command = node.inside("ctr", "--namespace=k8s.io", "images", "import", "-")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stderr
+        # Where the import ends early, its own words say more than the broken pipe.
+        with contextlib.suppress(BrokenPipeError), process.stdin, tarfile.open(mode="w|", fileobj=process.stdin) as tar:
+            _add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+            _add(tar, "index.json", json.dumps(_index(image)).encode())
+            _add(tar, _blob(image.digest), image.manifest)
+            for digest, file in image.blobs().items():
+                if digest not in known:
+                    tar.add(file, _blob(digest))
+        error = process.stderr.read().decode().strip()
+    if process.returncode:
+        raise RuntimeError(f"{image.tag} into {node.name}: {error}")
+
+
+def _index(image: Image) -> dict[str, object]:
+    return {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "digest": image.digest,
+                "size": len(image.manifest),
+                "annotations": {"io.containerd.image.name": image.tag},
+            }
+        ],
+    }
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
 
 
 def buildah(*arguments: str) -> str:
