@@ -46,7 +46,7 @@ async def remove_keys(api: Api, *, only_zero: bool) -> int:
     return left
 
 
-async def clean(api: Api, seconds: float = FORGOTTEN_SECONDS, poll: float = _POLL_SECONDS) -> None:
+async def clean(api: Api, seconds: float) -> None:
     """Until every kubelet has forgotten the device plugin and no node has our keys."""
     started = asyncio.get_running_loop().time()
     while True:
@@ -61,12 +61,12 @@ async def clean(api: Api, seconds: float = FORGOTTEN_SECONDS, poll: float = _POL
         if elapsed >= _GIVE_UP_SECONDS:
             await remove_keys(api, only_zero=False)
             return
-        await asyncio.sleep(poll)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
-async def run(found: Any = None) -> None:
+async def run(found: Any = None, seconds: float = FORGOTTEN_SECONDS) -> None:
     async with Api(found or await configuration()) as api:
-        work = asyncio.ensure_future(clean(api))
+        work = asyncio.ensure_future(clean(api, seconds))
         # The namespace may be deleted before the six minutes are over: then at least no right is left.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
         try:

@@ -1,0 +1,307 @@
+"""What a real API server makes of the chart's objects, and what the programs of its hooks do with their rights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+from support.apiserver import ApiServer, api_server, missing
+from support.chart import CHART, NAMESPACE, Object, helm, named, pod_specs, render
+
+from remotegpu.api.kubernetes import API_VERSION, GATE, MILLI, POD_LABEL
+from remotegpu_operator import install, nodekeys, uninstall
+from remotegpu_operator.kube import Api
+
+EVERY_VALUE = Path(__file__).parent / "every-value.yaml"
+# The API of the Prometheus operator is not there, and the CRDs are to outlive the release.
+SERVED = ("--set", "metrics.serviceMonitor.enabled=false,metrics.prometheusRule.enabled=false,crds.keep=true")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """One of this file's own: the chart's admission is for the whole server."""
+    if reason := missing():
+        pytest.skip(reason)
+    with api_server() as it:
+        yield it
+
+
+@pytest.fixture
+def installed(server: ApiServer) -> Iterator[ApiServer]:
+    """With the chart, and without the calls of its webhook, which does not run here."""
+    chart(server, "install", "remotegpu", str(CHART), "--create-namespace")
+    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    nobody = '-p=[{"op": "replace", "path": "/webhooks", "value": []}]'
+    server.kubectl("patch", "mutatingwebhookconfiguration", "remotegpu", "--type=json", nobody)
+    yield server
+    server.kubectl("delete", "gpupools,gpuclaims", "--all", "--all-namespaces")
+    chart(server, "uninstall", "remotegpu", "--ignore-not-found")
+
+
+def chart(server: ApiServer, *arguments: str) -> str:
+    """No hooks: nothing here could run a pod."""
+    return helm(*arguments, "--namespace", NAMESPACE, "--no-hooks", kubeconfig=server.kubeconfig).stdout
+
+
+def of_release(server: ApiServer) -> set[str]:
+    kinds = "deploy,ds,svc,sa,netpol,pdb,role,rolebinding,clusterrole,clusterrolebinding,mutatingwebhookconfigurations"
+    kinds += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
+    listing = server.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/name=remotegpu", "-o", "name")
+    return set(listing.stdout.split())
+
+
+def test_install_upgrade_rollback_uninstall(server: ApiServer) -> None:
+    life_of_a_release(server)
+
+
+def test_install_upgrade_rollback_uninstall_on_the_newest() -> None:
+    if reason := missing("newest"):
+        pytest.skip(reason)
+    with api_server("newest") as newest:
+        life_of_a_release(newest)
+
+
+def life_of_a_release(server: ApiServer) -> None:
+    notes = chart(server, "install", "remotegpu", str(CHART), "--create-namespace").partition("NOTES:")[2]
+    for step in ("kubectl get gpupools", "remotegpu/fraction: 0.25", f"helm test remotegpu -n {NAMESPACE}"):
+        assert step in notes
+    installed = of_release(server)
+    assert {"deployment.apps/remotegpu-operator", "daemonset.apps/remotegpu-deviceplugin"} <= installed
+    # What the operator writes must survive an upgrade, or no pod could be created until it writes it again.
+    bundle = '-p=[{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "Q0E="}]'
+    server.kubectl("patch", "mutatingwebhookconfiguration", "remotegpu", "--type=json", bundle)
+
+    chart(server, "upgrade", "remotegpu", str(CHART), "--values", str(EVERY_VALUE), *SERVED)
+    assert get(server, "deployment", "remotegpu-operator", NAMESPACE)["spec"]["replicas"] == 3
+    webhooks = get(server, "mutatingwebhookconfiguration", "remotegpu")["webhooks"]
+    assert webhooks[0]["clientConfig"]["caBundle"] == "Q0E="
+    assert of_release(server) < installed
+
+    chart(server, "rollback", "remotegpu", "1")
+    assert of_release(server) == installed
+    chart(server, "uninstall", "remotegpu")
+    assert of_release(server) == set()
+    assert "gpuclaims.remotegpu.io" in server.kubectl("get", "crd").stdout
+
+
+def test_every_object_is_accepted_and_every_pod_but_one_complies_with_restricted(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    for name, labels in ((NAMESPACE, {}), ("restricted", restricted)):
+        server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    # The API of the Prometheus operator is not served here; its objects are not rendered by default.
+    objects = render({}, tmp_path)
+    asking = named(objects, "Pod", "remotegpu-test")
+    # Rewritten by the webhook, which does not run here.
+    asking["spec"]["containers"][0]["resources"] = {"limits": {MILLI: 100}}
+    everything = {"apiVersion": "v1", "kind": "List", "items": objects}
+    dry = ("--dry-run=server", "--validate=strict", "--server-side", "--force-conflicts")
+    server.kubectl("apply", *dry, "-f", "-", stdin=json.dumps(everything))
+
+    refused: dict[str, str] = {}
+    for name, spec in pod_specs(objects).items():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "restricted"}, "spec": spec}
+        # A Deployment's template leaves it to its default.
+        pod["spec"] = {"restartPolicy": "Always", **spec}
+        answer = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod), check=False)
+        if answer.returncode:
+            refused[name] = answer.stderr
+    assert list(refused) == ["DaemonSet remotegpu-deviceplugin"]
+    sentence = refused["DaemonSet remotegpu-deviceplugin"].partition('latest": ')[2]
+    assert sentence.strip().split("), ") == [
+        'restricted volume types (volumes "plugins", "client" use restricted volume type "hostPath"',
+        'runAsNonRoot != true (pod or container "deviceplugin" must set securityContext.runAsNonRoot=true',
+        "runAsUser=0 (pod must not set runAsUser=0)",
+    ]
+
+
+def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: ApiServer) -> None:
+    server = installed
+    server.apply(gated_pod("waits", "default"))
+    operator = server.kubeconfig_of(NAMESPACE, "remotegpu-operator")
+
+    def patch(body: Object | list[Object], kind: str = "merge") -> str:
+        arguments = ("patch", "pod", "waits", "-n", "default", f"--type={kind}", f"-p={json.dumps(body)}")
+        return server.kubectl(f"--kubeconfig={operator}", *arguments, check=False).stderr
+
+    for body, sentence in (
+        ({"metadata": {"labels": {"app": "yours"}}}, "may not change labels, finalizers or owners of pods"),
+        ({"metadata": {"finalizers": ["a.example.com/b"]}}, "may not change labels, finalizers or owners of pods"),
+        ({"metadata": {"annotations": {"a": "b"}}}, "annotations of pods that begin with status.remotegpu.io/"),
+        ({"metadata": {"annotations": {"theirs": None}}}, "annotations of pods that begin with status.remotegpu.io/"),
+        ({"spec": {"schedulingGates": [{"name": GATE}]}}, "may lift only its own gate of pods, remotegpu.io/claim"),
+        ({"spec": {"schedulingGates": None}}, "may lift only its own gate of pods, remotegpu.io/claim"),
+    ):
+        assert sentence in patch(body), body
+    image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "another"}]
+    assert "may not change images of pods" in patch(image, "json")
+    toleration = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}]
+    assert "may lift only its own gate" in patch(toleration, "json")
+    session = {"metadata": {"annotations": {"status.remotegpu.io/session": "{}"}}}
+    assert patch(session | {"spec": {"schedulingGates": [{"name": "theirs.example.com/gate"}]}}) == ""
+    assert get(server, "pod", "waits", "default")["spec"]["schedulingGates"] == [{"name": "theirs.example.com/gate"}]
+
+
+def test_pools_of_the_values_come_change_and_go(installed: ApiServer, tmp_path: Path) -> None:
+    server = installed
+    account = hook_account(server, render({}, tmp_path), "install")
+    server.apply({"apiVersion": API_VERSION, "kind": "GPUPool", "metadata": {"name": "by-hand"}, "spec": {}})
+
+    def after(pools: Object) -> dict[str, Object]:
+        made = named(render({"pools": pools}, tmp_path), "ConfigMap", "remotegpu-install")["data"]["pools.yaml"]
+        asyncio.run(install.run(yaml.safe_load(made) or [], account))
+        items = json.loads(server.kubectl("get", "gpupools", "-o", "json").stdout)["items"]
+        return {pool["metadata"]["name"]: pool["spec"] for pool in items}
+
+    first = after({"default": {"software": {"memory": "2Gi"}}})
+    assert sorted(first) == ["by-hand", "default"]
+    assert first["default"]["software"]["memory"] == "2Gi"
+    second = after({"default": {"software": {"memory": "4Gi"}}, "more": {"backend": "cuda"}})
+    assert sorted(second) == ["by-hand", "default", "more"]
+    assert second["default"]["software"]["memory"] == "4Gi"
+    assert sorted(after({"default": None, "more": {"backend": "cuda"}})) == ["by-hand", "more"]
+    with pytest.raises(SystemExit, match=r"the backend of a pool cannot be changed.*correct the chart's value `pools`"):
+        after({"default": None, "more": {"backend": "software"}})
+
+
+def test_uninstall_leaves_a_cluster_in_which_nothing_waits_for_us(installed: ApiServer, tmp_path: Path) -> None:
+    server = installed
+    pool = {"apiVersion": API_VERSION, "kind": "GPUPool", "spec": {}}
+    by_chart = {"app.kubernetes.io/name": "remotegpu", "app.kubernetes.io/managed-by": "Helm"}
+    made = {"app.kubernetes.io/managed-by": "remotegpu-operator"}
+    claim = {"apiVersion": API_VERSION, "kind": "GPUClaim"}
+    server.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}},
+        gated_pod("waits", "team"),
+        pool | {"metadata": {"name": "default", "labels": by_chart}},
+        pool | {"metadata": {"name": "by-hand"}},
+        claim | {"metadata": {"name": "kept", "namespace": "team"}, "spec": {"fraction": "0.5"}},
+        claim
+        | {
+            "metadata": {"name": "waits-1", "namespace": "team"},
+            "spec": {"fraction": "0.5", "pod": {"name": "waits", "uid": "1"}},
+        },
+        secret("remotegpu-ca", made),
+        secret("theirs", {}),
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}},
+    )
+    status(
+        server,
+        "node",
+        "node",
+        {"capacity": {MILLI: "1k", "remotegpu/client": "1k", "cpu": "2"}, "allocatable": {MILLI: "1k", "cpu": "2"}},
+    )
+    status(server, "gpupool", "by-hand", {"phase": "Ready", "gpus": 1})
+    status(server, "gpuclaim", "kept", {"phase": "Allocated", "reason": "Allocated"}, "team")
+
+    objects = render({}, tmp_path)
+    hook = named(objects, "ConfigMap", "remotegpu-uninstall")
+    account = hook_account(server, objects, "uninstall", "nodekeys")
+    asyncio.run(uninstall.run(NAMESPACE, yaml.safe_load(hook["data"]["nodekeys.yaml"]), account))
+
+    assert "remotegpu" not in names(server, "mutatingwebhookconfiguration")
+    assert "remotegpu" not in names(server, "validatingadmissionpolicybinding")
+    assert get(server, "deployment", "remotegpu-operator", NAMESPACE)["spec"]["replicas"] == 0
+    assert names(server, "daemonset", NAMESPACE) == []
+    secrets = names(server, "secret", NAMESPACE)
+    assert "theirs" in secrets and "remotegpu-ca" not in secrets
+    assert get(server, "node", "node")["status"]["capacity"] == {"cpu": "2"}
+    assert get(server, "node", "node")["status"]["allocatable"] == {"cpu": "2"}
+    assert names(server, "gpupool") == ["by-hand"]
+    assert get(server, "gpupool", "by-hand")["status"]["phase"] == "Pending"
+    assert names(server, "gpuclaim", "team") == ["kept"]
+    assert get(server, "gpuclaim", "kept", "team")["status"]["reason"] == "NotSeen"
+    pod = get(server, "pod", "waits", "team")
+    assert pod["spec"]["schedulingGates"] == [{"name": "theirs.example.com/gate"}]
+    event = json.loads(server.kubectl("get", "events", "-n", "team", "-o", "json").stdout)["items"][0]
+    assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
+    assert "remotegpu was uninstalled" in event["message"]
+    chart(server, "uninstall", "remotegpu")
+
+    # Kubelet writes 0 when it forgets the plugin; the Job takes that off and then its own rights.
+    job = get(server, "job", "remotegpu-nodekeys", NAMESPACE)
+    of_job = get(server, "serviceaccount", "remotegpu-nodekeys", NAMESPACE)
+    assert [owner["uid"] for owner in of_job["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    role = get(server, "clusterrole", "remotegpu-nodekeys")
+    binding = get(server, "clusterrolebinding", "remotegpu-nodekeys")
+    assert [owner["uid"] for owner in binding["metadata"]["ownerReferences"]] == [role["metadata"]["uid"]]
+    status(server, "node", "node", {"capacity": {MILLI: "0"}, "allocatable": {MILLI: "0"}})
+    asyncio.run(nodekeys.run(access(server.kubeconfig_of(NAMESPACE, "remotegpu-nodekeys")), seconds=0))
+    assert get(server, "node", "node")["status"]["capacity"] == {"cpu": "2"}
+    assert "remotegpu-nodekeys" not in names(server, "clusterrole")
+
+
+def test_keys_that_kubelet_still_counts_are_left_until_it_has_forgotten_them(server: ApiServer) -> None:
+    """Taking them off earlier would only make kubelet write them again, every ten seconds."""
+    server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}})
+    admin = access(server.kubeconfig)
+
+    async def scenario() -> tuple[int, int]:
+        async with Api(admin) as api:
+            status(server, "node", "node", {"capacity": {MILLI: "1k"}, "allocatable": {MILLI: "0"}})
+            counted = await nodekeys.remove_keys(api, only_zero=True)
+            status(server, "node", "node", {"capacity": {MILLI: "0"}})
+            return counted, await nodekeys.remove_keys(api, only_zero=True)
+
+    assert asyncio.run(scenario()) == (1, 0)
+    assert MILLI not in json.dumps(get(server, "node", "node")["status"])
+
+
+def hook_account(server: ApiServer, objects: list[Object], account: str, *others: str) -> Any:
+    """The hook's service account, with what the chart allows it and no more."""
+    for thing in objects:
+        component = thing["metadata"]["labels"]["app.kubernetes.io/component"]
+        if thing["kind"].endswith(("Account", "Role", "Binding")) and component in {account, *others}:
+            server.apply(thing)
+    return access(server.kubeconfig_of(NAMESPACE, f"remotegpu-{account}"))
+
+
+def access(kubeconfig: Path) -> Any:
+    found = kubernetes_client.Configuration()
+    asyncio.run(kubernetes_config.load_kube_config(str(kubeconfig), client_configuration=found))
+    return found
+
+
+def gated_pod(name: str, namespace: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {POD_LABEL: "true"},
+            "annotations": {"theirs": "too"},
+        },
+        "spec": {
+            "schedulingGates": [{"name": GATE}, {"name": "theirs.example.com/gate"}],
+            "containers": [{"name": "c", "image": "i", "resources": {"limits": {MILLI: 250}}}],
+        },
+    }
+
+
+def secret(name: str, labels: Object) -> Object:
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+
+
+def get(server: ApiServer, kind: str, name: str, namespace: str = "default") -> Object:
+    found: Object = json.loads(server.kubectl("get", kind, name, "-n", namespace, "-o", "json").stdout)
+    return found
+
+
+def names(server: ApiServer, kind: str, namespace: str = "default") -> list[str]:
+    listing = server.kubectl("get", kind, "-n", namespace, "-o", "name").stdout.split()
+    return [line.split("/")[1] for line in listing]
+
+
+def status(server: ApiServer, kind: str, name: str, content: Object, namespace: str = "default") -> None:
+    patch = f"-p={json.dumps({'status': content})}"
+    server.kubectl("patch", kind, name, "-n", namespace, "--subresource=status", "--type=merge", patch)

@@ -1,0 +1,208 @@
+"""What each part may do: nothing that is not listed here, and nothing that its pods do not need."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from support.chart import CHART, NAMESPACE, Object, named, pod_specs, render
+
+from remotegpu.api.kubernetes import USER_PREFIX
+
+# (role, of which objects) -> verbs. `name` after a slash in brackets: only the object of that name.
+CLUSTER_WIDE: dict[str, dict[str, str]] = {
+    "remotegpu-operator": {
+        "remotegpu.io/gpupools": "get list watch patch",
+        "remotegpu.io/gpupools/status": "patch",
+        "remotegpu.io/gpuclaims": "get list watch create delete",
+        "remotegpu.io/gpuclaims/status": "patch",
+        "/pods": "get list watch patch",
+        "/nodes": "get list watch",
+        "/resourcequotas": "get list watch",
+        "/events": "create",
+        "admissionregistration.k8s.io/mutatingwebhookconfigurations [remotegpu]": "get patch",
+    },
+    "remotegpu-appliance": {
+        "remotegpu.io/gpuclaims": "get list watch",
+        "authentication.k8s.io/tokenreviews": "create",
+    },
+    "remotegpu-deviceplugin": {"remotegpu.io/gpupools": "list watch"},
+    # While `helm install`, `upgrade` or `rollback` run.
+    "remotegpu-install": {"remotegpu.io/gpupools": "list create patch delete"},
+    # While `helm uninstall` runs.
+    "remotegpu-uninstall": {
+        "admissionregistration.k8s.io/mutatingwebhookconfigurations [remotegpu]": "get delete",
+        "admissionregistration.k8s.io/validatingadmissionpolicybindings [remotegpu]": "get delete",
+        "/pods": "list patch",
+        "/events": "create",
+        "/nodes": "list",
+        "/nodes/status": "patch",
+        "remotegpu.io/gpupools": "list delete",
+        "remotegpu.io/gpuclaims": "list delete",
+        "remotegpu.io/gpupools/status": "patch",
+        "remotegpu.io/gpuclaims/status": "patch",
+        "rbac.authorization.k8s.io/clusterroles [remotegpu-nodekeys]": "get",
+        "rbac.authorization.k8s.io/clusterrolebindings [remotegpu-nodekeys]": "patch",
+    },
+    # For six minutes after it.
+    "remotegpu-nodekeys": {
+        "/nodes": "list",
+        "/nodes/status": "patch",
+        "rbac.authorization.k8s.io/clusterroles [remotegpu-nodekeys]": "get delete",
+    },
+}
+IN_ITS_NAMESPACE: dict[str, dict[str, str]] = {
+    "remotegpu-operator": {
+        "apps/statefulsets": "get list watch create patch delete",
+        "/services": "get list watch create patch delete",
+        "/secrets": "get list watch create patch delete",
+        "policy/poddisruptionbudgets": "get list watch create patch delete",
+        "networking.k8s.io/networkpolicies": "get list watch create patch delete",
+        "/pods": "delete",
+        "coordination.k8s.io/leases": "get create update",
+    },
+    "remotegpu-uninstall": {
+        "apps/deployments/scale [remotegpu-operator]": "patch",
+        "apps/daemonsets [remotegpu-deviceplugin]": "get delete",
+        "apps/statefulsets": "list delete",
+        "/services": "list delete",
+        "/secrets": "list delete",
+        "policy/poddisruptionbudgets": "list delete",
+        "networking.k8s.io/networkpolicies": "list delete",
+        "coordination.k8s.io/leases": "list delete",
+        "batch/jobs": "create",
+        "batch/jobs [remotegpu-nodekeys]": "get",
+        "/serviceaccounts [remotegpu-nodekeys]": "patch",
+    },
+}
+HOOKS = {"install", "uninstall", "nodekeys"}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
+    return render({}, tmp_path_factory.mktemp("rendered"))
+
+
+def granted(objects: list[Object], kind: str) -> dict[str, dict[str, str]]:
+    return {
+        thing["metadata"]["name"]: {
+            f"{group}/{resource}" + (f" [{', '.join(rule['resourceNames'])}]" if "resourceNames" in rule else ""): (
+                " ".join(rule["verbs"])
+            )
+            for rule in thing["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        for thing in objects
+        if thing["kind"] == kind
+    }
+
+
+def test_rights_are_exactly_the_listed_ones(objects: list[Object]) -> None:
+    assert granted(objects, "ClusterRole") == CLUSTER_WIDE
+    assert granted(objects, "Role") == IN_ITS_NAMESPACE
+    assert {thing["metadata"]["namespace"] for thing in objects if thing["kind"] == "Role"} == {NAMESPACE}
+
+
+def test_nobody_has_a_wildcard_or_the_secrets_of_other_namespaces() -> None:
+    for rights in (*CLUSTER_WIDE.values(), *IN_ITS_NAMESPACE.values()):
+        assert not [text for text in (*rights, *rights.values()) if "*" in text]
+    for rights in CLUSTER_WIDE.values():
+        assert not [resource for resource in rights if "secrets" in resource or "exec" in resource]
+
+
+def test_each_role_is_bound_to_the_account_of_its_name(objects: list[Object]) -> None:
+    for thing in objects:
+        if thing["kind"] in {"ClusterRoleBinding", "RoleBinding"}:
+            name = thing["metadata"]["name"]
+            assert thing["roleRef"]["name"] == name
+            assert thing["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
+
+
+def test_only_who_has_rights_gets_a_token(objects: list[Object]) -> None:
+    for name, spec in pod_specs(objects).items():
+        with_token = spec["automountServiceAccountToken"]
+        assert with_token == (spec.get("serviceAccountName") in CLUSTER_WIDE), name
+    assert named(objects, "Deployment", "remotegpu-webhook")["spec"]["template"]["spec"]["serviceAccountName"] == (
+        "remotegpu-webhook"
+    )
+
+
+def test_rights_of_hooks_live_as_long_as_the_hook(objects: list[Object]) -> None:
+    for thing in objects:
+        component = thing["metadata"]["labels"]["app.kubernetes.io/component"]
+        annotations = thing["metadata"].get("annotations", {})
+        assert ("helm.sh/hook" in annotations) == (component in {*HOOKS, "test"}), thing["metadata"]["name"]
+        if component in HOOKS - {"nodekeys"}:
+            assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+
+
+def test_names_are_fixed_and_namespaces_the_releases(objects: list[Object], tmp_path: Path) -> None:
+    other = render({}, tmp_path, release="another")
+    assert [(each["kind"], each["metadata"]["name"]) for each in other] == [
+        (each["kind"], each["metadata"]["name"]) for each in objects
+    ]
+    cluster_scoped = {"CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration"}
+    cluster_scoped |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    for thing in objects:
+        assert ("namespace" in thing["metadata"]) == (thing["kind"] not in cluster_scoped), thing["metadata"]["name"]
+
+
+def test_no_pod_of_ours_is_sent_to_our_webhook_but_the_test(objects: list[Object]) -> None:
+    """The operator and the webhook must start when no webhook runs yet."""
+    for thing in objects:
+        template = thing["spec"]["template"] if thing["kind"] in {"Deployment", "DaemonSet", "Job"} else thing
+        keys = [*(template["metadata"].get("annotations") or {})] if "metadata" in template else []
+        assert not [key for key in keys if key.startswith((USER_PREFIX, f"status.{USER_PREFIX}"))]
+    asking = [
+        name for name, spec in pod_specs(objects).items() if "remotegpu/" in str(spec["containers"][0]["resources"])
+    ]
+    assert asking == ["Pod remotegpu-test"]
+
+
+def test_pods_selected_by_policies_and_budgets_are_ours(objects: list[Object]) -> None:
+    pods = [
+        thing["spec"]["template"]["metadata"]["labels"]
+        for thing in objects
+        if thing["kind"] in {"Deployment", "DaemonSet"}
+    ]
+    for thing in objects:
+        match thing["kind"]:
+            case "NetworkPolicy":
+                selector = thing["spec"]["podSelector"]["matchLabels"]
+            case "PodDisruptionBudget":
+                selector = thing["spec"]["selector"]["matchLabels"]
+            case "Service":
+                selector = thing["spec"]["selector"]
+            case _:
+                continue
+        assert sum(selector.items() <= labels.items() for labels in pods) == 1, thing["metadata"]["name"]
+
+
+def test_network_policies_let_in_only_named_ports(objects: list[Object]) -> None:
+    ports = {
+        thing["metadata"]["name"]: [port["port"] for rule in thing["spec"].get("ingress", []) for port in rule["ports"]]
+        for thing in objects
+        if thing["kind"] == "NetworkPolicy"
+    }
+    assert ports == {
+        "remotegpu-operator": ["http"],
+        "remotegpu-webhook": ["https", "http"],
+        "remotegpu-deviceplugin": [],
+    }
+
+
+def test_alerts_ask_for_metrics_that_exist() -> None:
+    """Counters are exported with _total; the rules use nothing that no part exports."""
+    sources = "".join(
+        path.read_text()
+        for folder in ("operator/remotegpu_operator", "remoting/remotegpu/appliance")
+        for path in (CHART.parents[1] / folder).rglob("*.py")
+    )
+    for alert in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text()):
+        for metric in re.findall(r"remotegpu_\w+", alert["expr"]):
+            name = metric.removesuffix("_total")
+            gpu = name.startswith("remotegpu_gpu_") and 'f"remotegpu_gpu_{name}"' in sources
+            assert f'"{name}' in sources or gpu, metric
