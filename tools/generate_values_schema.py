@@ -1,7 +1,11 @@
-"""Write the chart's values.schema.json: `python tools/generate_values_schema.py [FILE]`."""
+"""Write what follows from the chart's values.schema.yaml: values.schema.json and VALUES.md, into the chart or FOLDER.
+
+python tools/generate_values_schema.py [FOLDER]
+"""
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +29,50 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def content() -> str:
-    schema = yaml.safe_load((CHART / "values.schema.yaml").read_text())
+def values_schema() -> str:
+    schema = source()
     versions = yaml.safe_load((ROOT / "crds" / "gpupools.yaml").read_text())["spec"]["versions"]
     spec = versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     schema["definitions"]["GPUPoolSpec"] = json_schema(spec)
     return json.dumps(schema, indent=1) + "\n"
 
 
+def source() -> dict[str, Any]:
+    schema: dict[str, Any] = yaml.safe_load((CHART / "values.schema.yaml").read_text())
+    return schema
+
+
+def values_table() -> str:
+    lines = [
+        "# Values",
+        "",
+        "Generated from values.schema.yaml; do not edit.",
+        "",
+        "| value | default | meaning |",
+        "|---|---|---|",
+    ]
+    schema = source()
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    for path, default, meaning in rows(schema, defaults, schema["definitions"]):
+        lines.append(f"| `{path}` | `{json.dumps(default)}` | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def rows(
+    schema: dict[str, Any], defaults: dict[str, Any], definitions: dict[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, str]]:
+    for name, each in schema["properties"].items():
+        if "properties" in each:
+            yield from rows(each, defaults[name], definitions, f"{prefix}{name}.")
+        elif name in defaults:
+            named = definitions.get(each.get("$ref", "").rpartition("/")[2], {})
+            yield prefix + name, defaults[name], each.get("description") or named["description"]
+
+
+def main(folder: Path) -> None:
+    (folder / "values.schema.json").write_text(values_schema())
+    (folder / "VALUES.md").write_text(values_table())
+
+
 if __name__ == "__main__":
-    (Path(sys.argv[1]) if len(sys.argv) > 1 else CHART / "values.schema.json").write_text(content())
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else CHART)
