@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from cluster import cgroups, images, programs
@@ -24,6 +26,8 @@ CONTROL_PLANE = tuple(Part(STATE, name) for name in ("etcd", "apiserver", "contr
 KUBECONFIG = TARGET / "admin.kubeconfig"
 # Mount points that were not there before, innermost last.
 MADE = STATE / "made-folders"
+# Written when each part has been started once.
+COMPLETE = STATE / "complete"
 READY_SECONDS = 120
 
 
@@ -54,23 +58,24 @@ def is_up() -> bool:
 def up() -> None:
     if os.geteuid() != 0:
         raise RuntimeError("the cluster needs root, for its nodes are namespaces; run the same as root")
-    programs.install()
-    held = [node.part("holder").pid is not None for node in NODES]
-    if STATE.exists() and not all(held):
-        down()
-    if STATE.exists():
+    with _one_at_a_time():
+        programs.install()
+        # After a reboot, or an `up` that was interrupted, there is nothing that could go on.
+        if STATE.exists() and not (COMPLETE.exists() and all(node.part("holder").pid for node in NODES)):
+            down()
+        if not STATE.exists():
+            pause = images.pause()
+            _start_control_plane()
+            with step(f"nodes {', '.join(node.name for node in NODES)}"):
+                _hold_nodes()
+                _start_nodes(pause)
+            COMPLETE.touch()
         for part in parts():
             if part.pid is None:
                 with step(f"start {part.name} again"):
                     part.start()
+            part.resume()
         _wait_ready()
-        return
-    pause = images.pause()
-    _start_control_plane()
-    with step(f"nodes {', '.join(node.name for node in NODES)}"):
-        _hold_nodes()
-        _start_nodes(pause)
-    _wait_ready()
 
 
 def down() -> None:
@@ -94,6 +99,14 @@ def down() -> None:
 def status() -> dict[str, int | None]:
     """The process of each part, None where it does not run."""
     return {part.name: part.pid for part in parts()}
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    TARGET.mkdir(parents=True, exist_ok=True)
+    with (TARGET / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _start_control_plane() -> None:

@@ -64,8 +64,8 @@ class Part:
         return self.pid or self.launch(json.loads(self._record.read_text())["command"])
 
     def send(self, number: signal.Signals) -> None:
-        pid = self.pid
-        assert pid is not None, f"{self.name} does not run; its log is {self.log}"
+        if (pid := self.pid) is None:
+            raise RuntimeError(f"{self.name} does not run; its log is {self.log}")
         os.kill(pid, number)
 
     def pause(self) -> None:
