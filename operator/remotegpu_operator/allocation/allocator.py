@@ -84,7 +84,7 @@ class Allocator:
         """A claim whose status says that it has these GPUs. It is believed: its pod may be at work on them."""
         self._forget_waiting(request.uid)
         self._ledger.put(request, allocations)
-        self._stirred.add(request.pool)
+        self._stir(request)
 
     def submit(self, request: Request) -> None:
         """A claim that wants its GPUs, or wants them with another priority; nothing new if it is known like that."""
@@ -100,18 +100,27 @@ class Allocator:
 
     def release(self, uid: str) -> None:
         """The claim is gone, or has no right to its GPUs any more; unknown ones are no error."""
-        self._forget_waiting(uid)
+        request = self._forget_waiting(uid)
         entry = self._ledger.take(uid)
+        if request is not None:
+            self._stirred.add(request.pool)
         if entry is not None:
-            self._stirred.add(entry.request.pool)
-            if self._quotas.get(entry.request.namespace):
-                self._stirred.update(self._queues)
+            self._stir(entry.request)
 
     def settle(self) -> list[Decision]:
         """Place what fits now; and tell each request that has to wait why, once for each reason."""
         decisions: list[Decision] = []
+        walked: set[str] = set()
         while self._stirred:
-            decisions += self._settle(self._stirred.pop())
+            pool = min(self._stirred)
+            self._stirred.remove(pool)
+            walked.add(pool)
+            decisions += self._place(pool)
+        for pool in sorted(walked):
+            for refused in self._refusals(pool):
+                if self._told.get(refused.request.uid) != refused.reason:
+                    self._told[refused.request.uid] = refused.reason
+                    decisions.append(Waiting(refused.request, refused.reason, self._sentence(refused)))
         return decisions
 
     def waiting(self) -> list[Request]:
@@ -127,12 +136,9 @@ class Allocator:
         request = self._waiting.get(uid)
         if request is None:
             return ""
-        walk = _Walk()
-        for other in self._queues[request.pool]:
-            outcome = self._try(other, walk)
-            if other.uid == uid:
-                return self._sentence(outcome) if isinstance(outcome, _Refused) else ""
-        raise AssertionError(f"{request} is not in its queue")
+        refusals = {refused.request.uid: refused for refused in self._refusals(request.pool)}
+        # It has none if it only waits for `settle`.
+        return self._sentence(refusals[uid]) if uid in refusals else ""
 
     def capacity(self, pool: str) -> Capacity:
         """What a pool has; nothing, if it is not known."""
@@ -153,17 +159,24 @@ class Allocator:
             tuple(self._with_usage(appliance) for appliance in inventory.appliances),
         )
 
-    def _settle(self, pool: str) -> Iterator[Decision]:
+    def _place(self, pool: str) -> Iterator[Placed]:
+        """One walk through the queue."""
         walk = _Walk()
         for request in list(self._queues.get(pool, ())):
             outcome = self._try(request, walk)
             if isinstance(outcome, Placed):
                 self._forget_waiting(request.uid)
                 self._ledger.put(request, outcome.allocations)
+                self._stir_namespace(request.namespace)
                 yield outcome
-            elif self._told.get(request.uid) != outcome.reason:
-                self._told[request.uid] = outcome.reason
-                yield Waiting(request, outcome.reason, self._sentence(outcome))
+
+    def _refusals(self, pool: str) -> Iterator[_Refused]:
+        """The same walk, which changes nothing."""
+        walk = _Walk()
+        for request in self._queues.get(pool, ()):
+            outcome = self._try(request, walk)
+            if isinstance(outcome, _Refused):
+                yield outcome
 
     def _try(self, request: Request, walk: _Walk) -> Placed | _Refused:
         inventory = self._inventories.get(request.pool)
@@ -237,13 +250,23 @@ class Allocator:
         closed = some(dict.fromkeys(slot.closed for slot in slots if slot.closed), 2)
         return "; ".join([said, *([closed] if closed else []), *([queue] if refused.ahead else [])])
 
-    def _forget_waiting(self, uid: str) -> None:
+    def _stir(self, request: Request) -> None:
+        """What the request has of its pool has changed."""
+        self._stirred.add(request.pool)
+        self._stir_namespace(request.namespace)
+
+    def _stir_namespace(self, namespace: str) -> None:
+        """What the namespace has has changed; where it is limited, that matters to its requests in every pool."""
+        if self._quotas.get(namespace):
+            self._stirred.update(self._queues)
+
+    def _forget_waiting(self, uid: str) -> Request | None:
         self._told.pop(uid, None)
         request = self._waiting.pop(uid, None)
         if request is not None:
             queue = self._queues[request.pool]
             del queue[bisect_left(queue, request.turn, key=_turn)]
-            self._stirred.add(request.pool)
+        return request
 
     def _with_usage(self, appliance: ApplianceStatus) -> ApplianceStatus:
         gpus = []
