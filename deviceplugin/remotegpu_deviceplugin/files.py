@@ -54,7 +54,7 @@ def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
     if not others:
         return
     try:
-        used = _used(checkpoint, host)
+        used = used_versions(checkpoint, host)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, DecodeError) as error:
         _log.warning(
             "old versions of the client's files stay in %s: %s does not say which are used (%r)",
@@ -69,7 +69,8 @@ def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
             _log.info("removed %s, which no pod uses", version)
 
 
-def _used(checkpoint: Path, host: Path) -> set[str]:
+def used_versions(checkpoint: Path, host: Path) -> set[str]:
+    """The versions that pods of this node were given, as the kubelet remembers it."""
     used = set()
     for entry in json.loads(checkpoint.read_text())["Data"]["PodDeviceEntries"] or []:
         told = ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"]))
