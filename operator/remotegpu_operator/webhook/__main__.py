@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--http-port", type=int, default=8080, help="/healthz, /readyz and /metrics")
     parser.add_argument("--tls", type=Path, default=Path("/etc/remotegpu/tls"), help="folder of tls.crt and tls.key")
     parser.add_argument("--drain", type=float, default=DRAIN_SECONDS, help="seconds to go on serving after SIGTERM")
+    parser.add_argument("--reuse-port", action="store_true", help="share --port with other processes of this machine")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(_serve(arguments))
@@ -29,7 +30,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serving(webhook, arguments.host, arguments.port, arguments.http_port):
+    async with serving(webhook, arguments.host, arguments.port, arguments.http_port, arguments.reuse_port):
         logging.info("admission on port %d, health and metrics on %d", arguments.port, arguments.http_port)
         await stop.wait()
         webhook.stopping = True

@@ -129,14 +129,17 @@ def _log_refusal(request: dict[str, object], message: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(webhook: Webhook, host: str, port: int, http_port: int) -> AsyncIterator[None]:
-    """Both ports are open inside."""
+async def serving(
+    webhook: Webhook, host: str, port: int, http_port: int, reuse_port: bool = False
+) -> AsyncIterator[None]:
+    """Both ports are open inside; the first is shared with other processes that `reuse_port`."""
     runners = [web.AppRunner(app, access_log=None) for app in (webhook.admission(), webhook.probes())]
     reloading = asyncio.create_task(webhook.certificate.keep_loaded())
     try:
         for runner in runners:
             await runner.setup()
-        await web.TCPSite(runners[0], host, port, ssl_context=webhook.certificate.context).start()
+        tls = webhook.certificate.context
+        await web.TCPSite(runners[0], host, port, ssl_context=tls, reuse_port=reuse_port).start()
         await web.TCPSite(runners[1], host, http_port).start()
         yield
     finally:

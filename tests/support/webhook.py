@@ -1,0 +1,158 @@
+"""The webhook in processes of its own, before the API server of a test, with the chart's admission objects."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cluster.certificates import Authority
+from cluster.control_plane import PROGRAMS
+from support.apiserver import ApiServer
+from support.kubectl import as_list
+from support.system import ROOT, free_port, until
+
+NAMESPACE = "remotegpu-system"
+OPERATOR = f"system:serviceaccount:{NAMESPACE}:remotegpu-operator"
+START_SECONDS = 30
+
+Object = dict[str, Any]
+
+
+@dataclass
+class Replica:
+    """One process on loopback; `port` serves admission, the next one health and metrics."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Of the plain port; status 0 where nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port + 1}{path}") as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except (urllib.error.URLError, ConnectionError):
+            return 0, ""
+
+
+@contextlib.contextmanager
+def replica(certificates: Path, *more: str, ready: bool = True) -> Iterator[Replica]:
+    """A replica with tls.crt and tls.key of a folder, once it is `ready`; `more` are arguments."""
+    port = free_port()
+    command = [sys.executable, "-m", "remotegpu_operator.webhook", "--host=127.0.0.1", f"--port={port}"]
+    command += [f"--http-port={port + 1}", f"--tls={certificates}", "--drain=0", *more]
+    with (certificates / f"{port}.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        it = Replica(port, process)
+        try:
+            until(lambda: it.get("/readyz" if ready else "/healthz")[0] == 200, START_SECONDS, "the webhook answers")
+            yield it
+        finally:
+            process.terminate()
+            process.wait(START_SECONDS)
+
+
+def issue(folder: Path) -> bytes:
+    """Write a certificate for loopback into `folder`, as the Secret's volume has it; returns its authority's."""
+    authority = Authority("webhook")
+    authority.issue("webhook", subjects=("127.0.0.1",)).write(folder, "tls")
+    return authority.certificate
+
+
+def admission_objects() -> list[Object]:
+    """What the chart renders for the API server itself."""
+    show = [f"--show-only=templates/webhook/{name}.yaml" for name in ("configuration", "policy")]
+    command: list[str | Path] = [
+        PROGRAMS / "helm",
+        "template",
+        "remotegpu",
+        ROOT / "charts" / "remotegpu",
+        f"--namespace={NAMESPACE}",
+    ]
+    rendered = subprocess.run([*command, "--kube-version=1.34.0", *show], check=True, capture_output=True, text=True)
+    return [document for document in yaml.safe_load_all(rendered.stdout) if document]
+
+
+def install(server: ApiServer, url: str, authority: bytes) -> None:
+    """The admission objects, with the webhook at `url` in the place of the chart's Service, once they are in force."""
+    webhooks, policy, binding = admission_objects()
+    for entry in webhooks["webhooks"]:
+        path = entry["clientConfig"]["service"]["path"]
+        entry["clientConfig"] = {"url": url + path, "caBundle": b64encode(authority).decode()}
+    probe = pod("probe", {"remotegpu/milli": 1})
+    default = Space(server, "default")
+    server.apply(policy, binding)
+    until(lambda: "ValidatingAdmissionPolicy" in default.answer(probe), START_SECONDS, "the policy is in force")
+    server.apply(webhooks)
+    until(lambda: "created" in default.answer(probe), START_SECONDS, "the webhook is called")
+
+
+class Space:
+    """A namespace of one test."""
+
+    def __init__(self, server: ApiServer, name: str = "") -> None:
+        self.server = server
+        self.name = name or f"t-{uuid.uuid4().hex[:8]}"
+        if not name:
+            server.kubectl("create", "namespace", self.name)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        return self.server.kubectl("-n", self.name, *arguments, stdin=stdin, check=check).stdout
+
+    def refusal(self, *arguments: str, stdin: str | None = None) -> str:
+        """What kubectl says to somebody who asks for what is not given."""
+        result = self.server.kubectl("-n", self.name, *arguments, stdin=stdin, check=False)
+        assert result.returncode, f"{' '.join(arguments)} was not refused: {result.stdout}"
+        return result.stderr.strip()
+
+    def create(self, *objects: Object) -> list[Object]:
+        return self._stored("create", objects)
+
+    def apply(self, *objects: Object, server_side: bool = False) -> list[Object]:
+        return self._stored("apply", objects, *(["--server-side"] if server_side else []))
+
+    def answer(self, document: Object) -> str:
+        """What kubectl says to a creation that leaves nothing behind."""
+        command = ["-n", self.name, "create", "-f", "-", "--dry-run=server"]
+        result = self.server.kubectl(*command, stdin=json.dumps(document), check=False)
+        return result.stdout + result.stderr
+
+    def refused(self, document: Object, *more: str) -> str:
+        return self.refusal("create", "-f", "-", *more, stdin=json.dumps(document))
+
+    def diff(self, *objects: Object, server_side: bool = False) -> int:
+        """The exit status of kubectl diff: 0 where nothing would change."""
+        flags = ["--server-side"] if server_side else []
+        command = ["-n", self.name, "diff", "-f", "-", *flags]
+        return self.server.kubectl(*command, stdin=as_list(objects), check=False).returncode
+
+    def get(self, kind: str, name: str) -> Object:
+        found: Object = json.loads(self.kubectl("get", kind, name, "-o", "json", "--show-managed-fields"))
+        return found
+
+    def _stored(self, verb: str, objects: Sequence[Object], *more: str) -> list[Object]:
+        # `-o json` gives a list after apply, and one document after the other after create; YAML is always one stream.
+        found = list(yaml.safe_load_all(self.kubectl(verb, "-f", "-", "-o", "yaml", *more, stdin=as_list(objects))))
+        return found[0]["items"] if found[0]["kind"] == "List" else found
+
+
+def pod(name: str, limits: Mapping[str, Any] | None = None, **metadata: Mapping[str, str]) -> Object:
+    """A pod of one container, `app`. There is no controller that would name its service account."""
+    container = {"name": "app", "image": "none", "resources": {"limits": dict(limits or {})}}
+    spec = {"serviceAccountName": "default", "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
