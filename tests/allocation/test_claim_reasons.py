@@ -1,0 +1,267 @@
+"""What a claim gets, and the sentence that one without a share reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from remotegpu.api.claims import Allocation, ClaimSpec, GPUClaim, Placement, Reason
+from remotegpu.api.objects import Ask
+from remotegpu.api.pools import Amount, AppliancePhase, ApplianceStatus, GpuStatus
+from remotegpu_operator.allocation import Allocator, Placed, Request, Waiting, request_of
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def gpu(number: int, gib: int = 8, model: str = "NVIDIA A100") -> GpuStatus:
+    return GpuStatus(f"GPU-{number}", model, gib * GIB, gib * GIB)
+
+
+def appliance(name: str, *gpus: GpuStatus, phase: AppliancePhase = AppliancePhase.READY) -> ApplianceStatus:
+    return ApplianceStatus(name, f"node of {name}", phase, gpus=gpus)
+
+
+def request(name: str, ask: Ask, **more: object) -> Request:
+    made = Request(uid=f"uid of {name}", namespace="team", name=name, pool="default", ask=ask, created="2026")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def allocator(*appliances: ApplianceStatus) -> Allocator:
+    made = Allocator()
+    made.set_pool("default", appliances)
+    return made
+
+
+def settled(of: Allocator, *requests: Request) -> dict[str, Placed | Waiting]:
+    for each in requests:
+        of.submit(each)
+    return {decision.request.name: decision for decision in of.settle()}
+
+
+def waits(of: Allocator, asked: Request) -> tuple[Reason, str]:
+    decision = settled(of, asked)[asked.name]
+    assert isinstance(decision, Waiting)
+    return decision.reason, decision.message
+
+
+@pytest.mark.parametrize(("shares", "milli"), [(4, 250), (3, 333), (1, 1000), (1000, 1), (7, 142)])
+@pytest.mark.parametrize("shareable", [8 * GIB, 2 * GIB + 1999, 7_999_999_999])
+def test_as_many_shares_fit_as_the_fractions_say(shares: int, milli: int, shareable: int) -> None:
+    pool = allocator(appliance("a", GpuStatus("GPU-0", "A100", shareable + GIB, shareable)))
+    decisions = settled(pool, *(request(f"{i:04}", Ask(milli=milli)) for i in range(shares)))
+    assert all(isinstance(decision, Placed) for decision in decisions.values())
+    capacity = pool.capacity("default")
+    assert capacity.allocated == Amount(shares * milli, shares * (shareable * milli // 1000))
+    assert capacity.free == Amount(1000 - shares * milli, shareable - shares * (shareable * milli // 1000))
+    assert isinstance(settled(pool, request("rest", Ask(milli=1001 - shares * milli)))["rest"], Waiting)
+
+
+def test_an_allocation_says_where_and_exactly_how_much() -> None:
+    pool = allocator(appliance("a", gpu(0), gpu(1)), appliance("b", gpu(2)))
+    spec = ClaimSpec(fraction="0.333", count=2, placement=Placement.SPREAD, priority=3)
+    claim = GPUClaim("team", "train", "uid", created="2026-11-21T16:00:00Z", spec=spec)
+    asked = request_of(claim)
+    assert asked == Request(
+        "uid", "team", "train", "default", Ask(2, 333), "", Placement.SPREAD, 3, "2026-11-21T16:00:00Z"
+    )
+    bytes_each = 8 * GIB * 333 // 1000
+    shares = (
+        Allocation("a", "node of a", "GPU-0", "NVIDIA A100", bytes_each, 333),
+        Allocation("b", "node of b", "GPU-2", "NVIDIA A100", bytes_each, 333),
+    )
+    assert settled(pool, asked) == {"train": Placed(asked, shares)}
+    assert pool.held("uid") == shares
+    assert pool.message("uid") == ""
+    pool.release("uid")
+    assert pool.held("uid") is None and pool.settle() == []
+
+
+def test_memory_is_charged_as_the_thousandths_that_hold_it() -> None:
+    pool = allocator(appliance("a", gpu(0, gib=1)))
+    decision = settled(pool, request("by memory", Ask(1, 0, GIB // 2 + 1)))["by memory"]
+    assert isinstance(decision, Placed)
+    assert decision.allocations == (Allocation("a", "node of a", "GPU-0", "NVIDIA A100", GIB // 2 + 1, 501),)
+
+
+def test_a_claim_that_waits_is_told_once_and_served_when_it_fits() -> None:
+    pool = allocator(appliance("a", gpu(0)))
+    first, second, third = (request(name, Ask(milli=600)) for name in "abc")
+    assert {name: type(d) for name, d in settled(pool, first, second, third).items()} == {
+        "a": Placed,
+        "b": Waiting,
+        "c": Waiting,
+    }
+    assert settled(pool, second, third) == {}
+    pool.release(first.uid)
+    assert [d.request.name for d in pool.settle() if isinstance(d, Placed)] == ["b"]
+    assert pool.waiting() == [third]
+
+
+def test_a_small_claim_does_not_overtake_a_large_one_but_may_use_what_that_cannot() -> None:
+    pool = allocator(appliance("a", gpu(0), gpu(1, model="Tesla T4")))
+    decisions = settled(
+        pool,
+        request("first", Ask(milli=500), model="A100"),
+        request("large", Ask(milli=1000), model="A100", created="2027"),
+        request("small", Ask(milli=100), model="A100", created="2028"),
+        request("other", Ask(milli=100), model="t4", created="2029"),
+    )
+    assert {name for name, decision in decisions.items() if isinstance(decision, Placed)} == {"first", "other"}
+    small = decisions["small"]
+    assert isinstance(small, Waiting)
+    assert small.message == "0.1 of a GPU is free in pool default, but kept for 1 claim ahead"
+
+
+def test_a_higher_priority_is_served_first_also_when_it_changes() -> None:
+    pool = allocator(appliance("a", gpu(0)))
+    holder, old, new = request("holder", Ask()), request("old", Ask()), request("new", Ask(), created="2027")
+    settled(pool, holder, old, new)
+    pool.submit(replace(new, priority=1))
+    pool.release(holder.uid)
+    assert [d.request.name for d in pool.settle() if isinstance(d, Placed)] == ["new"]
+
+
+def test_what_cannot_be_served_now_by_any_order_holds_up_nobody() -> None:
+    """Two GPUs are wanted and one of two is out of service, perhaps for days."""
+    pool = allocator(appliance("a", gpu(0)), appliance("b", gpu(1), phase=AppliancePhase.LOST))
+    decisions = settled(pool, request("both", Ask(count=2)), request("one", Ask(), created="2027"))
+    assert isinstance(decisions["one"], Placed)
+    both = decisions["both"]
+    assert isinstance(both, Waiting)
+    assert both.message == (
+        "1 of each of 2 GPUs is not free in pool default: of its 2 GPUs 0 have as much free; b is Lost"
+    )
+
+
+def test_running_claims_are_believed_even_where_they_do_not_fit() -> None:
+    pool = allocator(appliance("a", gpu(0)))
+    share = Allocation("a", "node of a", "GPU-0", "NVIDIA A100", 6 * GIB, 750)
+    for name in ("one", "two"):
+        pool.hold(request(name, Ask(milli=750)), (share,))
+    assert pool.capacity("default").free == Amount(0, 0)
+    pool.release("uid of one")
+    assert pool.capacity("default").free == Amount(250, 2 * GIB)
+
+
+def test_a_quota_counts_what_all_claims_of_the_namespace_have() -> None:
+    pool = allocator(appliance("a", gpu(0), gpu(1)))
+    pool.set_quotas("team", {"gpu": 1000, "large": 9000})
+    decisions = settled(
+        pool,
+        request("first", Ask(milli=750)),
+        request("second", Ask(milli=500), created="2027"),
+        request("elsewhere", Ask(milli=1000), namespace="other", created="2028"),
+    )
+    assert isinstance(decisions["first"], Placed) and isinstance(decisions["elsewhere"], Placed)
+    assert decisions["second"] == Waiting(
+        request("second", Ask(milli=500), created="2027"),
+        Reason.QUOTA_EXCEEDED,
+        "0.5 of a GPU is more than ResourceQuota gpu leaves: it allows namespace team 1, and the claims there have"
+        " 0.75",
+    )
+    pool.set_quotas("team", {"gpu": 2000})
+    (told,) = pool.settle()
+    assert isinstance(told, Waiting) and told.reason == Reason.WAITING_FOR_CAPACITY
+    pool.release("uid of elsewhere")
+    assert isinstance(pool.settle()[0], Placed)
+
+
+MIXED = (appliance("a", gpu(0, 40)), appliance("b", gpu(1, 16, "Tesla T4"), gpu(2, 16, "Tesla T4")))
+
+
+@pytest.mark.parametrize(
+    ("appliances", "asked", "reason", "message"),
+    [
+        (
+            (),
+            request("c", Ask()),
+            Reason.POOL_NOT_READY,
+            "pool default has no appliance yet; `kubectl describe gpupool default` says why",
+        ),
+        (
+            (
+                appliance("a", phase=AppliancePhase.STARTING),
+                appliance("b", replace(gpu(0), healthy=False, message="Xid 79")),
+            ),
+            request("c", Ask()),
+            Reason.POOL_NOT_READY,
+            "no GPU of pool default takes claims now: a is Starting, GPU-0 is not healthy (Xid 79)",
+        ),
+        (
+            MIXED,
+            request("c", Ask(1, 0, GIB), model="H100"),
+            Reason.NO_MATCHING_GPU,
+            "pool default has no GPU of model H100: it has NVIDIA A100, Tesla T4",
+        ),
+        (
+            MIXED,
+            request("c", Ask(milli=250)),
+            Reason.MIXED_MEMORY,
+            "a fraction of a GPU says nothing in pool default: its GPUs have 16.0 GiB and 40.0 GiB of memory; ask for"
+            " memory, or for a model",
+        ),
+        (
+            MIXED,
+            request("c", Ask(3), model="t4"),
+            Reason.TOO_LARGE,
+            "3 GPUs of model t4 were asked for, pool default has 2",
+        ),
+        (
+            MIXED,
+            request("c", Ask(1, 0, 41 * GIB)),
+            Reason.TOO_LARGE,
+            "41.0 GiB of a GPU is more than pool default ever has: its GPUs share 40.0 GiB, 16.0 GiB",
+        ),
+        (
+            (appliance("a", GpuStatus("GPU-0", "A100", GIB, GIB)),),
+            request("c", Ask(milli=1)),
+            Reason.NO_MATCHING_GPU,
+            "0.001 of a GPU is less than the least share, 2.0 MiB: GPUs of pool default share 1.0 GiB",
+        ),
+        (
+            MIXED,
+            request("c", Ask(), pool="training"),
+            Reason.NO_SUCH_POOL,
+            "there is no GPUPool training: create it, or name another one; there are: default",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_no_empty_pool_could_serve(
+    appliances: tuple[ApplianceStatus, ...], asked: Request, reason: Reason, message: str
+) -> None:
+    assert waits(allocator(*appliances), asked) == (reason, message)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "held", "asked", "message"),
+    [
+        (1, 900, Ask(milli=250), "0.25 of a GPU is not free in pool default: its GPU has 0.1 (819.2 MiB) free"),
+        (1, 1000, Ask(milli=250), "0.25 of a GPU is not free in pool default: its GPU has nothing free"),
+        (
+            2,
+            900,
+            Ask(milli=250),
+            "0.25 of a GPU is not free in pool default: of its 2 GPUs the emptiest has 0.1 (819.2 MiB) free",
+        ),
+        (2, 1000, Ask(milli=250), "0.25 of a GPU is not free in pool default: of its 2 GPUs none has anything free"),
+        (2, 900, Ask(1, 0, GIB), "1.0 GiB of a GPU is not free in pool default: of its 2 GPUs the emptiest has .*"),
+        (
+            2,
+            600,
+            Ask(2, 500),
+            "0.5 of each of 2 GPUs is not free in pool default: of its 2 GPUs 0 have as much free",
+        ),
+    ],
+)
+def test_what_is_not_free(gpus: int, held: int, asked: Ask, message: str) -> None:
+    pool = allocator(appliance("a", *(gpu(number) for number in range(gpus))))
+    settled(pool, *(request(f"holder {i}", Ask(milli=held)) for i in range(gpus)))
+    reason, said = waits(pool, request("c", asked, created="2027"))
+    assert reason == Reason.WAITING_FOR_CAPACITY
+    assert said == message or (message.endswith(".*") and said.startswith(message[:-2]))
+    later = request("later", asked, created="2028")
+    assert waits(pool, later) == (reason, f"{said}; 1 claim ahead")
+    assert pool.message(later.uid) == f"{said}; 1 claim ahead"
