@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import signal
+import base64
+import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.control_plane import VERSIONS
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from support.apiserver import ApiServer
-from support.claims import OPERATOR, SYSTEM, Claim, ClaimAppliance, Cluster, Pod, refusal
-from support.faultproxy import FaultProxy
+from support.claims import Claim, ClaimAppliance, Cluster, Pod, refusal
 from support.system import MIB, until
 
 from remotegpu.api.claims import Phase
@@ -36,29 +38,33 @@ def appliance(dist: Path, cluster: Cluster) -> Iterator[ClaimAppliance]:
         yield it
 
 
+@dataclass(frozen=True)
+class Team:
+    """A namespace and two pods of it."""
+
+    namespace: str
+    pod: Pod
+    other: Pod
+
+
+@pytest.fixture(scope="module")
+def team(cluster: Cluster) -> Team:
+    namespace = cluster.namespace()
+    return Team(namespace, cluster.pod(namespace), cluster.pod(namespace))
+
+
 @pytest.fixture
-def namespace(cluster: Cluster, appliance: ClaimAppliance) -> Iterator[str]:
-    """Its claims are gone from the appliance afterwards."""
-    name = cluster.namespace()
-    yield name
-    cluster.server.kubectl("delete", "gpuclaims", "--all", "-n", name)
+def claim(cluster: Cluster, appliance: ClaimAppliance, team: Team) -> Iterator[Claim]:
+    """Of the team's first pod. No claim of the namespace is left on the appliance afterwards."""
+    made = cluster.claim(team.namespace, appliance.place(SHARE), consumers=[team.pod])
+    until(lambda: appliance.served(made), 5, "the appliance has seen the claim")
+    yield made
+    cluster.delete_claims(team.namespace)
     until(lambda: appliance.leased == 0, REVOKED_SECONDS, "all memory is free again")
 
 
-@pytest.fixture
-def pod(cluster: Cluster, namespace: str) -> Pod:
-    return cluster.pod(namespace)
-
-
-@pytest.fixture
-def claim(cluster: Cluster, appliance: ClaimAppliance, namespace: str, pod: Pod) -> Claim:
-    made = cluster.claim(namespace, appliance.place(SHARE), consumers=[pod])
-    until(lambda: appliance.served(made), 5, "the appliance has seen the claim")
-    return made
-
-
-def test_a_pod_gets_exactly_what_its_claim_says(appliance: ClaimAppliance, claim: Claim, pod: Pod) -> None:
-    tenant = appliance.tenant(claim, pod)
+def test_a_pod_gets_exactly_what_its_claim_says(appliance: ClaimAppliance, claim: Claim, team: Team) -> None:
+    tenant = appliance.tenant(claim, team.pod)
     (device,) = tenant.hello().devices
     assert (device.memory_bytes, device.gpu_uuid) == (SHARE, appliance.gpus[0].uuid)
     session = tenant.session()
@@ -74,3 +80,149 @@ def test_a_pod_gets_exactly_what_its_claim_says(appliance: ClaimAppliance, claim
     assert metric in appliance.get("/metrics")[1]
     tenant.close_session(session)
     assert appliance.gpus[0].used_bytes == 0
+
+
+def of_yesterday(cluster: Cluster, pod: Pod) -> str:
+    """What the pod's token was, signed by the API server's own key."""
+    header, payload, _ = pod.token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    claims |= {"exp": int(time.time()) - 60, "iat": int(time.time()) - 3660, "nbf": int(time.time()) - 3660}
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    key = serialization.load_pem_private_key(cluster.server.ca_file.with_name("service-account.key").read_bytes(), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    signature = key.sign(f"{header}.{payload}".encode(), padding.PKCS1v15(), hashes.SHA256())
+    return f"{header}.{payload}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+def made_anew(cluster: Cluster, team: Team) -> str:
+    """The token of a pod that is gone."""
+    pod = cluster.pod(team.namespace)
+    cluster.delete_pod(pod)
+    return pod.token
+
+
+@pytest.mark.parametrize(
+    ("token", "status"),
+    [
+        (lambda cluster, team: team.other.token, "PERMISSION_DENIED"),
+        (lambda cluster, team: cluster.pod(cluster.namespace()).token, "PERMISSION_DENIED"),
+        (lambda cluster, team: cluster.operator_token, "PERMISSION_DENIED"),
+        (lambda cluster, team: cluster.token(team.namespace), "PERMISSION_DENIED"),
+        (lambda cluster, team: cluster.token(team.namespace, pod=team.pod, audience=None), "UNAUTHENTICATED"),
+        (lambda cluster, team: made_anew(cluster, team), "UNAUTHENTICATED"),
+        (lambda cluster, team: of_yesterday(cluster, team.pod), "UNAUTHENTICATED"),
+        (lambda cluster, team: team.pod.token[:-8] + "AAAAAAAA", "UNAUTHENTICATED"),
+        (lambda cluster, team: "no token at all", "UNAUTHENTICATED"),
+        (lambda cluster, team: "", "UNAUTHENTICATED"),
+    ],
+    ids=["pod", "namespace", "operator", "no pod", "audience", "deleted", "expired", "forged", "junk", "none"],
+)
+def test_a_token_that_is_not_the_pods_is_refused(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team, token: Callable[..., str], status: str
+) -> None:
+    tenant = appliance.tenant(claim, token(cluster, team))
+    name = f"{claim.namespace}/{claim.name}"
+    for method in ("Hello", "OpenSession", "DeviceState"):
+        asked = time.monotonic()
+        assert refusal(tenant.call, method, lease_id=claim.lease_id)[0] == status
+        assert time.monotonic() - asked < REFUSED_SECONDS
+        assert len(appliance.audits(method, name)) == 1
+    assert appliance.client.inventory().leases[0].sessions == 0
+
+
+def test_the_pods_own_token_opens_no_other_claim(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    theirs = cluster.claim(team.namespace, appliance.place(SHARE), consumers=[team.other])
+    until(lambda: appliance.served(theirs), 5, "the appliance has seen the claim")
+    session = appliance.tenant(theirs, team.other).session()
+    for method in ("Hello", "OpenSession", "DeviceState"):
+        assert (
+            refusal(appliance.tenant(theirs, team.pod).call, method, lease_id=theirs.lease_id)[0] == "PERMISSION_DENIED"
+        )
+    mine = appliance.tenant(claim, team.pod)
+    assert refusal(mine.close_session, session)[0] == "PERMISSION_DENIED"
+    assert refusal(mine.call, "Hello", lease_id="ab" * 16)[0] == "NOT_FOUND"
+    assert refusal(mine.call, "Hello", lease_id="../x\n" * 100)[0] == "NOT_FOUND"
+    assert all(len(line) < 1000 for line in appliance.audits())
+    assert session.grant(MIB) == MIB, "the neighbour's session goes on"
+
+
+def test_a_pod_opens_closes_and_sees_nothing_beside_its_claim(
+    appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    mine = appliance.tenant(claim, team.pod)
+    calls: dict[str, dict[str, Any]] = {
+        "OpenLease": {"count": 1, "milli": 1000},
+        "CloseLease": {"lease_id": claim.lease_id},
+        "Inventory": {},
+        "Health": {},
+        "Drain": {"deadline_seconds": 0},
+    }
+    for method, fields in calls.items():
+        assert refusal(mine.call, method, **fields)[0] == "PERMISSION_DENIED"
+        assert appliance.audits(method)
+    assert appliance.served(claim), "nothing has ended"
+    with pytest.raises(ApplianceError, match="opens no lease"):
+        appliance.lease()
+
+
+def test_pods_of_one_claim_share_its_limit_but_not_their_sessions(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    cluster.allocate(claim, appliance.place(SHARE), consumers=[team.pod, team.other])
+    mine, theirs = appliance.tenant(claim, team.pod), appliance.tenant(claim, team.other)
+    first, second = mine.session(), theirs.session()
+    assert first.grant(SHARE - MIB) == SHARE - MIB
+    assert second.grant(2 * MIB) == 0
+    assert second.grant(MIB) == MIB
+    assert refusal(mine.close_session, second)[0] == "PERMISSION_DENIED"
+
+    cluster.allocate(claim, appliance.place(SHARE), consumers=[team.pod])
+    assert "may no longer use the claim" in second.rest()
+    until(lambda: first.grant(MIB) == MIB, 5, "the other pod's session goes on, with what was freed")
+    assert refusal(theirs.hello)[0] == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda cluster, claim: cluster.delete_claim(claim),
+        lambda cluster, claim: cluster.allocate(claim, phase=Phase.LOST),
+        lambda cluster, claim: cluster.allocate(claim),
+    ],
+    ids=["deleted", "lost", "placed elsewhere"],
+)
+def test_the_sessions_of_an_ended_claim_end(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team, end: Callable[..., None]
+) -> None:
+    tenant = appliance.tenant(claim, team.pod)
+    session = tenant.session()
+    session.grant(MIB)
+    end(cluster, claim)
+    ended = time.monotonic()
+    assert "the lease has ended" in session.rest()
+    assert time.monotonic() - ended < REVOKED_SECONDS
+    until(lambda: appliance.leased == 0, REVOKED_SECONDS, "its memory is free")
+    assert refusal(tenant.open_session)[0] == "NOT_FOUND"
+
+
+def test_a_claim_that_does_not_fit_is_no_lease_until_it_does(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    total = appliance.gpus[0].shareable_bytes
+    late = cluster.claim(claim.namespace, appliance.place(total - SHARE + 1), consumers=[team.pod])
+    until(lambda: appliance.audits("a lease", late.name), 5, "it is refused")
+    assert appliance.leased == SHARE
+    cluster.delete_claim(claim)
+    assert appliance.tenant(late, team.pod).hello().devices[0].memory_bytes == total - SHARE + 1
+
+
+@pytest.mark.parametrize("wrong", [{"gpu": "GPU-0"}, {"memory": 1}], ids=str)
+def test_a_claim_with_a_senseless_status_is_no_lease(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team, wrong: dict[str, Any]
+) -> None:
+    bad = cluster.claim(claim.namespace, replace(appliance.place(SHARE), **wrong), consumers=[team.pod])
+    until(lambda: appliance.audits("a lease", bad.name), 5, "it is refused")
+    assert appliance.served(bad) is None
+    assert appliance.served(claim), "the others are served"

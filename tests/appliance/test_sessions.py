@@ -197,6 +197,7 @@ def test_a_ticket_is_good_once(tenant: Tenant) -> None:
 
 def test_a_session_can_be_closed_by_its_client(tenant: Tenant) -> None:
     session = tenant.session()
+    session.grant(MIB)
     stub = tenant.appliance.client._stub
     with pytest.raises(Exception, match="not its secret"):
         stub.CloseSession(pb.CloseSessionRequest(session_id=session.reply.session_id, lease_secret="00"))

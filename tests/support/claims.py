@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
+from cluster.certificates import Authority
+from kubernetes import client, config
 from support.apiserver import ApiServer
 from support.stand_in import Session, StandIn, Tenant
-from support.system import ROOT, free_port, until
+from support.system import ROOT, free_port
 
 from remotegpu.api.claims import Allocation, ClaimSpec, ClaimStatus, Phase, PodReference, Reason, lease_id_of
-from remotegpu.api.kubernetes import API_VERSION, AUDIENCE
+from remotegpu.api.kubernetes import (
+    API_VERSION,
+    AUDIENCE,
+    CLAIMS,
+    GROUP,
+    SESSION_FILE,
+    TOKEN_FILE,
+    VERSION,
+    server_name,
+)
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access
 
@@ -51,7 +60,10 @@ class Claim:
 
 
 class Cluster:
-    """What the chart and the operator make, as far as an appliance sees it."""
+    """What the chart and the operator make, as far as an appliance sees it.
+
+    Through Python's client, because a kubectl for each object would take most of a test's time.
+    """
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
@@ -59,36 +71,41 @@ class Cluster:
         server.kubectl("wait", "--for=condition=Established", "crd/gpuclaims.remotegpu.io", "--timeout=30s")
         self.kubeconfig = server.kubeconfig_of(SYSTEM, "remotegpu-appliance")
         server.kubeconfig_of(SYSTEM, OPERATOR)
-        self.operator_token = server.token(SYSTEM, OPERATOR, AUDIENCE)
+        api = config.new_client_from_config(str(server.kubeconfig))
+        self._core = client.CoreV1Api(api)
+        self._objects = client.CustomObjectsApi(api)
+        self.operator_token = self.token(SYSTEM, OPERATOR)
+        self.appliance_token = self.token(SYSTEM, "remotegpu-appliance", audience=None)
         self._allow()
 
     def namespace(self) -> str:
         name = f"team-{next(_UNIQUE)}"
-        for kind, named, where in (("Namespace", name, {}), ("ServiceAccount", "default", {"namespace": name})):
-            self.server.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": named, **where}})
+        self._core.create_namespace({"metadata": {"name": name}})
+        self._core.create_namespaced_service_account(name, {"metadata": {"name": "default"}})
         return name
+
+    def token(
+        self, namespace: str, account: str = "default", pod: Pod | None = None, audience: str | None = AUDIENCE
+    ) -> str:
+        spec: dict[str, Any] = {"audiences": [audience] if audience else None, "expirationSeconds": 3600}
+        if pod is not None:
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+        made = self._core.create_namespaced_service_account_token(account, namespace, {"spec": spec})
+        return str(made.status.token)
 
     def pod(self, namespace: str) -> Pod:
         name = f"pod-{next(_UNIQUE)}"
         spec = {"serviceAccountName": "default", "containers": [{"name": "main", "image": "none"}]}
-        self.server.apply(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
-        )
-        uid = self._get("pod", namespace, name)["metadata"]["uid"]
-        return Pod(namespace, name, uid, self.server.token(namespace, "default", AUDIENCE, (name, uid)))
+        made = self._core.create_namespaced_pod(namespace, {"metadata": {"name": name}, "spec": spec})
+        pod = Pod(namespace, name, made.metadata.uid, "")
+        return replace(pod, token=self.token(namespace, pod=pod))
 
     def claim(self, namespace: str, *allocations: Allocation, consumers: Sequence[Pod] = ()) -> Claim:
         """A claim that the operator has allocated."""
-        name = f"claim-{next(_UNIQUE)}"
-        self.server.apply(
-            {
-                "apiVersion": API_VERSION,
-                "kind": "GPUClaim",
-                "metadata": {"name": name, "namespace": namespace},
-                "spec": ClaimSpec(fraction="0.25").to_object(),
-            }
-        )
-        claim = Claim(namespace, name, self._get("gpuclaim", namespace, name)["metadata"]["uid"])
+        name, spec = f"claim-{next(_UNIQUE)}", ClaimSpec(fraction="0.25").to_object()
+        body = {"apiVersion": API_VERSION, "kind": "GPUClaim", "metadata": {"name": name}, "spec": spec}
+        made = self._objects.create_namespaced_custom_object(GROUP, VERSION, namespace, CLAIMS, body)
+        claim = Claim(namespace, name, made["metadata"]["uid"])
         self.allocate(claim, *allocations, consumers=consumers)
         return claim
 
@@ -102,19 +119,18 @@ class Cluster:
             allocations=allocations,
             consumers=tuple(pod.reference for pod in consumers),
         )
-        patch = json.dumps({"status": status.to_object()})
-        self.server.kubectl(
-            "patch", "gpuclaim", claim.name, "-n", claim.namespace, "--subresource=status", "--type=merge", "-p", patch
+        self._objects.patch_namespaced_custom_object_status(
+            GROUP, VERSION, claim.namespace, CLAIMS, claim.name, {"status": status.to_object()}
         )
 
-    def delete(self, kind: str, it: Claim | Pod) -> None:
-        self.server.kubectl("delete", kind, it.name, "-n", it.namespace, "--now")
+    def delete_claim(self, claim: Claim) -> None:
+        self._objects.delete_namespaced_custom_object(GROUP, VERSION, claim.namespace, CLAIMS, claim.name)
 
-    def _get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            self.server.kubectl("get", kind, name, "-n", namespace, "-o", "json").stdout
-        )
-        return found
+    def delete_claims(self, namespace: str) -> None:
+        self._objects.delete_collection_namespaced_custom_object(GROUP, VERSION, namespace, CLAIMS)
+
+    def delete_pod(self, pod: Pod) -> None:
+        self._core.delete_namespaced_pod(pod.name, pod.namespace, grace_period_seconds=0)
 
     def _allow(self) -> None:
         rules = [
@@ -135,19 +151,54 @@ class Cluster:
         )
 
 
+class Tls:
+    """An appliance's certificate as the operator mounts it: a folder that is a link to the current files."""
+
+    def __init__(self, folder: Path, appliance: str) -> None:
+        self.server_name = server_name(appliance)
+        self.authority = Authority("remotegpu")
+        self.ca = folder / "ca.crt"
+        self.ca.write_bytes(self.authority.certificate)
+        self.directory = folder / "tls"
+        self._folder = folder
+        self.renew()
+
+    def renew(self) -> None:
+        """All files change at once, as kubelet does it."""
+        data = self._folder / f"data-{next(_UNIQUE)}"
+        data.mkdir()
+        self.authority.issue("appliance", subjects=(self.server_name,)).write(data, "tls")
+        fresh = self._folder / "fresh"
+        fresh.symlink_to(data)
+        fresh.rename(self.directory)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--cert", str(self.directory / "tls.crt"), "--key", str(self.directory / "tls.key"))
+
+
 class ClaimAppliance(StandIn):
-    """An appliance with stand-in workers that serves claims; its own client is the operator."""
+    """An appliance that serves claims; its own client is the operator."""
 
     def __init__(
-        self, dist: Path, cluster: Cluster, *options: str, name: str = "appliance-a", kubeconfig: Path | None = None
+        self,
+        dist: Path,
+        cluster: Cluster,
+        *options: str,
+        name: str = "",
+        kubeconfig: Path | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self.name = name
+        self.name = name or f"appliance-{next(_UNIQUE)}"
+        self.tls = tls
         self.http = f"http://127.0.0.1:{free_port()}"
+        secure = (tls.ca, tls.server_name) if tls else (None, None)
         super().__init__(
             dist,
-            *("--kubernetes", "--name", name, "--http", self.http.removeprefix("http://"), *options),
+            *("--kubernetes", "--name", self.name, "--http", self.http.removeprefix("http://")),
+            *(*options, *(tls.options if tls else ())),
             env={"KUBECONFIG": str(kubeconfig or cluster.kubeconfig)},
-            access=Access(token=cluster.operator_token),
+            access=Access(cluster.operator_token, *secure),
         )
 
     def ready(self) -> bool:
@@ -170,6 +221,19 @@ class ClaimAppliance(StandIn):
     def served(self, claim: Claim) -> pb.Lease | None:
         leases = self.client.inventory().leases
         return next((lease for lease in leases if lease.claim_uid == claim.uid), None)
+
+    def pod_directory(self, folder: Path, claim: Claim, pod: Pod) -> Path:
+        """What the pod finds mounted: the session that the operator writes, and kubelet's token."""
+        assert self.tls is not None
+        session = {
+            "claim": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
+            "ca": self.tls.ca.read_text(),
+            "appliances": [{"endpoint": self.endpoint, "server_name": self.tls.server_name}],
+        }
+        folder.mkdir(exist_ok=True)
+        (folder / SESSION_FILE).write_text(json.dumps(session))
+        (folder / TOKEN_FILE).write_text(pod.token)
+        return folder
 
     def tenant(self, claim: Claim | str, pod: Pod | str) -> PodTenant:
         lease_id = claim if isinstance(claim, str) else claim.lease_id

@@ -24,7 +24,7 @@ class Drain:
     def begin(self, seconds: float) -> int:
         """How many sessions are alive now."""
         alive = len(self._sessions.all())
-        if not self._leases.draining:
+        if not self._begun.is_set():
             _log.info("draining: %d sessions have up to %.0f s", alive, seconds)
         self._leases.draining = True
         self._seconds = seconds

@@ -199,6 +199,8 @@ class ApplianceClient:
             case grpc.StatusCode.UNAUTHENTICATED:
                 hint = f"give the right one with --token or {TOKEN_ENV}"
                 return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}; {hint}")
+            case grpc.StatusCode.PERMISSION_DENIED:
+                return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}")
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}; try later, or leave out --no-wait")
             case grpc.StatusCode.FAILED_PRECONDITION:
