@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import signal
 import sys
+import threading
 from typing import Any
 
 import kopf
@@ -27,7 +28,7 @@ _log = logging.getLogger("remotegpu_operator")
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # kopf and asyncio tell of every step; what concerns people is in our own log and in Events.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf").setLevel(logging.ERROR)
     try:
         return asyncio.run(_run(Settings.of()))
     except SettingsError as error:
@@ -53,7 +54,7 @@ async def _run(settings: Settings) -> int:
                 return 0
             _log.info("%s holds the Lease", settings.identity)
             metrics.LEADER.set(1)
-            leading = asyncio.create_task(_lead(settings, api, stop))
+            leading = asyncio.create_task(_lead(settings, api))
             keeping = asyncio.create_task(leadership.keep())
             await asyncio.wait({stopping, leading, keeping}, return_when=asyncio.FIRST_COMPLETED)
             return await _end(leadership, leading, keeping, stopping)
@@ -84,7 +85,7 @@ async def _end(
     return 0
 
 
-async def _lead(settings: Settings, api: Api, stop: asyncio.Event) -> None:
+async def _lead(settings: Settings, api: Api) -> None:
     changed = asyncio.Event()
     inventory = Inventory(settings.token_file, changed)
     authority = CertificateAuthority(
@@ -99,12 +100,12 @@ async def _lead(settings: Settings, api: Api, stop: asyncio.Event) -> None:
             group.create_task(events.run())
             group.create_task(claim_work.run(pool_work.known))
             group.create_task(pool_work.run(claim_work))
-            group.create_task(_watch_with_kopf(api.server, pool_work.wake, stop))
+            group.create_task(_watch_with_kopf(api.server, pool_work.wake))
     finally:
         await inventory.close()
 
 
-async def _watch_with_kopf(server: str, wake: asyncio.Event, stop: asyncio.Event) -> None:
+async def _watch_with_kopf(server: str, wake: asyncio.Event) -> None:
     """Pools and nodes are few, and kopf's handlers fit them: they only say that it is time to look."""
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
@@ -121,11 +122,22 @@ async def _watch_with_kopf(server: str, wake: asyncio.Event, stop: asyncio.Event
         # kopf's own way needs cluster DNS.
         return dataclasses.replace(inside, server=server) if inside else kopf.login_with_kubeconfig(**arguments)
 
-    pools.register(registry, wake)
-    nodes.register(registry, wake)
-    # kopf takes the signals for itself: when it was told to stop, so were we.
-    await kopf.operator(registry=registry, settings=settings, standalone=True, clusterwide=True)
-    stop.set()
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        loop.call_soon_threadsafe(wake.set)
+
+    pools.register(registry, look)
+    nodes.register(registry, look)
+    # In a thread of its own: it would take the signals for itself, and our tasks for its own that hang.
+    stop = threading.Event()
+    try:
+        await asyncio.to_thread(
+            kopf.run, registry=registry, settings=settings, standalone=True, clusterwide=True, stop_flag=stop
+        )
+        raise RuntimeError("kopf ended by itself; its log says why")
+    finally:
+        stop.set()
 
 
 if __name__ == "__main__":

@@ -94,6 +94,30 @@ class Kube:
     def merge(self, path: str, body: Object) -> Object:
         return self("PATCH", path, body, "application/merge-patch+json")
 
+    def clean(self) -> None:
+        """Delete what tests of an operator leave: there is no garbage collector."""
+        for path in (
+            "/apis/remotegpu.io/v1alpha1/gpuclaims",
+            "/apis/remotegpu.io/v1alpha1/gpupools",
+            "/api/v1/pods",
+            "/api/v1/events",
+            "/api/v1/nodes",
+            "/api/v1/resourcequotas",
+            *(f"/api/v1/namespaces/{SYSTEM}/{plural}" for plural in ("secrets", "services")),
+            f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets",
+            f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases",
+        ):
+            root, plural = path.rsplit("/", 1)
+            for each in self.items(path):
+                metadata = each["metadata"]
+                inside = (
+                    ""
+                    if "/namespaces/" in path or "namespace" not in metadata
+                    else f"/namespaces/{metadata['namespace']}"
+                )
+                with contextlib.suppress(RefusedError):
+                    self("DELETE", f"{root}{inside}/{plural}/{metadata['name']}", {"gracePeriodSeconds": 0})
+
     def namespace(self, name: str) -> None:
         with contextlib.suppress(RefusedError):
             self("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -316,6 +340,12 @@ class Operator:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+
+    def answers(self, path: str) -> bool:
+        try:
+            return urllib3.request("GET", f"http://127.0.0.1:{self.port}{path}", retries=False).status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
 
     def metric(self, name: str) -> float:
         """The sum over all labels."""

@@ -1,6 +1,6 @@
 """A node came, went, or changed in what pools look at; a kubelet writes into its node for other reasons as well."""
 
-import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -8,14 +8,14 @@ import kopf
 from remotegpu_operator.builders.appliances import CUDA_RESOURCE
 
 
-def register(registry: kopf.OperatorRegistry, wake: asyncio.Event) -> None:
+def register(registry: kopf.OperatorRegistry, look: Callable[[], None]) -> None:
     seen: dict[str, Any] = {}
 
     @kopf.on.event("", "v1", "nodes", registry=registry)
     async def node_changed(type: str | None, name: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 (kopf's name)
         if type == "DELETED":
             seen.pop(name, None)
-            wake.set()
+            look()
             return
         allocatable = body.get("status", {}).get("allocatable", {})
         view = (
@@ -25,4 +25,4 @@ def register(registry: kopf.OperatorRegistry, wake: asyncio.Event) -> None:
         )
         if seen.get(name) != view:
             seen[name] = view
-            wake.set()
+            look()

@@ -1,6 +1,6 @@
 """A pool was made, changed or deleted."""
 
-import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -8,7 +8,7 @@ import kopf
 from remotegpu.api.kubernetes import GROUP, POOLS, VERSION
 
 
-def register(registry: kopf.OperatorRegistry, wake: asyncio.Event) -> None:
+def register(registry: kopf.OperatorRegistry, look: Callable[[], None]) -> None:
     @kopf.on.event(GROUP, VERSION, POOLS, registry=registry)
     async def pool_changed(**_: Any) -> None:
-        wake.set()
+        look()

@@ -1,0 +1,138 @@
+"""A cache of the API server's objects, against the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from support.apiserver import ApiServer
+from support.kubelab import Kube
+
+from remotegpu_operator.cache import Cache
+from remotegpu_operator.kube import Api, ApiError, Object, Resource, configuration
+
+CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
+HERE = "/api/v1/namespaces/cache/configmaps"
+
+
+class Seen:
+    """What a cache tells, by name: versions in the order in which they were told, None for a deletion."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, list[str | None]] = {}
+        self.changed = asyncio.Event()
+
+    def __call__(self, old: Object | None, new: Object | None) -> None:
+        thing = new or old
+        assert thing is not None
+        name = thing["metadata"]["name"]
+        self.states.setdefault(name, []).append(new["data"]["key"] if new else None)
+        self.changed.set()
+
+    async def until(self, **states: list[str | None]) -> None:
+        async with asyncio.timeout(20):
+            while any(self.states.get(name) != wanted for name, wanted in states.items()):
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest.fixture
+def api_kube(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Kube:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+    kube = Kube(server.kubeconfig)
+    kube.namespace("cache")
+    for each in kube.items(HERE):
+        kube("DELETE", f"{HERE}/{each['metadata']['name']}")
+    return kube
+
+
+def make(kube: Kube, name: str, label: str = "ours") -> Object:
+    return kube("POST", HERE, {"metadata": {"name": name, "labels": {"of": label}}, "data": {"key": "1"}})
+
+
+@contextlib.asynccontextmanager
+async def running(cache: Cache) -> AsyncIterator[None]:
+    task = asyncio.create_task(cache.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_it_follows_what_has_the_label_and_nothing_else(api_kube: Kube) -> None:
+    async def follow() -> None:
+        seen = Seen()
+        make(api_kube, "before")
+        make(api_kube, "foreign", "others")
+        async with Api(await configuration()) as api:
+            cache = Cache(api, CONFIG_MAPS, seen, namespace="cache", labels="of=ours")
+            async with running(cache):
+                await seen.until(before=["1"])
+                api_kube.merge(f"{HERE}/before", {"data": {"key": "2"}})
+                made = make(api_kube, "after")
+                api_kube("DELETE", f"{HERE}/after")
+                await seen.until(before=["1", "2"], after=["1", None])
+                # The answer to a write of ours may come after the news of what followed it.
+                cache.store(made)
+                assert cache.get(made["metadata"]["uid"]) is None
+                assert cache.named("cache", "before") is not None
+                assert "foreign" not in seen.states
+
+    asyncio.run(follow())
+
+
+def test_what_was_deleted_while_nobody_watched_is_told_of(api_kube: Kube) -> None:
+    async def follow() -> None:
+        seen = Seen()
+        make(api_kube, "stays")
+        make(api_kube, "goes")
+        make(api_kube, "anew")
+        async with Api(await configuration()) as api:
+            cache = Cache(api, CONFIG_MAPS, seen, namespace="cache")
+            async with running(cache):
+                await seen.until(stays=["1"], goes=["1"], anew=["1"])
+            api_kube("DELETE", f"{HERE}/goes")
+            api_kube("DELETE", f"{HERE}/anew")
+            make(api_kube, "anew")
+            async with running(cache):
+                await seen.until(stays=["1"], goes=["1", None], anew=["1", None, "1"])
+
+    asyncio.run(follow())
+
+
+def test_refusals_are_in_the_servers_words_and_deleting_twice_is_none(api_kube: Kube) -> None:
+    async def ask() -> None:
+        async with Api(await configuration()) as api:
+            with pytest.raises(ApiError, match='configmaps "nothing" not found') as caught:
+                await api.get(CONFIG_MAPS, "cache", "nothing")
+            assert caught.value.gone
+            old = make(api_kube, "twice")
+            api_kube("DELETE", f"{HERE}/twice")
+            new = make(api_kube, "twice")
+            await api.delete(CONFIG_MAPS, "cache", "twice", old["metadata"]["uid"])
+            assert api_kube.get(f"{HERE}/twice")["metadata"]["uid"] == new["metadata"]["uid"], (
+                "another one is not touched"
+            )
+            await api.delete(CONFIG_MAPS, "cache", "nothing", "no uid")
+            stale = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}, "data": {"key": "9"}}
+            with pytest.raises(ApiError) as caught:
+                await api.patch(CONFIG_MAPS, "cache", "twice", stale)
+            assert caught.value.conflict
+
+    asyncio.run(ask())
+
+
+def test_lists_longer_than_a_page_are_whole(api_kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def count() -> None:
+        for number in range(7):
+            make(api_kube, f"m{number}")
+        async with Api(await configuration()) as api:
+            items, version = await api.list(CONFIG_MAPS, "cache", keep=lambda item: {"name": item["metadata"]["name"]})
+            assert items == [{"name": f"m{number}"} for number in range(7)]
+            assert int(version) > 0
+
+    monkeypatch.setattr("remotegpu_operator.kube._PAGE", 3)
+    asyncio.run(count())

@@ -1,0 +1,124 @@
+"""Who may write: the Lease against a real API server, its times by clocks that the tests move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from support.apiserver import ApiServer
+from support.kubelab import SYSTEM, Kube
+
+from remotegpu_operator import leadership
+from remotegpu_operator.kube import Api, configuration
+from remotegpu_operator.leadership import LEASE_SECONDS, TRUST_SECONDS, Leadership, NotLeaderError
+
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/remotegpu-operator"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def leases(server: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kube]:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+    monkeypatch.setattr(leadership, "_RENEW_SECONDS", 0.02)
+    yield kube
+
+
+async def acquired(candidate: Leadership, seconds: float = 10) -> None:
+    await asyncio.wait_for(candidate.acquire(), seconds)
+
+
+def may_write(candidate: Leadership) -> bool:
+    try:
+        candidate.check()
+    except NotLeaderError:
+        return False
+    return True
+
+
+def test_there_is_no_time_at_which_two_may_write(leases: Kube) -> None:
+    async def follow() -> None:
+        async with Api(await configuration()) as api:
+            clock = Clock()
+            first = Leadership(api, SYSTEM, "first", clock=clock)
+            second = Leadership(api, SYSTEM, "second", clock=clock)
+            assert not may_write(first)
+            await acquired(first)
+            assert may_write(first)
+            taking = asyncio.create_task(second.acquire())
+            # The first is asleep: nothing renews, and time goes by.
+            while not taking.done():
+                await asyncio.sleep(0.05)
+                assert not (may_write(first) and may_write(second))
+                clock.now += 0.5
+                assert clock.now < 1000 + 2 * LEASE_SECONDS, "the second takes over"
+            await taking
+            assert clock.now >= 1000 + LEASE_SECONDS
+            assert may_write(second)
+            assert not may_write(first)
+            assert leases.get(LEASE)["spec"]["holderIdentity"] == "second"
+            assert leases.get(LEASE)["spec"]["leaseTransitions"] == 2
+            # Awake again: it finds out by its own clock, and writes nothing.
+            before = leases.get(LEASE)["metadata"]["resourceVersion"]
+            await asyncio.wait_for(first.keep(), 10)
+            await first.release()
+            assert leases.get(LEASE)["metadata"]["resourceVersion"] == before
+
+    asyncio.run(follow())
+
+
+def test_a_holder_that_renews_keeps_it_and_one_that_releases_hands_it_over_at_once(leases: Kube) -> None:
+    async def follow() -> None:
+        async with Api(await configuration()) as api:
+            clock = Clock()
+            first = Leadership(api, SYSTEM, "first", clock=clock)
+            second = Leadership(api, SYSTEM, "second", clock=clock)
+            await acquired(first)
+            keeping = asyncio.create_task(first.keep())
+            taking = asyncio.create_task(second.acquire())
+            for _ in range(30):
+                version = leases.get(LEASE)["metadata"]["resourceVersion"]
+                async with asyncio.timeout(10):
+                    while leases.get(LEASE)["metadata"]["resourceVersion"] == version:
+                        await asyncio.sleep(0.01)
+                clock.now += TRUST_SECONDS / 2
+                assert may_write(first)
+            assert not taking.done()
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await first.release()
+            await asyncio.wait_for(taking, 10)
+            assert may_write(second)
+            assert not may_write(first)
+
+    asyncio.run(follow())
+
+
+def test_a_lease_that_somebody_took_is_not_taken_back(leases: Kube) -> None:
+    async def follow() -> None:
+        async with Api(await configuration()) as api:
+            first = Leadership(api, SYSTEM, "first")
+            await acquired(first)
+            keeping = asyncio.create_task(first.keep())
+            leases.merge(LEASE, {"spec": {"holderIdentity": "somebody"}})
+            await asyncio.wait_for(keeping, 10)
+            assert not may_write(first)
+            assert leases.get(LEASE)["spec"]["holderIdentity"] == "somebody"
+
+    asyncio.run(follow())
+
+
+def test_the_process_of_a_pod_that_restarts_need_not_wait(leases: Kube) -> None:
+    async def follow() -> None:
+        async with Api(await configuration()) as api:
+            await acquired(Leadership(api, SYSTEM, "operator-0"))
+            await acquired(Leadership(api, SYSTEM, "operator-0"), LEASE_SECONDS / 2)
+
+    asyncio.run(follow())
