@@ -22,28 +22,34 @@ NAME: Final = "remotegpu-nodekeys"
 KEYS: Final = (MILLI, CLIENT)
 # Kubelet's five minutes, and one report of it.
 FORGOTTEN_SECONDS: Final = 330.0
-# A node that does not report keeps its keys' values; its kubelet would write 0 when it comes back.
+# By then a kubelet that still has not reported is lost; when it comes back, it writes 0.
 _GIVE_UP_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 10.0
 
 
-async def remove_keys(api: Api, *, only_zero: bool) -> int:
-    """Take our keys off every node, or only those that kubelet has already set to 0. How many nodes still have some."""
-    left = 0
+async def remove_keys(api: Api, *, only_forgotten: bool) -> int:
+    """Take our keys off every node, or only those that kubelet has forgotten. On how many nodes it still has not.
+
+    Capacity without anything allocatable: kubelet waits for a plugin that is gone. A key that is allocatable belongs to
+    a plugin that is back, so to an installation that came after.
+    """
+    waiting = 0
     for node in (await api.list(NODES))[0]:
         capacity, allocatable = (node["status"].get(part) or {} for part in ("capacity", "allocatable"))
         present = [key for key in KEYS if key in capacity or key in allocatable]
-        removed = [key for key in present if not only_zero or capacity.get(key, "0") == "0"]
-        left += removed != present
-        if removed:
-            nothing = dict.fromkeys(removed)
+        if only_forgotten:
+            present = [key for key in present if allocatable.get(key, "0") == "0"]
+            waiting += any(capacity.get(key, "0") != "0" for key in present)
+            present = [key for key in present if capacity.get(key, "0") == "0"]
+        if present:
+            nothing = dict.fromkeys(present)
             body: Object = {"status": {"capacity": nothing, "allocatable": nothing}}
             try:
                 await api.patch(NODES, None, node["metadata"]["name"], body, "status")
             except ApiError as error:
                 if not error.gone:
                     raise
-    return left
+    return waiting
 
 
 async def clean(api: Api, seconds: float) -> None:
@@ -51,15 +57,12 @@ async def clean(api: Api, seconds: float) -> None:
     started = asyncio.get_running_loop().time()
     while True:
         try:
-            left = await remove_keys(api, only_zero=True)
+            waiting = await remove_keys(api, only_forgotten=True)
         except (ApiError, *Unanswered) as error:
             _log.warning("the nodes cannot be read or written: %s; trying again", error)
-            left = 1
+            waiting = 1
         elapsed = asyncio.get_running_loop().time() - started
-        if elapsed >= seconds and not left:
-            return
-        if elapsed >= _GIVE_UP_SECONDS:
-            await remove_keys(api, only_zero=False)
+        if elapsed >= (_GIVE_UP_SECONDS if waiting else seconds):
             return
         await asyncio.sleep(_POLL_SECONDS)
 

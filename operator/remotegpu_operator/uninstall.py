@@ -67,12 +67,14 @@ async def uninstall(api: Api, namespace: str, node_keys_job: Object, stop_second
     await _scale_to_zero(api, namespace, "remotegpu-operator")
     await _delete_named(api, DAEMON_SETS, namespace, "remotegpu-deviceplugin")
     await _until_stopped(api, namespace, ("operator", "deviceplugin"), stop_seconds)
-    await nodekeys.remove_keys(api, only_zero=False)
+    await nodekeys.remove_keys(api, only_forgotten=False)
     await _release_pods(api)
     await _forget_shares(api)
     for resource in MADE:
         for thing in (await api.list(resource, namespace, MADE_BY_OPERATOR))[0]:
             await _delete(api, resource, thing)
+    # Helm leaves the pod of a `helm test` that failed, for its log.
+    await _delete_named(api, PODS, namespace, "remotegpu-test")
     await _clean_nodes_later(api, namespace, node_keys_job)
 
 

@@ -66,6 +66,7 @@ IN_ITS_NAMESPACE: dict[str, dict[str, str]] = {
     "remotegpu-uninstall": {
         "apps/deployments/scale [remotegpu-operator]": "patch",
         "apps/daemonsets [remotegpu-deviceplugin]": "get delete",
+        "/pods [remotegpu-test]": "get delete",
         "apps/statefulsets": "list delete",
         "/services": "list delete",
         "/secrets": "list delete",
