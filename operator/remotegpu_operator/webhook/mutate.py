@@ -27,7 +27,12 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError) as problem:
         raise ReviewError(f"not an AdmissionReview of a pod or a pod template: {problem!r}") from None
     try:
-        result = rewrite_pod(document) if resource["resource"] == "pods" else _rewrite_template(request, spec)
+        if resource["resource"] != "pods":
+            result = _rewrite_template(request, spec)
+        elif request["operation"] == "CREATE":
+            result = rewrite_pod(document)
+        else:
+            result = _rewrite_spec(document, spec, at(document, spec))
     except (PodError, QuantityError) as refusal:
         return _response(
             uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
@@ -43,16 +48,26 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:
     document: Object = request["object"]
-    old: Object = request.get("oldObject") or {}
     manager = at(request, ("options",)).get("fieldManager", "")
-    annotations = at(document, (*path[:-1], "metadata", "annotations"))
-    spec = without_withdrawn(old, document, path, manager)
-    converted = with_milli(spec, annotations)
+    spec = without_withdrawn(request.get("oldObject") or {}, document, path, manager)
+    result = _rewrite_spec(document, path, spec)
+    converted = at(result.document, path)
     if converted is not spec:
         # Its pods would be refused one by one, which their author would see only in the events of a controller.
-        read_ask(annotations, converted)
+        read_ask(_annotations(document, path), converted)
         refuse_node_name(converted)
+    return result
+
+
+def _rewrite_spec(document: Object, path: Path, spec: Object) -> Rewritten:
+    """`document` with `spec`, in thousandths, at `path`. It is all that an applied manifest of a pod needs."""
+    converted = with_milli(spec, _annotations(document, path))
     return Rewritten(document if converted is at(document, path) else replaced(document, path, converted))
+
+
+def _annotations(document: Object, path: Path) -> Mapping[str, str]:
+    """Those of the pod or template whose spec is at `path`."""
+    return at(document, (*path[:-1], "metadata", "annotations"))
 
 
 def _response(uid: str, response: dict[str, Any]) -> dict[str, Any]:

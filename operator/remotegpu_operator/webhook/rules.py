@@ -82,18 +82,23 @@ def _optional(root: str, path: Path) -> str:
 
 
 def _pod_condition() -> str:
+    """Of updates only those by the manifest that made the pod: it has the fraction, and is applied again."""
     names = (
         _any_container(("spec",), _any_resource(f"k.startsWith('{RESOURCE_PREFIX}')")),
         _any_key("annotations", USER_PREFIX, STATUS_PREFIX),
         _any_key("labels", STATUS_PREFIX),
         f"object.spec.?schedulingGates.orValue([]).exists(g, g.name == '{GATE}')",
     )
-    return " ||\n".join(names)
+    created = " ||\n".join(names)
+    return f"request.operation == 'CREATE' ? (\n{created}) : (\n{_contains_fraction(('spec',))})"
+
+
+def _contains_fraction(spec: Path) -> str:
+    return _any_container(spec, _any_resource(f"k == '{FRACTION}'"))
 
 
 def _template_condition(spec: Path) -> str:
-    contains = _any_container(spec, _any_resource(f"k == '{FRACTION}'"))
-    return f"{contains} ||\nrequest.operation == 'UPDATE' && (\n{_withdraws(spec)})"
+    return f"{_contains_fraction(spec)} ||\nrequest.operation == 'UPDATE' && (\n{_withdraws(spec)})"
 
 
 def _withdraws(spec: Path) -> str:
@@ -141,7 +146,7 @@ ENTRIES: Final = (
         "pods.remotegpu.io",
         PODS_PATH,
         (("", "pods"),),
-        ("CREATE",),
+        ("CREATE", "UPDATE"),
         ("spec",),
         {"is-not-a-mirror-pod": NOT_A_MIRROR_POD, "has-a-name-of-remotegpu": _pod_condition()},
     ),

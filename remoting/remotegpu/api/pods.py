@@ -88,11 +88,12 @@ def effective_milli(spec: Object) -> int:
     return max(peak, sidecars + sum(milli_of(container) for container in spec.get("containers") or ()))
 
 
-def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """The sentence for a name that we do not know: the likeliest one meant, and all there are."""
-    known = list(known)
-    close = get_close_matches(word, known, n=1)
-    return f"{what} {word} is not known{f' (did you mean {close[0]}?)' if close else ''}; known are {', '.join(known)}"
+def unknown(what: str, key: str, known: Iterable[str]) -> str:
+    """The sentence for a key that we do not know: the one that was likely meant, and all there are."""
+    by_name = {each.partition("/")[2]: each for each in known}
+    close = [by_name[name] for name in get_close_matches(key.partition("/")[2], by_name, n=1)]
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return f"{what} {key} is not known{meant}; known are {', '.join(by_name.values())}"
 
 
 def count_of(annotations: Mapping[str, str]) -> int:

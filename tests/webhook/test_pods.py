@@ -1,0 +1,282 @@
+"""Pods with a share on real API servers: what is stored, what is refused in which words, and who may change what."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.apiserver import ApiServer
+from support.webhook import OPERATOR, Object, Space, pod
+
+from remotegpu.api.kubernetes import CLIENT, FRACTION, GATE, MILLI, POD_DIRECTORY, POD_LABEL, SESSION_ANNOTATION
+from remotegpu.api.pods import limits, requests
+
+KNOWN = (
+    "remotegpu.io/claim, remotegpu.io/pool, remotegpu.io/model, remotegpu.io/memory, remotegpu.io/count, "
+    "remotegpu.io/spread"
+)
+AS_OPERATOR = (f"--as={OPERATOR}", "--as-group=system:masters")
+LIFT = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+MOUNT = {"name": "remotegpu", "mountPath": POD_DIRECTORY, "readOnly": True}
+
+
+def container(name: str, amounts: dict[str, Any] | None = None, **more: Any) -> Object:
+    return {"name": name, "image": "none", "resources": {"limits": amounts or {}}, **more}
+
+
+def test_a_pod_with_a_share(space: Space) -> None:
+    (stored,) = space.create(pod("train", {FRACTION: "0.25", "cpu": "1"}))
+    assert stored["metadata"]["labels"] == {POD_LABEL: "true"}
+    assert "annotations" not in stored["metadata"]
+    assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
+    (app,) = stored["spec"]["containers"]
+    assert app["resources"] == {
+        "limits": {"cpu": "1", MILLI: "250"},
+        "requests": {"cpu": "1", MILLI: "250"},
+    }
+    assert app["volumeMounts"] == [MOUNT]
+    token = {"serviceAccountToken": {"audience": "remotegpu.io", "expirationSeconds": 3600, "path": "token"}}
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{SESSION_ANNOTATION}']"}
+    session = {"downwardAPI": {"items": [{"path": "session", "fieldRef": field}]}}
+    assert stored["spec"]["volumes"] == [
+        {"name": "remotegpu", "projected": {"defaultMode": 0o444, "sources": [token, session]}}
+    ]
+
+
+def test_several_containers_init_containers_and_native_sidecars(space: Space) -> None:
+    document = pod("many")
+    document["spec"]["initContainers"] = [
+        container("sidecar", {FRACTION: "0.2"}, restartPolicy="Always"),
+        container("prepare", {FRACTION: "0.8"}),
+    ]
+    document["spec"]["containers"] = [
+        container("train", {FRACTION: "0.5"}),
+        container("look", {MILLI: 250}),
+        container("plain"),
+    ]
+    (stored,) = space.create(document)
+    spec = stored["spec"]
+    shares = {c["name"]: limits(c).get(MILLI) for c in spec["initContainers"] + spec["containers"]}
+    assert shares == {"sidecar": "200", "prepare": "800", "train": "500", "look": "250", "plain": None}
+    mounted = {c["name"] for c in spec["initContainers"] + spec["containers"] if MOUNT in c.get("volumeMounts", ())}
+    assert mounted == {"sidecar", "prepare", "train", "look"}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "annotations", "milli"),
+    [
+        ({FRACTION: 2}, {}, "2k"),
+        ({FRACTION: 1}, {}, "1k"),
+        ({FRACTION: 0.25}, {"remotegpu.io/count": "3"}, "750"),
+        ({FRACTION: 1}, {"remotegpu.io/count": "2", "remotegpu.io/spread": "true"}, "2k"),
+        ({FRACTION: "250e-3", MILLI: 999}, {"remotegpu.io/pool": "big", "remotegpu.io/model": "A100"}, "250"),
+        # Kubernetes itself rounds up to thousandths, before anybody sees it.
+        ({FRACTION: 0.0001}, {}, "1"),
+    ],
+)
+def test_amounts(space: Space, amounts: dict[str, Any], annotations: dict[str, str], milli: str) -> None:
+    (stored,) = space.create(pod("p", amounts, annotations=annotations))
+    (app,) = stored["spec"]["containers"]
+    assert limits(app) == requests(app) == {MILLI: milli}
+    assert stored["metadata"].get("annotations", {}) == annotations
+
+
+@pytest.mark.parametrize("annotations", [{"remotegpu.io/claim": "mine"}, {"remotegpu.io/memory": "4Gi"}])
+def test_pods_whose_share_is_not_counted_in_thousandths(space: Space, annotations: dict[str, str]) -> None:
+    document = pod("p", annotations=annotations)
+    document["spec"]["initContainers"] = [container("prepare")]
+    document["spec"]["containers"].append(container("side"))
+    (stored,) = space.create(document)
+    assert [limits(c) for c in stored["spec"]["containers"]] == [{CLIENT: "1"}] * 2
+    assert all(c["volumeMounts"] == [MOUNT] for c in stored["spec"]["containers"])
+    assert not limits(stored["spec"]["initContainers"][0])
+    assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
+
+    chosen = pod("chosen", annotations=annotations)
+    chosen["spec"]["containers"] += [container("side", {CLIENT: 1})]
+    (stored,) = space.create(chosen)
+    assert [limits(c) for c in stored["spec"]["containers"]] == [{}, {CLIENT: "1"}]
+
+
+REFUSED: dict[str, tuple[Object, str]] = {
+    "0": (pod("p", {FRACTION: 0}), "container 'app': remotegpu/fraction: 0 is not more than nothing"),
+    "-1": (pod("p", {FRACTION: -1}), "container 'app': remotegpu/fraction: -1 is not more than nothing"),
+    "1.5": (pod("p", {FRACTION: 1.5}), "1.5 is neither part of one GPU nor a number of whole ones"),
+    "abc": (pod("p", {FRACTION: "abc"}), "quantities must match"),
+    "1.5 in thousandths": (pod("p", {MILLI: 1500}), "the containers ask for 1.5 GPUs together (app 1.5)"),
+    "65": (pod("p", {FRACTION: 65}), "ask for at most 64"),
+    "unknown resource": (pod("p", {"remotegpu/fractoin": 1}), "did you mean remotegpu/fraction?"),
+    "unknown key": (
+        pod("p", {FRACTION: 1}, annotations={"remotegpu.io/clam": "x"}),
+        f"annotation remotegpu.io/clam is not known (did you mean remotegpu.io/claim?); known are {KNOWN}",
+    ),
+    "unknown key alone": (pod("p", annotations={"remotegpu.io/frobnicate": "x"}), f"is not known; known are {KNOWN}"),
+    "claim and fraction": (
+        pod("p", {FRACTION: 0.5}, annotations={"remotegpu.io/claim": "c"}),
+        "annotation remotegpu.io/claim and remotegpu/milli: 500 (0.5 GPUs) exclude each other",
+    ),
+    "claim and memory": (
+        pod("p", annotations={"remotegpu.io/claim": "c", "remotegpu.io/memory": "1Gi"}),
+        "annotation remotegpu.io/claim excludes remotegpu.io/memory: write them as fields of the GPUClaim",
+    ),
+    "memory and fraction": (
+        pod("p", {FRACTION: 0.5}, annotations={"remotegpu.io/memory": "1Gi"}),
+        "exclude each other",
+    ),
+    "memory": (pod("p", annotations={"remotegpu.io/memory": "much"}), "'much' is not an amount of memory"),
+    "little memory": (pod("p", annotations={"remotegpu.io/memory": "1"}), "outside 2Mi to 64Ti"),
+    "count": (pod("p", {FRACTION: 0.5}, annotations={"remotegpu.io/count": "none"}), "'none' is no number of GPUs"),
+    "count and whole GPUs": (
+        pod("p", {FRACTION: 2}, annotations={"remotegpu.io/count": "2"}),
+        "for whole GPUs leave remotegpu.io/count out and write remotegpu/fraction: 2",
+    ),
+    "uneven count": (pod("p", {MILLI: 100}, annotations={"remotegpu.io/count": "3"}), "cannot be split over 3 GPUs"),
+    "spread": (pod("p", {FRACTION: 0.5}, annotations={"remotegpu.io/spread": "wide"}), 'neither "true"'),
+    "model": (pod("p", {FRACTION: 0.5}, annotations={"remotegpu.io/model": ""}), "no part of a GPU's name"),
+    "pool": (pod("p", {FRACTION: 0.5}, annotations={"remotegpu.io/pool": "My Pool"}), "is no name of an object"),
+    "words without an amount": (pod("p", annotations={"remotegpu.io/model": "A100"}), "says nothing about how much"),
+    "client alone": (pod("p", {CLIENT: 1}), "says nothing about how much"),
+    "nodeName": (
+        {**pod("p", {FRACTION: 0.5}), "spec": {**pod("p", {FRACTION: 0.5})["spec"], "nodeName": "a"}},
+        "choose the node by spec.nodeSelector, kubernetes.io/hostname: a",
+    ),
+    "forged session": (
+        pod("p", annotations={SESSION_ANNOTATION: "{}"}),
+        f"annotation {SESSION_ANNOTATION} is RemoteGPU's",
+    ),
+    "forged key": (
+        pod("p", {FRACTION: 1}, annotations={"status.remotegpu.io/other": ""}),
+        "annotation status.remotegpu.io/other is RemoteGPU's own",
+    ),
+    "forged label": (pod("p", labels={POD_LABEL: "true"}), f"label {POD_LABEL} is RemoteGPU's own"),
+    "forged gate": (
+        {**pod("p"), "spec": {**pod("p")["spec"], "schedulingGates": [{"name": GATE}]}},
+        f"scheduling gate {GATE} is RemoteGPU's own",
+    ),
+    "another volume": (
+        {**pod("p", {FRACTION: 1}), "spec": {**pod("p", {FRACTION: 1})["spec"], "volumes": [{"name": "remotegpu"}]}},
+        "volume 'remotegpu': RemoteGPU adds a volume of this name; give yours another",
+    ),
+}
+
+
+def test_refused_in_words_that_help(space: Space) -> None:
+    """One test for all: each is one call, and a fixture would take longer."""
+    answers = {case: space.refused(document) for case, (document, _) in REFUSED.items()}
+    wrong = {case: answers[case] for case, (_, words) in REFUSED.items() if words not in answers[case]}
+    assert not wrong
+    assert not json.loads(space.kubectl("get", "pods", "-o", "json"))["items"]
+
+
+def test_requests_and_limits(space: Space) -> None:
+    for request, limit, words in (
+        ({FRACTION: 0.25}, {}, "container 'app': remotegpu/fraction is only in requests; write it in limits"),
+        ({FRACTION: 0.25}, {FRACTION: 0.5}, "remotegpu/fraction is 0.25 in requests and 0.5 in limits"),
+        ({MILLI: 250}, {MILLI: 500}, "must be equal to remotegpu/milli limit of 500"),
+        ({MILLI: 250}, {}, "Limit must be set for non overcommitable resources"),
+    ):
+        document = pod("p")
+        document["spec"]["containers"][0]["resources"] = {"requests": request, "limits": limit}
+        assert words in space.refused(document)
+    document["spec"]["containers"][0]["resources"] = {"requests": {FRACTION: "0.5"}, "limits": {FRACTION: "500m"}}
+    assert limits(space.create(document)[0]["spec"]["containers"][0]) == {MILLI: "500"}
+
+
+def test_shares_that_do_not_add_up(space: Space) -> None:
+    document = pod("p", {FRACTION: 0.25})
+    document["spec"]["containers"].append(container("side", {FRACTION: 0.9}))
+    assert "the containers ask for 1.15 GPUs together (app 0.25, side 0.9)" in space.refused(document)
+
+
+def test_a_default_of_a_limit_range(space: Space) -> None:
+    """It reaches the webhook as thousandths beside the fraction; what the pod's author wrote wins."""
+    limit_range = {"type": "Container", "default": {MILLI: "100"}, "defaultRequest": {MILLI: "100"}}
+    space.create(
+        {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "share"}, "spec": {"limits": [limit_range]}}
+    )
+    for name, amounts, expected in (
+        ("none", {}, {MILLI: "100"}),
+        ("fraction", {FRACTION: 0.5}, {MILLI: "500"}),
+        ("by-hand", {MILLI: 20}, {MILLI: "20"}),
+    ):
+        (stored,) = space.create(pod(name, amounts))
+        (app,) = stored["spec"]["containers"]
+        assert limits(app) == requests(app) == expected
+        assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
+    (plain,) = space.create(pod("opted-out", {MILLI: 0}))
+    assert "schedulingGates" not in plain["spec"]
+    assert POD_LABEL not in plain["metadata"].get("labels", {})
+    assert "gets no default of a LimitRange" in space.refused(pod("claim", annotations={"remotegpu.io/claim": "c"}))
+    space.create(pod("claim", {MILLI: 0}, annotations={"remotegpu.io/claim": "c"}))
+
+
+def test_dry_run_leaves_nothing(space: Space) -> None:
+    assert "created" in space.answer(pod("p", {FRACTION: 0.5}))
+    assert not json.loads(space.kubectl("get", "pods", "-o", "json"))["items"]
+
+
+def test_applied_again_pods_do_not_change(space: Space) -> None:
+    """Though an update would bring the fraction into a pod, whose resources are immutable."""
+    for server_side in (False, True):
+        document = pod(f"p-{server_side}".lower(), {FRACTION: 0.5})
+        (first,) = space.apply(document, server_side=server_side)
+        (second,) = space.apply(document, server_side=server_side)
+        assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+        assert space.diff(document, server_side=server_side) == 0
+        # Also when it runs: the node's name, which nobody may set on creation, is no hindrance.
+        bind = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": document["metadata"]["name"]}}
+        space.kubectl("patch", "pod", document["metadata"]["name"], "--type=json", "-p", LIFT)
+        path = f"/api/v1/namespaces/{space.name}/pods/{document['metadata']['name']}/binding"
+        target = {"apiVersion": "v1", "kind": "Node", "name": "a"}
+        space.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps({**bind, "target": target}))
+        space.apply(document, server_side=server_side)
+        document["spec"]["containers"][0]["resources"]["limits"][FRACTION] = 0.75
+        assert "pod updates may not change" in space.refusal("apply", "-f", "-", stdin=json.dumps(document))
+
+
+def test_a_copied_pod_gets_a_share_of_its_own(space: Space, admitting: ApiServer) -> None:
+    space.create(pod("first", {FRACTION: 0.5}))
+    admitting.kubectl("-n", space.name, "annotate", "pod", "first", f"{SESSION_ANNOTATION}=its", *AS_OPERATOR)
+    copy = space.get("pod", "first")
+    assert copy["metadata"]["annotations"] == {SESSION_ANNOTATION: "its"}
+    kept = {key: copy["metadata"][key] for key in ("annotations", "labels")}
+    copy["metadata"] = {**kept, "name": "second"}
+    (stored,) = space.create(copy)
+    assert SESSION_ANNOTATION not in stored["metadata"].get("annotations", {})
+    assert stored["spec"]["volumes"] == copy["spec"]["volumes"]
+    assert stored["spec"]["containers"] == copy["spec"]["containers"]
+
+
+def test_only_the_operator_writes_what_is_ours(space: Space, admitting: ApiServer) -> None:
+    space.create(pod("p", {FRACTION: 0.5}), pod("plain"))
+    ours, plain = ("pod", "p"), ("pod", "plain")
+    ours_only = "are written by RemoteGPU's operator only"
+    assert ours_only in space.refusal("annotate", *ours, f"{SESSION_ANNOTATION}=mine")
+    assert ours_only in space.refusal("annotate", *plain, f"{SESSION_ANNOTATION}=mine")
+    body = json.dumps({"metadata": {"annotations": {SESSION_ANNOTATION: "mine"}}})
+    assert ours_only in space.refusal("patch", *ours, "--subresource=status", "-p", body)
+    assert "do not change" in space.refusal("label", *ours, f"{POD_LABEL}-")
+    assert "do not change" in space.refusal("label", *plain, f"{POD_LABEL}=true")
+
+    session = {"op": "add", "path": "/metadata/annotations", "value": {SESSION_ANNOTATION: "theirs"}}
+    lift = json.dumps([session, *json.loads(LIFT)])
+    admitting.kubectl("-n", space.name, "patch", *ours, "--type=json", "-p", lift, *AS_OPERATOR)
+    assert ours_only in space.refusal("annotate", *ours, f"{SESSION_ANNOTATION}-")
+    # Everything else is as free as without us.
+    space.kubectl("label", *ours, "colour=blue")
+    space.kubectl("annotate", *ours, "colour=blue")
+    space.kubectl("patch", *ours, "--subresource=status", "-p", '{"status": {"phase": "Succeeded"}}')
+    space.kubectl("delete", *ours, "--now")
+
+
+def test_mirror_pods_are_the_kubelets_alone(space: Space, admitting: ApiServer) -> None:
+    """The same annotation does not get anybody else past webhook and policy."""
+    document = pod("mirror", {MILLI: 5}, annotations={"kubernetes.io/config.mirror": "x"})
+    del document["spec"]["serviceAccountName"]
+    document["spec"]["nodeName"] = "a"
+    assert "spec.nodeName is set" in space.refused(document)
+    # Not with a node's name, which another plugin of the API server holds to what that node owns.
+    as_node = ("--as=kubelet", "--as-group=system:nodes", "--as-group=system:masters")
+    space.kubectl("create", "-f", "-", *as_node, stdin=json.dumps(document))
+    assert space.get("pod", "mirror")["spec"]["containers"][0]["resources"]["limits"] == {MILLI: "5"}
