@@ -4,8 +4,6 @@ import ctypes
 import os
 
 cuda = ctypes.CDLL("libcuda.so.1")
-assert ctypes.CDLL("libcuda.so").cuInit(0) == 0, "libcuda.so is another one"
-assert ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2() == 0, "libnvidia-ml.so.1 is another one"
 
 
 def call(name, *arguments):
@@ -16,6 +14,8 @@ def call(name, *arguments):
 device, context, pointer = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
 name, memory = ctypes.create_string_buffer(100), ctypes.c_size_t()
 call("cuInit", 0)
+assert ctypes.CDLL("libcuda.so").cuInit(0) == 0, "libcuda.so is another one"
+assert ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2() == 0, "libnvidia-ml.so.1 is another one"
 call("cuDeviceGet", ctypes.byref(device), 0)
 call("cuDeviceGetName", name, 100, device)
 call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
