@@ -191,7 +191,7 @@ def test_network_policies_let_in_only_named_ports(objects: list[Object]) -> None
     assert ports == {
         "remotegpu-operator": ["http"],
         "remotegpu-webhook": ["https", "http"],
-        "remotegpu-deviceplugin": [],
+        "remotegpu-deviceplugin": ["http"],
     }
 
 
