@@ -193,13 +193,16 @@ class Api:
         return {"Authorization": token} if token else {}
 
 
-async def configuration() -> Any:
-    """From KUBECONFIG outside a cluster, else from the pod's service account."""
+async def configuration(kubeconfig: str | None = None) -> Any:
+    """From the pod's service account, or outside a cluster from KUBECONFIG, or from the file that is named."""
     found = kubernetes_client.Configuration()
-    try:
-        kubernetes_config.load_incluster_config(client_configuration=found)
-    except kubernetes_config.ConfigException:
-        await kubernetes_config.load_kube_config(client_configuration=found)
+    if kubeconfig is None:
+        try:
+            kubernetes_config.load_incluster_config(client_configuration=found)
+            return found
+        except kubernetes_config.ConfigException:
+            pass
+    await kubernetes_config.load_kube_config(config_file=kubeconfig, client_configuration=found)
     return found
 
 

@@ -39,8 +39,7 @@ class Seen:
 
 
 @pytest.fixture
-def api_kube(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Kube:
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+def api_kube(server: ApiServer) -> Kube:
     kube = Kube(server.kubeconfig)
     kube.namespace("cache")
     for each in kube.items(HERE):
@@ -67,7 +66,7 @@ def test_it_follows_what_has_the_label_and_nothing_else(api_kube: Kube) -> None:
         seen = Seen()
         make(api_kube, "before")
         make(api_kube, "foreign", "others")
-        async with Api(await configuration()) as api:
+        async with Api(await configuration(api_kube.kubeconfig)) as api:
             cache = Cache(api, CONFIG_MAPS, seen, namespace="cache", labels="of=ours")
             async with running(cache):
                 await seen.until(before=["1"])
@@ -90,7 +89,7 @@ def test_what_was_deleted_while_nobody_watched_is_told_of(api_kube: Kube) -> Non
         make(api_kube, "stays")
         make(api_kube, "goes")
         make(api_kube, "anew")
-        async with Api(await configuration()) as api:
+        async with Api(await configuration(api_kube.kubeconfig)) as api:
             cache = Cache(api, CONFIG_MAPS, seen, namespace="cache")
             async with running(cache):
                 await seen.until(stays=["1"], goes=["1"], anew=["1"])
@@ -105,7 +104,7 @@ def test_what_was_deleted_while_nobody_watched_is_told_of(api_kube: Kube) -> Non
 
 def test_refusals_are_in_the_servers_words_and_deleting_twice_is_none(api_kube: Kube) -> None:
     async def ask() -> None:
-        async with Api(await configuration()) as api:
+        async with Api(await configuration(api_kube.kubeconfig)) as api:
             with pytest.raises(ApiError, match='configmaps "nothing" not found') as caught:
                 await api.get(CONFIG_MAPS, "cache", "nothing")
             assert caught.value.gone
@@ -129,7 +128,7 @@ def test_lists_longer_than_a_page_are_whole(api_kube: Kube, monkeypatch: pytest.
     async def count() -> None:
         for number in range(7):
             make(api_kube, f"m{number}")
-        async with Api(await configuration()) as api:
+        async with Api(await configuration(api_kube.kubeconfig)) as api:
             items, version = await api.list(CONFIG_MAPS, "cache", keep=lambda item: {"name": item["metadata"]["name"]})
             assert items == [{"name": f"m{number}"} for number in range(7)]
             assert int(version) > 0

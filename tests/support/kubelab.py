@@ -49,6 +49,7 @@ class Kube:
     """Plain requests as the administrator; thread-safe."""
 
     def __init__(self, kubeconfig: Path, connections: int = 40) -> None:
+        self.kubeconfig = str(kubeconfig)
         configuration = kubernetes_client.Configuration()
         kubernetes_config.load_kube_config(str(kubeconfig), client_configuration=configuration)
         self._url = configuration.host
@@ -352,6 +353,12 @@ class Operator:
         text = urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics").data.decode()
         rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         return sum(float(value) for key, value in rows if key.split("{")[0] == name)
+
+    def writes(self) -> float:
+        """Calls to the API server that were meant to change something."""
+        text = urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics").data.decode()
+        rows = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("remotegpu_api_calls_total{"))
+        return sum(float(value) for key, value in rows if 'verb="GET"' not in key and 'verb="WATCH"' not in key)
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()

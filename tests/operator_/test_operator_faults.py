@@ -1,0 +1,225 @@
+"""The operator killed, stopped and outrun. What is asserted is read from the API server: no GPU is given away twice,
+and nothing is held by what is gone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.apiserver import ApiServer
+from support.kubelab import (
+    CLAIMS,
+    GATE,
+    MIB,
+    POOLS,
+    SYSTEM,
+    Kube,
+    Nodes,
+    Object,
+    Operator,
+    claim,
+    gated_pod,
+    node,
+    operator,
+    pool,
+    shares,
+)
+from support.system import until
+
+TEAM = "/api/v1/namespaces/team"
+MINE = CLAIMS.format("team")
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/remotegpu-operator"
+GPU_MEMORY = 1024 * MIB
+
+
+@pytest.fixture
+def nodes(kube: Kube) -> Iterator[Nodes]:
+    kube.namespace("team")
+    for name in ("node-a", "node-b"):
+        kube("POST", "/api/v1/nodes", node(name))
+    kube("POST", POOLS, pool("default", software={"gpus": 4, "memory": GPU_MEMORY}))
+    with Nodes(kube, "the operator's token", subnet=12) as running:
+        yield running
+    assert running.failure is None
+
+
+def pool_status(kube: Kube) -> Object:
+    found: Object = kube.get(f"{POOLS}/default").get("status") or {}
+    return found
+
+
+def ready(kube: Kube) -> None:
+    until(lambda: pool_status(kube).get("ready") == "2/2", 30, "both appliances are ready")
+
+
+def never_too_much(kube: Kube) -> None:
+    given = shares(kube)
+    assert all(memory <= GPU_MEMORY for memory in given.values()), given
+
+
+def phases(kube: Kube) -> list[str]:
+    return sorted(f"{each['status']['phase']} {each['status']['reason']}" for each in kube.items(MINE))
+
+
+def in_parallel(work: Any, numbers: range) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, numbers))
+
+
+def test_killed_in_the_middle_of_a_hundred_pods(server: ApiServer, kube: Kube, nodes: Nodes, folder: Path) -> None:
+    """8 GPUs, 100 pods with a tenth each: 80 fit. Killed three times on the way there, and once on the way back."""
+    with operator(server.kubeconfig, folder) as running:
+        ready(kube)
+
+        def allocated() -> int:
+            return sum(each.startswith("Allocated") for each in phases(kube))
+
+        with ThreadPoolExecutor(1) as writer:
+            writing = writer.submit(
+                in_parallel,
+                lambda number: kube("POST", f"{TEAM}/pods", gated_pod(f"p{number:03}", "default", 100)),
+                range(100),
+            )
+            for enough in (10, 30, 50):
+                until(lambda enough=enough: allocated() >= enough, 60, f"{enough} have a share")  # type: ignore[misc]
+                running.kill()
+                never_too_much(kube)
+                running.restart()
+            writing.result()
+        wanted = ["Allocated Allocated"] * 80 + ["Pending WaitingForCapacity"] * 20
+        until(lambda: phases(kube) == wanted, 60, "80 have a share and 20 wait")
+        never_too_much(kube)
+        pods = kube.items(f"{TEAM}/pods")
+        until(lambda: len(free_of_gate(kube)) == 80, 20, "80 are let go")
+        holders = {each["spec"]["pod"]["name"] for each in kube.items(MINE) if each["status"]["phase"] == "Allocated"}
+        assert free_of_gate(kube) == holders
+        # On the way back: the pods end while nobody looks.
+        running.kill()
+        for pod in pods:
+            kube("DELETE", f"{TEAM}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+        running.restart()
+        until(lambda: kube.items(MINE) == [], 60, "no claim is left")
+        until(lambda: pool_status(kube)["free"] == pool_status(kube)["total"], 20, "everything is free")
+
+
+def free_of_gate(kube: Kube) -> set[str]:
+    return {
+        each["metadata"]["name"]
+        for each in kube.items(f"{TEAM}/pods")
+        if not any(gate["name"] == GATE for gate in each["spec"].get("schedulingGates") or [])
+    }
+
+
+def test_a_leader_that_slept_writes_nothing_when_it_wakes(
+    server: ApiServer, kube: Kube, nodes: Nodes, folder: Path
+) -> None:
+    with operator(server.kubeconfig, folder, "first") as first, operator(server.kubeconfig, folder, "second") as second:
+        ready(kube)
+        (sleeper,) = [each for each in (first, second) if each.metric("remotegpu_operator_leader")]
+        other = second if sleeper is first else first
+        assert sleeper.writes() > 0
+        sleeper.pause()
+        # It would have much to do: claims to place, and a pool that changed.
+        in_parallel(lambda number: kube("POST", MINE, claim(f"c{number:02}", "default", fraction="0.5")), range(20))
+        wanted = ["Allocated Allocated"] * 16 + ["Pending WaitingForCapacity"] * 4
+        until(lambda: phases(kube) == wanted, 60, "the other one placed what fits")
+        never_too_much(kube)
+        before = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in kube.items(MINE)}
+        assert kube.get(LEASE)["spec"]["holderIdentity"] == ("second" if sleeper is first else "first")
+        sleeper.resume()
+        assert sleeper.process.wait(20) == 1, sleeper.log
+        assert "the Lease was lost" in sleeper.log
+        after = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in kube.items(MINE)}
+        assert after == before, "nobody wrote after the sleeper woke"
+        assert kube.get(LEASE)["spec"]["holderIdentity"] == ("second" if sleeper is first else "first")
+        assert other.process.poll() is None
+
+
+def test_nothing_leaks_under_random_pods_claims_and_crashes(
+    server: ApiServer, kube: Kube, nodes: Nodes, folder: Path
+) -> None:
+    chance = random.Random(20261121)
+    names: list[str] = []
+    claims: list[str] = []
+
+    def step(number: int, running: Operator) -> None:
+        kind = chance.choices(["pod", "end", "delete", "claim", "drop", "appliance", "crash"], [8, 4, 4, 4, 3, 1, 1])[0]
+        if kind == "pod":
+            names.append(f"p{number}")
+            kube("POST", f"{TEAM}/pods", gated_pod(names[-1], "default", chance.choice([100, 250, 700, 1000, 2000])))
+        elif kind == "end" and names:
+            phase = chance.choice(["Succeeded", "Failed", "Running"])
+            kube.merge(f"{TEAM}/pods/{chance.choice(names)}/status", {"status": {"phase": phase}})
+        elif kind == "delete" and names:
+            name = names.pop(chance.randrange(len(names)))
+            kube("DELETE", f"{TEAM}/pods/{name}", {"gracePeriodSeconds": 0})
+        elif kind == "claim":
+            claims.append(f"c{number}")
+            kube("POST", MINE, claim(claims[-1], "default", memory=f"{chance.randrange(10, 900)}Mi"))
+        elif kind == "drop" and claims:
+            kube("DELETE", f"{MINE}/{claims.pop(chance.randrange(len(claims)))}")
+        elif kind == "appliance":
+            pods = kube.items(f"/api/v1/namespaces/{SYSTEM}/pods")
+            if pods:
+                victim = chance.choice(pods)["metadata"]["name"]
+                kube("DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{victim}", {"gracePeriodSeconds": 0})
+        elif kind == "crash":
+            running.kill()
+            running.restart()
+
+    with operator(server.kubeconfig, folder) as running:
+        ready(kube)
+        for number in range(250):
+            step(number, running)
+            if number % 10 == 0:
+                never_too_much(kube)
+        until(lambda: settled(kube), 60, "every claim has a share or a reason, and no ended pod has one")
+        never_too_much(kube)
+        for name in names:
+            kube("DELETE", f"{TEAM}/pods/{name}", {"gracePeriodSeconds": 0})
+        for name in claims:
+            kube("DELETE", f"{MINE}/{name}")
+        until(lambda: kube.items(MINE) == [], 60, "no claim is left")
+        until(lambda: pool_status(kube)["free"]["milli"] == 8000, 30, "everything is free")
+        assert "Traceback" not in running.log, running.log
+
+
+def settled(kube: Kube) -> bool:
+    pods = {each["metadata"]["uid"]: each for each in kube.items(f"{TEAM}/pods")}
+    live = {uid for uid, pod in pods.items() if pod["status"]["phase"] not in {"Succeeded", "Failed"}}
+    found = kube.items(MINE)
+    if pool_status(kube).get("ready") != "2/2":
+        return False
+    never_started = {uid for uid in live if GATE in str(pods[uid]["spec"].get("schedulingGates"))}
+    waiting = {
+        each["spec"]["pod"]["uid"] for each in found if "pod" in each["spec"] and each["status"]["phase"] == "Pending"
+    }
+    owners = {each["spec"]["pod"]["uid"] for each in found if "pod" in each["spec"]}
+    clear = all(
+        each["status"]["phase"] == "Allocated" or each["status"]["reason"] in {"WaitingForCapacity", "TooLarge"}
+        for each in found
+    )
+    return clear and of_pods.keys() <= live and never_started <= waiting
+
+
+def test_the_memory_does_not_move_with_pods_that_are_not_ours(
+    server: ApiServer, kube: Kube, nodes: Nodes, folder: Path
+) -> None:
+    with operator(server.kubeconfig, folder) as running:
+        ready(kube)
+        before = running.memory()
+
+        def foreign(number: int) -> None:
+            body = gated_pod(f"foreign-{number}", "default", 100)
+            body["metadata"] = {"name": f"foreign-{number}", "labels": {"app": "x" * 60}}
+            kube("POST", f"{TEAM}/pods", body)
+
+        in_parallel(foreign, range(1000))
+        kube("POST", f"{TEAM}/pods", gated_pod("ours", "default", 100))
+        until(lambda: "ours" in free_of_gate(kube), 20, "our pod is let go")
+        assert len(free_of_gate(kube)) == 1
+        assert running.memory() - before < 4 * MIB
