@@ -195,10 +195,8 @@ def settled(kube: Kube) -> bool:
     if pool_status(kube).get("ready") != "2/2":
         return False
     never_started = {uid for uid in live if GATE in str(pods[uid]["spec"].get("schedulingGates"))}
-    waiting = {
-        each["spec"]["pod"]["uid"] for each in found if "pod" in each["spec"] and each["status"]["phase"] == "Pending"
-    }
-    owners = {each["spec"]["pod"]["uid"] for each in found if "pod" in each["spec"]}
+    of_pods = {each["spec"]["pod"]["uid"]: each["status"]["phase"] for each in found if "pod" in each["spec"]}
+    waiting = {uid for uid, phase in of_pods.items() if phase == "Pending"}
     clear = all(
         each["status"]["phase"] == "Allocated" or each["status"]["reason"] in {"WaitingForCapacity", "TooLarge"}
         for each in found
