@@ -26,6 +26,10 @@ NAMESPACE = "remotegpu-system"
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:remotegpu-operator"
 START_SECONDS = 30
 
+# kubectl's arguments to do something as the operator, and what it does to a pod that has got its share.
+AS_OPERATOR = (f"--as={OPERATOR}", "--as-group=system:masters")
+LIFT = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+
 Object = dict[str, Any]
 
 
@@ -88,18 +92,33 @@ def admission_objects() -> list[Object]:
     return [document for document in yaml.safe_load_all(rendered.stdout) if document]
 
 
-def install(server: ApiServer, url: str, authority: bytes) -> None:
-    """The admission objects, with the webhook at `url` in the place of the chart's Service, once they are in force."""
-    webhooks, policy, binding = admission_objects()
-    for entry in webhooks["webhooks"]:
-        path = entry["clientConfig"]["service"]["path"]
-        entry["clientConfig"] = {"url": url + path, "caBundle": b64encode(authority).decode()}
-    probe = pod("probe", {"remotegpu/milli": 1})
-    default = Space(server, "default")
-    server.apply(policy, binding)
-    until(lambda: "ValidatingAdmissionPolicy" in default.answer(probe), START_SECONDS, "the policy is in force")
-    server.apply(webhooks)
-    until(lambda: "created" in default.answer(probe), START_SECONDS, "the webhook is called")
+@dataclass
+class Admission:
+    """The admission objects in an API server, with `replica` in the place of the chart's Service."""
+
+    server: ApiServer
+    replica: Replica
+    authority: bytes
+
+    def install(self) -> None:
+        """Return when the API server acts on them, which it does some time after it has stored them."""
+        _, *policy = admission_objects()
+        self.server.apply(*policy)
+        self._until("ValidatingAdmissionPolicy")
+        self.call(self.replica.url)
+
+    def call(self, url: str, *, answers: bool = True) -> None:
+        """Have the API server call the webhook at `url`, where something answers or nothing does."""
+        webhooks, *_ = admission_objects()
+        for entry in webhooks["webhooks"]:
+            path = entry["clientConfig"]["service"]["path"]
+            entry["clientConfig"] = {"url": url + path, "caBundle": b64encode(self.authority).decode()}
+        self.server.apply(webhooks)
+        self._until("created" if answers else "connection refused")
+
+    def _until(self, word: str) -> None:
+        default = Space(self.server, "default")
+        until(lambda: word in default.answer(pod("probe", {"remotegpu/milli": 1})), START_SECONDS, f"{word!r} is said")
 
 
 class Space:

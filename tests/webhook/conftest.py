@@ -4,19 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 from support.apiserver import ApiServer
-from support.webhook import Space, install, issue, replica
+from support.webhook import Admission, Space, issue, replica
 
 
 @pytest.fixture(scope="session")
-def admitting(each_apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Both API servers, one after the other, with the chart's admission objects and the webhook."""
+def admission(each_apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admission]:
+    """The chart's admission objects in both API servers, one after the other, and the webhook that they call."""
     certificates = tmp_path_factory.mktemp("tls")
     authority = issue(certificates)
     with replica(certificates) as it:
-        install(each_apiserver, it.url, authority)
-        yield each_apiserver
+        admission = Admission(each_apiserver, it, authority)
+        admission.install()
+        yield admission
 
 
 @pytest.fixture
-def space(admitting: ApiServer) -> Space:
-    return Space(admitting)
+def space(admission: Admission) -> Space:
+    return Space(admission.server)

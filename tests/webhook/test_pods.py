@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer
-from support.webhook import OPERATOR, Object, Space, pod
+from support.webhook import AS_OPERATOR, LIFT, Object, Space, pod
 
 from remotegpu.api.kubernetes import CLIENT, FRACTION, GATE, MILLI, POD_DIRECTORY, POD_LABEL, SESSION_ANNOTATION
 from remotegpu.api.pods import limits, requests
@@ -16,8 +15,6 @@ KNOWN = (
     "remotegpu.io/claim, remotegpu.io/pool, remotegpu.io/model, remotegpu.io/memory, remotegpu.io/count, "
     "remotegpu.io/spread"
 )
-AS_OPERATOR = (f"--as={OPERATOR}", "--as-group=system:masters")
-LIFT = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
 MOUNT = {"name": "remotegpu", "mountPath": POD_DIRECTORY, "readOnly": True}
 
 
@@ -235,9 +232,9 @@ def test_applied_again_pods_do_not_change(space: Space) -> None:
         assert "pod updates may not change" in space.refusal("apply", "-f", "-", stdin=json.dumps(document))
 
 
-def test_a_copied_pod_gets_a_share_of_its_own(space: Space, admitting: ApiServer) -> None:
+def test_a_copied_pod_gets_a_share_of_its_own(space: Space) -> None:
     space.create(pod("first", {FRACTION: 0.5}))
-    admitting.kubectl("-n", space.name, "annotate", "pod", "first", f"{SESSION_ANNOTATION}=its", *AS_OPERATOR)
+    space.kubectl("annotate", "pod", "first", f"{SESSION_ANNOTATION}=its", *AS_OPERATOR)
     copy = space.get("pod", "first")
     assert copy["metadata"]["annotations"] == {SESSION_ANNOTATION: "its"}
     kept = {key: copy["metadata"][key] for key in ("annotations", "labels")}
@@ -248,7 +245,7 @@ def test_a_copied_pod_gets_a_share_of_its_own(space: Space, admitting: ApiServer
     assert stored["spec"]["containers"] == copy["spec"]["containers"]
 
 
-def test_only_the_operator_writes_what_is_ours(space: Space, admitting: ApiServer) -> None:
+def test_only_the_operator_writes_what_is_ours(space: Space) -> None:
     space.create(pod("p", {FRACTION: 0.5}), pod("plain"))
     ours, plain = ("pod", "p"), ("pod", "plain")
     ours_only = "are written by RemoteGPU's operator only"
@@ -261,7 +258,7 @@ def test_only_the_operator_writes_what_is_ours(space: Space, admitting: ApiServe
 
     session = {"op": "add", "path": "/metadata/annotations", "value": {SESSION_ANNOTATION: "theirs"}}
     lift = json.dumps([session, *json.loads(LIFT)])
-    admitting.kubectl("-n", space.name, "patch", *ours, "--type=json", "-p", lift, *AS_OPERATOR)
+    space.kubectl("patch", *ours, "--type=json", "-p", lift, *AS_OPERATOR)
     assert ours_only in space.refusal("annotate", *ours, f"{SESSION_ANNOTATION}-")
     # Everything else is as free as without us.
     space.kubectl("label", *ours, "colour=blue")
@@ -270,7 +267,7 @@ def test_only_the_operator_writes_what_is_ours(space: Space, admitting: ApiServe
     space.kubectl("delete", *ours, "--now")
 
 
-def test_mirror_pods_are_the_kubelets_alone(space: Space, admitting: ApiServer) -> None:
+def test_mirror_pods_are_the_kubelets_alone(space: Space) -> None:
     """The same annotation does not get anybody else past webhook and policy."""
     document = pod("mirror", {MILLI: 5}, annotations={"kubernetes.io/config.mirror": "x"})
     del document["spec"]["serviceAccountName"]

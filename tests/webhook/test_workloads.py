@@ -116,6 +116,12 @@ def test_the_same_amount_now_written_in_thousandths_by_hand(space: Space, server
 
 
 @sides
+def test_another_amount_now_written_in_thousandths_by_hand(space: Space, server_side: bool) -> None:
+    space.apply(*workloads(CHANGEABLE, fraction=0.25, cpu="1"), server_side=server_side)
+    all_have(space.apply(*workloads(CHANGEABLE, milli=300, cpu="1"), server_side=server_side), milli="300", cpu="1")
+
+
+@sides
 def test_taken_back_in_one_of_two_containers(space: Space, server_side: bool) -> None:
     (manifest,) = workloads(("Deployment",), fraction=0.25, cpu="1")
     spec = spec_of(manifest)

@@ -35,14 +35,18 @@ def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Obj
     if not gone:
         return spec
     by_hand = _applied(new, path, MILLI) | _managed(new, path, MILLI, manager) | _managed(new, path, MILLI, "", "Apply")
-    before = {c.get("name"): limits(c).get(MILLI) for c in containers(at(old, path))}
+    before = {c.get("name"): c for c in containers(at(old, path))}
 
     def strip(container: Object) -> Object:
-        name, milli = container.get("name"), limits(container).get(MILLI)
-        written_now = milli is not None and milli != before.get(name)
-        if name not in gone or name in by_hand or written_now or FRACTION in limits(container):
+        name, limit, was = container.get("name"), limits(container).get(MILLI), before.get(container.get("name"), {})
+        if name not in gone or FRACTION in limits(container):
             return container
-        return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != MILLI})
+        if limit is None or (limit == limits(was).get(MILLI) and name not in by_hand):
+            return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != MILLI})
+        if requests(container).get(MILLI) == requests(was).get(MILLI):
+            # Thousandths now by hand, in limits: the request is still the one that we wrote.
+            return _with_amounts(container, lambda amounts: {**amounts, MILLI: limit})
+        return container
 
     return each_container(spec, strip)
 
