@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 30
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
-.PHONY: help set-up build demo cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench fuzz generate calls clean
+.PHONY: help set-up build demo cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -88,6 +88,9 @@ lint: .venv/.installed ## mypy --strict, ruff, import contracts, clippy, rustfmt
 
 bench: build ## Latency and bandwidth of both carriers against raw TCP
 	@.venv/bin/remotegpu bench
+
+bench-kubernetes: cluster-programs ## Claims per second, API calls per claim, the operator's memory
+	@$(PYTHON) e2e/bench/claims.py --json target/bench-kubernetes/claims.json
 
 test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minutes
 	@$(PYTHON) -m pytest -m gpu

@@ -103,9 +103,11 @@ class Claims:
         return self._allocator.capacity(pool)
 
     def used_by(self, appliance: str) -> int:
-        """How many claims have a share there."""
+        """How many claims have a share there and a pod that may use it."""
         return sum(
-            any(each.appliance == appliance for each in claim.status.allocations) for claim in self._claims.values()
+            any(each.appliance == appliance for each in claim.status.allocations)
+            for claim in self._claims.values()
+            if claim.status.consumers
         ) + sum(
             any(each.appliance == appliance for each in decision.allocations)
             for decision in self._decisions.values()
@@ -125,14 +127,21 @@ class Claims:
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None:
             assert old is not None
-            claim = self._claims.pop(old["metadata"]["uid"])
+            if (claim := self._claims.pop(old["metadata"]["uid"], None)) is None:
+                return
             metrics.CLAIMS.labels(claim.status.phase).dec()
             self._decisions.pop(claim.uid, None)
             self._allocator.release(claim.uid)
             if self._by_name.get((claim.namespace, claim.name)) == claim.uid:
                 del self._by_name[claim.namespace, claim.name]
         else:
-            claim = GPUClaim.from_object(new)
+            try:
+                claim = GPUClaim.from_object(new)
+                request_of(claim)
+            except (KeyError, ValueError) as error:
+                # Of another version of the schema, perhaps; it must not stop the others.
+                _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
+                return
             before = self._claims.get(claim.uid)
             if before is not None:
                 metrics.CLAIMS.labels(before.status.phase).dec()
@@ -246,13 +255,12 @@ class Claims:
             return
         try:
             fresh = await self._api.get(cache.resource, known["metadata"]["namespace"], known["metadata"]["name"])
-        except ApiError as error:
-            if not error.gone:
-                raise
-            cache.forget(uid)
+        except (ApiError, *Unanswered) as error:
+            if isinstance(error, ApiError) and error.gone:
+                cache.forget(uid)
+            else:
+                self._queue.add_later(key, _RETRY_SECONDS)
             return
-        except Unanswered:
-            fresh = known
         if fresh["metadata"]["uid"] != uid:
             cache.forget(uid)
         else:

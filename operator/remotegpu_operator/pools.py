@@ -131,7 +131,7 @@ class Pools:
         claims.set_bundle(self._authority.bundle)
         stored, _ = await self._api.list(GPUPOOLS)
         nodes, _ = await self._api.list(NODES, keep=_without_images)
-        pools = {pool.name: pool for pool in map(GPUPool.from_object, stored) if pool.uid}
+        pools = {pool.name: pool for pool in map(_read, stored) if pool is not None}
         for name in self._pools.keys() - pools.keys():
             claims.remove_pool(name)
         for pool in pools.values():
@@ -250,24 +250,24 @@ class Pools:
         self._inventory.set_targets([each for each in found if each.address], inherited=not self.known.is_set())
 
     def _tell(self, claims: Claims) -> None:
-        present = {each["metadata"]["name"] for each in self._sets}
-        for name in self._last.keys() - present - self._plans.keys():
+        # One that is planned is there even while its StatefulSet is not: somebody deleted it, and it is made anew.
+        places = {plan.name: (plan.pool.name, plan.node) for plan in self._plans.values()}
+        places |= {each["metadata"]["name"]: _place(each) for each in self._sets}
+        for name in self._last.keys() - places.keys():
             del self._last[name]
         by_pool: dict[str, list[ApplianceStatus]] = {name: [] for name in self._pools}
-        for stateful_set in self._sets:
-            pool = stateful_set["metadata"]["labels"][POOL_LABEL]
+        for name, (pool, node) in places.items():
             if pool in by_pool:
-                status = self._status(stateful_set)
-                if status != self._last.get(status.name):
-                    self._last[status.name] = status
+                status = self._status(name, node)
+                if status != self._last.get(name):
+                    self._last[name] = status
                     self.wake.set()
                     self._dirty.set()
                 by_pool[pool].append(status)
         for pool_name, found in by_pool.items():
             claims.set_pool(self._pools[pool_name], sorted(found, key=lambda each: each.name))
 
-    def _status(self, stateful_set: Object) -> ApplianceStatus:
-        name = stateful_set["metadata"]["name"]
+    def _status(self, name: str, node: str) -> ApplianceStatus:
         contact, last = self._inventory.contact(name), self._last.get(name)
         report = contact.report if contact else None
         draining = ""
@@ -282,7 +282,7 @@ class Pools:
         return states.appliance_status(
             states.Seen(
                 name=name,
-                node=stateful_set["metadata"]["annotations"][builders.NODE_ANNOTATION],
+                node=node,
                 pod=self._pod(name),
                 gpus=report.gpus if report else tuple(last.gpus if last else ()),
                 answers=answers,
@@ -334,6 +334,20 @@ class Pools:
                     _log.warning("pool %s: the API server does not answer (%r)", pool.name, error)
                     self._dirty.set()
             await asyncio.sleep(STATUS_SECONDS)
+
+
+def _read(stored: Object) -> GPUPool | None:
+    try:
+        return GPUPool.from_object(stored)
+    except (KeyError, ValueError) as error:
+        # Of another version of the schema, perhaps; it must not stop the others.
+        _log.error("pool %s: %r", stored["metadata"]["name"], error)
+        return None
+
+
+def _place(stateful_set: Object) -> tuple[str, str]:
+    metadata = stateful_set["metadata"]
+    return metadata["labels"][POOL_LABEL], metadata["annotations"][builders.NODE_ANNOTATION]
 
 
 def _appliance(pod: Object) -> str:

@@ -291,8 +291,12 @@ def test_a_node_that_goes_takes_its_claims_elsewhere(kube: Kube, running: Operat
 
 def test_a_new_image_waits_until_no_claim_is_on_the_appliance(kube: Kube, running: Operator, nodes: Nodes) -> None:
     make_pool(kube)
-    kube("POST", MINE, claim("busy", "default", fraction="0.5"))
-    found = has(kube, "busy", "Allocated", "Allocated")
+    # A claim that no pod uses keeps nothing waiting.
+    kube("POST", MINE, claim("idle", "default", fraction="0.1"))
+    busy = make_pod(kube, "busy", 500)
+    lifted(kube, "busy")
+    found = claim_of(kube, busy)
+    assert found is not None
     used = f"{found['status']['allocations'][0]['appliance']}-0"
     pods = f"/api/v1/namespaces/{SYSTEM}/pods"
 
@@ -316,11 +320,12 @@ def test_a_new_image_waits_until_no_claim_is_on_the_appliance(kube: Kube, runnin
     until(drains, 20, "the other one takes no new claims")
     kube("POST", MINE, claim("next", "default", fraction="0.5"))
     assert has(kube, "next", "Allocated", "Allocated")["status"]["allocations"][0]["appliance"] != used[:-2]
-    assert status(kube.get(f"{MINE}/busy"))["phase"] == "Allocated"
+    assert status(kube.get(f"{MINE}/{found['metadata']['name']}"))["phase"] == "Allocated"
     assert kube.get(f"{pods}/{used}")["metadata"]["uid"] == before
-    kube("DELETE", f"{MINE}/busy")
+    set_pod(kube, "busy", phase="Succeeded")
     until(lambda: images().get(used) == "localhost/remotegpu-appliance:new", 40, "it is replaced as well")
     pool_is(kube, "Ready")
+    has(kube, "idle", "Allocated", "Allocated")
 
 
 def test_objects_that_somebody_deletes_are_made_again(kube: Kube, running: Operator, nodes: Nodes) -> None:
