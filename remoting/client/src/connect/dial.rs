@@ -5,10 +5,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
 use super::descriptors::Listed;
@@ -16,6 +17,10 @@ use super::error::{ConnectError, ErrorKind, with_causes};
 use super::pod::Claim;
 use super::shares::Share;
 use super::tls::{self, Trust};
+
+/// For how long a pod's program tries again where nobody lets it in, and how often.
+const POLICY_DELAY: Duration = Duration::from_secs(3);
+const POLICY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where to connect and whom to expect there.
 #[derive(Debug, Clone)]
@@ -77,10 +82,18 @@ impl Target {
 
     /// The bare TCP connection, with the settings of every connection of ours.
     pub async fn tcp(&self) -> Result<TcpStream, ConnectError> {
-        let tcp = TcpStream::connect((self.host.as_str(), self.port)).await;
-        let tcp = tcp.map_err(|error| self.unreachable(&error))?;
-        carrier::configure(&tcp).map_err(|error| self.unreachable(&error.into()))?;
-        Ok(tcp)
+        let begun = Instant::now();
+        loop {
+            match TcpStream::connect((self.host.as_str(), self.port)).await {
+                Ok(tcp) => {
+                    carrier::configure(&tcp).map_err(|error| self.unreachable(&error.into()))?;
+                    return Ok(tcp);
+                }
+                // What enforces network policies learns of a new pod a moment after the pod's program has started.
+                Err(_) if self.claim.is_some() && begun.elapsed() < POLICY_DELAY => sleep(POLICY_PAUSE).await,
+                Err(error) => return Err(self.unreachable(&error)),
+            }
+        }
     }
 
     /// `protocol` is what is spoken inside TLS.
@@ -126,7 +139,10 @@ impl Target {
         let message = match (error.kind(), &self.claim) {
             // Nobody chose this address: the operator wrote it, and writes another one when the appliance has moved.
             (_, Some(claim)) => {
-                format!("no way to this pod's appliance {peer}: {error}; {}, and start the program again", claim.describe())
+                format!(
+                    "no way to this pod's appliance {peer}: {error}; {}, and start the program again",
+                    claim.describe()
+                )
             }
             (io::ErrorKind::ConnectionRefused, None) => {
                 format!("nothing listens at {peer}; start `remotegpu appliance` there, or correct the address")
