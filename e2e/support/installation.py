@@ -30,6 +30,9 @@ class Installation:
         with LOCK.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             arguments = ["--namespace", SYSTEM, "--create-namespace", "--values", str(VALUES), "--wait", "--timeout=4m"]
+            # What a run that was interrupted left would keep helm from beginning.
+            pending = f"owner=helm,name={RELEASE},status in (pending-install,pending-upgrade,pending-rollback)"
+            self.kubectl("delete", "secrets", "-n", SYSTEM, "-l", pending)
             self.kubectl.helm("upgrade", "--install", RELEASE, str(CHART), *arguments, *builds(), *more)
 
     def pods(self, component: str, **labels: str) -> list[Object]:
@@ -49,7 +52,8 @@ class Installation:
 
         def all_ready() -> bool:
             nonlocal last
-            pods = [p for p in self.kubectl.all("pods", SYSTEM) if p["status"].get("phase") != "Succeeded"]
+            # Only what something keeps alive: the pod of `helm test` ends.
+            pods = [pod for pod in self.kubectl.all("pods", SYSTEM) if "ownerReferences" in pod["metadata"]]
             last = [pod["metadata"]["name"] for pod in pods if not ready(pod)]
             last += [pool["metadata"]["name"] for pool in self.kubectl.all("gpupools") if not pool_ready(pool)]
             return bool(pods) and not last
