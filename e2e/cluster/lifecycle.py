@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster import cgroups, images, programs
 from cluster.control_plane import PROGRAMS, ControlPlane
 from cluster.node import BRIDGE, HOST, MOUNT_POINTS, Node, ip
-from cluster.parts import Part, gone, start_time
+from cluster.parts import STOP_SECONDS, Part, gone, start_time
 from cluster.progress import step, wait
 
 TARGET = PROGRAMS.parent
@@ -94,6 +94,15 @@ def down() -> None:
                 Path(folder).rmdir()
         shutil.rmtree(STATE)
         KUBECONFIG.unlink(missing_ok=True)
+        if left := remains():
+            raise RuntimeError(f"the cluster is down, but this is left of it: {', '.join(left)}")
+
+
+def remains() -> list[str]:
+    """What there is of a cluster outside of its folder: control groups, mounts, and the bridge."""
+    left = [str(group) for node in NODES for group in Path("/sys/fs/cgroup").glob(f"**/{node.name}")]
+    left += [f"mount {line.split()[1]}" for line in Path("/proc/mounts").read_text().splitlines() if str(STATE) in line]
+    return [*left, BRIDGE] if _bridge_exists() else left
 
 
 def status() -> dict[str, int | None]:
@@ -180,7 +189,8 @@ def _end_node(node: Node) -> None:
                 if Path(f"/proc/{pid}/ns/mnt").readlink() == namespace:
                     started = start_time(pid)
                     os.kill(pid, signal.SIGKILL)
-                    gone(pid, started, 10)
+                    if not gone(pid, started, STOP_SECONDS):
+                        raise RuntimeError(f"process {pid} of {node.name} does not end; see /proc/{pid}/stack")
 
 
 def _wait_ready() -> None:
