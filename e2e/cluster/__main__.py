@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 
 from cluster import builds, images, lifecycle, programs
@@ -45,7 +46,7 @@ def main() -> int:
                 for name, pid in processes.items():
                     print(f"{name:24} {pid or 'does not run'}")
                 return 0 if all(processes.values()) else 1
-    except RuntimeError as error:
+    except (RuntimeError, subprocess.CalledProcessError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     return 0

@@ -70,11 +70,11 @@ def up() -> None:
                 _hold_nodes()
                 _start_nodes(pause)
             COMPLETE.touch()
-        for part in parts():
-            if part.pid is None:
-                with step(f"start {part.name} again"):
-                    part.start()
-            part.resume()
+        for each in parts():
+            if each.pid is None:
+                with step(f"start {each.name} again"):
+                    each.start()
+            each.resume()
         _wait_ready()
 
 

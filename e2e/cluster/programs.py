@@ -101,13 +101,9 @@ def _install_packages() -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise RuntimeError(f"the cluster needs the Debian packages {' '.join(packages)}; install them, or run as root")
     with step(f"Debian packages {' '.join(packages)}"), _no_services():
-        quiet = {"env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, "check": True}
-        subprocess.run(["apt-get", "-qq", "update"], **quiet)  # type: ignore[call-overload]
-        subprocess.run(  # type: ignore[call-overload]
-            ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages],
-            stdout=subprocess.DEVNULL,
-            **quiet,
-        )
+        for arguments in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            subprocess.run(["apt-get", "-qq", *arguments], env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
 @contextlib.contextmanager
