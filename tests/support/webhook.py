@@ -35,10 +35,12 @@ Object = dict[str, Any]
 
 @dataclass
 class Replica:
-    """One process on loopback; `port` serves admission, the next one health and metrics."""
+    """One process on loopback: `port` serves admission, `http_port` health and metrics."""
 
     port: int
+    http_port: int
     process: subprocess.Popen[bytes]
+    log: Path
 
     @property
     def url(self) -> str:
@@ -47,22 +49,25 @@ class Replica:
     def get(self, path: str) -> tuple[int, str]:
         """Of the plain port; status 0 where nobody listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port + 1}{path}") as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}") as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            with error:
+                return error.code, error.read().decode()
         except (urllib.error.URLError, ConnectionError):
             return 0, ""
 
 
 @contextlib.contextmanager
-def replica(certificates: Path, *more: str, ready: bool = True) -> Iterator[Replica]:
+def replica(certificates: Path, *more: str, port: int = 0, ready: bool = True) -> Iterator[Replica]:
     """A replica with tls.crt and tls.key of a folder, once it is `ready`; `more` are arguments."""
-    port = free_port()
+    http_port = free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "remotegpu_operator.webhook", "--host=127.0.0.1", f"--port={port}"]
-    command += [f"--http-port={port + 1}", f"--tls={certificates}", "--drain=0", *more]
-    with (certificates / f"{port}.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        it = Replica(port, process)
+    command += [f"--http-port={http_port}", f"--tls={certificates}", "--drain=0", *more]
+    file = certificates / f"{http_port}.log"
+    with file.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        it = Replica(port, http_port, process, file)
         try:
             until(lambda: it.get("/readyz" if ready else "/healthz")[0] == 200, START_SECONDS, "the webhook answers")
             yield it
@@ -73,7 +78,7 @@ def replica(certificates: Path, *more: str, ready: bool = True) -> Iterator[Repl
 
 def issue(folder: Path) -> bytes:
     """Write a certificate for loopback into `folder`, as the Secret's volume has it; returns its authority's."""
-    authority = Authority("webhook")
+    authority = Authority("the webhook's authority")
     authority.issue("webhook", subjects=("127.0.0.1",)).write(folder, "tls")
     return authority.certificate
 

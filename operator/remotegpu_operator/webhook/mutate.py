@@ -32,7 +32,8 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
         elif request["operation"] == "CREATE":
             result = rewrite_pod(document)
         else:
-            result = _rewrite_spec(document, spec, at(document, spec))
+            # A pod's manifest applied again brings the fraction, but the pod has been through all the rest.
+            result = _with_spec(document, spec, with_milli(at(document, spec), _annotations(document, spec)))
     except (PodError, QuantityError) as refusal:
         return _response(
             uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
@@ -50,19 +51,16 @@ def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:
     document: Object = request["object"]
     manager = at(request, ("options",)).get("fieldManager", "")
     spec = without_withdrawn(request.get("oldObject") or {}, document, path, manager)
-    result = _rewrite_spec(document, path, spec)
-    converted = at(result.document, path)
+    converted = with_milli(spec, _annotations(document, path))
     if converted is not spec:
         # Its pods would be refused one by one, which their author would see only in the events of a controller.
         read_ask(_annotations(document, path), converted)
         refuse_node_name(converted)
-    return result
+    return _with_spec(document, path, converted)
 
 
-def _rewrite_spec(document: Object, path: Path, spec: Object) -> Rewritten:
-    """`document` with `spec`, in thousandths, at `path`. It is all that an applied manifest of a pod needs."""
-    converted = with_milli(spec, _annotations(document, path))
-    return Rewritten(document if converted is at(document, path) else replaced(document, path, converted))
+def _with_spec(document: Object, path: Path, spec: Object) -> Rewritten:
+    return Rewritten(document if spec == at(document, path) else replaced(document, path, spec))
 
 
 def _annotations(document: Object, path: Path) -> Mapping[str, str]:

@@ -1,0 +1,157 @@
+"""What must hold for every pod, against computations of the tests' own; and for every AdmissionReview."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.webhook import Object
+
+from remotegpu.api.kubernetes import FRACTION, MILLI
+from remotegpu.api.pods import effective_milli
+from remotegpu_operator.webhook.mutate import ReviewError, answer
+from remotegpu_operator.webhook.patch import difference
+from remotegpu_operator.webhook.rules import ENTRIES
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("a/~", max_size=2), inner, max_size=4),
+)
+
+
+def applied(document: Any, patch: list[Object]) -> Any:
+    """RFC 6902, as much of it as we use."""
+    document = copy.deepcopy(document)
+    for operation in patch:
+        keys = [key.replace("~1", "/").replace("~0", "~") for key in operation["path"].split("/")[1:]]
+        if not keys:
+            document = operation["value"]
+            continue
+        parent = document
+        for key in keys[:-1]:
+            parent = parent[int(key)] if isinstance(parent, list) else parent[key]
+        last = keys[-1]
+        if isinstance(parent, list):
+            assert (operation["op"], last) == ("add", "-") or operation["op"] == "replace"
+            if last == "-":
+                parent.append(operation["value"])
+            else:
+                parent[int(last)] = operation["value"]
+        elif operation["op"] == "remove":
+            del parent[last]
+        else:
+            assert (operation["op"] == "replace") == (last in parent)
+            parent[last] = operation["value"]
+    return document
+
+
+@given(json_values, json_values)
+def test_a_patch_turns_the_old_document_into_the_new_one(old: Any, new: Any) -> None:
+    assert applied(old, list(difference(old, new))) == new
+
+
+def test_a_patch_says_only_what_differs() -> None:
+    old = {"a": {"b": [1, {"c": 2}], "x/y": 1}, "d": 3}
+    new = {"a": {"b": [1, {"c": 4}, 5], "~": 0}, "d": 3}
+    operations = {operation.pop("path"): operation for operation in difference(old, new)}
+    assert operations == {
+        "/a/b/1/c": {"op": "replace", "value": 4},
+        "/a/b/-": {"op": "add", "value": 5},
+        "/a/x~1y": {"op": "remove"},
+        "/a/~0": {"op": "add", "value": 0},
+    }
+
+
+shares = st.sampled_from([None, 1, 2, 3, 7])
+
+
+@given(st.lists(st.tuples(st.booleans(), shares), max_size=5), st.lists(shares, min_size=1, max_size=3))
+def test_a_pods_share_is_the_most_that_it_uses_at_any_time(init: list[tuple[bool, int | None]], app: list[Any]) -> None:
+    """Run the pod: init containers one after the other, sidecars from their turn on, then all the others together."""
+    moments, sidecars = [], 0
+    for stays, share in init:
+        moments.append(sidecars + (share or 0))
+        sidecars += (share or 0) if stays else 0
+    moments.append(sidecars + sum(share or 0 for share in app))
+
+    def container(share: int | None) -> Object:
+        return {"resources": {"limits": {MILLI: str(share)}} if share else {}}
+
+    spec = {
+        "initContainers": [container(s) | ({"restartPolicy": "Always"} if stays else {}) for stays, s in init],
+        "containers": [container(share) for share in app],
+    }
+    assert effective_milli(spec) == max(moments)
+
+
+def review(resource: tuple[str, str], document: Any, operation: str = "CREATE", **more: Any) -> Object:
+    group, plural = resource
+    kind = {"group": group, "version": "v1", "resource": plural}
+    return {"request": {"uid": "u", "resource": kind, "operation": operation, "object": document, **more}}
+
+
+def rewritten(resource: tuple[str, str], document: Any, **more: Any) -> tuple[Any, Object]:
+    """The document after the webhook's patch, and the whole response."""
+    response = answer(review(resource, document, **more))["response"]
+    patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+    return applied(document, patch), response
+
+
+amounts = st.dictionaries(
+    st.sampled_from([FRACTION, MILLI, "cpu"]), st.sampled_from(["0", "250m", "500m", "1", "1k", "7"]), max_size=2
+)
+containers = st.builds(
+    lambda name, limits: {"name": name, "resources": {"limits": limits}}, st.text(max_size=2), amounts
+)
+specs = st.fixed_dictionaries(
+    {"containers": st.lists(containers, min_size=1, max_size=3)},
+    optional={"initContainers": st.lists(containers, max_size=2), "volumes": st.just([{"name": "v"}])},
+)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+@given(spec=specs)
+def test_done_twice_it_is_as_done_once(entry: Any, spec: Object) -> None:
+    document = spec
+    for key in reversed(entry.spec):
+        document = {key: document}
+    before = copy.deepcopy(document)
+    once, response = rewritten(entry.resources[0], document)
+    assert document == before
+    if not response["allowed"]:
+        assert once == document
+        assert response["status"]["message"]
+        return
+    assert FRACTION not in json.dumps(once)
+    twice, again = rewritten(entry.resources[0], once)
+    assert again["allowed"]
+    assert "patch" not in again
+    assert twice == once
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("document", [{}, {"spec": None, "metadata": None, "template": None}])
+def test_what_is_no_object_yet_is_left_to_the_api_servers_own_validation(entry: Any, document: Object) -> None:
+    for operation in entry.operations:
+        old, response = rewritten(entry.resources[0], document, operation=operation, oldObject=document)
+        assert response == {"uid": "u", "allowed": True}
+        assert old == document
+
+
+def test_an_annotation_that_is_no_manifest_takes_nothing_back() -> None:
+    old = {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": f'["{FRACTION}"'}}}
+    _, response = rewritten(("apps", "deployments"), {"spec": {}}, operation="UPDATE", oldObject=old)
+    assert response == {"uid": "u", "allowed": True}
+
+
+@pytest.mark.parametrize(
+    "body", [{}, [], {"request": None}, {"request": {}}, review(("apps", "scales"), {}), review(("", "secrets"), {})]
+)
+def test_what_no_rule_of_ours_sends_is_an_error(body: Any) -> None:
+    with pytest.raises(ReviewError, match="not an AdmissionReview"):
+        answer(body)
