@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from remotegpu_operator.webhook.rules import ENTRIES, SPECS
 from support.system import ROOT
 from support.webhook import NAMESPACE, admission_objects
 
 from remotegpu.api.kubernetes import USER_ANNOTATIONS
+from remotegpu_operator.webhook.rules import ENTRIES, SPECS
 
 
 def test_generating_again_changes_nothing(tmp_path: Path) -> None:
