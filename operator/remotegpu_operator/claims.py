@@ -8,12 +8,11 @@ pod's gate is lifted) only once the API server has it in the claim's status.
 import asyncio
 import datetime
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, PodReference, Reason, pod_claim_name
-from remotegpu.api.kubernetes import API_VERSION, CLAIM_ANNOTATION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
+from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
 from remotegpu.api.pods import PodError
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu_operator import metrics
@@ -23,6 +22,7 @@ from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.quotas import hard_milli
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
+from remotegpu_operator.index import Index
 from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.leadership import NotLeaderError
 from remotegpu_operator.workqueue import WorkQueue
@@ -53,9 +53,6 @@ class Claims:
         self._queue: WorkQueue[Key] = WorkQueue(self._work, _TASKS)
         self._settle = asyncio.Event()
         self._decisions: dict[str, Placed | Waiting] = {}
-        self._claims: dict[str, GPUClaim] = {}
-        self._by_name: dict[tuple[str, str], str] = {}
-        self._pods_of: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._pools: dict[str, GPUPool] = {}
         self._appliances: dict[str, dict[str, ApplianceStatus]] = {}
         self._all_appliances: dict[str, ApplianceStatus] = {}
@@ -63,6 +60,7 @@ class Claims:
         self._stored = Cache(api, GPUCLAIMS, self._claim_changed)
         self._pods = Cache(api, PODS, self._pod_changed, labels=f"{POD_LABEL}={POD_LABEL_VALUE}")
         self._quotas = Cache(api, QUOTAS, self._quota_changed)
+        self._index = Index(self._pods)
 
     async def run(self, pools_known: asyncio.Event) -> None:
         """First everything that is, then decide."""
@@ -106,7 +104,7 @@ class Claims:
         """How many claims have a share there and a pod that may use it."""
         return sum(
             any(each.appliance == appliance for each in claim.status.allocations)
-            for claim in self._claims.values()
+            for claim in self._index.claims.values()
             if claim.status.consumers
         ) + sum(
             any(each.appliance == appliance for each in decision.allocations)
@@ -117,7 +115,7 @@ class Claims:
     def _appliances_changed(self, old: Mapping[str, ApplianceStatus], new: Mapping[str, ApplianceStatus]) -> None:
         self._all_appliances = {name: one for pool in self._appliances.values() for name, one in pool.items()}
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-        for claim in self._claims.values():
+        for claim in self._index.claims.values():
             if any(each.appliance in changed for each in claim.status.allocations):
                 self._queue.add(("claim", claim.uid))
         self._settle.set()
@@ -127,13 +125,12 @@ class Claims:
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None:
             assert old is not None
-            if (claim := self._claims.pop(old["metadata"]["uid"], None)) is None:
+            if (gone := self._index.drop(old["metadata"]["uid"])) is None:
                 return
+            claim = gone
             metrics.CLAIMS.labels(claim.status.phase).dec()
             self._decisions.pop(claim.uid, None)
             self._allocator.release(claim.uid)
-            if self._by_name.get((claim.namespace, claim.name)) == claim.uid:
-                del self._by_name[claim.namespace, claim.name]
         else:
             try:
                 claim = GPUClaim.from_object(new)
@@ -142,46 +139,37 @@ class Claims:
                 # Of another version of the schema, perhaps; it must not stop the others.
                 _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
                 return
-            before = self._claims.get(claim.uid)
+            before = self._index.put(claim)
             if before is not None:
                 metrics.CLAIMS.labels(before.status.phase).dec()
             metrics.CLAIMS.labels(claim.status.phase).inc()
-            self._claims[claim.uid] = claim
-            self._by_name[claim.namespace, claim.name] = claim.uid
             self._tell_allocator(claim, before)
             self._queue.add(("claim", claim.uid))
-        for uid in self._pods_using(claim):
-            self._queue.add(("pod", uid))
+        for pod in self._index.users(claim):
+            self._queue.add(("pod", pod["metadata"]["uid"]))
         self._settle.set()
 
     def _tell_allocator(self, claim: GPUClaim, before: GPUClaim | None) -> None:
         if claim.status.phase in statuses.HOLDING:
-            if self._allocator.held(claim.uid) is None:
+            if self._allocator.held(claim.uid) != claim.status.allocations:
                 self._allocator.hold(request_of(claim), claim.status.allocations)
-        elif claim.status.phase is Phase.EXPIRED and not self._pod_started(claim):
+        elif claim.status.phase is Phase.EXPIRED and not self._index.own_pod_runs(claim):
             self._allocator.release(claim.uid)
-        elif before is None or before.status.phase is not Phase.PENDING or before.spec.priority != claim.spec.priority:
-            if isinstance(self._decisions.get(claim.uid), Placed):
-                return  # decided, and about to be written
-            self._allocator.release(claim.uid)
+        elif not isinstance(self._decisions.get(claim.uid), Placed):
+            if before is not None and before.status.phase in statuses.HOLDING:
+                self._allocator.release(claim.uid)
             self._allocator.submit(request_of(claim))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         pod = new or old
         assert pod is not None
-        uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
-        name = pods.annotations(pod).get(CLAIM_ANNOTATION)
-        if name is not None and new is not None:
-            self._pods_of[namespace, name].add(uid)
-        elif name is not None:
-            self._pods_of[namespace, name].discard(uid)
-        claim_uid = self._by_name.get((namespace, name or pod_claim_name(pod["metadata"]["name"], uid)))
-        self._queue.add(("pod", uid))
-        if claim_uid is not None:
-            if (claim := self._claims[claim_uid]).status.phase is Phase.EXPIRED:
+        self._queue.add(("pod", pod["metadata"]["uid"]))
+        claim = self._index.note_pod(pod, there=new is not None)
+        if claim is not None:
+            if claim.status.phase is Phase.EXPIRED:
                 self._tell_allocator(claim, None)
                 self._settle.set()
-            self._queue.add(("claim", claim_uid))
+            self._queue.add(("claim", claim.uid))
 
     def _quota_changed(self, old: Object | None, new: Object | None) -> None:
         quota = new or old
@@ -194,23 +182,6 @@ class Claims:
         }
         self._allocator.set_quotas(namespace, limits)
         self._settle.set()
-
-    def _pods_using(self, claim: GPUClaim) -> list[str]:
-        return ([claim.spec.pod.uid] if claim.spec.pod else []) + sorted(self._pods_of[claim.namespace, claim.name])
-
-    def _pod_started(self, claim: GPUClaim) -> bool:
-        pod = self._own_pod(claim)
-        return pod is not None and pods.started(pod) and not pods.ended(pod)
-
-    def _own_pod(self, claim: GPUClaim) -> Object | None:
-        """The pod that the claim was made for, as far as it is watched."""
-        pod = self._pods.get(claim.spec.pod.uid) if claim.spec.pod else None
-        return pod if pod is not None and pod["metadata"]["namespace"] == claim.namespace else None
-
-    def _own_claim(self, pod: Object) -> GPUClaim | None:
-        metadata = pod["metadata"]
-        uid = self._by_name.get((metadata["namespace"], pod_claim_name(metadata["name"], metadata["uid"])))
-        return self._claims[uid] if uid is not None else None
 
     # What follows from it.
 
@@ -268,10 +239,10 @@ class Claims:
             self._queue.add_later(key, _GATHER_SECONDS)
 
     async def _work_claim(self, uid: str) -> None:
-        claim, stored = self._claims.get(uid), self._stored.get(uid)
+        claim, stored = self._index.claims.get(uid), self._stored.get(uid)
         if claim is None or stored is None:
             return
-        if claim.spec.pod is not None and self._own_pod(claim) is None and await self._orphaned(claim):
+        if claim.spec.pod is not None and self._index.own_pod(claim) is None and await self._orphaned(claim):
             await self._release(claim)
             return
         decision = self._decisions.get(uid)
@@ -299,16 +270,11 @@ class Claims:
             status = statuses.placed(claim, decision, self._all_appliances, stamp)
         elif isinstance(decision, Waiting):
             status = statuses.waiting(claim, decision, stamp)
-        return statuses.with_consumers(status, self._consumers(claim))
-
-    def _consumers(self, claim: GPUClaim) -> list[PodReference]:
-        using = [self._own_pod(claim)] if claim.spec.pod else [self._pods.get(uid) for uid in self._pods_using(claim)]
-        found = [pod for pod in using if pod is not None and not pods.ended(pod)]
-        return [PodReference(pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in found]
+        return statuses.with_consumers(status, self._index.consumers(claim))
 
     def _start_overdue(self, claim: GPUClaim, now: datetime.datetime) -> int | None:
         """The deadline, if it is over and the pod has not started."""
-        pod = self._own_pod(claim)
+        pod = self._index.own_pod(claim)
         since = statuses.allocated_since(claim)
         if pod is None or since is None or pods.started(pod):
             return None
@@ -332,7 +298,7 @@ class Claims:
             metrics.ALLOCATION_SECONDS.observe(age.total_seconds())
         warning = status.reason is not Reason.ALLOCATED
         self._events.about(GPUCLAIMS, stored, status.reason, status.message, warning=warning)
-        for pod in filter(None, map(self._pods.get, self._pods_using(claim))):
+        for pod in self._index.users(claim):
             self._events.about(PODS, pod, status.reason, status.message, warning=warning)
 
     async def _work_pod(self, uid: str) -> None:
@@ -340,7 +306,7 @@ class Claims:
         if pod is None:
             return  # its claim sees to itself: see _orphaned
         if pods.ended(pod):
-            if (own := self._own_claim(pod)) is not None:
+            if (own := self._index.own_claim(pod)) is not None:
                 await self._release(own)
             return
         claim = await self._claim_of(pod)
@@ -358,7 +324,7 @@ class Claims:
     async def _claim_of(self, pod: Object) -> GPUClaim | None:
         """The claim that the pod names, or its own, which is made if there is none yet."""
         metadata = pod["metadata"]
-        if (own := self._own_claim(pod)) is not None:
+        if (own := self._index.own_claim(pod)) is not None:
             return own
         try:
             ask = pods.ask_of(pod)
@@ -368,14 +334,13 @@ class Claims:
             return None
         if not ask.claim:
             return await self._make_claim(pods.claim_for(pod, ask), pod) if pods.gated(pod) else None
-        named = self._by_name.get((metadata["namespace"], ask.claim))
-        if named is None:
+        claim = self._index.named(metadata["namespace"], ask.claim)
+        if claim is None:
             message = (
                 f"there is no GPUClaim {ask.claim} in namespace {metadata['namespace']}: make it, or correct the name"
             )
             self._events.about(PODS, pod, "NoSuchClaim", message, warning=True)
             return None
-        claim = self._claims[named]
         if claim.spec.pod is not None:
             message = f"the GPUClaim {ask.claim} is that of pod {claim.spec.pod.name} alone: name one made by hand"
             self._events.about(PODS, pod, "ClaimOfAnotherPod", message, warning=True)

@@ -1,0 +1,77 @@
+"""Which claims and pods belong together: by the pod that a claim was made for, or by the name that a pod gives."""
+
+from collections import defaultdict
+
+from remotegpu.api.claims import GPUClaim, PodReference, pod_claim_name
+from remotegpu.api.kubernetes import CLAIM_ANNOTATION
+from remotegpu_operator.builders import pods
+from remotegpu_operator.cache import Cache
+from remotegpu_operator.kube import Object
+
+
+class Index:
+    """Of the claims as typed objects, and of the pods in a cache. Names count within a namespace only."""
+
+    def __init__(self, watched: Cache) -> None:
+        self._pods = watched
+        self.claims: dict[str, GPUClaim] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._naming: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def put(self, claim: GPUClaim) -> GPUClaim | None:
+        """The claim as it is now; what it was before."""
+        before = self.claims.get(claim.uid)
+        self.claims[claim.uid] = claim
+        self._by_name[claim.namespace, claim.name] = claim.uid
+        return before
+
+    def drop(self, uid: str) -> GPUClaim | None:
+        claim = self.claims.pop(uid, None)
+        if claim is not None and self._by_name.get((claim.namespace, claim.name)) == uid:
+            del self._by_name[claim.namespace, claim.name]
+        return claim
+
+    def note_pod(self, pod: Object, *, there: bool) -> GPUClaim | None:
+        """A pod came, changed or went; the claim that this may concern."""
+        metadata = pod["metadata"]
+        name = pods.annotations(pod).get(CLAIM_ANNOTATION)
+        if name is None:
+            return self.own_claim(pod)
+        naming = self._naming[metadata["namespace"], name]
+        naming.add(metadata["uid"]) if there else naming.discard(metadata["uid"])
+        if not naming:
+            del self._naming[metadata["namespace"], name]
+        return self.named(metadata["namespace"], name)
+
+    def named(self, namespace: str, name: str) -> GPUClaim | None:
+        uid = self._by_name.get((namespace, name))
+        return self.claims[uid] if uid is not None else None
+
+    def own_claim(self, pod: Object) -> GPUClaim | None:
+        """The claim that was made for this pod."""
+        metadata = pod["metadata"]
+        claim = self.named(metadata["namespace"], pod_claim_name(metadata["name"], metadata["uid"]))
+        own = claim is not None and claim.spec.pod is not None and claim.spec.pod.uid == metadata["uid"]
+        return claim if own else None
+
+    def own_pod(self, claim: GPUClaim) -> Object | None:
+        """The pod that the claim was made for, as far as it is watched."""
+        pod = self._pods.get(claim.spec.pod.uid) if claim.spec.pod else None
+        return pod if pod is not None and pod["metadata"]["namespace"] == claim.namespace else None
+
+    def own_pod_runs(self, claim: GPUClaim) -> bool:
+        pod = self.own_pod(claim)
+        return pod is not None and pods.started(pod) and not pods.ended(pod)
+
+    def users(self, claim: GPUClaim) -> list[Object]:
+        """The pods that want to use the claim, in no order that means anything."""
+        if claim.spec.pod is not None:
+            own = self.own_pod(claim)
+            return [own] if own is not None else []
+        naming = self._naming.get((claim.namespace, claim.name), set())
+        return [pod for pod in map(self._pods.get, sorted(naming)) if pod is not None]
+
+    def consumers(self, claim: GPUClaim) -> list[PodReference]:
+        """The pods that may use it now."""
+        live = (pod["metadata"] for pod in self.users(claim) if not pods.ended(pod))
+        return [PodReference(metadata["name"], metadata["uid"]) for metadata in live]
