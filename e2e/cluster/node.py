@@ -144,9 +144,14 @@ class Node:
             "cgroupsPerQOS": True,
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
-            # Images come from no registry: one that is collected does not come back.
+            # Images come from no registry: one that is removed does not come back, not even when the disk is full.
             "imageGCHighThresholdPercent": 100,
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {
+                "memory.available": "0%",
+                **{
+                    f"{signal}.{what}": "0%" for signal in ("nodefs", "imagefs") for what in ("available", "inodesFree")
+                },
+            },
         }
 
 
