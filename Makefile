@@ -89,8 +89,9 @@ lint: .venv/.installed ## mypy --strict, ruff, import contracts, clippy, rustfmt
 bench: build ## Latency and bandwidth of both carriers against raw TCP
 	@.venv/bin/remotegpu bench
 
-bench-kubernetes: cluster-programs ## Claims per second, API calls per claim, the operator's memory
+bench-kubernetes: cluster-programs ## Claims per second, and pods per second through the webhook
 	@$(PYTHON) e2e/bench/claims.py --json target/bench-kubernetes/claims.json
+	@$(PYTHON) e2e/bench/webhook.py --json target/bench-kubernetes/webhook.json
 
 test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minutes
 	@$(PYTHON) -m pytest -m gpu
