@@ -28,10 +28,10 @@ def test_helm_test_adds_vectors_on_a_tenth_of_a_gpu(
 
 def test_pools_of_the_values_come_and_go_and_hooks_leave_no_right(installation: Installation, kubectl: Kubectl) -> None:
     # On no node, so that it takes nothing from the others.
-    installation.upgrade("--set", "pools.nowhere.nodeSelector.example\\.com/none=such")
-    assert kubectl.get("gpupool", "nowhere") is not None
+    installation.upgrade("--set", "pools.of-values.nodeSelector.example\\.com/none=such")
+    assert kubectl.get("gpupool", "of-values") is not None
     installation.upgrade()
-    assert kubectl.get("gpupool", "nowhere") is None
+    assert kubectl.get("gpupool", "of-values") is None
     assert kubectl.get("gpupool", "default") is not None
     for kind in ("clusterroles", "clusterrolebindings"):
         ours = [each["metadata"]["name"] for each in kubectl.all(kind) if "remotegpu" in each["metadata"]["name"]]

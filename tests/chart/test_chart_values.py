@@ -128,6 +128,13 @@ def test_lint_finds_nothing(tmp_path: Path) -> None:
         helm("lint", "--strict", "--kube-version=1.34.0", str(CHART), *values)
 
 
+def test_the_package_has_the_definitions_inside(tmp_path: Path) -> None:
+    """In the repository they are a link to the folder crds/."""
+    helm("package", str(CHART), "--destination", str(tmp_path))
+    package = next(tmp_path.glob("remotegpu-*.tgz"))
+    assert render({}, tmp_path, chart=package) == render({}, tmp_path)
+
+
 def test_labels_of_a_user_do_not_take_the_place_of_ours(tmp_path: Path) -> None:
     objects = render({"operator": {"podLabels": {"app.kubernetes.io/component": "mine", "team": "a"}}}, tmp_path)
     deployment = named(objects, "Deployment", "remotegpu-operator")

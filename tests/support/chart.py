@@ -28,12 +28,12 @@ def helm(*arguments: str, kubeconfig: Path | None = None, check: bool = True) ->
     return result
 
 
-def render(values: Mapping[str, Any], folder: Path, release: str = "remotegpu") -> list[Object]:
+def render(values: Mapping[str, Any], folder: Path, *, release: str = "remotegpu", chart: Path = CHART) -> list[Object]:
     """All objects of the chart, hooks and tests included, with these values."""
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(dict(values)))
     options = ["--namespace", NAMESPACE, "--kube-version=1.34.0", f"--api-versions={MONITORING}", f"--values={file}"]
-    text = helm("template", release, str(CHART), *options).stdout
+    text = helm("template", release, str(chart), *options).stdout
     return [thing for thing in yaml.safe_load_all(text) if thing]
 
 
