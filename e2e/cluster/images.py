@@ -188,7 +188,9 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def buildah(*arguments: str) -> str:
-    return _run("buildah", *arguments)
+    """With a store in target/, which goes with it."""
+    store = PROGRAMS.parent / "buildah"
+    return _run("buildah", f"--root={store / 'root'}", f"--runroot={store / 'run'}", *arguments)
 
 
 def _run(*command: str) -> str:
