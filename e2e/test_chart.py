@@ -22,7 +22,6 @@ def test_helm_test_adds_vectors_on_a_tenth_of_a_gpu(
     assert seen, log
     shareable = {size // MIB for truth in checker.truths() for size in truth.shareable.values()}
     assert any(abs(int(seen[1]) - whole // 10) <= 2 for whole in shareable)
-    assert kubectl.get("pod", "remotegpu-test", SYSTEM) is None
     checker.settled(20)
 
 

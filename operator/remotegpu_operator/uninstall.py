@@ -73,7 +73,7 @@ async def uninstall(api: Api, namespace: str, node_keys_job: Object, stop_second
     for resource in MADE:
         for thing in (await api.list(resource, namespace, MADE_BY_OPERATOR))[0]:
             await _delete(api, resource, thing)
-    # Helm leaves the pod of a `helm test` that failed, for its log.
+    # Helm leaves the pod of `helm test`, for its log.
     await _delete_named(api, PODS, namespace, "remotegpu-test")
     await _clean_nodes_later(api, namespace, node_keys_job)
 
