@@ -86,9 +86,10 @@ class Inventory:
 
     async def all_tried(self, seconds: float) -> None:
         """Until every target was asked once, but not for ever."""
-        asked = [contact.tried.wait() for contact in self._contacts.values()]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*asked), seconds)
+            async with asyncio.timeout(seconds):
+                for contact in list(self._contacts.values()):
+                    await contact.tried.wait()
 
     async def close(self) -> None:
         for task in self._tasks.values():

@@ -118,8 +118,7 @@ class Pools:
                 _log.exception("pools")
             # Changes that come together are one pass.
             await asyncio.sleep(TICK_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wake.wait(), RESYNC_SECONDS)
+            await _either(self.wake, RESYNC_SECONDS)
 
     async def _pass(self, claims: Claims) -> None:
         namespace = self._installation.namespace
@@ -239,8 +238,7 @@ class Pools:
     async def _follow(self, claims: Claims) -> None:
         """Whenever something changed, and often enough to see that an answer is overdue."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+            await _either(self._changed, TICK_SECONDS)
             self._changed.clear()
             self._watch_pods()
             self._tell(claims)
@@ -334,6 +332,14 @@ class Pools:
                     _log.warning("pool %s: the API server does not answer (%r)", pool.name, error)
                     self._dirty.set()
             await asyncio.sleep(STATUS_SECONDS)
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Until the event, but not longer. `asyncio.wait_for` of Python 3.11 loses a cancellation that comes with the
+    timeout, as after the process was stopped for a while."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _read(stored: Object) -> GPUPool | None:
