@@ -21,16 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 EXAMPLE = ROOT / "examples" / "03-workloads"
 # What controllers make of a template: a new one of these is a rollout.
 REVISIONS = ("replicasets", "controllerrevisions", "pods")
-KINDS = (
-    "deployment",
-    "statefulset",
-    "daemonset",
-    "replicaset",
-    "replicationcontroller",
-    "job",
-    "cronjob",
-    "podtemplate",
-)
+KINDS = tuple(sorted(file.stem for file in EXAMPLE.glob("*.yaml")))
 
 
 def revisions(namespace: Namespace) -> set[str]:

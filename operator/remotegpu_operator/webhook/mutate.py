@@ -10,7 +10,7 @@ from remotegpu.api.quantities import QuantityError
 from remotegpu_operator.webhook.patch import difference
 from remotegpu_operator.webhook.pod import Rewritten, refuse_node_name, rewrite_pod
 from remotegpu_operator.webhook.rules import SPECS
-from remotegpu_operator.webhook.template import Path, at, replaced, with_milli, without_withdrawn
+from remotegpu_operator.webhook.template import Path, at, replaced, with_milli, with_old_records, without_withdrawn
 
 
 class ReviewError(ValueError):
@@ -38,7 +38,8 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
         return _response(
             uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
         )
-    patch = list(difference(document, result.document))
+    new = with_old_records(request.get("oldObject") or {}, result.document)
+    patch = list(difference(document, new))
     allowed: dict[str, Any] = {"allowed": True}
     if patch:
         allowed |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}

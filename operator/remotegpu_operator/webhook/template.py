@@ -6,7 +6,7 @@ from typing import Final
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import Object, PodError, containers, count_of, limits, requests
-from remotegpu.api.quantities import QuantityError, parse_fraction, parse_quantity
+from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_quantity
 
 # What `kubectl apply` keeps in the object of the manifest that it was last given.
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -51,6 +51,24 @@ def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Obj
     return each_container(spec, strip)
 
 
+def with_old_records(old: Object, new: Object) -> Object:
+    """`new` with the old records of who set what, where nothing else differs: then the API server stores nothing.
+
+    To apply a manifest again looks to it as if the fraction were set just now. It notes the time, and where somebody
+    else has written since, as controllers do, the record changes its place in the list: a change, of nothing.
+    """
+    before, after = at(old, ("metadata",)), at(new, ("metadata",))
+    records = before.get("managedFields")
+    if not records or _without_times(records) != _without_times(after.get("managedFields") or []):
+        return new
+    as_before = replaced(new, ("metadata", "managedFields"), records)
+    return as_before if as_before == old else new
+
+
+def _without_times(records: list[Object]) -> list[str]:
+    return sorted(json.dumps({k: v for k, v in entry.items() if k != "time"}, sort_keys=True) for entry in records)
+
+
 def at(document: Object, path: Path) -> Object:
     """The object at `path`; empty where something on the way is missing or null."""
     for key in path:
@@ -87,7 +105,7 @@ def _converted(container: Object, count: int) -> Object:
     except QuantityError as problem:
         raise PodError(f"container {name!r}: {FRACTION}: {problem}") from None
     # A LimitRange's default has put our thousandths beside the fraction before us: what its author wrote wins.
-    milli = {MILLI: str(fraction.gpus * fraction.milli * count)}
+    milli = {MILLI: _canonical(fraction.gpus * fraction.milli * count)}
     return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION} | milli)
 
 
@@ -95,6 +113,11 @@ def _with_amounts(container: Object, change: Callable[[Mapping[str, str]], Mappi
     resources = {k: v for k, v in container["resources"].items() if k not in ("limits", "requests")}
     amounts = {"limits": change(limits(container)), "requests": change(requests(container))}
     return {**container, "resources": resources | {name: values for name, values in amounts.items() if values}}
+
+
+def _canonical(milli: int) -> str:
+    """As the API server stores it, so that an object can be compared with the stored one."""
+    return str(milli) if milli % MILLI_PER_GPU else f"{milli // MILLI_PER_GPU}k"
 
 
 def _plain(quantity: str) -> str:
