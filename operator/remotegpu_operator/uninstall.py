@@ -132,14 +132,24 @@ async def _tell(api: Api, pod: Object) -> None:
 
 async def _forget_shares(api: Api) -> None:
     """Delete pods' claims and the chart's pools; those that people made keep their spec and lose their status."""
-    for claim in (await api.list(GPUCLAIMS))[0]:
+    for claim in await _existing(api, GPUCLAIMS):
         if "pod" in claim["spec"]:
             await _delete(api, GPUCLAIMS, claim)
         else:
             await _reset(api, GPUCLAIMS, claim)
-    charts = {pool["metadata"]["uid"] for pool in (await api.list(GPUPOOLS, labels=MADE_BY_CHART))[0]}
-    for pool in (await api.list(GPUPOOLS))[0]:
+    charts = {pool["metadata"]["uid"] for pool in await _existing(api, GPUPOOLS, MADE_BY_CHART)}
+    for pool in await _existing(api, GPUPOOLS):
         await (_delete if pool["metadata"]["uid"] in charts else _reset)(api, GPUPOOLS, pool)
+
+
+async def _existing(api: Api, resource: Resource, labels: str = "") -> list[Object]:
+    """None where the definition has been deleted already."""
+    try:
+        return (await api.list(resource, labels=labels))[0]
+    except ApiError as error:
+        if not error.gone:
+            raise
+        return []
 
 
 async def _clean_nodes_later(api: Api, namespace: str, job: Object) -> None:
