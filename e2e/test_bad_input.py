@@ -30,7 +30,8 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
     "-1": (lambda p: limits(p).update({FRACTION: -1}), (FRACTION, "-1")),
     "1.5": (lambda p: limits(p).update({FRACTION: 1.5}), (FRACTION, "1.5", "whole")),
     "0.0001": (lambda p: limits(p).update({FRACTION: 0.0001}), (FRACTION, "0.0001|100u", "0.001")),
-    "abc": (lambda p: limits(p).update({FRACTION: "abc"}), ("abc",)),
+    # The API server's own answer: it reads quantities before it asks anybody.
+    "abc": (lambda p: limits(p).update({FRACTION: "abc"}), ("quantities must match",)),
     "request differs from limit": (
         lambda p: p["spec"]["containers"][0].update(
             resources={"limits": {FRACTION: 0.5}, "requests": {FRACTION: 0.25}}
