@@ -23,11 +23,10 @@ def rows(table: str) -> list[dict[str, str]]:
     return [{head[a:b].strip(): line[a:b].strip() for a, b in spans} for line in lines]
 
 
-def seen(served: Served, plural: str, name: str) -> dict[str, str]:
-    table = served.server.kubectl("get", plural, "-o", "wide", "--namespace=default").stdout
-    (row,) = [row for row in rows(table) if row["NAME"] == name]
-    del row["AGE"], row["NAME"]
-    return row
+def table(served: Served, plural: str) -> dict[str, dict[str, str]]:
+    """By name, without what changes from second to second."""
+    shown = rows(served.server.kubectl("get", plural, "-o", "wide", "--namespace=default").stdout)
+    return {row.pop("NAME"): {column: text for column, text in row.items() if column != "AGE"} for row in shown}
 
 
 def test_no_column_is_ever_empty(served: Served) -> None:
@@ -36,8 +35,9 @@ def test_no_column_is_ever_empty(served: Served) -> None:
 
     def check() -> None:
         for plural, objects in (("gpuclaims", claims), ("gpupools", pools)):
+            shown = table(served, plural)
             for each in objects:
-                row = seen(served, plural, each["metadata"]["name"])
+                row = shown[each["metadata"]["name"]]
                 assert row and all(row.values()), row
 
     check()
@@ -54,7 +54,7 @@ def test_an_allocated_claim_shows_its_share(served: Served) -> None:
     share = [Allocation("appliance", "node-1", f"GPU-{i}", MODEL, 8 * GIB * 333 // 1000, 333) for i in range(2)]
     status = ClaimStatus(Phase.ALLOCATED, Reason.ALLOCATED, "it has its share", allocations=tuple(share))
     served.patch(claim, {"status": status.to_object()})
-    assert seen(served, "gpuclaims", claim["metadata"]["name"]) == {
+    assert table(served, "gpuclaims")[claim["metadata"]["name"]] == {
         "PHASE": "Allocated",
         "REASON": "Allocated",
         "POOL": "default",
@@ -85,7 +85,7 @@ def test_a_pool_shows_what_is_free(served: Served) -> None:
         ),
     )
     served.patch(pool, {"status": status.to_object()})
-    assert seen(served, "gpupools", pool["metadata"]["name"]) == {
+    assert table(served, "gpupools")[pool["metadata"]["name"]] == {
         "PHASE": "Degraded",
         "REASON": "AppliancesStarting",
         "APPLIANCES": "1/2",
