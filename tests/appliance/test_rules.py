@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from remotegpu.api.objects import Ask, Share, shares_to_env
 from remotegpu.appliance.allocation import Capacity
-from remotegpu.appliance.checks import Situation, checks
+from remotegpu.appliance.checks import ClaimsState, Situation, checks
 from remotegpu.appliance.hardware import parse_snapshot
 from remotegpu.appliance.packets import decode, whole_number
 from remotegpu.appliance.refusal import RefusalError
@@ -117,12 +118,13 @@ def test_what_another_uid_cannot_read_is_copied(tmp_path: Path) -> None:
     assert not copy.parent.parent.exists()
 
 
-def statuses(settings: Settings, *gpus: Capacity, draining: bool = False, root: bool = True) -> dict[str, str]:
-    found = checks(Situation(settings, gpus, 0, draining, root))
+def statuses(settings: Settings, *gpus: Capacity, **situation: Any) -> dict[str, str]:
+    now = Situation(**{"settings": settings, "gpus": gpus, "overhead_bytes": 0, "root": True, **situation})
+    found = list(checks(now))
     for check in found:
         assert check.message
         assert bool(check.fix) == (check.status != "ok")
-    return {check.name: check.status for check in checks(Situation(settings, gpus, 0, draining, root))}
+    return {check.name: check.status for check in found}
 
 
 def test_a_good_appliance_has_no_complaint() -> None:
@@ -139,6 +141,19 @@ def test_every_risk_is_named() -> None:
         "authentication": "warn",
         "compute share": "ok",
     }
+
+
+def test_workers_of_one_uid_are_kept_apart_by_landlock() -> None:
+    assert statuses(Settings(), Capacity(5), root=False, landlock=True)["worker isolation"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [(ClaimsState(True, ""), "ok"), (ClaimsState(True, "gone"), "warn"), (ClaimsState(False, "gone"), "fail")],
+)
+def test_claims_that_were_never_read_make_an_appliance_unready(state: ClaimsState, status: str) -> None:
+    found = statuses(Settings(host="0.0.0.0"), Capacity(5), claims=state)
+    assert (found["claims"], found["authentication"]) == (status, "ok")
 
 
 def test_one_well_gpu_is_enough() -> None:

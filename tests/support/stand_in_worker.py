@@ -103,6 +103,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--snapshot", action="store_true")
     parser.add_argument("--driver")
+    parser.add_argument("--hide", action="append")
+    parser.add_argument("--no-files", action="store_true")
     parser.add_argument("--control-fd", type=int)
     parser.add_argument("--data-fd", type=int)
     options = parser.parse_args()

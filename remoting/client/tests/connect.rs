@@ -166,7 +166,7 @@ fn tls_and_plaintext_do_not_mix_silently() {
     let without = Share { ca: None, ..tls.share() };
     says(hello(&without), ErrorKind::Tls, &["demands TLS", "CA file"]);
     let with = Share { ca: tls.share().ca, ..plain.share() };
-    says(hello(&with), ErrorKind::Tls, &["does not speak TLS", &with.ca.clone().unwrap()]);
+    says(hello(&with), ErrorKind::Tls, &["does not speak TLS", &with.ca.clone().unwrap().to_string()]);
     for carrier in CARRIERS {
         let worker = tls.expect_session();
         let unlike = open_data_over(carrier, &without, &tls.hello(), &tls.ticket());

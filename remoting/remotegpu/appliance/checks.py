@@ -25,8 +25,9 @@ class Situation:
     settings: Settings
     gpus: Sequence[Capacity]
     overhead_bytes: int
-    draining: bool
     root: bool
+    landlock: bool = False
+    draining: bool = False
     claims: ClaimsState | None = None
 
 
@@ -40,15 +41,7 @@ def checks(now: Situation) -> Iterator[pb.Check]:
         good="yes",
         fix="use another appliance",
     )
-    yield _check(
-        "worker isolation",
-        ""
-        if now.root and settings.uid_base != 0
-        else "workers run under the appliance's own uid, kept apart by seccomp",
-        good="every session has its own uid",
-        fix="start the appliance as root, without --uid-base 0",
-        severity="warn",
-    )
+    yield _isolation(now)
     if now.claims is not None:
         yield _check(
             "claims",
@@ -74,6 +67,18 @@ def checks(now: Situation) -> Iterator[pb.Check]:
     )
     message = "memory is shared by fraction; compute by the driver's time slices, without weights"
     yield pb.Check(name="compute share", status="ok", message=message)
+
+
+def _isolation(now: Situation) -> pb.Check:
+    own_uids = now.root and now.settings.uid_base != 0
+    one_uid = "workers run under the appliance's own uid"
+    return _check(
+        "worker isolation",
+        "" if own_uids or now.landlock else f"{one_uid}, and this kernel has no Landlock to keep them apart",
+        good="every session has its own uid" if own_uids else f"{one_uid}; seccomp and Landlock keep them apart",
+        fix="use a kernel with Landlock (5.13 or later), or start the appliance as root, without --uid-base 0",
+        severity="warn",
+    )
 
 
 def _good_authentication(now: Situation) -> str:

@@ -23,6 +23,7 @@ class Snapshot:
     driver_version: int
     table_hash: int
     gpus: list[PhysicalGpu]
+    landlock: bool = False  # workers of one uid are kept apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def parse_snapshot(text: str) -> Snapshot:
         )
         for device in found["devices"]
     ]
-    return Snapshot(int(found["driver_version"]), int(found.get("table_hash", 0)), gpus)
+    return Snapshot(int(found["driver_version"]), int(found.get("table_hash", 0)), gpus, bool(found.get("landlock")))
 
 
 async def self_test(backend: Backend, uuid: str) -> SelfTest:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CALLS_GRACE_SECONDS = 1.0
+# A pod's own token for the API server lies beneath it.
+SERVICE_ACCOUNT = Path("/var/run/secrets")
 
 
 class StartError(Exception):
@@ -102,7 +105,7 @@ class Appliance:
         )
         self._sessions = Sessions(
             program=worker,
-            driver=backend.driver,
+            arguments=worker_arguments(settings, backend),
             environment=worker_environment(backend, overhead),
             gpus=gpus,
             limits=limits,
@@ -211,6 +214,7 @@ class Appliance:
             overhead_bytes=self._hardware.overhead_bytes,
             draining=self._leases.draining,
             root=os.geteuid() == 0,
+            landlock=self._hardware.snapshot.landlock,
             claims=ClaimsState(self._claims.known, self._claims.trouble) if self._claims else None,
         )
         return list(checks(situation))
@@ -247,6 +251,14 @@ async def _api_server() -> "ApiServer":
         return await ApiServer.connect()
     except NoClusterError as error:
         raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
+
+
+def worker_arguments(settings: Settings, backend: Backend) -> list[str]:
+    """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over."""
+    secrets = [settings.key, settings.tokens, SERVICE_ACCOUNT]
+    hidden = [("--hide", str(path.absolute())) for path in secrets if path is not None]
+    files = () if backend.opens_files else ("--no-files",)
+    return ["--driver", str(backend.driver), *itertools.chain.from_iterable(hidden), *files]
 
 
 def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:

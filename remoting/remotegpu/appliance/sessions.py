@@ -60,7 +60,7 @@ class Sessions:
         self,
         *,
         program: Path,
-        driver: Path,
+        arguments: Sequence[str],
         environment: Mapping[str, str],
         gpus: Sequence[PhysicalGpu],
         limits: Limits,
@@ -70,7 +70,7 @@ class Sessions:
     ) -> None:
         self.door: Door | None = None
         self._program = program
-        self._driver = driver
+        self._arguments = arguments
         self._environment = environment
         self._gpus = gpus
         self._limits = limits
@@ -103,7 +103,7 @@ class Sessions:
         try:
             session.worker, door_end = await start_worker(
                 self._program,
-                self._driver,
+                self._arguments,
                 self._worker_environment(lease),
                 session.uid,
                 lambda p: self._receive(session, p),

@@ -7,7 +7,7 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
@@ -77,7 +77,11 @@ class Worker:
 
 
 async def start_worker(
-    program: Path, driver: Path, environment: Mapping[str, str], uid: int | None, on_packet: Callable[[Packet], None]
+    program: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    uid: int | None,
+    on_packet: Callable[[Packet], None],
 ) -> tuple[Worker, socket.socket]:
     """Start a worker; also returned: the door's end of its data socket."""
     control, control_theirs = packet_pair()
@@ -87,14 +91,8 @@ async def start_worker(
             process = await asyncio.create_subprocess_exec(
                 *_LAUNCH,
                 program,
-                *(
-                    "--driver",
-                    driver,
-                    "--control-fd",
-                    str(control_theirs.fileno()),
-                    "--data-fd",
-                    str(data_theirs.fileno()),
-                ),
+                *arguments,
+                *("--control-fd", str(control_theirs.fileno()), "--data-fd", str(data_theirs.fileno())),
                 env=dict(environment),
                 cwd="/",
                 pass_fds=(control_theirs.fileno(), data_theirs.fileno()),

@@ -196,11 +196,10 @@ class ApplianceClient:
     def _explain(self, error: grpc.RpcError) -> ApplianceError:
         code, details = error.code(), " ".join((error.details() or "").split())
         match code:
-            case grpc.StatusCode.UNAUTHENTICATED:
-                hint = f"give the right one with --token or {TOKEN_ENV}"
-                return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}; {hint}")
-            case grpc.StatusCode.PERMISSION_DENIED:
-                return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}")
+            case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+                # Another token may help against the one, nothing of the caller's against the other.
+                hint = f"; give the right one with --token or {TOKEN_ENV}" if code.value[0] == 16 else ""
+                return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}{hint}")
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}; try later, or leave out --no-wait")
             case grpc.StatusCode.FAILED_PRECONDITION:

@@ -1,22 +1,34 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files]`, or `--snapshot --driver PATH`.
 
 use remotegpu_worker::driver::Driver;
+use remotegpu_worker::sandbox::Files;
 use remotegpu_worker::session::Session;
 use remotegpu_worker::text::{Text, complain};
 use remotegpu_worker::{sandbox, server, snapshot, watchdog};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M)";
+const USAGE: &str =
+    "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files])";
 
 enum Mode {
     Snapshot,
-    Session { control: RawFd, data: RawFd },
+    Session(Place),
+}
+
+/// What the appliance gives a worker.
+struct Place {
+    control: RawFd,
+    data: RawFd,
+    hidden: Vec<PathBuf>,
+    files: Files,
 }
 
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
+    let (mut hidden, mut files) = (Vec::new(), Files::Needed);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -24,10 +36,13 @@ fn arguments() -> Option<(String, Mode)> {
             "--snapshot" => snapshot = true,
             "--control-fd" => control = Some(arguments.next()?.parse().ok()?),
             "--data-fd" => data = Some(arguments.next()?.parse().ok()?),
+            "--hide" => hidden.push(arguments.next()?.into()),
+            "--no-files" => files = Files::Done,
             _ => return None,
         }
     }
-    let mode = if snapshot { Mode::Snapshot } else { Mode::Session { control: control?, data: data? } };
+    let mode =
+        if snapshot { Mode::Snapshot } else { Mode::Session(Place { control: control?, data: data?, hidden, files }) };
     Some((driver?, mode))
 }
 
@@ -44,11 +59,11 @@ fn print_snapshot(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn run_session(path: &str, control: RawFd, data: RawFd) -> Result<(), String> {
+fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let line = |e: std::io::Error| e.to_string();
     // SAFETY: the appliance started this process with these two descriptors for it alone to use; nothing else took them.
-    let (control, data) = unsafe { (OwnedFd::from_raw_fd(control), OwnedFd::from_raw_fd(data)) };
-    sandbox::prepare().map_err(line)?;
+    let (control, data) = unsafe { (OwnedFd::from_raw_fd(place.control), OwnedFd::from_raw_fd(place.data)) };
+    sandbox::prepare(&place.hidden)?;
     // SAFETY: no other thread exists yet. Code is loaded at once, because a lazy load at a launch may wait for a running
     // kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
     unsafe {
@@ -58,7 +73,7 @@ fn run_session(path: &str, control: RawFd, data: RawFd) -> Result<(), String> {
     let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
     let mut session = Session::new(driver, Some(text))?;
-    sandbox::enter()?;
+    sandbox::enter(place.files)?;
     // The kernel may otherwise add 50 us to every short sleep.
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
     watchdog::watch_appliance(control.as_fd()).map_err(line)?;
@@ -78,7 +93,7 @@ fn main() -> ExitCode {
     };
     let done = match mode {
         Mode::Snapshot => print_snapshot(&driver),
-        Mode::Session { control, data } => run_session(&driver, control, data),
+        Mode::Session(place) => run_session(&driver, &place),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,6 +32,8 @@ pub struct Snapshot {
     driver_version: i32,
     wire: u32,
     table_hash: u64,
+    /// Workers are kept apart even where they have one uid.
+    landlock: bool,
     devices: Vec<Device>,
 }
 
@@ -57,6 +59,7 @@ pub fn take(driver: &Driver) -> crate::driver::Result<Snapshot> {
         driver_version: driver.version()?,
         wire: protocol::WIRE_VERSION,
         table_hash: protocol::TABLE_HASH,
+        landlock: crate::sandbox::has_landlock(),
         devices: devices.collect::<crate::driver::Result<_>>()?,
     })
 }

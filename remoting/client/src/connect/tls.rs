@@ -69,9 +69,7 @@ impl Trust {
         let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
         match cause {
             Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
-                format!(
-                    "the certificate of {peer} is not signed by {ca}; use the appliance's own authority"
-                )
+                format!("the certificate of {peer} is not signed by {ca}; use the appliance's own authority")
             }
             Some(TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })) => {
                 let presented = presented.join(", ");

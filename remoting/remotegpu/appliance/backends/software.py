@@ -13,6 +13,7 @@ from remotegpu.appliance.settings import Settings
 class SoftwareBackend:
     name = "software"
     driver_release = "580.0-software"
+    opens_files = False
 
     def __init__(self, settings: Settings, driver: Path) -> None:
         self.driver = driver
