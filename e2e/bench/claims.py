@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "e2e")]
 
 from support.apiserver import ApiServer, api_server  # noqa: E402 (the path comes first)
-from support.kubelab import CLAIMS, POOLS, SYSTEM, Kube, Nodes, Operator, claim, node, operator, pool  # noqa: E402
+from support.kubelab import CLAIMS, POOLS, SYSTEM, Kube, Nodes, Operator, claim, node, operator, pool, serve_crds  # noqa: E402
 from support.system import until  # noqa: E402
 
 CLAIMS_ASKED: Final = 1000
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def measure(server: ApiServer, folder: Path) -> Result:
-    server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+    serve_crds(server)
     kube = Kube(server.kubeconfig)
     for namespace in (SYSTEM, NAMESPACE):
         kube.namespace(namespace)

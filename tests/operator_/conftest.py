@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.apiserver import ApiServer, api_server, missing
-from support.kubelab import SYSTEM, Kube
-from support.system import ROOT
+from support.kubelab import SYSTEM, Kube, serve_crds
 
 
 @pytest.fixture(scope="package")
@@ -16,7 +15,7 @@ def server() -> Iterator[ApiServer]:
     if reason := missing():
         pytest.skip(reason)
     with api_server() as running:
-        running.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+        serve_crds(running)
         Kube(running.kubeconfig).namespace(SYSTEM)
         yield running
 

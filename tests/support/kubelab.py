@@ -25,7 +25,8 @@ import grpc
 import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
-from support.system import free_port, until
+from support.apiserver import ApiServer
+from support.system import ROOT, free_port, until
 
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
@@ -122,6 +123,14 @@ class Kube:
     def namespace(self, name: str) -> None:
         with contextlib.suppress(RefusedError):
             self("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+
+
+def serve_crds(server: ApiServer) -> None:
+    """Our kinds are known, and the API server answers for them."""
+    server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+    server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+    kube = Kube(server.kubeconfig)
+    until(lambda: kube.find(POOLS) is not None and kube.find(CLAIMS.format("default")) is not None, 30, "our kinds")
 
 
 def node(name: str, labels: dict[str, str] | None = None) -> Object:
