@@ -20,56 +20,71 @@ NODES: Final = Resource("v1", "nodes", "Node")
 CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole")
 NAME: Final = "remotegpu-nodekeys"
 KEYS: Final = (MILLI, CLIENT)
-# Kubelet's five minutes, and one report of it.
-FORGOTTEN_SECONDS: Final = 330.0
-# By then a kubelet that still has not reported is lost; when it comes back, it writes 0.
+# Kubelet reports every ten seconds, and writes a key again that it still knows.
+QUIET_SECONDS: Final = 60.0
+# A kubelet that was restarted meanwhile begins its five minutes anew.
 _GIVE_UP_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 10.0
 
 
-async def remove_keys(api: Api, *, only_forgotten: bool) -> int:
-    """Take our keys off every node, or only those that kubelet has forgotten. On how many nodes it still has not.
+async def remove_keys(api: Api) -> None:
+    """Take our keys off every node."""
+    for node in (await api.list(NODES))[0]:
+        await _remove(api, node, [key for key in KEYS if _amounts(node, key) != (None, None)])
+
+
+async def remove_forgotten_keys(api: Api) -> int:
+    """Take off those that kubelet has set to 0. How many nodes had keys of a plugin that is gone.
 
     Capacity without anything allocatable: kubelet waits for a plugin that is gone. A key that is allocatable belongs to
     a plugin that is back, so to an installation that came after.
     """
-    waiting = 0
+    found = 0
     for node in (await api.list(NODES))[0]:
-        capacity, allocatable = (node["status"].get(part) or {} for part in ("capacity", "allocatable"))
-        present = [key for key in KEYS if key in capacity or key in allocatable]
-        if only_forgotten:
-            present = [key for key in present if allocatable.get(key, "0") == "0"]
-            waiting += any(capacity.get(key, "0") != "0" for key in present)
-            present = [key for key in present if capacity.get(key, "0") == "0"]
-        if present:
-            nothing = dict.fromkeys(present)
-            body: Object = {"status": {"capacity": nothing, "allocatable": nothing}}
-            try:
-                await api.patch(NODES, None, node["metadata"]["name"], body, "status")
-            except ApiError as error:
-                if not error.gone:
-                    raise
-    return waiting
+        amounts = {key: _amounts(node, key) for key in KEYS}
+        orphaned = [key for key in KEYS if amounts[key] != (None, None) and amounts[key][1] in {None, "0"}]
+        found += bool(orphaned)
+        await _remove(api, node, [key for key in orphaned if amounts[key][0] in {None, "0"}])
+    return found
 
 
-async def clean(api: Api, seconds: float) -> None:
-    """Until every kubelet has forgotten the device plugin and no node has our keys."""
-    started = asyncio.get_running_loop().time()
+def _amounts(node: Object, key: str) -> tuple[str | None, str | None]:
+    """Capacity, and what of it is allocatable."""
+    status = node["status"]
+    return (status.get("capacity") or {}).get(key), (status.get("allocatable") or {}).get(key)
+
+
+async def _remove(api: Api, node: Object, keys: list[str]) -> None:
+    if not keys:
+        return
+    nothing = dict.fromkeys(keys)
+    body: Object = {"status": {"capacity": nothing, "allocatable": nothing}}
+    try:
+        await api.patch(NODES, None, node["metadata"]["name"], body, "status")
+    except ApiError as error:
+        if not error.gone:
+            raise
+
+
+async def clean(api: Api, quiet_seconds: float) -> None:
+    """Until no kubelet has written our keys again for a while."""
+    clock = asyncio.get_running_loop().time
+    started = last = clock()
     while True:
         try:
-            waiting = await remove_keys(api, only_forgotten=True)
+            if await remove_forgotten_keys(api):
+                last = clock()
         except (ApiError, *Unanswered) as error:
             _log.warning("the nodes cannot be read or written: %s; trying again", error)
-            waiting = 1
-        elapsed = asyncio.get_running_loop().time() - started
-        if elapsed >= (_GIVE_UP_SECONDS if waiting else seconds):
+            last = clock()
+        if clock() - last >= quiet_seconds or clock() - started >= _GIVE_UP_SECONDS:
             return
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def run(found: Any = None, seconds: float = FORGOTTEN_SECONDS) -> None:
+async def run(found: Any = None, quiet_seconds: float = QUIET_SECONDS) -> None:
     async with Api(found or await configuration()) as api:
-        work = asyncio.ensure_future(clean(api, seconds))
+        work = asyncio.ensure_future(clean(api, quiet_seconds))
         # The namespace may be deleted before the six minutes are over: then at least no right is left.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
         try:

@@ -67,7 +67,7 @@ async def uninstall(api: Api, namespace: str, node_keys_job: Object, stop_second
     await _scale_to_zero(api, namespace, "remotegpu-operator")
     await _delete_named(api, DAEMON_SETS, namespace, "remotegpu-deviceplugin")
     await _until_stopped(api, namespace, ("operator", "deviceplugin"), stop_seconds)
-    await nodekeys.remove_keys(api, only_forgotten=False)
+    await nodekeys.remove_keys(api)
     await _release_pods(api)
     await _forget_shares(api)
     for resource in MADE:
