@@ -90,12 +90,13 @@ def test_removal_with_claims_and_waiting_pods_leaves_nothing(
         for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies"):
             assert "remotegpu" not in kubectl("get", kind, "-o", "name")
         assert not [each for each in kubectl.all("pods", namespace.name) if gated(each)]
-        for kind in ("pods", "gpuclaims", "gpupools"):
-            assert not [each for each in kubectl.all(kind) if each["metadata"].get("finalizers")]
+        for each in (*namespace.all("pods"), *kubectl.all("gpuclaims"), *kubectl.all("gpupools")):
+            assert "finalizers" not in each["metadata"]
         # The pod that waited is the user's: it stays, and says why it does not run.
-        said = namespace("describe", "pod", "waits")
-        assert "Insufficient remotegpu/milli" in said
-        assert "remotegpu was uninstalled" in said
+        until(
+            lambda: "Insufficient remotegpu/milli" in namespace.describe("pod", "waits"), 30, "why it is not scheduled"
+        )
+        assert "remotegpu was uninstalled" in namespace.describe("pod", "waits")
         # Of the claims only the one that was made by hand, as if nobody had seen it.
         claims = {each["metadata"]["name"]: each["status"]["reason"] for each in namespace.claims()}
         assert claims == {"kept": "NotSeen"}
@@ -105,5 +106,5 @@ def test_removal_with_claims_and_waiting_pods_leaves_nothing(
         until(lambda: not kubectl.all("jobs", SYSTEM), 480, "the Job nodekeys has ended and is gone")
         assert '"remotegpu/' not in kubectl("get", "nodes", "-o", "json")
         until(lambda: "remotegpu" not in kubectl("get", RIGHTS, "-o", "name"), 30, "our rights are gone")
-        assert not kubectl.all("pods", SYSTEM)
+        until(lambda: not kubectl.all("pods", SYSTEM), 30, "no pod of ours")
         kubectl("delete", "namespace", SYSTEM, "--timeout=60s", seconds=70)
