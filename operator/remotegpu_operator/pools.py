@@ -24,7 +24,7 @@ from remotegpu.api.kubernetes import (
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
 from remotegpu_operator import metrics
 from remotegpu_operator.allocation import Capacity
-from remotegpu_operator.authority import SECRETS, CertificateAuthority, certificate_of
+from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
 from remotegpu_operator.builders import appliances as builders
 from remotegpu_operator.builders import states
 from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
@@ -113,6 +113,9 @@ class Pools:
             except ApiError as error:
                 metrics.RECONCILE_ERRORS.labels("pools").inc()
                 _log.error("pools: %s", error)
+            except AuthorityError as error:
+                metrics.RECONCILE_ERRORS.labels("pools").inc()
+                _log.error("certificates: %s", error)
             except (KeyError, ValueError):
                 metrics.RECONCILE_ERRORS.labels("pools").inc()
                 _log.exception("pools")
