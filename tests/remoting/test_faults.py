@@ -100,7 +100,11 @@ def namespace() -> Iterator[str]:
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
-def test_a_silent_peer_gives_its_share_back_within_20_seconds(namespace: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("program", "carrier"), [("wait_for_ever.py", "direct"), ("endless_calls.py", "grpc")])
+def test_a_peer_that_vanishes_is_lost_within_10_seconds(
+    namespace: str, tmp_path: Path, program: str, carrier: str
+) -> None:
+    """As a pod that is deleted: its address answers no more. Both ends find out, also where nothing is on its way."""
     from support import system
 
     inside = ["ip", "netns", "exec", namespace]
@@ -109,14 +113,16 @@ def test_a_silent_peer_gives_its_share_back_within_20_seconds(namespace: str, tm
     launcher.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(system, "REMOTEGPU", str(launcher))
-        with appliance() as remote, remote.start("endless_calls.py") as client:
+        with appliance() as remote, remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client:
             assert line(client) == "ready"
             data = int(remote.endpoint.split(":")[1]) + 1
             drop = f"tcp dport {data} drop; tcp sport {data} drop;"
             rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }}; }}\n"
             subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
-            until(lambda: remote.leased_bytes() == 0, 20, "the silent client's share is back")
+            dropped = time.monotonic()
             assert line(client).startswith(f"error {STICKY}")
+            assert time.monotonic() - dropped < 10
+            until(lambda: remote.leased_bytes() == 0, 10, "the silent client's share is back")
 
 
 def test_drain_on_sigterm_refuses_new_leases_and_lets_sessions_end(own_remote: Appliance) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -72,7 +73,9 @@ class HttpServer:
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                # Who asked may have given up while the answer was made.
+                with contextlib.suppress(ConnectionError):
+                    self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
                 """Probes come every few seconds; they are not worth a line."""
