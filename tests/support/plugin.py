@@ -1,4 +1,4 @@
-"""Fixtures of more than one folder."""
+"""Fixtures of more than one folder. A plugin, because a conftest.py for all would bear the name of the one in e2e/."""
 
 from __future__ import annotations
 
