@@ -78,7 +78,6 @@ def test_all_kinds_run_and_are_applied_again_without_a_rollout(namespace: Namesp
     assert revisions(namespace) == before[1]
 
     namespace("delete", "-f", str(EXAMPLE), "--cascade=foreground", seconds=120)
-    namespace("delete", "job", "once", seconds=60)
     until(lambda: not namespace.claims(), 30, "nothing is held any more")
 
 
@@ -86,7 +85,7 @@ def manifest(fraction: float | None) -> str:
     document = yaml.safe_load((EXAMPLE / "deployment.yaml").read_text())
     (container,) = document["spec"]["template"]["spec"]["containers"]
     share: dict[str, Any] = {} if fraction is None else {FRACTION: fraction}
-    container["resources"] = {"limits": {"cpu": "1", **share}}
+    container["resources"] = {"limits": {"memory": "256Mi", **share}}
     container["command"] = ["sleep", "86400"]
     return json.dumps(document)
 
