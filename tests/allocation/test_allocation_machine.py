@@ -83,6 +83,10 @@ def inventory() -> dict[str, list[ApplianceStatus]]:
     }
 
 
+def whole_mib(memory: int) -> int:
+    return memory // MIB * MIB
+
+
 class AllocationMachine(RuleBasedStateMachine):
     """`world` is what the API server would know: it is changed by hand and by the decisions alone."""
 
@@ -245,10 +249,10 @@ class AllocationMachine(RuleBasedStateMachine):
             capacity = self.allocator.capacity(pool)
             used = {(a.name, g.uuid): self.world.used(a.name, g.uuid) for a in appliances for g in a.gpus}
             assert {(a.name, g.uuid): g.allocated_memory for a in capacity.appliances for g in a.gpus} == used
-            assert capacity.allocated.memory == sum(used.values())
+            assert capacity.allocated.memory == whole_mib(sum(used.values()))
             assert capacity.total == Amount(1000 * len(used), sum(g.shareable for a in appliances for g in a.gpus))
             whole = [g for a in capacity.appliances if a.phase == AppliancePhase.READY for g in a.gpus if g.healthy]
-            assert capacity.free.memory == sum(g.shareable - g.allocated_memory for g in whole)
+            assert capacity.free.memory == whole_mib(sum(g.shareable - g.allocated_memory for g in whole))
             assert capacity.free.milli == sum(1000 - g.allocated_milli for g in whole)
 
     def teardown(self) -> None:

@@ -53,8 +53,11 @@ def test_as_many_shares_fit_as_the_fractions_say(shares: int, milli: int, sharea
     decisions = settled(pool, *(request(f"{i:04}", Ask(milli=milli)) for i in range(shares)))
     assert all(isinstance(decision, Placed) for decision in decisions.values())
     capacity = pool.capacity("default")
-    assert capacity.allocated == Amount(shares * milli, shares * (shareable * milli // 1000))
-    assert capacity.free == Amount(1000 - shares * milli, shareable - shares * (shareable * milli // 1000))
+    used = shares * (shareable * milli // 1000)
+    (left,) = capacity.appliances[0].gpus
+    assert (left.allocated_milli, left.allocated_memory) == (shares * milli, used)
+    assert capacity.allocated == Amount(shares * milli, used // MIB * MIB)
+    assert capacity.free == Amount(1000 - shares * milli, (shareable - used) // MIB * MIB)
     assert isinstance(settled(pool, request("rest", Ask(milli=1001 - shares * milli)))["rest"], Waiting)
 
 

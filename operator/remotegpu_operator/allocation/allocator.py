@@ -152,9 +152,9 @@ class Allocator:
             if not slot.closed:
                 _add(free, MILLI_PER_GPU - milli, max(0, slot.gpu.shareable - used))
         return Capacity(
-            Amount(*total),
-            Amount(*allocated),
-            Amount(*free),
+            _amount(*total),
+            _amount(*allocated),
+            _amount(*free),
             mixed_memory(slot.gpu for slot in inventory.slots),
             tuple(self._with_usage(appliance) for appliance in inventory.appliances),
         )
@@ -299,6 +299,11 @@ def _used_milli(gpu: GpuStatus, used: int) -> int:
     """Thousandths of a GPU that are not free any more: a share fits whenever there are as many thousandths free."""
     free = max(0, gpu.shareable - used)
     return MILLI_PER_GPU - free * MILLI_PER_GPU // gpu.shareable if gpu.shareable else MILLI_PER_GPU
+
+
+def _amount(milli: int, memory: int) -> Amount:
+    """For people, hence whole MiB; the exact bytes are in the appliances."""
+    return Amount(milli, memory >> 20 << 20)
 
 
 def _add(amount: list[int], milli: int, memory: int) -> None:
