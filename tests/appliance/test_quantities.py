@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from remotegpu.api.quantities import (
     format_milli,
     parse_fraction,
     parse_memory,
+    parse_quantity,
 )
 
 
@@ -77,3 +80,28 @@ def test_no_memory(text: str) -> None:
 )
 def test_bytes_for_people(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.25", "0.25"),
+        ("250m", "0.25"),
+        ("250e-3", "0.25"),
+        ("100u", "0.0001"),
+        ("1k", "1000"),
+        ("-1", "-1"),
+        (".5", "0.5"),
+        ("4Gi", str(4 << 30)),
+        ("1E", "1e18"),
+        ("1E2", "100"),
+    ],
+)
+def test_quantities_of_the_kubernetes_api(text: str, expected: str) -> None:
+    assert parse_quantity(text) == Decimal(expected)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "1.2.3", "1 Gi", "1gb", "0x1", "\u0661"])
+def test_no_quantities(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse_quantity(text)
