@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -51,9 +52,18 @@ def test_programs_outlive_an_upgrade_of_everything_and_a_rollback(
     """Image, certificate authority and CRDs change at once; each appliance is replaced when its program has ended."""
     running = tenants(namespace, installation)
     before = {each.appliance: appliance_of(installation, each)["metadata"]["uid"] for each in running}
-    kubectl("annotate", "crd", "gpuclaims.remotegpu.io", "e2e.example.com/old=true")
-    kubectl("annotate", "secret", "remotegpu-ca", "-n", SYSTEM, "remotegpu.io/rotate=e2e", "--overwrite")
-    installation.upgrade("--set-string", f"pools.default.image={next_image}")
+    authority = kubectl.get("secret", "remotegpu-ca", SYSTEM)
+    assert authority
+    older = [{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "An older one."}]
+    kubectl("patch", "crd", "gpuclaims.remotegpu.io", "--type=json", f"--patch={json.dumps(older)}")
+    new_values = f"pools.default.image={next_image},certificates.generation=e2e"
+    installation.upgrade("--set-string", new_values)
+    assert "An older one." not in kubectl("get", "crd", "gpuclaims.remotegpu.io", "-o", "json")
+    until(
+        lambda: (kubectl.get("secret", "remotegpu-ca", SYSTEM) or authority)["data"] != authority["data"],
+        60,
+        "the authority has changed",
+    )
     for tenant in running:
         tenant.goes_on()
         assert appliance_of(installation, tenant)["metadata"]["uid"] == before[tenant.appliance]
