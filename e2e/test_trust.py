@@ -74,7 +74,7 @@ def without_policy(kubectl: Kubectl, installation: Installation) -> Iterator[Non
 
 @pytest.mark.parametrize("port", [CONTROL_PORT, DATA_PORT])
 def test_a_pod_without_a_share_is_kept_out_by_policy(namespace: Namespace, appliance: Object, port: int) -> None:
-    assert "not connected: timed out" in namespace.run(stranger("stranger", address(appliance), port))
+    assert "not connected" in namespace.run(stranger("stranger", address(appliance), port))
 
 
 def test_and_without_policy_by_the_appliance(
@@ -118,9 +118,18 @@ def audit_lines(kubectl: Kubectl, installation: Installation) -> list[str]:
     return [line for log in logs for line in log.splitlines() if "audit: refused" in line]
 
 
-@pytest.mark.parametrize("kind", ["lease", "operator", "forged", "other", "session"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("lease", "OpenLease"),
+        ("operator", "Inventory"),
+        ("forged", "Hello"),
+        ("other", "Hello"),
+        ("session", "OpenSession"),
+    ],
+)
 def test_a_pod_with_a_share_gets_nothing_else(
-    kind: str, namespace: Namespace, kubectl: Kubectl, installation: Installation
+    kind: str, method: str, namespace: Namespace, kubectl: Kubectl, installation: Installation
 ) -> None:
     """A lease of its own choice, the operator's view, a forged token, another pod's share and its session."""
     namespace.create(pod("neighbour", program("hold.py"), fraction="0.1"))
@@ -134,7 +143,7 @@ def test_a_pod_with_a_share_gets_nothing_else(
     assert refused["seconds"] < 1
 
     def written() -> bool:
-        return any(namespace.name in line for line in set(audit_lines(kubectl, installation)) - before)
+        return any(f"refused {method} from" in line for line in set(audit_lines(kubectl, installation)) - before)
 
     until(written, 10, "an appliance's log says who was refused")
 
