@@ -24,11 +24,11 @@ from remotegpu.api.kubernetes import (
     NAME_LABEL,
     POD_LABEL,
     POD_LABEL_VALUE,
-    POOLS,
 )
 from remotegpu_operator import nodekeys
 from remotegpu_operator.builders.pods import gated
 from remotegpu_operator.events import EVENTS, event
+from remotegpu_operator.install import CHART_POOLS, GPUPOOLS
 from remotegpu_operator.kube import Api, ApiError, Object, Resource, configuration
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ PODS: Final = Resource("v1", "pods", "Pod")
 JOBS: Final = Resource("batch/v1", "jobs", "Job")
 ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding")
-GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
 GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
 # What the operator makes in its own namespace.
 MADE: Final = (
@@ -56,17 +55,16 @@ MADE: Final = (
     Resource("coordination.k8s.io/v1", "leases", "Lease"),
 )
 MADE_BY_OPERATOR: Final = f"{MANAGER_LABEL}=remotegpu-operator"
-MADE_BY_CHART: Final = f"{NAME_LABEL}=remotegpu,{MANAGER_LABEL}=Helm"
 NODE_KEYS_JOB: Final = Path("/etc/remotegpu/uninstall/nodekeys.yaml")
 _STOP_SECONDS: Final = 60.0
 
 
-async def uninstall(api: Api, namespace: str, node_keys_job: Object, stop_seconds: float = _STOP_SECONDS) -> None:
+async def uninstall(api: Api, namespace: str, node_keys_job: Object) -> None:
     for resource in ADMISSION:
         await _delete_named(api, resource, None, ADMISSION_NAME)
     await _scale_to_zero(api, namespace, "remotegpu-operator")
     await _delete_named(api, DAEMON_SETS, namespace, "remotegpu-deviceplugin")
-    await _until_stopped(api, namespace, ("operator", "deviceplugin"), stop_seconds)
+    await _until_stopped(api, namespace, "operator", "deviceplugin")
     await nodekeys.remove_keys(api)
     await _release_pods(api)
     await _forget_shares(api)
@@ -86,17 +84,17 @@ async def _scale_to_zero(api: Api, namespace: str, name: str) -> None:
             raise
 
 
-async def _until_stopped(api: Api, namespace: str, components: tuple[str, ...], seconds: float) -> None:
+async def _until_stopped(api: Api, namespace: str, *components: str) -> None:
     labels = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL} in ({','.join(components)})"
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(_STOP_SECONDS):
             while True:
                 if not (await api.list(PODS, namespace, labels))[0]:
                     return
                 await asyncio.sleep(0.5)
     except TimeoutError:
         # Of a node that is lost, most likely; what it runs is cut off as well.
-        _log.warning("pods of %s have not stopped within %.0f s; going on", " and ".join(components), seconds)
+        _log.warning("%s did not stop within %.0f s; going on", " and ".join(components), _STOP_SECONDS)
 
 
 async def _release_pods(api: Api) -> None:
@@ -137,7 +135,7 @@ async def _forget_shares(api: Api) -> None:
             await _delete(api, GPUCLAIMS, claim)
         else:
             await _reset(api, GPUCLAIMS, claim)
-    charts = {pool["metadata"]["uid"] for pool in await _existing(api, GPUPOOLS, MADE_BY_CHART)}
+    charts = {pool["metadata"]["uid"] for pool in await _existing(api, GPUPOOLS, CHART_POOLS)}
     for pool in await _existing(api, GPUPOOLS):
         await (_delete if pool["metadata"]["uid"] in charts else _reset)(api, GPUPOOLS, pool)
 
