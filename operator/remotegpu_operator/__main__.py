@@ -18,7 +18,7 @@ from remotegpu_operator.events import Events
 from remotegpu_operator.handlers import nodes, pools
 from remotegpu_operator.inventory import Inventory
 from remotegpu_operator.kube import Api, ApiError, Unanswered, configuration
-from remotegpu_operator.leadership import Leadership
+from remotegpu_operator.leadership import CALL_SECONDS, Leadership
 from remotegpu_operator.pools import Pools
 from remotegpu_operator.settings import Settings, SettingsError
 
@@ -42,10 +42,10 @@ async def _run(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     api_configuration = await configuration()
-    async with Api(api_configuration, connections=4) as lease_api, Api(api_configuration) as api:
+    async with Api(api_configuration, connections=4, seconds=CALL_SECONDS) as lease_api, Api(api_configuration) as api:
         leadership = Leadership(lease_api, settings.namespace, settings.identity)
         api.fenced(leadership.check)
-        async with probes.serve(settings.http_port, lambda: ""):
+        async with probes.serve(settings.http_port, lambda: leadership.problem):
             stopping = asyncio.create_task(stop.wait())
             acquiring = asyncio.create_task(leadership.acquire())
             await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)

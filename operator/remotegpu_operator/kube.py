@@ -18,10 +18,11 @@ from remotegpu_operator import metrics
 
 Object = dict[str, Any]
 
-_CALL: Final = aiohttp.ClientTimeout(total=10, sock_connect=3)
+_CALL_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 3.0
 # The server ends a watch by itself; a watch that says nothing for longer is dead.
 WATCH_SECONDS: Final = 45
-_WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=3, sock_read=WATCH_SECONDS + 10)
+_WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=WATCH_SECONDS + 10)
 _PAGE: Final = 500
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -66,7 +67,15 @@ class Resource:
 class Api:
     """A connection pool to the API server. `fence` raises when this process may no longer write."""
 
-    def __init__(self, configuration: Any, fence: Callable[[], None] = lambda: None, *, connections: int = 40) -> None:
+    def __init__(
+        self,
+        configuration: Any,
+        fence: Callable[[], None] = lambda: None,
+        *,
+        connections: int = 40,
+        seconds: float = _CALL_SECONDS,
+    ) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
         self._configuration = configuration
         self._fence = fence
         tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
@@ -177,7 +186,7 @@ class Api:
                 params=query,
                 data=data,
                 headers=headers | {"Content-Type": kind},
-                timeout=_CALL,
+                timeout=self._timeout,
             ) as response:
                 code = response.status
                 if response.status >= 400:

@@ -22,6 +22,8 @@ LEASE_NAME: Final = "remotegpu-operator"
 LEASE_SECONDS: Final = 15
 TRUST_SECONDS: Final = 10.0
 _RENEW_SECONDS: Final = 2.0
+# A renewal that nobody answers leaves time for another.
+CALL_SECONDS: Final = 3.0
 
 
 class NotLeaderError(Exception):
@@ -36,6 +38,8 @@ class Leadership:
         self._clock = clock
         self._lease: Object | None = None
         self._trusted_until = float("-inf")
+        # Why this process is of no use at the moment, neither as the holder nor as the next one.
+        self.problem = "the API server has not answered yet"
 
     def check(self) -> None:
         """Raise unless the Lease is ours at this moment."""
@@ -67,9 +71,9 @@ class Leadership:
                     return
             except ApiError as error:
                 if not error.conflict:
-                    _log.warning("the Lease cannot be taken: %s", error)
+                    self._report(f"the Lease cannot be taken: {error}")
             except Unanswered as error:
-                _log.warning("the Lease cannot be taken: the API server does not answer (%r)", error)
+                self._report(f"the Lease cannot be taken: the API server does not answer ({error!r})")
             await asyncio.sleep(_RENEW_SECONDS)
 
     async def keep(self) -> None:
@@ -83,10 +87,10 @@ class Leadership:
             except ApiError as error:
                 if error.conflict or error.gone:
                     break
-                _log.warning("the Lease cannot be renewed: %s", error)
+                self._report(f"the Lease cannot be renewed: {error}")
             except Unanswered as error:
                 # Perhaps it was written: its version must be known for the next attempt.
-                _log.warning("the Lease cannot be renewed: the API server does not answer (%r)", error)
+                self._report(f"the Lease cannot be renewed: the API server does not answer ({error!r})")
                 if not await self._still_ours():
                     break
         self._trusted_until = float("-inf")
@@ -97,6 +101,10 @@ class Leadership:
             self._lease["spec"]["holderIdentity"] = ""
             await self._api.replace(LEASES, self._namespace, self._lease)
         self._trusted_until = float("-inf")
+
+    def _report(self, problem: str) -> None:
+        self.problem = problem
+        _log.warning("%s", problem)
 
     async def _still_ours(self) -> bool:
         try:
@@ -110,11 +118,13 @@ class Leadership:
 
     async def _read(self) -> Object | None:
         try:
-            return await self._api.get(LEASES, self._namespace, LEASE_NAME)
+            lease = await self._api.get(LEASES, self._namespace, LEASE_NAME)
         except ApiError as error:
-            if error.gone:
-                return None
-            raise
+            if not error.gone:
+                raise
+            lease = None
+        self.problem = ""
+        return lease
 
     async def _write(self, lease: Object | None) -> None:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -130,3 +140,4 @@ class Leadership:
         else:
             self._lease = await self._api.replace(LEASES, self._namespace, lease | {"spec": spec})
         self._trusted_until = started + TRUST_SECONDS
+        self.problem = ""

@@ -187,11 +187,12 @@ class Pools:
             await self._drain(claims, unwanted, whole=True)
         for pool in self._pools.values():
             mine = [name for name, plan in self._plans.items() if plan.pool.name == pool.name]
+            outdated = {name for name in mine if self._outdated(name)}
             chosen = next_to_drain(
                 {name: self._last[name].phase for name in mine if name in self._last},
-                {name for name in mine if self._outdated(name)},
-                {name: claims.used_by(name) for name in mine},
-                {name for name in mine if self._draining_since(name) is not None},
+                outdated,
+                {name: claims.used_by(name) for name in outdated},
+                {name for name in outdated if self._draining_since(name) is not None},
             )
             if chosen is not None and (stateful_set := self._set(chosen)) is not None:
                 await self._drain(claims, stateful_set, whole=False)
@@ -207,7 +208,7 @@ class Pools:
             self._sets.store(await self._api.patch(STATEFUL_SETS, namespace, name, body))
             self.wake.set()
             return
-        pool = self._pools.get(stateful_set["metadata"]["labels"][POOL_LABEL])
+        pool = self._pools.get(_place(stateful_set)[0])
         waited = (datetime.datetime.now(datetime.UTC) - since).total_seconds()
         # What does not serve has nothing to lose.
         last = self._last.get(name)
@@ -356,7 +357,8 @@ def _read(stored: Object) -> GPUPool | None:
 
 def _place(stateful_set: Object) -> tuple[str, str]:
     metadata = stateful_set["metadata"]
-    return metadata["labels"][POOL_LABEL], metadata["annotations"][builders.NODE_ANNOTATION]
+    node = (metadata.get("annotations") or {}).get(builders.NODE_ANNOTATION, "")
+    return metadata["labels"].get(POOL_LABEL, ""), node
 
 
 def _appliance(pod: Object) -> str:
