@@ -133,7 +133,7 @@ class Api:
             if response.status >= 400:
                 raise await _error(response)
             async for line in response.content:
-                event: Object = json.loads(line)
+                event = _event(line)
                 if event["type"] == "ERROR":
                     status = event["object"]
                     raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
@@ -177,6 +177,7 @@ class Api:
         headers = await self._headers()
         data = None if body is None else json.dumps(body)
         if verb != "GET":
+            # As late as can be: with a connection of the pool nothing is waited for from here to the socket.
             self._fence()
         code: int | str = "none"
         try:
@@ -200,6 +201,14 @@ class Api:
         # The token of a service account is read again when it is renewed; that is what the client's hook does.
         token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return {"Authorization": token} if token else {}
+
+
+def _event(line: bytes) -> Object:
+    try:
+        event: Object = json.loads(line)
+    except ValueError:
+        raise ConnectionError("the stream broke off within a line") from None
+    return event
 
 
 async def configuration(kubeconfig: str | None = None) -> Any:
