@@ -355,6 +355,9 @@ class Claims:
             if error.status == 422:
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
                 return None
+            if error.status == 403:
+                # A quota on the number of claims, as a rule. It is tried again, and until then the pod waits.
+                self._events.about(PODS, pod, "ClaimRefused", str(error), warning=True)
             if error.reason != "AlreadyExists":
                 raise
             # Ours, of which the watch has not told yet.

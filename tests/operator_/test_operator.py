@@ -178,6 +178,19 @@ def test_several_gpus_and_impossible_wishes(kube: Kube, running: Operator) -> No
     has(kube, "elsewhere", "Allocated", "Allocated")
 
 
+def test_a_pod_whose_claim_is_refused_says_so_and_gets_it_later(kube: Kube, running: Operator) -> None:
+    make_pool(kube)
+    hard = {"count/gpuclaims.remotegpu.io": "0"}
+    quotas = f"{TEAM}/resourcequotas"
+    kube("POST", quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}})
+    # There is no quota controller here.
+    kube.merge(f"{quotas}/none/status", {"status": {"hard": hard, "used": hard}})
+    make_pod(kube, "many", 250)
+    until(lambda: "ClaimRefused" in reasons(kube, "many"), 20, "the pod is told that it can have no claim")
+    kube("DELETE", f"{quotas}/none")
+    lifted(kube, "many")
+
+
 def test_a_claim_made_by_hand_is_kept_between_pods_and_shared_by_them(kube: Kube, running: Operator) -> None:
     make_pool(kube)
     make_pod(kube, "early", claim="mine")
