@@ -15,9 +15,10 @@ from remotegpu.api.kubernetes import FRACTION, MILLI, SESSION_ANNOTATION
 EXAMPLE = ROOT / "examples" / "03-workloads"
 
 
-@pytest.fixture
-def absent(admission: Admission, space: Space) -> Iterator[Space]:
-    """A namespace with workloads and a pod from the time when the webhook was there."""
+@pytest.fixture(scope="module")
+def absent(admission: Admission) -> Iterator[Space]:
+    """A namespace with workloads and pods from the time when the webhook was there."""
+    space = Space(admission.server)
     space.kubectl("apply", "-f", str(EXAMPLE))
     space.create(pod("waiting", {FRACTION: 0.5}), pod("running", {FRACTION: 0.5}))
     admission.call(f"https://127.0.0.1:{free_port()}", answers=False)

@@ -79,6 +79,18 @@ def test_amounts(space: Space, amounts: dict[str, Any], annotations: dict[str, s
     assert stored["metadata"].get("annotations", {}) == annotations
 
 
+def test_gates_and_volumes_of_others_stay(space: Space) -> None:
+    document = pod("p", {FRACTION: 0.5})
+    gate = {"name": "kueue.x-k8s.io/admission"}
+    mount, volume = {"name": "data", "mountPath": "/data"}, {"name": "data", "emptyDir": {}}
+    document["spec"] |= {"schedulingGates": [gate], "volumes": [volume]}
+    document["spec"]["containers"][0]["volumeMounts"] = [mount]
+    (stored,) = space.create(document)
+    assert stored["spec"]["schedulingGates"] == [gate, {"name": GATE}]
+    assert [each["name"] for each in stored["spec"]["volumes"]] == ["data", "remotegpu"]
+    assert stored["spec"]["containers"][0]["volumeMounts"] == [mount, MOUNT]
+
+
 @pytest.mark.parametrize("annotations", [{"remotegpu.io/claim": "mine"}, {"remotegpu.io/memory": "4Gi"}])
 def test_pods_whose_share_is_not_counted_in_thousandths(space: Space, annotations: dict[str, str]) -> None:
     document = pod("p", annotations=annotations)
@@ -263,6 +275,8 @@ def test_only_the_operator_writes_what_is_ours(space: Space) -> None:
     # Everything else is as free as without us.
     space.kubectl("label", *ours, "colour=blue")
     space.kubectl("annotate", *ours, "colour=blue")
+    debug = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "none"}]}}
+    space.kubectl("patch", *ours, "--subresource=ephemeralcontainers", "-p", json.dumps(debug))
     space.kubectl("patch", *ours, "--subresource=status", "-p", '{"status": {"phase": "Succeeded"}}')
     space.kubectl("delete", *ours, "--now")
 
