@@ -162,7 +162,7 @@ class Checker:
         """The certificates that clients trust, as the operator publishes them to pods."""
         found = self._kubectl.get("secret", "remotegpu-ca", SYSTEM)
         assert found, "there is no Secret remotegpu-ca"
-        return base64.b64decode(found["data"].get("ca.crt") or found["data"]["tls.crt"]).decode()
+        return base64.b64decode(found["data"]["bundle.crt"]).decode()
 
     def truths(self) -> list[Truth]:
         return [

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cluster.lifecycle import part
 from support import processes
+from support.checker import SYSTEM
 from support.installation import Installation
 from support.kubectl import Object
 from support.manifests import pod, program
@@ -49,9 +50,10 @@ class Tenant:
     def fails(self, seconds: float) -> float:
         """After how many seconds its program had an error."""
         begun = time.monotonic()
-        self.namespace.wait_for_phase(self.pod, "Failed", seconds=seconds)
-        assert "CUDA error" in self.namespace.logs(self.pod)
-        return time.monotonic() - begun
+        self.namespace.wait_for_line(self.pod, "CUDA error", seconds)
+        heard = time.monotonic() - begun
+        self.namespace.wait_for_phase(self.pod, "Failed")
+        return heard
 
 
 def tenants(namespace: Namespace, installation: Installation, fraction: str = "0.6") -> list[Tenant]:
@@ -69,10 +71,16 @@ def tenants(namespace: Namespace, installation: Installation, fraction: str = "0
     return found
 
 
-def cut_off(appliance: Object) -> None:
-    """The pod's network goes down for good, as when its machine loses power: nobody is told."""
+@contextlib.contextmanager
+def cut_off(installation: Installation, appliance: Object) -> Iterator[None]:
+    """The pod's network is down for the time of the block, as when its machine loses power: nobody is told. Then the
+    pod is replaced, as when the machine is back."""
     inside = processes.main_process(appliance).pid
     subprocess.run(["nsenter", f"--net=/proc/{inside}/ns/net", "ip", "link", "set", "eth0", "down"], check=True)
+    try:
+        yield
+    finally:
+        installation.kubectl("delete", "pod", "-n", SYSTEM, appliance["metadata"]["name"], "--now")
 
 
 def appliance_of(installation: Installation, tenant: Tenant) -> Object:

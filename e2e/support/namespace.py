@@ -38,10 +38,10 @@ class Namespace:
 
     def __call__(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
         """kubectl in this namespace."""
-        return self.kubectl(*arguments, "-n", self.name, stdin=stdin, seconds=seconds)
+        return self.kubectl("-n", self.name, *arguments, stdin=stdin, seconds=seconds)
 
     def refusal(self, *arguments: str, stdin: str | None = None) -> str:
-        return self.kubectl.refusal(*arguments, "-n", self.name, stdin=stdin)
+        return self.kubectl.refusal("-n", self.name, *arguments, stdin=stdin)
 
     def apply(self, *objects: Object) -> None:
         self.kubectl.apply(*objects, namespace=self.name)
@@ -98,9 +98,11 @@ class Namespace:
         """The first line of the pod's log that contains `text`."""
 
         def seen() -> str | None:
-            if self.phase(pod) == "Failed":
-                raise AssertionError(f"pod {pod} failed: {self.logs(pod)}")
-            return next((line for line in self.logs(pod).splitlines() if text in line), None)
+            ended = self.phase(pod) in {"Failed", "Succeeded"}
+            log = self.logs(pod)
+            found = next((line for line in log.splitlines() if text in line), None)
+            assert found or not ended, f"pod {pod} has ended: {log}\n{self.describe('pod', pod)}"
+            return found
 
         value: str = until(seen, seconds, f"pod {pod} prints {text!r}")
         return value
