@@ -13,6 +13,7 @@ from remotegpu.api.quantities import (
     QuantityError,
     format_bytes,
     format_milli,
+    format_quantity,
     parse_fraction,
     parse_memory,
     parse_quantity,
@@ -51,6 +52,18 @@ def test_every_thousandth_survives(milli: int) -> None:
     assert parse_fraction(format_milli(milli)) == Fraction(1, milli)
 
 
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (1500, "1500"), (2048, "2Ki"), (5 << 30, "5Gi"), (1536 << 20, "1536Mi")]
+)
+def test_quantities_are_written_as_kubernetes_does(count: int, text: str) -> None:
+    assert format_quantity(count) == text
+
+
+@given(st.integers(0, 1 << 50))
+def test_every_number_of_bytes_survives(count: int) -> None:
+    assert parse_quantity(format_quantity(count)) == count
+
+
 @given(st.text(max_size=20))
 def test_any_text_is_a_share_or_refused(text: str) -> None:
     for parse in (parse_fraction, parse_memory):
@@ -63,7 +76,8 @@ def test_any_text_is_a_share_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("4GiB", 4 << 30), ("4Gi", 4 << 30), ("4G", 4 * 10**9), ("4GB", 4 * 10**9), ("512MiB", 512 << 20),
-     ("4e9", 4 * 10**9), ("1048576", 1 << 20), ("1.5GiB", 3 << 29), ("10B", 10), ("2 TiB", 2 << 40)],
+     ("4e9", 4 * 10**9), ("1048576", 1 << 20), ("1.5GiB", 3 << 29), ("10B", 10), ("2 TiB", 2 << 40),
+     ("4k", 4000), ("4K", 4000)],
 )  # fmt: skip
 def test_memory(text: str, expected: int) -> None:
     assert parse_memory(text) == expected
