@@ -24,7 +24,7 @@ set-up: .venv/.installed ## Create .venv with everything the project and its tes
 
 build: target/dist/.built ## Build client, worker, door and software GPU into target/dist
 
-target/dist/.built: .venv/.installed tools/dist.sh $(RUST_SOURCES)
+target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh $(RUST_SOURCES)
 	@echo "==> Rust: client, worker, door, software GPU (about five minutes the first time)"
 	@tools/dist.sh
 	@touch $@
