@@ -45,7 +45,10 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
         lambda p: p["spec"]["containers"][0].update(resources={"requests": {MILLI: 250}}),
         ("limit",),
     ),
-    "1.5 in thousandths": (lambda p: limits(p).update({MILLI: 1500}), ("1500|1.5", "whole|multiple")),
+    "1.5 in thousandths": (
+        lambda p: p["spec"]["containers"][0].update(resources={"limits": {MILLI: 1500}}),
+        ("1500|1.5", "whole|multiple"),
+    ),
     "nodeName": (lambda p: p["spec"].update(nodeName="node-a"), ("nodeName",)),
     "unknown annotation": (
         lambda p: p["metadata"]["annotations"].update({"remotegpu.io/poool": "default"}),
