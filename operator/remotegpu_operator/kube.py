@@ -3,6 +3,7 @@
 Claims come by the hundred a second, so nothing here turns JSON into model classes; `kubernetes` reads the kubeconfig.
 """
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -96,6 +97,8 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+        # As aiohttp asks for: connections under TLS close a moment later.
+        await asyncio.sleep(0.25)
 
     def fenced(self, fence: Callable[[], None]) -> None:
         self._fence = fence
@@ -132,12 +135,17 @@ class Api:
             metrics.API_CALLS.labels("WATCH", resource.plural, response.status).inc()
             if response.status >= 400:
                 raise await _error(response)
-            async for line in response.content:
-                event = _event(line)
-                if event["type"] == "ERROR":
-                    status = event["object"]
-                    raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
-                yield event
+            try:
+                async for line in response.content:
+                    event = _event(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
+                    yield event
+            finally:
+                # A stream that is left is of no further use; a goodbye in TLS might outlive the event loop.
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
 
     async def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
         return await self._call("POST", resource, resource.path(namespace), {}, body)

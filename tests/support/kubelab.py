@@ -128,7 +128,6 @@ class Kube:
 def serve_crds(server: ApiServer) -> None:
     """Our kinds are known, and the API server answers for them."""
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-    server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
     kube = Kube(server.kubeconfig)
     until(lambda: kube.find(POOLS) is not None and kube.find(CLAIMS.format("default")) is not None, 30, "our kinds")
 
