@@ -17,20 +17,17 @@ from typing import Any
 
 import yaml
 from cluster.certificates import Authority
-from cluster.control_plane import PROGRAMS
 from support.apiserver import ApiServer
+from support.chart import CHART, NAMESPACE, Object, helm
 from support.kubectl import as_list
-from support.system import ROOT, free_port, until
+from support.system import free_port, until
 
-NAMESPACE = "remotegpu-system"
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:remotegpu-operator"
 START_SECONDS = 30
 
 # kubectl's arguments to do something as the operator, and what it does to a pod that has got its share.
 AS_OPERATOR = (f"--as={OPERATOR}", "--as-group=system:masters")
 LIFT = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
-
-Object = dict[str, Any]
 
 
 @dataclass
@@ -84,17 +81,11 @@ def issue(folder: Path) -> bytes:
 
 
 def admission_objects() -> list[Object]:
-    """What the chart renders for the API server itself."""
+    """What the chart renders for the API server itself: the webhooks' configuration, the policy and its binding."""
     show = [f"--show-only=templates/webhook/{name}.yaml" for name in ("configuration", "policy")]
-    command: list[str | Path] = [
-        PROGRAMS / "helm",
-        "template",
-        "remotegpu",
-        ROOT / "charts" / "remotegpu",
-        f"--namespace={NAMESPACE}",
-    ]
-    rendered = subprocess.run([*command, "--kube-version=1.34.0", *show], check=True, capture_output=True, text=True)
-    return [document for document in yaml.safe_load_all(rendered.stdout) if document]
+    where = ["--namespace", NAMESPACE, "--kube-version=1.34.0"]
+    text = helm("template", "remotegpu", str(CHART), *where, *show).stdout
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 @dataclass

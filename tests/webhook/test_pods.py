@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from support.webhook import AS_OPERATOR, LIFT, Object, Space, pod
+from support.chart import Object
+from support.webhook import AS_OPERATOR, LIFT, Space, pod
 
 from remotegpu.api.kubernetes import CLIENT, FRACTION, GATE, MILLI, POD_DIRECTORY, POD_LABEL, SESSION_ANNOTATION
 from remotegpu.api.pods import limits, requests

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.control_plane import PROGRAMS
-from support.webhook import Object, Space
+from support.chart import Object, helm
+from support.webhook import Space
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
 
@@ -38,18 +37,12 @@ class Release:
         text = json.dumps(deployment).replace('"{{ toJson .Values.resources }}"', "{{ toJson .Values.resources }}")
         (self._chart / "templates" / "deployment.yaml").write_text(text)
 
-    def helm(self, *arguments: str) -> None:
-        command: list[str | Path] = [
-            PROGRAMS / "helm",
-            f"--kubeconfig={self._space.server.kubeconfig}",
-            "-n",
-            self._space.name,
-        ]
-        subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)
+    def run(self, *arguments: str) -> None:
+        helm("-n", self._space.name, *arguments, kubeconfig=self._space.server.kubeconfig)
 
     def upgrade(self, resources: Any, image: str = "one") -> tuple[int, Object]:
         values = [f"--set-json=resources={json.dumps(resources)}", f"--set=image={image}"]
-        self.helm("upgrade", "--install", "workload", str(self._chart), *values)
+        self.run("upgrade", "--install", "workload", str(self._chart), *values)
         return self.stored()
 
     def stored(self) -> tuple[int, Object]:
@@ -75,9 +68,9 @@ def test_upgraded_changed_taken_back_and_rolled_back(release: Release) -> None:
     assert release.upgrade(HALF, image="two") == (3, of("500"))
     assert release.upgrade(NONE, image="two") == (4, NONE)
     assert release.upgrade(NONE, image="two") == (4, NONE)
-    release.helm("rollback", "workload", "1")
+    release.run("rollback", "workload", "1")
     assert release.stored() == (5, of("250"))
-    release.helm("rollback", "workload", "5")
+    release.run("rollback", "workload", "5")
     assert release.stored() == (6, NONE)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.webhook import Object
+from support.chart import Object
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import effective_milli

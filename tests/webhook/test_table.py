@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.chart import NAMESPACE
 from support.system import ROOT
-from support.webhook import NAMESPACE, admission_objects
+from support.webhook import admission_objects
 
 from remotegpu.api.kubernetes import USER_ANNOTATIONS
 from remotegpu_operator.webhook.rules import ENTRIES, SPECS

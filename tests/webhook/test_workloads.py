@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from support.chart import Object
 from support.kubectl import as_list
 from support.system import ROOT, until
-from support.webhook import Object, Space
+from support.webhook import Space
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import limits, requests
