@@ -17,7 +17,7 @@ from remotegpu.appliance.sessions import Session
 _log = logging.getLogger(__name__)
 
 # How far the watch may be behind a pod that the operator has just let start.
-_WATCH_LAG_SECONDS: Final = 0.5
+_WATCH_LAG_SECONDS: Final = 0.3
 # Sessions of an ended lease are killed after two seconds; then what they had is free.
 _FREEING_SECONDS: Final = 4.0
 _SHOWN: Final = 64
