@@ -171,6 +171,20 @@ def test_a_quota_counts_what_all_claims_of_the_namespace_have() -> None:
     assert isinstance(pool.settle()[0], Placed)
 
 
+def test_what_one_pool_gives_counts_in_the_others() -> None:
+    pool = allocator(appliance("a", gpu(0)))
+    pool.set_pool("second", [appliance("b", gpu(1))])
+    pool.set_quotas("team", {"gpu": 1000})
+    settled(pool, request("holder", Ask(), namespace="other"))
+    first = settled(pool, request("first", Ask()))["first"]
+    assert isinstance(first, Waiting)
+    assert first.reason == Reason.WAITING_FOR_CAPACITY
+    decisions = settled(pool, request("elsewhere", Ask(milli=500), pool="second"))
+    assert isinstance(decisions["elsewhere"], Placed)
+    assert isinstance(decisions["first"], Waiting)
+    assert decisions["first"].reason == Reason.QUOTA_EXCEEDED
+
+
 MIXED = (appliance("a", gpu(0, 40)), appliance("b", gpu(1, 16, "Tesla T4"), gpu(2, 16, "Tesla T4")))
 
 
