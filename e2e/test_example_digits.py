@@ -53,10 +53,15 @@ def test_the_appliances_counters_say_what_their_inventory_says(
     namespace: Namespace, checker: Checker, installation: Installation
 ) -> None:
     namespace.create(pod("holds", program("hold.py"), fraction="0.5"))
+    claim = namespace.wait_for_claim("holds", "Allocated")
     namespace.wait_for_line("holds", "round 1")
     for appliance in checker.appliance_pods():
         metrics, gpus = checker.metrics(appliance), checker.inventory(appliance).gpus
         assert [metrics[f'remotegpu_gpu_leased_bytes{{gpu="{gpu.index}"}}'] for gpu in gpus] == [
             gpu.leased_bytes for gpu in gpus
         ]
-    assert sum(sum(truth.sessions.values()) for truth in checker.truths()) == 1
+    uid = claim["metadata"]["uid"].replace("-", "")
+    sessions = [
+        number for truth in checker.truths() for each, number in truth.sessions.items() if each.replace("-", "") == uid
+    ]
+    assert sessions == [1]
