@@ -1,6 +1,6 @@
 """Adds one to each of a million numbers on the GPU, step after step, and checks them at the end.
 
-    steps.py [STEPS]     a step takes a second
+steps.py [STEPS]     a step takes a second
 """
 
 import sys
