@@ -89,9 +89,10 @@ lint: .venv/.installed ## mypy --strict, ruff, import contracts, clippy, rustfmt
 bench: build ## Latency and bandwidth of both carriers against raw TCP
 	@.venv/bin/remotegpu bench
 
-bench-kubernetes: cluster-programs ## Claims per second, and pods per second through the webhook
+bench-kubernetes: cluster images ## Claims and pods per second, and how much later a pod with a share starts
 	@$(PYTHON) e2e/bench/claims.py --json target/bench-kubernetes/claims.json
 	@$(PYTHON) e2e/bench/webhook.py --json target/bench-kubernetes/webhook.json
+	@$(PYTHON) e2e/bench/start.py --json target/bench-kubernetes/start.json
 
 test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minutes
 	@$(PYTHON) -m pytest -m gpu
