@@ -13,7 +13,7 @@ from support.manifests import deployment, job, pod, program
 from support.namespace import Namespace
 from support.system import until
 
-from remotegpu.api.kubernetes import FRACTION
+from remotegpu.api.kubernetes import COMPONENT_LABEL, FRACTION
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -39,9 +39,10 @@ def at_work(namespace: Namespace, installation: Installation) -> Namespace:
 
 
 @pytest.fixture
-def without_webhook(at_work: Namespace, kubectl: Kubectl, installation: Installation) -> Iterator[Namespace]:
+def without_webhook(at_work: Namespace, kubectl: Kubectl) -> Iterator[Namespace]:
     kubectl("scale", WEBHOOK, "--replicas=0", "-n", SYSTEM)
-    until(lambda: not installation.pods("webhook"), 60, "the webhook is away")
+    # A replica that is told to stop answers until nobody asks it any more.
+    until(lambda: not kubectl.all("pods", SYSTEM, {COMPONENT_LABEL: "webhook"}), 60, "the webhook is away")
     yield at_work
     restore(kubectl)
 
