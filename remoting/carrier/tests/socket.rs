@@ -17,7 +17,7 @@ fn a_peer_that_does_not_read_is_given_time_until_it_reads() {
     let (mut near, mut far) = pair();
     carrier::configure(&near).unwrap();
     assert!(!carrier::follow_window(&near));
-    assert_eq!(tcp_user_timeout(&near).unwrap(), 15_000);
+    assert_eq!(tcp_user_timeout(&near).unwrap(), 8_000);
 
     near.set_nonblocking(true).unwrap();
     let full = loop {
@@ -36,7 +36,7 @@ fn a_peer_that_does_not_read_is_given_time_until_it_reads() {
     while carrier::follow_window(&near) {
         std::thread::yield_now();
     }
-    assert_eq!(tcp_user_timeout(&near).unwrap(), 15_000);
+    assert_eq!(tcp_user_timeout(&near).unwrap(), 8_000);
     drop(near);
     reader.join().unwrap().unwrap();
 }
