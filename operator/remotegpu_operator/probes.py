@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics, of the leader and of whoever waits to be one."""
+"""/healthz, /readyz and /metrics, of the operator, of whoever waits to be the leader, and of the webhook."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -7,8 +7,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
-@contextlib.asynccontextmanager
-async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
+def application(not_ready: Callable[[], str]) -> web.Application:
     """`not_ready` says why this process is of no use at the moment; empty if it is."""
 
     async def healthz(_: web.Request) -> web.Response:
@@ -21,9 +20,15 @@ async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
     async def numbers(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    application = web.Application()
-    application.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", numbers)])
-    runner = web.AppRunner(application, access_log=None)
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", numbers)])
+    return app
+
+
+@contextlib.asynccontextmanager
+async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
+    """The application on every address of the pod."""
+    runner = web.AppRunner(application(not_ready), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (kubelet comes from outside the pod)

@@ -12,8 +12,9 @@ from time import perf_counter
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, Gauge, Histogram, generate_latest
+from prometheus_client import Gauge, Histogram
 
+from remotegpu_operator import probes
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
 
@@ -76,13 +77,6 @@ class Webhook:
         app.add_routes([web.post(path, self._review) for path in (PODS_PATH, TEMPLATES_PATH)])
         return app
 
-    def probes(self) -> web.Application:
-        app = web.Application()
-        app.add_routes(
-            [web.get("/healthz", _healthy), web.get("/readyz", self._ready), web.get("/metrics", _metrics)],
-        )
-        return app
-
     async def _review(self, request: web.Request) -> web.Response:
         started, outcome = perf_counter(), "error"
         try:
@@ -100,20 +94,10 @@ class Webhook:
             response.force_close()  # the API server's next request goes to another replica
         return response
 
-    async def _ready(self, _: web.Request) -> web.Response:
+    def not_ready(self) -> str:
         if self.stopping:
-            return web.Response(status=503, text="stopping\n")
-        if not self.certificate.loaded:
-            return web.Response(status=503, text=f"no certificate in {self.certificate.folder} yet\n")
-        return web.Response(text="ok\n")
-
-
-async def _healthy(_: web.Request) -> web.Response:
-    return web.Response(text="ok\n")
-
-
-async def _metrics(_: web.Request) -> web.Response:
-    return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            return "stopping"
+        return "" if self.certificate.loaded else f"no certificate in {self.certificate.folder} yet"
 
 
 def _log_refusal(request: dict[str, object], message: str) -> None:
@@ -133,7 +117,9 @@ async def serving(
     webhook: Webhook, host: str, port: int, http_port: int, reuse_port: bool = False
 ) -> AsyncIterator[None]:
     """Both ports are open inside; the first is shared with other processes that `reuse_port`."""
-    runners = [web.AppRunner(app, access_log=None) for app in (webhook.admission(), webhook.probes())]
+    runners = [
+        web.AppRunner(app, access_log=None) for app in (webhook.admission(), probes.application(webhook.not_ready))
+    ]
     reloading = asyncio.create_task(webhook.certificate.keep_loaded())
     try:
         for runner in runners:
