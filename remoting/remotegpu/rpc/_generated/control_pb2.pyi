@@ -49,6 +49,48 @@ class Device(_message.Message):
     gpu_uuid: str
     def __init__(self, name: _Optional[str] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., pci_domain: _Optional[int] = ..., pci_bus: _Optional[int] = ..., pci_device: _Optional[int] = ..., attributes: _Optional[_Mapping[int, int]] = ..., gpu_uuid: _Optional[str] = ...) -> None: ...
 
+class Environment(_message.Message):
+    __slots__ = ("name", "backend", "python", "packages", "devices")
+    class PackagesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    PACKAGES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    backend: str
+    python: str
+    packages: _containers.ScalarMap[str, str]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., backend: _Optional[str] = ..., python: _Optional[str] = ..., packages: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Offload(_message.Message):
+    __slots__ = ("environment", "backends", "python", "packages", "allow_skew")
+    class PackagesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    BACKENDS_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    PACKAGES_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_SKEW_FIELD_NUMBER: _ClassVar[int]
+    environment: str
+    backends: _containers.RepeatedScalarFieldContainer[str]
+    python: str
+    packages: _containers.ScalarMap[str, str]
+    allow_skew: bool
+    def __init__(self, environment: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., python: _Optional[str] = ..., packages: _Optional[_Mapping[str, str]] = ..., allow_skew: _Optional[bool] = ...) -> None: ...
+
 class HelloRequest(_message.Message):
     __slots__ = ("versions", "lease_id", "lease_secret")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -60,7 +102,7 @@ class HelloRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("versions", "driver_version", "driver_release", "data_port", "devices", "refusal", "tls")
+    __slots__ = ("versions", "driver_version", "driver_release", "data_port", "devices", "refusal", "tls", "environments")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     DRIVER_RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +110,7 @@ class HelloReply(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     TLS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     versions: Versions
     driver_version: int
     driver_release: str
@@ -75,7 +118,8 @@ class HelloReply(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     refusal: str
     tls: bool
-    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., driver_release: _Optional[str] = ..., data_port: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., refusal: _Optional[str] = ..., tls: _Optional[bool] = ...) -> None: ...
+    environments: _containers.RepeatedCompositeFieldContainer[Environment]
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., driver_release: _Optional[str] = ..., data_port: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., refusal: _Optional[str] = ..., tls: _Optional[bool] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ...) -> None: ...
 
 class OpenLeaseRequest(_message.Message):
     __slots__ = ("versions", "count", "milli", "memory_bytes", "client", "wait")
@@ -136,30 +180,34 @@ class CloseLeaseReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("versions", "lease_id", "lease_secret", "pid", "process_name")
+    __slots__ = ("versions", "lease_id", "lease_secret", "pid", "process_name", "offload")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFLOAD_FIELD_NUMBER: _ClassVar[int]
     versions: Versions
     lease_id: str
     lease_secret: str
     pid: int
     process_name: str
-    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ...) -> None: ...
+    offload: Offload
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "ticket", "data_port", "refusal")
+    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     data_port: int
     refusal: str
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
+    environment: Environment
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id", "lease_secret")
@@ -224,7 +272,7 @@ class InventoryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InventoryReply(_message.Message):
-    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance")
+    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +280,7 @@ class InventoryReply(_message.Message):
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     APPLIANCE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     versions: Versions
@@ -239,7 +288,8 @@ class InventoryReply(_message.Message):
     backend: str
     draining: bool
     appliance: str
-    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ...) -> None: ...
+    environments: _containers.RepeatedCompositeFieldContainer[Environment]
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("index", "uuid", "name", "total_bytes", "shareable_bytes", "leased_bytes", "used_bytes", "healthy", "health_message")

@@ -114,7 +114,7 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenSession(self, request, context):
-        """Starts the worker of one client process; the data connection follows with the ticket.
+        """Starts the worker, or for offload the acceptor, of one client process; the data connection follows with the ticket.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
