@@ -27,6 +27,9 @@ SOFTGPU_MEMORY_ENV: Final = "REMOTEGPU_SOFTGPU_MEMORY"
 SOFTGPU_PROFILE_ENV: Final = "REMOTEGPU_SOFTGPU_PROFILE"
 SOFTGPU_THREADS_ENV: Final = "REMOTEGPU_SOFTGPU_THREADS"
 
+# Read by the CLI and by offload in the user's interpreter: where remotegpu.yaml lies.
+CONFIG_ENV: Final = "REMOTEGPU_CONFIG"
+
 # Where the built programs and libraries lie.
 DIST_ENV: Final = "REMOTEGPU_DIST"
 

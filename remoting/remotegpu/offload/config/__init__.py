@@ -1,0 +1,38 @@
+"""What `remotegpu.yaml` says: which parts of a program run elsewhere, and what may cross to there and back."""
+
+from remotegpu.offload.config.errors import ConfigError, Problem
+from remotegpu.offload.config.load import find, load, parse
+from remotegpu.offload.config.model import (
+    ArgumentMode,
+    Backend,
+    ClassRule,
+    CodeRules,
+    Config,
+    EnvRules,
+    FileRules,
+    FunctionRule,
+    ModuleRule,
+    Rule,
+    SessionRules,
+    TorchRule,
+)
+
+__all__ = [
+    "ArgumentMode",
+    "Backend",
+    "ClassRule",
+    "CodeRules",
+    "Config",
+    "ConfigError",
+    "EnvRules",
+    "FileRules",
+    "FunctionRule",
+    "ModuleRule",
+    "Problem",
+    "Rule",
+    "SessionRules",
+    "TorchRule",
+    "find",
+    "load",
+    "parse",
+]

@@ -1,0 +1,26 @@
+"""What is wrong with a configuration."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong in one line of the file (counted from 1)."""
+
+    line: int
+    where: str  # "offload[2].mutates"; empty: the whole
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.where}: {self.message}" if self.where else f"{self.line}: {self.message}"
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message is one line, `problems` has all of them with their lines."""
+
+    def __init__(self, source: str, problems: list[Problem]) -> None:
+        self.source = source
+        self.problems = problems
+        rest = len(problems) - 1
+        more = f" (and {rest} more: `remotegpu offload check` lists them)" if rest else ""
+        super().__init__(f"{source}:{problems[0]}{more}")

@@ -1,0 +1,19 @@
+"""The nearest known name, for messages."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; None where none is near."""
+    choices = sorted(known)
+    folded = {choice.lower().replace("-", "_"): choice for choice in choices}
+    found = get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.55)
+    return folded[found[0]] if found else None
+
+
+def meant(name: str, known: Iterable[str], are: str = "known are") -> str:
+    """The end of a sentence about an unknown name: the nearest known one, or all of them."""
+    choices = sorted(known)
+    found = nearest(name, choices)
+    return f"did you mean {found!r}?" if found else f"{are} {', '.join(choices)}"
