@@ -335,15 +335,9 @@ class Claims:
         if not ask.claim:
             return await self._make_claim(pods.claim_for(pod, ask), pod) if pods.gated(pod) else None
         claim = self._index.named(metadata["namespace"], ask.claim)
-        if claim is None:
-            message = (
-                f"there is no GPUClaim {ask.claim} in namespace {metadata['namespace']}: make it, or correct the name"
-            )
-            self._events.about(PODS, pod, "NoSuchClaim", message, warning=True)
-            return None
-        if claim.spec.pod is not None:
-            message = f"the GPUClaim {ask.claim} is that of pod {claim.spec.pod.name} alone: name one made by hand"
-            self._events.about(PODS, pod, "ClaimOfAnotherPod", message, warning=True)
+        refused = pods.refusal_of_claim(pod, ask, claim)
+        if refused is not None:
+            self._events.about(PODS, pod, *refused, warning=True)
             return None
         return claim
 

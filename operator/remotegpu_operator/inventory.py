@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api.kubernetes import server_name
-from remotegpu.api.pools import GpuStatus
+from remotegpu.api.pools import EnvironmentStatus, GpuStatus
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
 
@@ -32,6 +32,7 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Report:
     gpus: tuple[GpuStatus, ...]
+    environments: tuple[EnvironmentStatus, ...]
     draining: bool
 
 
@@ -150,4 +151,13 @@ def report_of(reply: pb.InventoryReply) -> Report:
         )
         for gpu in reply.gpus
     )
-    return Report(gpus, reply.draining)
+    environments = tuple(
+        EnvironmentStatus(
+            name=environment.name,
+            backend=environment.backend,
+            python=environment.python,
+            packages=", ".join(f"{name} {version}" for name, version in sorted(environment.packages.items())),
+        )
+        for environment in reply.environments
+    )
+    return Report(gpus, environments, reply.draining)

@@ -287,6 +287,7 @@ class Pools:
                 node=node,
                 pod=self._pod(name),
                 gpus=report.gpus if report else tuple(last.gpus if last else ()),
+                environments=report.environments if report else tuple(last.environments if last else ()),
                 answers=answers,
                 problem=contact.problem if contact else "",
                 draining=draining,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from remotegpu.api.claims import Allocation, ClaimSpec, GPUClaim, Placement, Reason
+from remotegpu.api.claims import Allocation, ClaimSpec, GPUClaim, Mode, Placement, Reason
 from remotegpu.api.objects import Ask
-from remotegpu.api.pools import Amount, AppliancePhase, ApplianceStatus, GpuStatus
+from remotegpu.api.pools import Amount, AppliancePhase, ApplianceStatus, EnvironmentStatus, GpuStatus
 from remotegpu_operator.allocation import Allocator, Placed, Request, Waiting, request_of
 
 MIB = 1 << 20
@@ -282,3 +282,24 @@ def test_what_is_not_free(gpus: int, held: int, asked: Ask, message: str) -> Non
     later = request("later", asked, created="2028")
     assert waits(pool, later) == (reason, f"{said}; 1 claim ahead")
     assert pool.message(later.uid) == f"{said}; 1 claim ahead"
+
+
+def test_only_an_appliance_with_an_environment_serves_offload() -> None:
+    plain = appliance("a", gpu(0))
+    serving = replace(appliance("b", gpu(1)), environments=(EnvironmentStatus("sklearn", "cpu", "3.11.2"),))
+    asked = request_of(GPUClaim("team", "fit", "uid", spec=ClaimSpec(mode=Mode.OFFLOAD, fraction="0.25")))
+    assert asked.offload
+
+    pool = allocator(plain)
+    assert waits(pool, asked) == (
+        Reason.NO_ENVIRONMENT,
+        "pool default has no environment for offload: name a Python of its appliances' image in spec.offload of the "
+        "GPUPool, or name a pool that has one",
+    )
+    pool.set_pool("default", (plain, serving))
+    (placed,) = pool.settle()
+    assert isinstance(placed, Placed)
+    assert [each.appliance for each in placed.allocations] == ["b"]
+    # Two GPUs there are, and one of them is of no use to it: more than that it will never get.
+    assert waits(pool, replace(asked, uid="two", name="two", ask=Ask(2, 100)))[0] is Reason.TOO_LARGE
+    assert isinstance(settled(pool, request("cuda", Ask(2, 100)))["cuda"], Placed)

@@ -11,7 +11,17 @@ import pytest
 from support.crds import FILES, Served, fields, schema, version
 
 from remotegpu.api import claims, pools
-from remotegpu.api.claims import Allocation, ClaimSpec, ClaimStatus, Endpoint, GPUClaim, Phase, Placement, PodReference
+from remotegpu.api.claims import (
+    Allocation,
+    ClaimSpec,
+    ClaimStatus,
+    Endpoint,
+    GPUClaim,
+    Mode,
+    Phase,
+    Placement,
+    PodReference,
+)
 from remotegpu.api.conditions import Condition, with_condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import GROUP, VERSION
@@ -20,9 +30,12 @@ from remotegpu.api.pools import (
     AppliancePhase,
     ApplianceStatus,
     Backend,
+    EnvironmentSpec,
+    EnvironmentStatus,
     GPUPool,
     GpuStatus,
     LimitsSpec,
+    OffloadBackend,
     PoolPhase,
     PoolSpec,
     PoolStatus,
@@ -37,6 +50,7 @@ READY = Condition("Ready", "True", "Allocated", "its appliance can be reached", 
 CLAIM_SPECS = (
     ClaimSpec(
         pool="training",
+        mode=Mode.OFFLOAD,
         model="A100",
         fraction="0.25",
         count=2,
@@ -67,6 +81,10 @@ POOL_SPECS = (
         image_pull_policy="Never",
         gpus_per_node=4,
         limits=LimitsSpec(sessions_per_gpu=32, sessions_per_claim=8),
+        offload=(
+            EnvironmentSpec("torch", "/opt/environments/torch/bin/python", OffloadBackend.ROCM),
+            EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
+        ),
         start_deadline=600,
         update=UpdateSpec(drain_deadline=60),
         resources={"requests": {"cpu": "500m"}, "limits": {"memory": "4Gi"}},
@@ -92,6 +110,7 @@ POOL_STATUS = PoolStatus(
             server_name="appliance.appliance.remotegpu.io",
             image="appliance:1",
             gpus=(GpuStatus("GPU-1", "NVIDIA A100", 9 * GIB, 8 * GIB, False, "Xid 79", 250, 2 * GIB),),
+            environments=(EnvironmentStatus("torch", "rocm", "3.12.4", "torch 2.15.0"),),
         ),
     ),
     observed_generation=1,
@@ -178,8 +197,10 @@ def test_enumerations_and_names_are_those_of_the_schema() -> None:
         ("GPUClaim", "status.phase", claims.Phase),
         ("GPUClaim", "status.reason", claims.Reason),
         ("GPUClaim", "spec.placement", claims.Placement),
+        ("GPUClaim", "spec.mode", claims.Mode),
         ("GPUPool", "status.phase", pools.PoolPhase),
         ("GPUPool", "spec.backend", pools.Backend),
+        ("GPUPool", "spec.offload.backend", pools.OffloadBackend),
         ("GPUPool", "status.appliances.phase", pools.AppliancePhase),
     ):
         assert allowed(kind, path) == [str(member) for member in enumeration], path

@@ -9,7 +9,15 @@ import pytest
 from support.crds import FILES, Served, fields, schema
 
 from remotegpu.api.claims import Allocation, ClaimStatus, Phase, Reason
-from remotegpu.api.pools import Amount, AppliancePhase, ApplianceStatus, GpuStatus, PoolPhase, PoolStatus
+from remotegpu.api.pools import (
+    Amount,
+    AppliancePhase,
+    ApplianceStatus,
+    EnvironmentStatus,
+    GpuStatus,
+    PoolPhase,
+    PoolStatus,
+)
 
 GIB = 1 << 30
 MODEL = "NVIDIA A100"
@@ -62,6 +70,7 @@ def test_an_allocated_claim_shows_its_share(served: Served) -> None:
         "GPUS": f"2 x {MODEL}",
         "MEMORY": "2727Mi",
         "MILLI": "666",
+        "MODE": "driver",
         "COUNT": "2",
         "PLACEMENT": "Pack",
         "PRIORITY": "7",
@@ -72,6 +81,7 @@ def test_an_allocated_claim_shows_its_share(served: Served) -> None:
 def test_a_pool_shows_what_is_free(served: Served) -> None:
     pool = served.create("GPUPool", {})
     gpus = (GpuStatus("GPU-1", MODEL, 8 * GIB, 8 * GIB), GpuStatus("GPU-2", "Tesla T4", 8 * GIB, 8 * GIB))
+    environments = (EnvironmentStatus("torch", "cuda", "3.12.4"), EnvironmentStatus("sklearn", "cpu", "3.11.2"))
     status = PoolStatus(
         PoolPhase.DEGRADED,
         "AppliancesStarting",
@@ -80,7 +90,7 @@ def test_a_pool_shows_what_is_free(served: Served) -> None:
         allocated=Amount(250, 2 * GIB),
         free=Amount(1750, 14 * GIB),
         appliances=(
-            ApplianceStatus("a", "node-1", AppliancePhase.READY, gpus=gpus),
+            ApplianceStatus("a", "node-1", AppliancePhase.READY, gpus=gpus, environments=environments),
             ApplianceStatus("b", "node-2"),
         ),
     )
@@ -95,6 +105,7 @@ def test_a_pool_shows_what_is_free(served: Served) -> None:
         "FREE": "1750",
         "BACKEND": "software",
         "MODELS": f"{MODEL}, Tesla T4",
+        "ENVIRONMENTS": "sklearn (cpu), torch (cuda)",
         "MEMORY": "16Gi",
         "FREE-MEMORY": "14Gi",
         "MESSAGE": "1 of 2 appliances is ready",
@@ -116,7 +127,7 @@ def test_every_field_is_described_with_unit_default_and_example(kind: str) -> No
             "what holds without it": not path.startswith("spec.")
             or not leaf
             or said is not None
-            or path.rsplit(".", 1)[0] in {"spec.pod", "spec.tolerations"},
+            or path.rsplit(".", 1)[0] in {"spec.pod", "spec.tolerations", "spec.offload"},
             "its unit": "Unit: " in text or not _is_amount(path, field),
         }
         problems += [f"{path} lacks {what}: {text}" for what, given in wants.items() if not given]

@@ -94,6 +94,7 @@ def test_a_share_is_accepted_and_read_as_what_it_says(served: Served, spec: dict
         ({"fraction": 0.5}, "spec.fraction in body must be of type integer,string"),
         ({"fraction": "0.5", "pool": "p" * 41}, "may not be more than 40"),
         ({"fraction": "0.5", "priority": 1 << 31}, "spec.priority"),
+        ({"fraction": "0.5", "mode": "cuda"}, 'Unsupported value: "cuda": supported values: "driver", "offload"'),
         ({"fraction": "0.5", "pod": {"name": "train"}}, "spec.pod.uid: Required value"),
     ],
     ids=str,
@@ -115,6 +116,7 @@ def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
             (
                 *({"pool": "other"}, {"model": "H100"}, {"model": None}, {"fraction": "0.5"}, {"count": 2}),
                 *({"fraction": None, "memory": "4Gi"}, {"placement": "Spread"}, {"pod": None}, {"pod": {"uid": "x"}}),
+                {"mode": "offload"},
             ),
         ),
         (by_memory, ({"memory": "8Gi"}, {"memory": None, "fraction": 1}, {"model": "H100"}, {"pod": pod})),
@@ -135,6 +137,8 @@ def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
         {"tolerations": [{"operator": "Exists"}, {"key": "gpu", "value": "yes", "effect": "NoExecute"}]},
         {"resources": {"requests": {"cpu": "500m", "memory": 1 << 30}, "limits": {"nvidia.com/gpu": 1}}},
         {"startDeadline": "1h", "update": {"drainDeadline": "0s"}},
+        {"offload": [{"name": "torch", "python": "/opt/torch/bin/python", "backend": "rocm"}]},
+        {"offload": [{"name": "a", "python": "/a"}, {"name": "b", "python": "/a", "backend": "cpu"}]},
     ],
     ids=str,
 )
@@ -164,6 +168,12 @@ def test_a_pool_is_accepted(served: Served, spec: dict[str, Any]) -> None:
         ({"resources": {"limits": {"cpu": "two"}}}, "spec.resources.limits.cpu in body should match"),
         ({"tolerations": [{"operator": "In"}]}, 'Unsupported value: "In": supported values: "Exists", "Equal"'),
         ({"imagePullPolicy": "Sometimes"}, "spec.imagePullPolicy: Unsupported value"),
+        ({"offload": [{"name": "torch"}]}, "spec.offload[0].python: Required value"),
+        ({"offload": [{"name": "torch", "python": "python"}]}, "spec.offload[0].python in body should match"),
+        ({"offload": [{"name": "a", "python": "/a:cuda"}]}, "spec.offload[0].python in body should match"),
+        ({"offload": [{"name": "a=b", "python": "/a"}]}, "spec.offload[0].name in body should match"),
+        ({"offload": [{"name": "a", "python": "/a", "backend": "tpu"}]}, 'Unsupported value: "tpu"'),
+        ({"offload": [{"name": "a", "python": "/a"}, {"name": "a", "python": "/b"}]}, "Duplicate value"),
     ],
     ids=str,
 )

@@ -268,3 +268,17 @@ def test_names_of_appliances_are_short_labels_and_all_different(length: int) -> 
     }
     assert len(names) == 2 * 2 * len({"n" * length, "n" * (length - 1) + "m", "n.example"[:length]})
     assert all(len(name) <= 46 and "." not in name and not name.endswith("-") for name in names)
+
+
+def test_environments_of_a_pool_are_options_of_its_appliances() -> None:
+    environments = [
+        {"name": "torch", "python": "/opt/torch/bin/python", "backend": "rocm"},
+        {"name": "sklearn", "python": "/opt/sklearn/bin/python"},
+    ]
+    plain, serving = (
+        stateful_set(Plan(NAME, pool(**spec), "node-a", 1), INSTALLATION)["spec"]["template"]["spec"]["containers"][0]
+        for spec in ({}, {"offload": environments})
+    )
+    added = ["--offload", "torch=/opt/torch/bin/python:rocm", "--offload", "sklearn=/opt/sklearn/bin/python"]
+    assert serving["args"] == [*plain["args"], *added]
+    assert serving | {"args": plain["args"]} == plain

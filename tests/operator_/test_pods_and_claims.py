@@ -70,6 +70,44 @@ def test_the_claim_of_a_pod() -> None:
     }
 
 
+def test_a_pod_that_offloads_has_a_claim_of_that_mode() -> None:
+    notes = {"remotegpu.io/offload": "rules"}
+    assert share(pod(container("250"), notes=notes)) == {
+        "pool": "default",
+        "count": 1,
+        "mode": "offload",
+        "fraction": "0.25",
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "offload", "refusal"),
+    [
+        ("driver", False, None),
+        ("offload", True, None),
+        (
+            "offload",
+            False,
+            "the GPUClaim mine has mode offload and the pod no annotation remotegpu.io/offload: add it with the name "
+            "of the ConfigMap that says what is offloaded, or name a claim with mode driver",
+        ),
+        (
+            "driver",
+            True,
+            "the pod has annotation remotegpu.io/offload and the GPUClaim mine mode driver: leave the annotation out, "
+            "or name a claim made with mode: offload",
+        ),
+    ],
+)
+def test_a_pod_uses_a_claim_of_its_own_mode(mode: str, offload: bool, refusal: str | None) -> None:
+    notes = {"remotegpu.io/claim": "mine"} | ({"remotegpu.io/offload": "rules"} if offload else {})
+    asked = pod(container(), notes=notes)
+    metadata = {"name": "mine", "namespace": "team", "uid": "u"}
+    claim = GPUClaim.from_object({"metadata": metadata, "spec": {"fraction": "0.5", "mode": mode}})
+    refused = pods.refusal_of_claim(asked, pods.ask_of(asked), claim)
+    assert refused == (None if refusal is None else ("ClaimOfOtherMode", refusal))
+
+
 def test_the_forms_in_which_a_pod_asks() -> None:
     assert share(pod(container("1k"))) == {"pool": "default", "count": 1, "fraction": "1"}
     assert share(pod(container("2k"))) == {"pool": "default", "count": 1, "fraction": "2"}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from remotegpu.api.claims import Allocation, GPUClaim, Placement, Reason
+from remotegpu.api.claims import Allocation, GPUClaim, Mode, Placement, Reason
 from remotegpu.api.objects import Ask
 
 
@@ -19,6 +19,8 @@ class Request:
     placement: Placement = Placement.PACK
     priority: int = 0
     created: str = ""
+    # Only an appliance with an environment serves it.
+    offload: bool = False
 
     @property
     def turn(self) -> tuple[int, str, str, str, str]:
@@ -37,6 +39,7 @@ def request_of(claim: GPUClaim) -> Request:
         placement=claim.spec.placement,
         priority=claim.spec.priority,
         created=claim.created,
+        offload=claim.spec.mode is Mode.OFFLOAD,
     )
 
 

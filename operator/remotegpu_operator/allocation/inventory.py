@@ -23,6 +23,8 @@ class Slot:
     node: str
     gpu: GpuStatus
     closed: str
+    # Its appliance has an environment for offload.
+    offload: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +45,20 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     # Claims come in few shapes, and nothing in here changes.
-    _known: dict[tuple[str, Ask], Candidates] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[tuple[str, Ask, bool], Candidates] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, pool: str, appliances: Iterable[ApplianceStatus]) -> "Inventory":
         ordered = tuple(sorted(appliances, key=lambda appliance: appliance.name))
         slots = (
-            Slot(appliance.name, appliance.node, gpu, _closed(appliance, gpu))
+            Slot(appliance.name, appliance.node, gpu, _closed(appliance, gpu), bool(appliance.environments))
             for appliance in ordered
             for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
         )
         return cls(pool, ordered, tuple(slots))
 
     def candidates(self, request: Request) -> Candidates:
-        shape = (request.model.casefold(), request.ask)
+        shape = (request.model.casefold(), request.ask, request.offload)
         if shape not in self._known:
             self._known[shape] = self._candidates(request)
         return self._known[shape]
@@ -65,7 +67,10 @@ class Inventory:
         ask, model = request.ask, request.model.casefold()
         if all(slot.closed for slot in self.slots):
             return Candidates(reason=Reason.POOL_NOT_READY, message=self._not_ready())
-        matching = [i for i, slot in enumerate(self.slots) if model in slot.gpu.model.casefold()]
+        serving = [i for i, slot in enumerate(self.slots) if slot.offload or not request.offload]
+        if not serving:
+            return Candidates(reason=Reason.NO_ENVIRONMENT, message=self._no_environment())
+        matching = [i for i in serving if model in self.slots[i].gpu.model.casefold()]
         mixed = "" if ask.memory_bytes else mixed_memory(self.slots[i].gpu for i in matching)
         if mixed:
             said = f"a fraction of a GPU says nothing in pool {self.pool}: {mixed}; ask for memory, or for a model"
@@ -97,6 +102,12 @@ class Inventory:
             )
             return Reason.NO_MATCHING_GPU, said
         return Reason.TOO_LARGE, f"{ask} is more than pool {pool} ever has: its GPUs{of_model} share {sizes}"
+
+    def _no_environment(self) -> str:
+        return (
+            f"pool {self.pool} has no environment for offload: name a Python of its appliances' image in spec.offload "
+            "of the GPUPool, or name a pool that has one"
+        )
 
     def bytes_of(self, ask: Ask, slot: int) -> int:
         return ask.bytes_of(self.slots[slot].gpu.shareable)

@@ -223,7 +223,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options["--sessions-per-gpu"] = str(spec.limits.sessions_per_gpu)
     if spec.limits.sessions_per_claim:
         options["--sessions-per-lease"] = str(spec.limits.sessions_per_claim)
-    return ["appliance", "--kubernetes", *(word for option in options.items() for word in option)]
+    environments = (("--offload", environment.option) for environment in spec.offload)
+    return ["appliance", "--kubernetes", *(word for option in (*options.items(), *environments) for word in option)]
 
 
 def _on_node(node: str) -> Object:

@@ -4,8 +4,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from remotegpu.api.claims import Endpoint, GPUClaim, pod_claim_name
-from remotegpu.api.kubernetes import API_VERSION, COUNT_ANNOTATION, GATE, MANAGER_LABEL, SESSION_ANNOTATION
+from remotegpu.api.claims import Endpoint, GPUClaim, Mode, pod_claim_name
+from remotegpu.api.kubernetes import (
+    API_VERSION,
+    COUNT_ANNOTATION,
+    GATE,
+    MANAGER_LABEL,
+    OFFLOAD_ANNOTATION,
+    SESSION_ANNOTATION,
+)
 from remotegpu.api.pods import PodAsk, PodError, read_ask
 from remotegpu.api.quantities import format_milli
 
@@ -46,6 +53,8 @@ def claim_for(pod: Object, ask: PodAsk) -> Object:
     """The claim of a pod that names none."""
     metadata = pod["metadata"]
     spec: Object = {"pool": ask.pool, "count": ask.count}
+    if ask.offload:
+        spec["mode"] = str(Mode.OFFLOAD)
     if ask.memory_bytes:
         spec["memory"] = ask.memory_bytes
     elif COUNT_ANNOTATION in annotations(pod):
@@ -78,6 +87,28 @@ def claim_for(pod: Object, ask: PodAsk) -> Object:
         },
         "spec": spec,
     }
+
+
+def refusal_of_claim(pod: Object, ask: PodAsk, claim: GPUClaim | None) -> tuple[str, str] | None:
+    """Why the pod cannot have the claim that it names, as an event's reason and sentence; None if it can."""
+    if claim is None:
+        namespace = pod["metadata"]["namespace"]
+        return "NoSuchClaim", f"there is no GPUClaim {ask.claim} in namespace {namespace}: make it, or correct the name"
+    if claim.spec.pod is not None:
+        message = f"the GPUClaim {ask.claim} is that of pod {claim.spec.pod.name} alone: name one made by hand"
+        return "ClaimOfAnotherPod", message
+    offload = claim.spec.mode is Mode.OFFLOAD
+    if offload and not ask.offload:
+        return "ClaimOfOtherMode", (
+            f"the GPUClaim {claim.name} has mode offload and the pod no annotation {OFFLOAD_ANNOTATION}: add it with "
+            "the name of the ConfigMap that says what is offloaded, or name a claim with mode driver"
+        )
+    if ask.offload and not offload:
+        return "ClaimOfOtherMode", (
+            f"the pod has annotation {OFFLOAD_ANNOTATION} and the GPUClaim {claim.name} mode driver: leave the "
+            "annotation out, or name a claim made with mode: offload"
+        )
+    return None
 
 
 def session(claim: GPUClaim, endpoints: tuple[Endpoint, ...], bundle: str) -> str:

@@ -6,7 +6,15 @@ from typing import Any, Final
 
 from remotegpu.api.conditions import Condition, with_condition
 from remotegpu.api.kubernetes import CONTROL_PORT, server_name
-from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool, GpuStatus, PoolPhase, PoolStatus
+from remotegpu.api.pools import (
+    AppliancePhase,
+    ApplianceStatus,
+    EnvironmentStatus,
+    GPUPool,
+    GpuStatus,
+    PoolPhase,
+    PoolStatus,
+)
 from remotegpu_operator.allocation import Capacity
 
 Object = dict[str, Any]
@@ -16,13 +24,14 @@ REVISION_LABEL: Final = "controller-revision-hash"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of one appliance. `gpus` are those it last told of; `answers`: it told lately."""
+    """What is known of one appliance. `gpus` and `environments` are what it last told; `answers`: it told lately."""
 
     name: str
     node: str
     pod: Object | None
     gpus: tuple[GpuStatus, ...]
     answers: bool
+    environments: tuple[EnvironmentStatus, ...] = ()
     problem: str = ""
     # Why it takes no new claims, though it may answer: "" if nothing is against it.
     draining: str = ""
@@ -68,6 +77,7 @@ def appliance_status(seen: Seen) -> ApplianceStatus:
         server_name=server_name(seen.name),
         image=containers[0].get("image", ""),
         gpus=seen.gpus,
+        environments=seen.environments,
     )
 
 

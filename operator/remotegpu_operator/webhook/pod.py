@@ -18,7 +18,9 @@ from remotegpu.api.kubernetes import (
     TOKEN_FILE,
 )
 from remotegpu.api.pods import Object, PodError, containers, limits, milli_of, read_ask
+from remotegpu_operator.webhook.offload import with_offload
 from remotegpu_operator.webhook.template import at, each_container, with_milli
+from remotegpu_operator.webhook.volumes import with_mount, with_volume
 
 TOKEN_SECONDS: Final = 3600
 
@@ -65,7 +67,7 @@ def rewrite_pod(pod: Object) -> Rewritten:
     if ask is None:
         return Rewritten(pod)
     refuse_node_name(spec)
-    if not any(_has_client(container) for container in containers(spec)):
+    if not any(has_client(container) for container in containers(spec)):
         # Not in init containers: kubelet refuses a pod with a device in both kinds when it starts anew (k/k #138446).
         spec = {**spec, "containers": [_with_client(container) for container in spec.get("containers") or ()]}
     labels = {**at(pod, ("metadata", "labels")), POD_LABEL: POD_LABEL_VALUE}
@@ -73,7 +75,10 @@ def rewrite_pod(pod: Object) -> Rewritten:
     if copied:
         metadata["annotations"] = annotations
     warning = f"annotation {SESSION_ANNOTATION} was left out: the pod gets a session of its own"
-    return Rewritten({**pod, "metadata": metadata, "spec": _mounted(_gated(spec))}, (warning,) if copied else ())
+    spec = _mounted(_gated(spec))
+    if ask.offload:
+        spec = with_offload(spec, ask.offload, has_client)
+    return Rewritten({**pod, "metadata": metadata, "spec": spec}, (warning,) if copied else ())
 
 
 def refuse_node_name(spec: Object) -> None:
@@ -98,7 +103,7 @@ def _refuse_forgeries(pod: Object, annotations: Mapping[str, str], asks: bool) -
         raise PodError(f"{forged[0]} is RemoteGPU's own, written to pods that ask for a share; leave it out")
 
 
-def _has_client(container: Object) -> bool:
+def has_client(container: Object) -> bool:
     return milli_of(container) > 0 or CLIENT in limits(container)
 
 
@@ -117,23 +122,5 @@ def _gated(spec: Object) -> Object:
 
 def _mounted(spec: Object) -> Object:
     """The volume with session and token, in every container that has the client."""
-    volumes = spec.get("volumes") or []
-    same_name = next((volume for volume in volumes if volume.get("name") == POD_VOLUME), None)
-    if same_name is None:
-        spec = {**spec, "volumes": [*volumes, VOLUME]}
-    elif same_name != VOLUME:
-        raise PodError(f"volume {POD_VOLUME!r}: RemoteGPU adds a volume of this name; give yours another")
-    return each_container(spec, lambda container: _with_mount(container) if _has_client(container) else container)
-
-
-def _with_mount(container: Object) -> Object:
-    mounts = container.get("volumeMounts") or []
-    there = next((mount for mount in mounts if mount.get("mountPath") == POD_DIRECTORY), None)
-    if there is None:
-        return {**container, "volumeMounts": [*mounts, MOUNT]}
-    if there.get("name") != POD_VOLUME:
-        raise PodError(
-            f"container {container.get('name')!r}: RemoteGPU mounts its session at {POD_DIRECTORY}; mount volume "
-            f"{there.get('name')!r} somewhere else"
-        )
-    return container
+    spec = with_volume(spec, VOLUME)
+    return each_container(spec, lambda container: with_mount(container, MOUNT) if has_client(container) else container)

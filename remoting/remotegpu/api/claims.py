@@ -27,6 +27,7 @@ class Reason(StrEnum):
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     NO_SUCH_POOL = "NoSuchPool"
     POOL_NOT_READY = "PoolNotReady"
+    NO_ENVIRONMENT = "NoEnvironment"
     NO_MATCHING_GPU = "NoMatchingGPU"
     TOO_LARGE = "TooLarge"
     MIXED_MEMORY = "MixedMemory"
@@ -39,6 +40,13 @@ class Reason(StrEnum):
 class Placement(StrEnum):
     PACK = "Pack"
     SPREAD = "Spread"
+
+
+class Mode(StrEnum):
+    """What the sessions of a claim are."""
+
+    DRIVER = "driver"
+    OFFLOAD = "offload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class Endpoint:
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
     pool: str = DEFAULT_POOL
+    mode: Mode = Mode.DRIVER
     model: str = ""
     fraction: str = ""  # empty: by memory
     memory: int = 0  # bytes; 0: by fraction
@@ -113,6 +122,7 @@ class ClaimSpec:
     def from_object(cls, stored: Mapping[str, Any]) -> "ClaimSpec":
         return cls(
             pool=stored.get("pool", DEFAULT_POOL),
+            mode=Mode(stored.get("mode", Mode.DRIVER)),
             model=stored.get("model", ""),
             fraction=str(stored.get("fraction", "")),
             memory=int(parse_quantity(stored["memory"])) if "memory" in stored else 0,
@@ -126,6 +136,7 @@ class ClaimSpec:
     def to_object(self) -> dict[str, Any]:
         written: dict[str, Any] = {
             "pool": self.pool,
+            "mode": str(self.mode),
             "count": self.count,
             "placement": str(self.placement),
             "priority": self.priority,

@@ -24,6 +24,8 @@ MODEL_ANNOTATION: Final = "remotegpu.io/model"
 MEMORY_ANNOTATION: Final = "remotegpu.io/memory"
 COUNT_ANNOTATION: Final = "remotegpu.io/count"
 SPREAD_ANNOTATION: Final = "remotegpu.io/spread"
+# The ConfigMap with the file `remotegpu.yaml`: what the pod's programs run in an acceptor of the pool.
+OFFLOAD_ANNOTATION: Final = "remotegpu.io/offload"
 USER_ANNOTATIONS: Final = (
     CLAIM_ANNOTATION,
     POOL_ANNOTATION,
@@ -31,6 +33,7 @@ USER_ANNOTATIONS: Final = (
     MEMORY_ANNOTATION,
     COUNT_ANNOTATION,
     SPREAD_ANNOTATION,
+    OFFLOAD_ANNOTATION,
 )
 
 # What we write ourselves. The label is on every pod that waits for or has a share; the operator watches only these.
@@ -48,6 +51,17 @@ POD_VOLUME: Final = "remotegpu"
 POD_DIRECTORY: Final = "/var/run/secrets/remotegpu.io"
 SESSION_FILE: Final = "session"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
+
+# Where the device plugin mounts the client, also the pure-Python one; the same folder is built into the preloaded
+# library (tools/pod.sh).
+CLIENT_FOLDER: Final = "/usr/lib/remotegpu"
+CONNECT_PROGRAM: Final = f"{CLIENT_FOLDER}/bin/remotegpu-connect"
+# Python imports `sitecustomize` from here when it starts, which arms the offload.
+PYTHON_START_FOLDER: Final = f"{CLIENT_FOLDER}/python/remotegpu/offload/sitecustomize"
+# Only in pods with the annotation: their ConfigMap.
+OFFLOAD_VOLUME: Final = "remotegpu-offload"
+OFFLOAD_DIRECTORY: Final = "/etc/remotegpu/offload"
+OFFLOAD_CONFIG: Final = "remotegpu.yaml"
 
 # Labels of what the operator creates.
 POOL_LABEL: Final = "remotegpu.io/pool"

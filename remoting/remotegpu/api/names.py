@@ -29,6 +29,8 @@ SOFTGPU_THREADS_ENV: Final = "REMOTEGPU_SOFTGPU_THREADS"
 
 # Read by the CLI and by offload in the user's interpreter: where remotegpu.yaml lies.
 CONFIG_ENV: Final = "REMOTEGPU_CONFIG"
+# The program remotegpu-connect, where it does not lie beside the installation.
+CONNECT_ENV: Final = "REMOTEGPU_CONNECT"
 
 # Where the built programs and libraries lie.
 DIST_ENV: Final = "REMOTEGPU_DIST"

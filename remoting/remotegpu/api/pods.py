@@ -15,6 +15,7 @@ from remotegpu.api.kubernetes import (
     MEMORY_ANNOTATION,
     MILLI,
     MODEL_ANNOTATION,
+    OFFLOAD_ANNOTATION,
     POOL_ANNOTATION,
     RESOURCE_PREFIX,
     SPREAD_ANNOTATION,
@@ -49,6 +50,8 @@ class PodAsk:
     milli: int = 0
     memory_bytes: int = 0
     spread: bool = False
+    # The ConfigMap that says what runs in an acceptor; empty: the programs of the pod use CUDA.
+    offload: str = ""
 
 
 def containers(spec: Object) -> Iterator[Object]:
@@ -127,6 +130,7 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
         milli=milli,
         memory_bytes=0 if memory is None else _memory(memory),
         spread=_spread(annotations),
+        offload=_offload(annotations),
     )
 
 
@@ -145,12 +149,13 @@ def _named_claim(claim: str, annotations: Mapping[str, str], milli: int) -> PodA
         raise PodError(
             f"annotation {CLAIM_ANNOTATION} and {_in_milli(milli)} exclude each other: keep one of the two; {OPT_OUT}"
         )
-    others = [key for key in USER_ANNOTATIONS if key in annotations and key != CLAIM_ANNOTATION]
+    fit = (CLAIM_ANNOTATION, OFFLOAD_ANNOTATION)
+    others = [key for key in USER_ANNOTATIONS if key in annotations and key not in fit]
     if others:
         raise PodError(
             f"annotation {CLAIM_ANNOTATION} excludes {', '.join(others)}: write them as fields of the GPUClaim"
         )
-    return PodAsk(claim=_name(CLAIM_ANNOTATION, claim, 253))
+    return PodAsk(claim=_name(CLAIM_ANNOTATION, claim, 253), offload=_offload(annotations))
 
 
 def _check_milli(milli: int, count: int, counted: bool, spec: Object) -> None:
@@ -193,6 +198,11 @@ def _name(key: str, text: str, most: int) -> str:
     if len(text) > most or not _NAME.fullmatch(text):
         raise PodError(f"annotation {key}: {text!r} is no name of an object; write the name as kubectl shows it")
     return text
+
+
+def _offload(annotations: Mapping[str, str]) -> str:
+    text = annotations.get(OFFLOAD_ANNOTATION)
+    return "" if text is None else _name(OFFLOAD_ANNOTATION, text, 253)
 
 
 def _model(annotations: Mapping[str, str]) -> str:

@@ -75,6 +75,37 @@ class UpdateSpec:
         return {"drainDeadline": format_duration(self.drain_deadline)}
 
 
+class OffloadBackend(StrEnum):
+    """What does the work of an environment."""
+
+    CUDA = "cuda"
+    ROCM = "rocm"
+    XPU = "xpu"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """A Python of the appliance's image that serves offload sessions."""
+
+    name: str
+    python: str
+    backend: OffloadBackend | None = None  # None: what the environment finds
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "EnvironmentSpec":
+        backend = stored.get("backend")
+        return cls(stored["name"], stored["python"], None if backend is None else OffloadBackend(backend))
+
+    def to_object(self) -> dict[str, Any]:
+        return _given(name=self.name, python=self.python, backend=self.backend and str(self.backend))
+
+    @property
+    def option(self) -> str:
+        """As the appliance's option --offload wants it."""
+        return f"{self.name}={self.python}" + (f":{self.backend}" if self.backend else "")
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
     """Tolerations and resources go into the appliance's pod as they are, hence untyped."""
@@ -88,6 +119,7 @@ class PoolSpec:
     software: SoftwareSpec = field(default_factory=SoftwareSpec)
     gpus_per_node: int | None = None  # None: all that the node offers
     limits: LimitsSpec = field(default_factory=LimitsSpec)
+    offload: tuple[EnvironmentSpec, ...] = ()
     start_deadline: int = 300  # seconds
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +136,7 @@ class PoolSpec:
             software=SoftwareSpec.from_object(stored.get("software", {})),
             gpus_per_node=stored.get("gpusPerNode"),
             limits=LimitsSpec.from_object(stored.get("limits", {})),
+            offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
@@ -121,6 +154,7 @@ class PoolSpec:
             software=self.software.to_object() if self.backend == Backend.SOFTWARE else None,
             gpusPerNode=self.gpus_per_node,
             limits=self.limits.to_object() or None,
+            offload=[each.to_object() for each in self.offload] or None,
             startDeadline=format_duration(self.start_deadline),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,
@@ -165,6 +199,27 @@ class GpuStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentStatus:
+    """An environment as its appliance found it."""
+
+    name: str
+    backend: str
+    python: str
+    # The distributions that decide whether a client fits, by name: "numpy 2.1.3, torch 2.15.0".
+    packages: str = ""
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "EnvironmentStatus":
+        return cls(stored["name"], stored["backend"], stored["python"], stored.get("packages", ""))
+
+    def to_object(self) -> dict[str, Any]:
+        return {"name": self.name, "backend": self.backend, "python": self.python, "packages": self.packages}
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.backend})"
+
+
+@dataclass(frozen=True, slots=True)
 class ApplianceStatus:
     name: str
     node: str
@@ -175,6 +230,7 @@ class ApplianceStatus:
     server_name: str = ""
     image: str = ""
     gpus: tuple[GpuStatus, ...] = ()
+    environments: tuple[EnvironmentStatus, ...] = ()
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "ApplianceStatus":
@@ -188,6 +244,7 @@ class ApplianceStatus:
             server_name=stored.get("serverName", ""),
             image=stored.get("image", ""),
             gpus=tuple(map(GpuStatus.from_object, stored.get("gpus", ()))),
+            environments=tuple(map(EnvironmentStatus.from_object, stored.get("environments", ()))),
         )
 
     def to_object(self) -> dict[str, Any]:
@@ -201,6 +258,7 @@ class ApplianceStatus:
             "serverName": self.server_name,
             "image": self.image,
             "gpus": [gpu.to_object() for gpu in self.gpus],
+            "environments": [each.to_object() for each in self.environments],
         }
 
 
@@ -247,6 +305,12 @@ class PoolStatus:
     def models(self) -> str:
         return ", ".join(sorted({gpu.model for appliance in self.appliances for gpu in appliance.gpus})) or "-"
 
+    @property
+    def environments(self) -> str:
+        """ "sklearn (cpu), torch (cuda)"; "-" for none."""
+        found = {str(each) for appliance in self.appliances for each in appliance.environments}
+        return ", ".join(sorted(found)) or "-"
+
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "PoolStatus":
         return cls(
@@ -269,6 +333,7 @@ class PoolStatus:
             "ready": self.ready,
             "gpus": self.gpus,
             "models": self.models,
+            "environments": self.environments,
             "observedGeneration": self.observed_generation,
             "total": self.total.to_object(),
             "allocated": self.allocated.to_object(),

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remotegpu.api.claims import Allocation, Phase, PodReference, lease_id_of
+from remotegpu.api.claims import Allocation, Mode, Phase, PodReference, lease_id_of
+from remotegpu.api.kubernetes import OFFLOAD_ANNOTATION
 
 
 class BadClaimError(Exception):
@@ -23,6 +24,7 @@ class Claim:
     name: str
     consumers: frozenset[str]  # uids of the pods that may use it
     places: tuple[tuple[str, int], ...]  # GPUs of this appliance, and the bytes on each
+    mode: Mode = Mode.DRIVER
 
     @property
     def lease_id(self) -> str:
@@ -45,4 +47,28 @@ def claim_here(claim: Mapping[str, Any], appliance: str) -> Claim | None:
         raise BadClaimError(f"its status cannot be read: {error!r}") from None
     if len({gpu for gpu, _ in places}) < len(places):
         raise BadClaimError("its status names a GPU twice")
-    return Claim(metadata["uid"], metadata["namespace"], metadata["name"], consumers, places) if places else None
+    if not places:
+        return None
+    return Claim(metadata["uid"], metadata["namespace"], metadata["name"], consumers, places, _mode(claim))
+
+
+def refusal_of_mode(claim: Claim | None, *, offload: bool) -> str:
+    """Why a claim has no session of this kind; empty if it has, as where there are no claims."""
+    if claim is None or offload is (claim.mode is Mode.OFFLOAD):
+        return ""
+    if offload:
+        return (
+            f"claim {claim} has mode driver, which serves CUDA and runs no Python: add annotation {OFFLOAD_ANNOTATION} "
+            "to the pod, or make the GPUClaim with mode: offload"
+        )
+    return (
+        f"claim {claim} has mode offload, which runs Python and serves no CUDA: leave annotation {OFFLOAD_ANNOTATION} "
+        "out of the pod, or make the GPUClaim with mode: driver"
+    )
+
+
+def _mode(claim: Mapping[str, Any]) -> Mode:
+    try:
+        return Mode((claim.get("spec") or {}).get("mode", Mode.DRIVER))
+    except ValueError as error:
+        raise BadClaimError(f"its spec cannot be read: {error}") from None

@@ -13,6 +13,7 @@ from remotegpu.api.objects import Ask
 from remotegpu.api.quantities import MILLI_PER_GPU
 from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
+from remotegpu.appliance.claims import refusal_of_mode
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Lease, Leases, Waiting
@@ -113,6 +114,8 @@ class ControlService(pb_grpc.ControlServicer):
         if refusal := refusal_of_versions(self._versions, request.versions):
             return pb.OpenSessionReply(refusal=refusal)
         tenant = await self._tenant("OpenSession", request, context)
+        if refusal := refusal_of_mode(tenant.lease.claim, offload=request.HasField("offload")):
+            return pb.OpenSessionReply(refusal=refusal)
         name = request.process_name[:_MAX_NAME]
         try:
             session, ticket = await self._sessions.open(tenant.lease, request.pid, name, tenant.pod)

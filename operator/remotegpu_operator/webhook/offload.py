@@ -1,0 +1,56 @@
+"""A pod whose Python functions run in an acceptor: its ConfigMap, and the variables by which Python finds our client.
+
+The client's files lie in every container with a share (`pod.sh`); without these variables no program looks at them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from remotegpu.api.kubernetes import (
+    CONNECT_PROGRAM,
+    OFFLOAD_ANNOTATION,
+    OFFLOAD_CONFIG,
+    OFFLOAD_DIRECTORY,
+    OFFLOAD_VOLUME,
+    PYTHON_START_FOLDER,
+)
+from remotegpu.api.names import CONFIG_ENV, CONNECT_ENV
+from remotegpu.api.pods import Object, PodError
+from remotegpu_operator.webhook.template import each_container
+from remotegpu_operator.webhook.volumes import with_mount, with_volume
+
+PYTHONPATH: Final = "PYTHONPATH"
+_MOUNT: Final = {"name": OFFLOAD_VOLUME, "mountPath": OFFLOAD_DIRECTORY, "readOnly": True}
+_VARIABLES: Final = {CONFIG_ENV: f"{OFFLOAD_DIRECTORY}/{OFFLOAD_CONFIG}", CONNECT_ENV: CONNECT_PROGRAM}
+
+
+def with_offload(spec: Object, config_map: str, chosen: Callable[[Object], bool]) -> Object:
+    """The pod spec with the ConfigMap and the variables in the `chosen` containers."""
+    # As the API server stores it: a second call then changes nothing.
+    volume = {"name": OFFLOAD_VOLUME, "configMap": {"name": config_map, "defaultMode": 0o644}}
+    spec = with_volume(spec, volume)
+    return each_container(spec, lambda container: _with_client(container) if chosen(container) else container)
+
+
+def _with_client(container: Object) -> Object:
+    variables: list[Any] = list(container.get("env") or ())
+    known = {each.get("name") for each in variables}
+    variables = [_with_path(container, each) if each.get("name") == PYTHONPATH else each for each in variables]
+    ours = {PYTHONPATH: PYTHON_START_FOLDER, **_VARIABLES}
+    # What the pod sets itself is for those who know better.
+    variables += [{"name": name, "value": value} for name, value in ours.items() if name not in known]
+    return with_mount({**container, "env": variables}, _MOUNT)
+
+
+def _with_path(container: Object, variable: Object) -> Object:
+    """PYTHONPATH with our folder before its author's."""
+    if "valueFrom" in variable:
+        raise PodError(
+            f"container {container.get('name')!r}: annotation {OFFLOAD_ANNOTATION} puts a folder before those of "
+            f"{PYTHONPATH}, which here is taken from somewhere else: write its value, as {PYTHONPATH}: /app"
+        )
+    value = variable.get("value") or ""
+    folders = value.split(":") if value else []
+    if folders[:1] == [PYTHON_START_FOLDER]:
+        return variable
+    return {**variable, "value": ":".join([PYTHON_START_FOLDER, *folders])}

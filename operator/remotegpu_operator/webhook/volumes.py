@@ -1,0 +1,29 @@
+"""Volumes of ours in other people's pods. What has our name or our place and is not ours is refused."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from remotegpu.api.pods import Object, PodError
+
+
+def with_volume(spec: Object, volume: Mapping[str, Any]) -> Object:
+    volumes = spec.get("volumes") or []
+    same_name = next((each for each in volumes if each.get("name") == volume["name"]), None)
+    if same_name is None:
+        return {**spec, "volumes": [*volumes, volume]}
+    if same_name != volume:
+        raise PodError(f"volume {volume['name']!r}: RemoteGPU adds a volume of this name; give yours another")
+    return spec
+
+
+def with_mount(container: Object, mount: Mapping[str, Any]) -> Object:
+    mounts = container.get("volumeMounts") or []
+    there = next((each for each in mounts if each.get("mountPath") == mount["mountPath"]), None)
+    if there is None:
+        return {**container, "volumeMounts": [*mounts, mount]}
+    if there.get("name") != mount["name"]:
+        raise PodError(
+            f"container {container.get('name')!r}: RemoteGPU mounts its files at {mount['mountPath']}; mount volume "
+            f"{there.get('name')!r} somewhere else"
+        )
+    return container
