@@ -10,8 +10,20 @@ from typer.exceptions import TyperException
 from remotegpu.api import names
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
+from remotegpu.cli.offload.app import offload
+from remotegpu.cli.options import (
+    ApplianceOption,
+    CaOption,
+    JsonOption,
+    ServerNameOption,
+    TokenFileOption,
+    TokenOption,
+    read_access,
+    required,
+    split,
+)
 from remotegpu.paths import NotBuiltError
-from remotegpu.rpc.client import Access, ApplianceError
+from remotegpu.rpc.client import ApplianceError
 
 app = typer.Typer(
     name="remotegpu",
@@ -19,26 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-ApplianceOption = Annotated[
-    str,
-    typer.Option("--appliance", "-a", envvar=names.APPLIANCE_ENV, metavar="HOST:PORT[,...]", help="Appliances to use."),
-]
-TokenOption = Annotated[
-    str, typer.Option("--token", envvar=names.TOKEN_ENV, help="Token for appliances that want one.", show_envvar=True)
-]
-TokenFileOption = Annotated[
-    Path | None,
-    typer.Option("--token-file", envvar=names.TOKEN_FILE_ENV, help="File with the token (kept out of `ps`)."),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option("--ca", envvar=names.CA_ENV, help="Certificate authority of the appliances; turns TLS on."),
-]
-ServerNameOption = Annotated[
-    str, typer.Option("--server-name", envvar=names.SERVER_NAME_ENV, help="Name in the certificate, if not the host.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.add_typer(offload)
 
 
 @app.command(
@@ -75,8 +68,8 @@ def run(
     options = RunOptions(
         command=command,
         ask=parse_ask(count, fraction, memory),
-        appliances=_split(appliance),
-        access=_access(token, token_file, ca, server_name),
+        appliances=split(appliance),
+        access=read_access(token, token_file, ca, server_name),
         native=native,
         wait=wait,
         report=report,
@@ -101,7 +94,7 @@ def ls(
     """List appliances, their GPUs and what is free."""
     from remotegpu.cli import show  # noqa: PLC0415
 
-    show.ls(_required(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+    show.ls(required(appliance), read_access(token, token_file, ca, server_name), as_json=as_json)
 
 
 @app.command()
@@ -116,7 +109,7 @@ def smi(
     """Show GPUs with their leases, who holds them, and what they use."""
     from remotegpu.cli import show  # noqa: PLC0415
 
-    show.smi(_required(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+    show.smi(required(appliance), read_access(token, token_file, ca, server_name), as_json=as_json)
 
 
 @app.command()
@@ -131,7 +124,7 @@ def health(
     """Check this installation and the appliances; the exit code is 0 only without a FAIL."""
     from remotegpu.cli import health  # noqa: PLC0415
 
-    good = health.health(_split(appliance), _access(token, token_file, ca, server_name), as_json=as_json)
+    good = health.health(split(appliance), read_access(token, token_file, ca, server_name), as_json=as_json)
     raise typer.Exit(0 if good else exits.UNAVAILABLE)
 
 
@@ -172,8 +165,8 @@ def bench(
     if saved is not None:
         show_saved(saved, form)
         return
-    access = _access(token, token_file, ca, server_name)
-    bench(BenchOptions(_split(appliance), access, reference, everything, quick, runs), form)
+    access = read_access(token, token_file, ca, server_name)
+    bench(BenchOptions(split(appliance), access, reference, everything, quick, runs), form)
 
 
 @app.command()
@@ -296,28 +289,6 @@ def main() -> None:
 def _fail(code: int, message: str) -> None:
     print(f"remotegpu: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
-
-
-def _split(appliances: str) -> list[str]:
-    return [part for part in appliances.split(",") if part.strip()]
-
-
-def _required(appliances: str) -> list[str]:
-    found = _split(appliances)
-    if not found:
-        raise exits.CliError(
-            exits.USAGE, f"no appliance is named: give --appliance HOST:PORT or set {names.APPLIANCE_ENV}"
-        )
-    return found
-
-
-def _access(token: str, token_file: Path | None, ca: Path | None, server_name: str) -> Access:
-    if not token and token_file is not None:
-        try:
-            token = token_file.read_text().strip()
-        except OSError as error:
-            raise exits.CliError(exits.USAGE, f"the token file {token_file} cannot be read: {error.strerror}") from None
-    return Access(token=token or None, ca=ca, server_name=server_name or None)
 
 
 def _http_address(http: str, metrics_port: int) -> tuple[str, int] | None:

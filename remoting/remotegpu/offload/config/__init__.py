@@ -1,5 +1,6 @@
 """What `remotegpu.yaml` says: which parts of a program run elsewhere, and what may cross to there and back."""
 
+from remotegpu.offload.config.dump import dump
 from remotegpu.offload.config.errors import ConfigError, Problem
 from remotegpu.offload.config.load import find, load, parse
 from remotegpu.offload.config.model import (
@@ -32,6 +33,7 @@ __all__ = [
     "Rule",
     "SessionRules",
     "TorchRule",
+    "dump",
     "find",
     "load",
     "parse",

@@ -20,6 +20,8 @@ from remotegpu.offload.config.model import (
     SessionRules,
     TorchRule,
 )
+from remotegpu.offload.config.nodes import Node, YamlError, from_json, from_yaml
+from remotegpu.offload.config.schema import Checker, schema
 
 FILE_NAME: Final = "remotegpu.yaml"
 _LARGEST: Final = 1 << 20
@@ -78,20 +80,7 @@ def load(
 def parse(content: str | bytes, source: Path | None = None, folder: Path | None = None) -> Config:
     """The configuration that this YAML says. Names are relative to the folder of `source`, or to `folder`."""
     name = str(source or FILE_NAME)
-    # Only where there is a file: without one nothing needs PyYAML, which the user's interpreter may lack.
-    try:
-        import yaml  # noqa: PLC0415
-    except ImportError:
-        need = f"needs PyYAML, which {sys.executable} lacks: install it there (`python -m pip install pyyaml`)"
-        raise ConfigError(name, [Problem(1, "", need)]) from None
-    from remotegpu.offload.config.schema import Checker, schema  # noqa: PLC0415
-
-    try:
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = getattr(error, "problem", None) or "not text in UTF-8, or nested too deep"
-        raise ConfigError(name, [Problem(mark.line + 1 if mark else 1, "", f"is no YAML: {reason}")]) from None
+    root = _read(content, name)
     if root is None:
         raise ConfigError(name, [Problem(1, "", "is empty: it must at least say `version: 1`")])
     checker = Checker()
@@ -101,6 +90,20 @@ def parse(content: str | bytes, source: Path | None = None, folder: Path | None 
     if checker.problems:
         raise ConfigError(name, sorted(checker.problems, key=lambda problem: problem.line))
     return _build(data, checker.lines, source, folder or (source.parent if source else Path.cwd()))
+
+
+def _read(content: str | bytes, name: str) -> Node | None:
+    try:
+        return from_yaml(content)
+    except YamlError as error:
+        raise ConfigError(name, [Problem(error.line, "", f"is no YAML: {error}")]) from None
+    except ImportError:
+        # The user's interpreter may lack PyYAML; what `dump` wrote for it is JSON.
+        try:
+            return from_json(content)
+        except ValueError:
+            need = f"needs PyYAML, which {sys.executable} lacks: install it there (`python -m pip install pyyaml`)"
+            raise ConfigError(name, [Problem(1, "", need)]) from None
 
 
 def _contradictions(data: dict[str, Any], lines: dict[str, int]) -> list[Problem]:

@@ -17,7 +17,7 @@ EVERY_OTHER: Final = "*"  # in `args`: every argument that is not named
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
-    """Where the program's other half runs, and on how much of a GPU: `milli` thousandths, `memory_bytes`, or all of it."""
+    """Where the program's other half runs, and how much of a GPU it gets: `milli` or `memory_bytes`, else all of it."""
 
     backends: tuple[Backend, ...] = ()  # best first; empty: whatever the appliance has
     environment: str = "auto"  # the name of one of the appliance's environments; auto: the first that fits

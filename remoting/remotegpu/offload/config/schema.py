@@ -9,10 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
-import yaml
-
 from remotegpu.offload.config.errors import Problem
 from remotegpu.offload.config.formats import FORMATS
+from remotegpu.offload.config.nodes import List, Map, Node, Scalar
 from remotegpu.offload.config.suggest import meant
 
 Schema: TypeAlias = dict[str, Any]
@@ -32,17 +31,17 @@ class Checker:
     problems: list[Problem] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)  # of every value by its place
 
-    def check(self, node: yaml.Node, rule: Schema, where: str = "") -> Any:
+    def check(self, node: Node, rule: Schema, where: str = "") -> Any:
         """The value of the node, its scalars as `FORMATS` make them; None where there is a problem."""
         rule = _resolved(rule)
-        self.lines[where] = _line(node)
+        self.lines[where] = node.line
         if "oneOf" in rule:
             return self._one_of(node, rule["oneOf"], where)
         if "anyOf" in rule:
             of_lists, of_words = (
                 next(option for option in rule["anyOf"] if ("enum" in option) == words) for words in (False, True)
             )
-            return self.check(node, of_lists if isinstance(node, yaml.SequenceNode) else of_words, where)
+            return self.check(node, of_lists if isinstance(node, List) else of_words, where)
         if "enum" in rule:
             return self._enum(node, rule["enum"], where)
         match rule["type"]:
@@ -53,14 +52,14 @@ class Checker:
             case _:
                 return self._scalar(node, rule, where)
 
-    def _say(self, node: yaml.Node, where: str, message: str) -> None:
-        self.problems.append(Problem(_line(node), where, message))
+    def _say(self, node: Node, where: str, message: str) -> None:
+        self.problems.append(Problem(node.line, where, message))
 
-    def _one_of(self, node: yaml.Node, options: list[Schema], where: str) -> Any:
+    def _one_of(self, node: Node, options: list[Schema], where: str) -> Any:
         kinds = {option["required"][0]: option for option in options}
-        if not isinstance(node, yaml.MappingNode):
+        if not isinstance(node, Map):
             return self._say(node, where, f"a rule is a mapping that begins with one of {', '.join(sorted(kinds))}")
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        keys = [key.text or "" for key, _ in node.entries if isinstance(key, Scalar)]
         found = [key for key in keys if key in kinds]
         if len(found) != 1:
             if found:
@@ -69,17 +68,17 @@ class Checker:
             return self._say(node, where, f"{first!r} begins no rule; {meant(first, kinds)}")
         return self._object(node, kinds[found[0]], where)
 
-    def _object(self, node: yaml.Node, rule: Schema, where: str) -> dict[str, Any] | None:
-        if _is_null(node):
-            node = yaml.MappingNode("tag:yaml.org,2002:map", [], node.start_mark, node.end_mark)
-        if not isinstance(node, yaml.MappingNode):
+    def _object(self, node: Node, rule: Schema, where: str) -> dict[str, Any] | None:
+        if isinstance(node, Scalar) and node.text is None:
+            node = Map(node.line)
+        if not isinstance(node, Map):
             self._say(node, where, f"is not a mapping but {_kind(node)}")
             return None
         known: dict[str, Schema] = rule.get("properties", {})
         others = rule["additionalProperties"]
         found: dict[str, Any] = {}
-        for key, value in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+        for key, value in node.entries:
+            name = (key.text or "") if isinstance(key, Scalar) else "?"
             place = f"{where}.{name}" if where else name
             if name in found:
                 self._say(key, place, "stands here a second time: only one of them can hold")
@@ -94,37 +93,37 @@ class Checker:
                 self._say(node, where, f"lacks `{name}`: add it, as in docs/offload.md")
         return found
 
-    def _array(self, node: yaml.Node, rule: Schema, where: str) -> tuple[Any, ...] | None:
-        if not isinstance(node, yaml.SequenceNode):
+    def _array(self, node: Node, rule: Schema, where: str) -> tuple[Any, ...] | None:
+        if not isinstance(node, List):
             self._say(node, where, f"is not a list but {_kind(node)}: write it in brackets")
             return None
-        if len(node.value) < rule.get("minItems", 0):
+        if len(node.items) < rule.get("minItems", 0):
             self._say(node, where, "is an empty list: name at least one, or leave the key out")
         found: list[Any] = []
-        for index, item in enumerate(node.value):
+        for index, item in enumerate(node.items):
             value = self.check(item, rule["items"], f"{where}[{index}]")
             if rule.get("uniqueItems") and value is not None and value in found:
                 self._say(item, f"{where}[{index}]", f"{value!r} stands here a second time")
             found.append(value)
         return tuple(found)
 
-    def _enum(self, node: yaml.Node, allowed: list[Any], where: str) -> Any:
-        if not isinstance(node, yaml.ScalarNode):
+    def _enum(self, node: Node, allowed: list[Any], where: str) -> Any:
+        if not isinstance(node, Scalar):
             return self._say(node, where, f"is {_kind(node)}; possible are {', '.join(map(str, allowed))}")
         by_text = {str(value): value for value in allowed}
-        if node.value not in by_text:
+        if node.text not in by_text:
             return self._say(
-                node, where, f"{node.value!r} is not possible; {meant(node.value, by_text, 'possible are')}"
+                node, where, f"{_kind(node)} is not possible; {meant(node.text or '', by_text, 'possible are')}"
             )
-        return by_text[node.value]
+        return by_text[node.text]
 
-    def _scalar(self, node: yaml.Node, rule: Schema, where: str) -> Any:
-        if not isinstance(node, yaml.ScalarNode) or _is_null(node):
+    def _scalar(self, node: Node, rule: Schema, where: str) -> Any:
+        if not isinstance(node, Scalar) or node.text is None:
             return self._say(node, where, f"is not {_KINDS[rule['type']]} but {_kind(node)}")
         if "format" not in rule:
-            return node.value
+            return node.text
         try:
-            return FORMATS[rule["format"]](node.value)
+            return FORMATS[rule["format"]](node.text)
         except ValueError as error:
             return self._say(node, where, str(error))
 
@@ -135,17 +134,9 @@ def _resolved(rule: Schema) -> Schema:
     return rule
 
 
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-def _is_null(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
-
-
-def _kind(node: yaml.Node) -> str:
-    if isinstance(node, yaml.MappingNode):
+def _kind(node: Node) -> str:
+    if isinstance(node, Map):
         return "a mapping"
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, List):
         return "a list"
-    return "empty" if _is_null(node) else repr(node.value)
+    return "empty" if node.text is None else repr(node.text)

@@ -1,0 +1,1 @@
+"""`remotegpu offload ...`: each command's code in a module of its own."""

@@ -1,0 +1,34 @@
+"""The commands of `remotegpu offload` and their options; what they do stands in the modules beside this one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remotegpu.api import names
+from remotegpu.cli import exits
+from remotegpu.cli.options import JsonOption
+
+offload = typer.Typer(
+    name="offload",
+    help="Run functions, classes and tensors of a Python program on an appliance's accelerator.",
+    no_args_is_help=True,
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar=names.CONFIG_ENV, help="The configuration; else remotegpu.yaml of this folder."
+    ),
+]
+PythonOption = Annotated[
+    str | None, typer.Option("--python", help="The interpreter of the program; else `python` of the shell.")
+]
+
+
+@offload.command()
+def check(config: ConfigOption = None, python: PythonOption = None, as_json: JsonOption = False) -> None:
+    """Say what each rule of the configuration will do, and what cannot work; exit code 0 only without a FAIL."""
+    from remotegpu.cli.offload import check  # noqa: PLC0415
+
+    raise typer.Exit(0 if check.check(config, python, as_json=as_json) else exits.USAGE)

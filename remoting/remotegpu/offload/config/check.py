@@ -1,0 +1,361 @@
+"""What each rule will do in this interpreter: run by `remotegpu offload check` in the user's, as a program.
+
+Reads {"folder", "config"} as JSON on stdin, prints a list of findings as JSON in one line on stdout. Modules that rules
+name are imported, as the program would; what they print goes to stderr.
+"""
+
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal, TypeAlias
+
+from remotegpu.offload.config.formats import is_folder
+from remotegpu.offload.config.load import parse
+from remotegpu.offload.config.model import EVERY_OTHER, ClassRule, Config, FunctionRule, ModuleRule, TorchRule
+from remotegpu.offload.config.suggest import meant
+
+Level: TypeAlias = Literal["OK", "NOTE", "FAIL"]
+# What looks like a secret in names of variables and files.
+_SECRET: Final = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*API_KEY*", "*PRIVATE_KEY*", "*CREDENTIAL*")
+_SECRET_FILES: Final = ("*.pem", "*.key", ".env", "id_rsa*", "id_ed25519*", ".netrc", "*credentials*")
+_COUNTED_FILES: Final = 10_000
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`rule`: the index of the rule in the configuration; None: of none."""
+
+    level: Level
+    rule: int | None
+    subject: str
+    text: str
+
+
+class _UnresolvedError(Exception):
+    """A name that a rule gives is not there; the message is for people."""
+
+
+def findings(config: Config) -> Iterator[Finding]:
+    """Everything there is to say about a configuration in this interpreter."""
+    for index, rule in enumerate(config.rules):
+        if isinstance(rule, TorchRule):
+            yield _torch(index, rule)
+        elif isinstance(rule, ModuleRule):
+            yield _module(index, rule)
+        else:
+            yield from _callables(index, rule, config)
+    yield from _code(config)
+    yield from _files(config)
+    yield from _env(config)
+    if config.trust == "full":
+        text = "what the acceptor returns is unpickled as it comes: whoever holds the acceptor holds this process"
+        yield Finding("NOTE", None, "trust", text)
+
+
+def _torch(index: int, rule: TorchRule) -> Finding:
+    subject = f"torch {', '.join(rule.devices)}"
+    if importlib.util.find_spec("torch") is None:
+        text = f"{sys.executable} has no torch: install it there, choose another with --python, or remove the rule"
+        return Finding("FAIL" if rule.line else "NOTE", index, subject, text)
+    try:
+        import torch  # noqa: PLC0415
+        from torch.utils import backend_registration  # noqa: PLC0415
+    except ImportError as error:
+        return Finding("FAIL", index, subject, f"torch cannot be imported ({error}): repair the installation")
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        text = (
+            f"torch {torch.__version__} cannot have a device in Python: use torch 2.9 or newer, or rules for functions"
+        )
+        return Finding("FAIL", index, subject, text)
+    names = ", ".join(f"{name!r}" for name in rule.devices)
+    text = f"tensors on {names} live at the acceptor, whose torch must be {'.'.join(torch.__version__.split('.')[:2])}"
+    return Finding("OK", index, subject, text)
+
+
+def _module(index: int, rule: ModuleRule) -> Finding:
+    subject = f"module {rule.module}"
+    name = rule.module if rule.profile == "auto" else rule.profile
+    return Finding(
+        "OK", index, subject, f"its objects live at the acceptor (profile {name}), which must have it installed"
+    )
+
+
+def _callables(index: int, rule: FunctionRule | ClassRule, config: Config) -> Iterator[Finding]:
+    kind = "class" if isinstance(rule, ClassRule) else "function"
+    subject = f"{kind} {rule.pattern}"
+    if rule.pattern.startswith("__main__."):
+        yield Finding("NOTE", index, subject, "is looked for in the script when it runs")
+        return
+    try:
+        found = _matching(rule, kind)
+    except _UnresolvedError as error:
+        yield Finding("FAIL", index, subject, str(error))
+        return
+    for name, value in found[:_SHOWN]:
+        level, text = _callable(rule, value, config)
+        yield Finding(level, index, f"{kind} {name}", text)
+    if len(found) > _SHOWN:
+        yield Finding("OK", index, subject, f"and {len(found) - _SHOWN} more with the same rule")
+
+
+def _matching(rule: FunctionRule | ClassRule, kind: str) -> list[tuple[str, Any]]:
+    wanted: Callable[[Any], bool] = inspect.isclass if kind == "class" else _is_function
+    if not any(letter in rule.pattern for letter in "*?"):
+        value = _resolve(rule.pattern)
+        if not wanted(value):
+            other = "function" if kind == "class" else "class"
+            advice = f"write `{other}: {rule.pattern}`" if callable(value) else f"name a {kind}"
+            raise _UnresolvedError(f"is not a {kind} but {_a(type(value).__name__)}: {advice}")
+        return [(rule.pattern, value)]
+    parts = rule.pattern.split(".")
+    fixed = parts[: next(i for i, part in enumerate(parts) if "*" in part or "?" in part)]
+    holder = _resolve(".".join(fixed))
+    names = {
+        f"{'.'.join(fixed)}.{name}": value
+        for name, value in vars(holder).items()
+        # What a module only imports is not its own.
+        if wanted(value) and getattr(value, "__module__", None) == getattr(holder, "__module__", holder.__name__)
+    }
+    found = [(name, value) for name, value in sorted(names.items()) if rule.matches(name)]
+    if not found:
+        there = ", ".join(name.rpartition(".")[2] for name in sorted(names)) or "nothing"
+        raise _UnresolvedError(f"matches no {kind}: {'.'.join(fixed)} has {there}")
+    return found
+
+
+def _resolve(name: str) -> Any:
+    parts = name.split(".")
+    module: ModuleType | None = None
+    depth = 0
+    for depth in range(len(parts), 0, -1):
+        try:
+            module = importlib.import_module(".".join(parts[:depth]))
+            break
+        except ModuleNotFoundError as error:
+            missing = ".".join(parts[:depth])
+            if error.name != missing and not missing.startswith(f"{error.name}."):
+                raise _UnresolvedError(f"importing {missing} fails: {error}; install {error.name} here") from None
+        except Exception as error:
+            raise _UnresolvedError(f"importing {'.'.join(parts[:depth])} fails: {_one_line(error)}") from None
+    if module is None:
+        tops = {path.name for path in _importable()}
+        raise _UnresolvedError(f"there is no module {parts[0]!r} in this interpreter; {_near(parts[0], tops)}")
+    value: Any = module
+    for position in range(depth, len(parts)):
+        if not hasattr(value, parts[position]):
+            holder = ".".join(parts[:position])
+            raise _UnresolvedError(f"{holder} has no {parts[position]!r}; {_near(parts[position], _public(value))}")
+        value = getattr(value, parts[position])
+    return value
+
+
+def _callable(rule: FunctionRule | ClassRule, value: Any, config: Config) -> tuple[Level, str]:
+    if isinstance(rule, ClassRule):
+        if not _can_be_subclassed(value):
+            return "FAIL", "no class can be derived from it, so it cannot have a stub: name functions that use it"
+        head = "instances live there; methods are calls"
+    else:
+        head = "runs there"
+        if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
+            return "FAIL", "is asynchronous: only plain functions and generators can run there; name what it calls"
+    unknown = _unknown_arguments(rule, value)
+    if unknown:
+        argument, parameters = unknown
+        return "FAIL", f"has no argument {argument!r}; {_near(argument, parameters)}"
+    travel = "; ".join(filter(None, [head, _arguments(rule), _where_from(value, config)]))
+    return "OK", travel
+
+
+def _arguments(rule: FunctionRule | ClassRule) -> str:
+    said = [f"{'others' if name == EVERY_OTHER else name} by {mode}" for name, mode in rule.args.items()]
+    if isinstance(rule.mutates, tuple) and rule.mutates:
+        said.append(f"{', '.join(rule.mutates)} written back")
+    elif rule.mutates == "auto":
+        said.append("changed arguments written back")
+    if rule.returns != "value":
+        said.append(f"result by {rule.returns}")
+    return ", ".join(said)
+
+
+def _unknown_arguments(rule: FunctionRule | ClassRule, value: Any) -> tuple[str, list[str]] | None:
+    """The first argument of the rule that nothing takes, and those that there are; None: all are there."""
+    takers = [value]
+    if isinstance(rule, ClassRule):
+        takers += [member for name, member in inspect.getmembers(value) if _is_function(member) and name[:2] != "__"]
+    parameters: list[str] = []
+    for taker in takers:
+        try:
+            found = inspect.signature(taker).parameters.values()
+        except (TypeError, ValueError):
+            return None  # a C function without a signature: nothing is known
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in found):
+            return None
+        parameters += [parameter.name for parameter in found]
+    named = [*rule.args, *(rule.mutates if isinstance(rule.mutates, tuple) else ())]
+    return next(((name, parameters) for name in named if name not in parameters and name != EVERY_OTHER), None)
+
+
+def _where_from(value: Any, config: Config) -> str:
+    module = sys.modules.get(getattr(value, "__module__", "") or "")
+    origin = getattr(module, "__file__", None)
+    top = module.__name__.partition(".")[0] if module else ""
+    if origin is None or not origin.endswith(".py"):
+        return f"{top or 'it'} must be installed at the acceptor"
+    if may_travel(module.__name__ if module else "", Path(origin), config):
+        return "its source travels"
+    return f"its source stays here (code.page does not name it), so {top} must be installed at the acceptor"
+
+
+def may_travel(module: str, origin: Path, config: Config) -> bool:
+    """Whether `code` lets the source of this module leave."""
+
+    def names(entry: str) -> bool:
+        if is_folder(entry):
+            folder = (config.folder / Path(entry).expanduser()).resolve()
+            return origin.resolve().is_relative_to(folder) and "site-packages" not in origin.resolve().parts
+        return module == entry or module.startswith(f"{entry}.")
+
+    return any(map(names, config.code.page)) and not any(map(names, config.code.never))
+
+
+def _code(config: Config) -> Iterator[Finding]:
+    for key, entries in (("page", config.code.page), ("never", config.code.never)):
+        for entry in entries:
+            subject = f"code.{key} {entry}"
+            if is_folder(entry):
+                folder = config.folder / Path(entry).expanduser()
+                if not folder.exists():
+                    yield Finding("FAIL", None, subject, f"{folder} does not exist: correct the name")
+            else:
+                yield from _paged_module(subject, entry)
+
+
+def _paged_module(subject: str, name: str) -> Iterator[Finding]:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        tops = {path.name for path in _importable()}
+        yield Finding("FAIL", None, subject, f"there is no module {name!r} in this interpreter; {_near(name, tops)}")
+        return
+    folders = [Path(place) for place in spec.submodule_search_locations or ()]
+    machine = [path for folder in folders for path in folder.rglob("*") if path.name.endswith(_EXTENSIONS)]
+    if spec.origin and spec.origin.endswith(_EXTENSIONS):
+        machine.append(Path(spec.origin))
+    if machine:
+        text = f"has machine code ({machine[0].name}), which never travels: install {name} at the acceptor"
+        yield Finding("NOTE", None, subject, text)
+    elif folders:
+        count = sum(1 for folder in folders for _ in folder.rglob("*.py"))
+        yield Finding("OK", None, subject, f"{count} files of source may travel")
+    else:
+        yield Finding("OK", None, subject, "its source may travel")
+
+
+_EXTENSIONS: Final = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+
+
+def _files(config: Config) -> Iterator[Finding]:
+    for key, patterns in (("read", config.files.read), ("write", config.files.write)):
+        for pattern in patterns:
+            yield _pattern(key, pattern, config.folder)
+
+
+def _pattern(key: str, pattern: str, folder: Path) -> Finding:
+    subject = f"files.{key} {pattern}"
+    whole = (folder / Path(pattern).expanduser()).parts
+    magic = next((n for n, part in enumerate(whole) if any(letter in part for letter in "*?[")), len(whole) - 1)
+    base = Path(*whole[:magic])
+    if not base.is_dir():
+        return Finding("NOTE" if key == "write" else "FAIL", None, subject, f"the folder {base} does not exist")
+    if key == "write":
+        return Finding("OK", None, subject, "the acceptor may make and change these files")
+    count = size = 0
+    secret = None
+    for path in base.glob(str(Path(*whole[magic:]))):
+        if count == _COUNTED_FILES:
+            break
+        if path.is_file():
+            count += 1
+            size += path.stat().st_size
+            if any(fnmatchcase(path.name.lower(), name) for name in _SECRET_FILES):
+                secret = path
+    if secret is not None:
+        return Finding("NOTE", None, subject, f"the acceptor may read {secret}, which looks like a secret")
+    more = " or more" if count == _COUNTED_FILES else ""
+    return Finding(
+        "OK" if count else "NOTE", None, subject, f"{count}{more} files, {size / 2**20:.1f} MiB, may be read"
+    )
+
+
+def _env(config: Config) -> Iterator[Finding]:
+    for pattern in config.env.passes:
+        found = sorted(name for name in os.environ if fnmatchcase(name, pattern))
+        secret = [name for name in found if any(fnmatchcase(name.upper(), form) for form in _SECRET)]
+        if secret:
+            yield Finding("NOTE", None, f"env.pass {pattern}", f"{secret[0]} crosses, which looks like a secret")
+        elif not found:
+            yield Finding("NOTE", None, f"env.pass {pattern}", "no variable has this name now")
+        else:
+            yield Finding("OK", None, f"env.pass {pattern}", f"{', '.join(found[:_SHOWN])} crosses")
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not inspect.isclass(value)
+
+
+def _can_be_subclassed(value: type) -> bool:
+    return bool(value.__flags__ & (1 << 10))  # Py_TPFLAGS_BASETYPE
+
+
+def _public(value: Any) -> list[str]:
+    return [name for name in dir(value) if not name.startswith("_")]
+
+
+def _near(name: str, known: Any) -> str:
+    said = meant(name, known)
+    return said if said.startswith("did") else "correct the name"
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def _one_line(error: Exception) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _importable() -> Iterator[Path]:
+    for entry in sys.path:
+        try:
+            yield from (path.with_suffix("") for path in Path(entry or ".").iterdir() if path.suffix in {"", ".py"})
+        except OSError:
+            continue
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.read())
+    # What imported modules print must not stand among the findings.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    sys.path.insert(0, request["folder"])
+    config = parse(request["config"], folder=Path(request["folder"]))
+    found = [asdict(finding) for finding in findings(config)]
+    with os.fdopen(answer, "w") as out:
+        out.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
