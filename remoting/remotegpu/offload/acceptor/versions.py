@@ -1,0 +1,53 @@
+"""Which versions two interpreters have, and whether what one writes the other can read. Pure but for `here`."""
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+# Whose versions matter to the other side: objects of these cross the wire.
+PACKAGES: Final = ("torch", "numpy", "cloudpickle")
+SKEW_ADVICE: Final = (
+    "use the same minor version on both sides, another environment (`remotegpu ls` shows them), or, at your own risk, "
+    "`allow_skew: true` under `session` in remotegpu.yaml"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """What does not fit, each a phrase that names both versions."""
+
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def sentence(self, place: str) -> str:
+        """Why `place` refuses; empty if it does not."""
+        return f"{place} does not fit: {'; '.join(self.refusals)}: {SKEW_ADVICE}" if self.refusals else ""
+
+
+def here() -> dict[str, str]:
+    """`python` and every one of PACKAGES that this interpreter has, without importing them."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def compare(client: Mapping[str, str], acceptor: Mapping[str, str]) -> Skew:
+    """Pickles and code objects need the same Python minor, operator schemas the same torch minor; arrays of another
+    numpy major usually do. What one side lacks is no skew: it cannot cross."""
+    refusals: list[str] = []
+    warnings: list[str] = []
+    for name, depth, tell in (("python", 2, refusals), ("torch", 2, refusals), ("numpy", 1, warnings)):
+        theirs, ours = client.get(name, ""), acceptor.get(name, "")
+        if theirs and ours and _leading(theirs, depth) != _leading(ours, depth):
+            tell.append(f"the client has {name} {theirs}, the acceptor {name} {ours}")
+    return Skew(tuple(refusals), tuple(warnings))
+
+
+def _leading(version: str, depth: int) -> list[str]:
+    return version.split("+", maxsplit=1)[0].split(".")[:depth]
