@@ -15,20 +15,23 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias
 
+from remotegpu.api.quantities import format_bytes
 from remotegpu.offload.config.formats import is_folder
 from remotegpu.offload.config.load import parse
 from remotegpu.offload.config.model import EVERY_OTHER, ClassRule, Config, FunctionRule, ModuleRule, TorchRule
 from remotegpu.offload.config.suggest import meant
+from remotegpu.offload.files import rules
 
 Level: TypeAlias = Literal["OK", "NOTE", "FAIL"]
 # What looks like a secret in names of variables and files.
 _SECRET: Final = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*API_KEY*", "*PRIVATE_KEY*", "*CREDENTIAL*")
 _SECRET_FILES: Final = ("*.pem", "*.key", ".env", "id_rsa*", "id_ed25519*", ".netrc", "*credentials*")
-_COUNTED_FILES: Final = 10_000
+_COUNTED_FILES: Final = 100_000
 _SHOWN: Final = 5
 
 
@@ -273,31 +276,28 @@ def _files(config: Config) -> Iterator[Finding]:
             yield _pattern(key, pattern, config.folder)
 
 
-def _pattern(key: str, pattern: str, folder: Path) -> Finding:
-    subject = f"files.{key} {pattern}"
-    whole = (folder / Path(pattern).expanduser()).parts
-    magic = next((n for n, part in enumerate(whole) if any(letter in part for letter in "*?[")), len(whole) - 1)
-    base = Path(*whole[:magic])
-    if not base.is_dir():
-        return Finding("NOTE" if key == "write" else "FAIL", None, subject, f"the folder {base} does not exist")
+def _pattern(key: str, text: str, folder: Path) -> Finding:
+    subject = f"files.{key} {text}"
+    found = rules.pattern(text, str(folder))
+    if not Path(found.root).exists():
+        level: Level = "NOTE" if key == "write" else "FAIL"
+        return Finding(level, None, subject, f"{found.root} does not exist: correct the name, or make it")
     if key == "write":
         return Finding("OK", None, subject, "the acceptor may make and change these files")
-    count = size = 0
-    secret = None
-    for path in base.glob(str(Path(*whole[magic:]))):
-        if count == _COUNTED_FILES:
-            break
-        if path.is_file():
-            count += 1
-            size += path.stat().st_size
-            if any(fnmatchcase(path.name.lower(), name) for name in _SECRET_FILES):
-                secret = path
-    if secret is not None:
-        return Finding("NOTE", None, subject, f"the acceptor may read {secret}, which looks like a secret")
-    more = " or more" if count == _COUNTED_FILES else ""
-    return Finding(
-        "OK" if count else "NOTE", None, subject, f"{count}{more} files, {size / 2**20:.1f} MiB, may be read"
-    )
+    files = [path for path in islice(_below(Path(found.root)), _COUNTED_FILES) if found.matches(str(path))]
+    secret = [path for path in files if any(fnmatchcase(path.name.lower(), name) for name in _SECRET_FILES)]
+    if secret:
+        return Finding("NOTE", None, subject, f"the acceptor may read {secret[0]}, which looks like a secret")
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    text = f"{len(files)} files, {format_bytes(size)}, may be read"
+    return Finding("OK" if files else "NOTE", None, subject, text)
+
+
+def _below(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        yield root
+    for folder, _, names in os.walk(root):
+        yield from (Path(folder, name) for name in names)
 
 
 def _env(config: Config) -> Iterator[Finding]:
