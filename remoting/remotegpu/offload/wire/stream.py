@@ -1,0 +1,165 @@
+"""Whole frames over a socket: sending from many threads, receiving on one."""
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from remotegpu.offload.wire.errors import LostError
+from remotegpu.offload.wire.frames import Buffer
+
+_BUFFERED = 256 << 10
+_IOV_MAX = 1024
+# Answers that the other side does not take.
+_MAX_OUTBOX = 512 << 20
+
+
+class Sender:
+    """Sends frames whole and in order.
+
+    The thread that receives must never wait for the other side to receive, or two such threads wait for each other:
+    what it cannot send at once is left to a thread that can wait. So is the rest of a frame whose sender was
+    interrupted.
+    """
+
+    def __init__(self, sock: socket.socket, name: str, lost: Callable[[str], None]) -> None:
+        self._sock = sock
+        self._name = name
+        self._on_lost = lost
+        self._lock = threading.Lock()
+        self._outbox: deque[list[memoryview]] = deque()
+        self._filled = threading.Event()
+        self._writer: threading.Thread | None = None
+        self._stopped = False
+        self.bytes_out = 0
+
+    def send(self, parts: Sequence[Buffer], *, wait: bool) -> None:
+        """Sends them, or where `wait` is false takes care that they will be.
+
+        Raises:
+            OSError: the connection ended.
+            LostError: the other side does not take what is sent to it.
+        """
+        rest = [memoryview(part) for part in parts if len(part)]
+        if not self._lock.acquire(blocking=wait):
+            self._leave(rest)
+            return
+        try:
+            if wait:
+                self._drain()
+            elif self._outbox:
+                self._leave(rest)
+                return
+            self._write(rest, wait)
+        finally:
+            # An interrupt (Ctrl-C) may have come at any point: half a frame would be the end of the connection.
+            try:
+                if rest:
+                    self._leave(rest, first=True)
+            finally:
+                self._lock.release()
+
+    def stop(self) -> None:
+        """Ends the thread that sends what is left; the connection is gone or about to be closed."""
+        self._stopped = True
+        self._filled.set()
+
+    def _write(self, rest: list[memoryview], wait: bool) -> None:
+        flags = socket.MSG_NOSIGNAL | (0 if wait else socket.MSG_DONTWAIT)
+        while rest:
+            counts: list[int] = []
+            try:
+                # The count is stored by the same call that sends: no interrupt comes in between.
+                counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (flags,)))
+            except BlockingIOError:
+                return
+            finally:
+                for count in counts:
+                    self.bytes_out += count
+                    consume(rest, count)
+
+    def _drain(self) -> None:
+        while self._outbox:
+            entry = self._outbox[0]
+            self._write(entry, True)
+            with contextlib.suppress(IndexError):
+                self._outbox.popleft()
+
+    def _leave(self, rest: list[memoryview], *, first: bool = False) -> None:
+        if sum(map(len, rest)) + sum(map(len, (part for entry in list(self._outbox) for part in entry))) > _MAX_OUTBOX:
+            raise LostError(f"{self._name} takes none of the answers that it asked for")
+        kept = rest[:]
+        rest.clear()
+        (self._outbox.appendleft if first else self._outbox.append)(kept)
+        self._filled.set()
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._run, name=f"remotegpu writer {self._name}", daemon=True)
+            self._writer.start()
+
+    def _run(self) -> None:
+        while True:
+            self._filled.wait()
+            self._filled.clear()
+            if self._stopped:
+                return
+            try:
+                with self._lock:
+                    self._drain()
+            except (OSError, ValueError) as error:
+                self._on_lost(str(error))
+                return
+
+
+def consume(rest: list[memoryview], count: int) -> None:
+    """Takes `count` bytes from the front."""
+    done = 0
+    while done < len(rest) and count >= len(rest[done]):
+        count -= len(rest[done])
+        done += 1
+    del rest[:done]
+    if count:
+        rest[0] = rest[0][count:]
+
+
+class Receiver:
+    """Reads exact numbers of bytes: small ones through a buffer, large ones straight into their own memory."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._memory = bytearray(_BUFFERED)
+        self._view = memoryview(self._memory)
+        self._at = 0
+        self._end = 0
+        self.bytes_in = 0
+
+    def read(self, count: int) -> bytearray:
+        """`count` new bytes.
+
+        Raises:
+            EOFError: the other side has closed the connection.
+            OSError: it broke.
+        """
+        if self._end - self._at >= count:
+            self._at += count
+            return self._memory[self._at - count : self._at]
+        result = bytearray(count)
+        view = memoryview(result)
+        have = self._end - self._at
+        view[:have] = self._view[self._at : self._end]
+        self._at = self._end = 0
+        while count - have >= _BUFFERED:
+            have += self._receive(view[have:])
+        while have < count:
+            self._end = self._receive(self._view)
+            self._at = min(self._end, count - have)
+            view[have : have + self._at] = self._view[: self._at]
+            have += self._at
+        return result
+
+    def _receive(self, into: memoryview) -> int:
+        count = self._sock.recv_into(into)
+        if not count:
+            raise EOFError
+        self.bytes_in += count
+        return count
