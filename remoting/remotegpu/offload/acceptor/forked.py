@@ -96,7 +96,8 @@ def _run(packet: Packet, isolation: Isolation, link: socket.socket, data: socket
     from remotegpu.offload.wire.peer import Peer  # noqa: PLC0415
 
     environment = Environment.from_dict(packet["environment"])
-    session = AcceptorSession(Peer(connection, name="the client"), environment, isolation.folder)
+    peer = Peer(connection, name="the client", accepting=True)
+    session = AcceptorSession(peer, environment, isolation.folder)
     threading.Thread(target=_watch, args=(link, session), name="remotegpu-end", daemon=True).start()
     session.run()
     _send_stats(link, session)
@@ -129,7 +130,7 @@ def _send_stats(link: socket.socket, session: Any) -> None:
             link,
             {
                 "op": "stats",
-                "commands": counters.round_trips + counters.notices,
+                "commands": counters.served.total(),
                 "bytes_in": counters.bytes_in,
                 "bytes_out": counters.bytes_out,
             },

@@ -5,7 +5,6 @@
 
 import argparse
 import contextlib
-import ctypes
 import importlib
 import importlib.util
 import os
@@ -20,16 +19,15 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
+from types import ModuleType
 from typing import Any, Final
 
 from remotegpu.offload.acceptor import versions
 from remotegpu.offload.acceptor.environment import VISIBLE, Environment, describe
+from remotegpu.offload.wire.errors import LostError, OffloadError
 from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu.offload.wire.peer import MAIN_THREAD, Peer, Request
 
-# The first logical thread is the client's main thread, and here the main thread too.
-MAIN_THREAD: Final = 1
 # Modules with `attach(session)`, in this order; with what each needs beside us.
 FEATURES: Final = (
     ("remotegpu.offload.code.finder", ""),
@@ -44,7 +42,7 @@ _KEPT_VARIABLES: Final = frozenset(
 ).union(*VISIBLE.values())
 
 
-class GreetingError(Exception):
+class GreetingError(OffloadError):
     """The client's greeting was refused; the message says why."""
 
 
@@ -66,17 +64,13 @@ class AcceptorSession:
 
     def run(self) -> None:
         """Serve until the connection ends. For the main thread, which becomes that of the client's main thread."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._interrupted)
-        self.peer.start()
-        while not self.peer.closed.is_set():
-            # An interrupt that arrives between two calls has nobody to interrupt.
-            with contextlib.suppress(KeyboardInterrupt):
-                self.peer.run_main()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.peer.run_main()
 
     def end(self, reason: str) -> None:
         """Tell the client why, and close."""
-        self.peer.notify(Service.SESSION, {"op": "end", "reason": reason})
+        with contextlib.suppress(LostError):
+            self.peer.notify(Service.SESSION, {"op": "end", "reason": reason})
         self.peer.close()
 
     def _answer(self, request: Request) -> Message | None:
@@ -86,7 +80,7 @@ class AcceptorSession:
             case "stats":
                 return Message(self._statistics())
             case "cancel":
-                self._cancel(int(request.header.get("thread", MAIN_THREAD)))
+                self.peer.interrupt(int(request.header.get("thread", MAIN_THREAD)))
                 return None
             case "bye":
                 # Our answer goes out first.
@@ -112,9 +106,8 @@ class AcceptorSession:
         self.hello = hello
         _take_over(hello.get("env", {}), hello.get("argv"))
         os.chdir(self.folder)
-        for name, needs in FEATURES:
-            if not needs or importlib.util.find_spec(needs) is not None:
-                _attach(name, self)
+        for feature in import_features():
+            feature.attach(self)
         return {
             "environment": self.environment.to_dict(),
             "services": sorted(service.name for service in self.loaded),
@@ -131,30 +124,14 @@ class AcceptorSession:
             "threads": threading.active_count(),
             "memory_bytes": _resident(),
             "most_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
-            "bytes_in": counters.bytes_in,
-            "bytes_out": counters.bytes_out,
+            "counters": counters.as_dict(),
             **{name: line() for name, line in self.stats.items()},
         }
-
-    def _cancel(self, thread: int) -> None:
-        """As Ctrl-C: KeyboardInterrupt in what runs for this logical thread, if anything does."""
-        ident = self.peer.running(thread)
-        if ident is None:
-            return
-        if ident == threading.main_thread().ident:
-            # A signal also wakes it from a system call.
-            signal.pthread_kill(ident, signal.SIGINT)
-        else:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
-
-    def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
-        if self.peer.running(MAIN_THREAD) is not None:
-            raise KeyboardInterrupt
 
 
 def serve(sock: socket.socket, environment: Environment, folder: Path) -> None:
     """One session from its greeting to its end."""
-    AcceptorSession(Peer(sock, name="the client"), environment, folder).run()
+    AcceptorSession(Peer(sock, name="the client", accepting=True), environment, folder).run()
 
 
 def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
@@ -166,8 +143,11 @@ def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _attach(name: str, session: AcceptorSession) -> None:
-    importlib.import_module(name).attach(session)
+def import_features() -> list[ModuleType]:
+    """Those that this environment can have. All before one is attached, because from then on the client's modules are
+    found too."""
+    there = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
+    return [importlib.import_module(name) for name in there if importlib.util.find_spec(name) is not None]
 
 
 def _take_over(variables: Mapping[str, str], argv: list[str] | None) -> None:
