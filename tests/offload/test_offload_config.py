@@ -154,7 +154,7 @@ def test_lookup_prefers_the_option_then_the_variable_then_the_folder(tmp_path: P
         ),
         ("version: 1\noffload:\n- function: a.b\n  mutates: all", "'all' is not possible; possible are auto, none"),
         ("version: 1\noffload:\n- module: my-module", "is no name of a module"),
-        ("version: 1\ncode: {page: [my-pkg]}", "is neither a module, as mypkg.nets, nor a folder"),
+        ("version: 1\ncode: {page: [my-pkg]}", "is neither a module, as mypkg.nets or mypkg.*, nor a folder"),
         ("version: 1\ncode: {page: [~]}", "2: code.page[0]: is not text but empty"),
         ("version: 1\nfiles: {read: ['']}", "an empty path names no file"),
         ("version: 1\nenv: {pass: [A-B]}", "is no name of an environment variable"),

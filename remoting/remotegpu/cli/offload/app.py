@@ -32,3 +32,17 @@ def check(config: ConfigOption = None, python: PythonOption = None, as_json: Jso
     from remotegpu.cli.offload import check  # noqa: PLC0415
 
     raise typer.Exit(0 if check.check(config, python, as_json=as_json) else exits.USAGE)
+
+
+@offload.command(context_settings={"allow_interspersed_args": False})
+def explain(
+    script: Annotated[Path, typer.Argument(help="The program, as `python` would get it.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    config: ConfigOption = None,
+    python: PythonOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a program here, on the CPU, and say what of it would cross, where it waits, and which rules would pay."""
+    from remotegpu.cli.offload import explain  # noqa: PLC0415
+
+    raise typer.Exit(explain.explain(script, arguments or [], config, python, as_json=as_json))

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias
 
 from remotegpu.api.quantities import format_bytes
+from remotegpu.offload.code.allowed import allowed
 from remotegpu.offload.config.formats import is_folder
 from remotegpu.offload.config.load import parse
 from remotegpu.offload.config.model import EVERY_OTHER, ClassRule, Config, FunctionRule, ModuleRule, TorchRule
@@ -215,21 +216,11 @@ def _where_from(value: Any, config: Config) -> str:
     top = module.__name__.partition(".")[0] if module else ""
     if origin is None or not origin.endswith(".py"):
         return f"{top or 'it'} must be installed at the acceptor"
-    if may_travel(module.__name__ if module else "", Path(origin), config):
+    if allowed(config.code.page, config.code.never, str(config.folder)).module(
+        module.__name__ if module else "", origin
+    ):
         return "its source travels"
     return f"its source stays here (code.page does not name it), so {top} must be installed at the acceptor"
-
-
-def may_travel(module: str, origin: Path, config: Config) -> bool:
-    """Whether `code` lets the source of this module leave."""
-
-    def names(entry: str) -> bool:
-        if is_folder(entry):
-            folder = (config.folder / Path(entry).expanduser()).resolve()
-            return origin.resolve().is_relative_to(folder) and "site-packages" not in origin.resolve().parts
-        return module == entry or module.startswith(f"{entry}.")
-
-    return any(map(names, config.code.page)) and not any(map(names, config.code.never))
 
 
 def _code(config: Config) -> Iterator[Finding]:
@@ -244,7 +235,9 @@ def _code(config: Config) -> Iterator[Finding]:
                 yield from _paged_module(subject, entry)
 
 
-def _paged_module(subject: str, name: str) -> Iterator[Finding]:
+def _paged_module(subject: str, entry: str) -> Iterator[Finding]:
+    parts = entry.split(".")
+    name = ".".join(parts[: next((n for n, part in enumerate(parts) if "*" in part or "?" in part), len(parts))])
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

@@ -8,6 +8,7 @@ from remotegpu.api.durations import parse_duration
 from remotegpu.api.quantities import parse_fraction, parse_memory
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_MODULES: Final = re.compile(r"[^\W\d]\w*(\.[\w*?]+)*")
 _CALLABLE: Final = re.compile(r"[^\W\d]\w*(\.[\w*?]+)+")
 _VARIABLE: Final = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 
@@ -56,13 +57,13 @@ def _callable(text: str) -> str:
 
 
 def is_folder(entry: str) -> bool:
-    """Whether an entry of `code` is a folder rather than a module."""
-    return entry.startswith((".", "/", "~"))
+    """Whether an entry of `code` is a folder rather than a module; as `code.allowed` sees it."""
+    return "/" in entry or entry.startswith((".", "~"))
 
 
 def _code(text: str) -> str:
-    if not is_folder(text) and not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is neither a module, as mypkg.nets, nor a folder, as ./src")
+    if not is_folder(text) and not _MODULES.fullmatch(text):
+        raise ValueError(f"{text!r} is neither a module, as mypkg.nets or mypkg.*, nor a folder, as ./src")
     return text
 
 
