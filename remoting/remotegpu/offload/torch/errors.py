@@ -1,0 +1,47 @@
+"""Errors of operations, which happen after the program has gone on: they say which operation it was, and when."""
+
+import builtins
+from typing import Any, Final
+
+import torch
+
+from remotegpu.offload.wire.frames import Message
+
+_OF_TORCH: Final = {
+    "OutOfMemoryError": torch.OutOfMemoryError,
+    "LinAlgError": torch.linalg.LinAlgError,
+}
+_OF_PYTHON: Final = frozenset(
+    (
+        "RuntimeError",
+        "IndexError",
+        "ValueError",
+        "TypeError",
+        "NotImplementedError",
+        "ZeroDivisionError",
+        "OverflowError",
+        "MemoryError",
+        "AssertionError",
+    )
+)
+
+
+def checked(reply: Message) -> Message:
+    """The reply, or the error of an operation that it tells of.
+
+    Raises the operation's own type of error where it is one of torch's or Python's usual ones, else RuntimeError.
+    """
+    fault = reply.header.get("fault")
+    if fault is None:
+        return reply
+    raise rebuilt(fault)
+
+
+def rebuilt(fault: dict[str, Any]) -> Exception:
+    """The error that an acceptor described. Only types that are listed here are ever made."""
+    name = str(fault.get("type"))
+    text = str(fault.get("text"))
+    kind: type[Exception] = _OF_TORCH.get(name) or (getattr(builtins, name) if name in _OF_PYTHON else RuntimeError)
+    if kind is RuntimeError and name != "RuntimeError":
+        text = f"{name}: {text}"
+    return kind(text)
