@@ -7,6 +7,7 @@ import typer
 
 from remotegpu.api import names
 from remotegpu.cli import exits
+from remotegpu.cli.offload import reverse
 from remotegpu.cli.options import JsonOption
 
 offload = typer.Typer(
@@ -46,3 +47,6 @@ def explain(
     from remotegpu.cli.offload import explain  # noqa: PLC0415
 
     raise typer.Exit(explain.explain(script, arguments or [], config, python, as_json=as_json))
+
+
+reverse.register(offload)

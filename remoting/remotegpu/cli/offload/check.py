@@ -47,7 +47,7 @@ def _findings(config: Path | None, python: str) -> tuple[str | None, list[Findin
         loaded = configuration.load(config)
     except configuration.ConfigError as error:
         return error.source, [Finding("FAIL", p.line, p.where, p.message) for p in error.problems]
-    request = {"folder": str(loaded.folder), "config": configuration.dump(loaded)}
+    request = {"folder": str(loaded.folder), "config": configuration.dump(loaded), "given": bool(loaded.source)}
     answer = interpreter.ask(
         python, "remotegpu.offload.config.check", stdin=json.dumps(request), directory=loaded.folder
     )

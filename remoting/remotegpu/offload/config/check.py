@@ -1,6 +1,6 @@
 """What each rule will do in this interpreter: run by `remotegpu offload check` in the user's, as a program.
 
-Reads {"folder", "config"} as JSON on stdin, prints a list of findings as JSON in one line on stdout. Modules that rules
+Reads {"folder", "config", "given"} as JSON on stdin, prints a list of findings as JSON in one line on stdout. Modules that rules
 name are imported, as the program would; what they print goes to stderr.
 """
 
@@ -50,11 +50,11 @@ class _UnresolvedError(Exception):
     """A name that a rule gives is not there; the message is for people."""
 
 
-def findings(config: Config) -> Iterator[Finding]:
-    """Everything there is to say about a configuration in this interpreter."""
+def findings(config: Config, *, given: bool) -> Iterator[Finding]:
+    """Everything there is to say about a configuration in this interpreter; `given`: somebody wrote it."""
     for index, rule in enumerate(config.rules):
         if isinstance(rule, TorchRule):
-            yield _torch(index, rule)
+            yield _torch(index, rule, given)
         elif isinstance(rule, ModuleRule):
             yield _module(index, rule)
         else:
@@ -67,11 +67,11 @@ def findings(config: Config) -> Iterator[Finding]:
         yield Finding("NOTE", None, "trust", text)
 
 
-def _torch(index: int, rule: TorchRule) -> Finding:
+def _torch(index: int, rule: TorchRule, given: bool) -> Finding:
     subject = f"torch {', '.join(rule.devices)}"
     if importlib.util.find_spec("torch") is None:
         text = f"{sys.executable} has no torch: install it there, choose another with --python, or remove the rule"
-        return Finding("FAIL" if rule.line else "NOTE", index, subject, text)
+        return Finding("FAIL" if given else "NOTE", index, subject, text)
     try:
         import torch  # noqa: PLC0415
         from torch.utils import backend_registration  # noqa: PLC0415
@@ -142,16 +142,17 @@ def _resolve(name: str) -> Any:
     parts = name.split(".")
     module: ModuleType | None = None
     depth = 0
-    for depth in range(len(parts), 0, -1):
+    while depth < len(parts) and (module is None or hasattr(module, "__path__")):
+        part = ".".join(parts[: depth + 1])
         try:
-            module = importlib.import_module(".".join(parts[:depth]))
-            break
+            module = importlib.import_module(part)
         except ModuleNotFoundError as error:
-            missing = ".".join(parts[:depth])
-            if error.name != missing and not missing.startswith(f"{error.name}."):
-                raise _UnresolvedError(f"importing {missing} fails: {error}; install {error.name} here") from None
+            if error.name == part:
+                break
+            raise _UnresolvedError(f"importing {part} fails: {error}; install {error.name} here") from None
         except Exception as error:
-            raise _UnresolvedError(f"importing {'.'.join(parts[:depth])} fails: {_one_line(error)}") from None
+            raise _UnresolvedError(f"importing {part} fails: {_one_line(error)}; correct {part}") from None
+        depth += 1
     if module is None:
         tops = {path.name for path in _importable()}
         raise _UnresolvedError(f"there is no module {parts[0]!r} in this interpreter; {_near(parts[0], tops)}")
@@ -345,7 +346,7 @@ def main() -> None:
     os.dup2(2, 1)
     sys.path.insert(0, request["folder"])
     config = parse(request["config"], folder=Path(request["folder"]))
-    found = [asdict(finding) for finding in findings(config)]
+    found = [asdict(finding) for finding in findings(config, given=request["given"])]
     with os.fdopen(answer, "w") as out:
         out.write(json.dumps(found) + "\n")
 

@@ -1,0 +1,48 @@
+"""Mistakes in calling `remotegpu offload`: one line, the right exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remotegpu.cli import exits
+
+REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
+
+
+def offload(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [REMOTEGPU, "offload", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["check", "--python", "no-such-python"], exits.NOT_FOUND, "there is no such interpreter; give its path"),
+        (["check", "--python", "/etc/passwd"], exits.NOT_FOUND, "there is no such interpreter"),
+        (["check", "--python", "/bin/false"], exits.SOFTWARE, "it must be Python 3.11 or newer"),
+        (["check", "--nix"], exits.USAGE, "No such option"),
+        (["explain", "absent.py"], exits.NOT_FOUND, "there is no such script"),
+        (["explain"], exits.USAGE, "Missing argument"),
+        (["explain", "--config", "absent.yaml", "good.py"], exits.USAGE, "cannot be read (No such file or directory)"),
+        (["explain", "--python", "/bin/false", "good.py"], exits.SOFTWARE, "nothing was counted"),
+        (["nix"], exits.USAGE, "No such command"),
+    ],
+)
+def test_mistakes_are_one_line_and_say_what_to_do(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+    (tmp_path / "good.py").write_text("")
+    done = offload(tmp_path, *arguments)
+    assert done.returncode == code
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith("remotegpu: ") and said in line
+
+
+def test_a_configuration_that_cannot_be_is_told_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text("")
+    (tmp_path / "remotegpu.yaml").write_text("version: 1\ntrust: everybody\n")
+    done = offload(tmp_path, "explain", "good.py")
+    assert done.returncode == exits.USAGE
+    assert "remotegpu.yaml:2: trust: 'everybody' is not possible; possible are full, restricted" in done.stderr
