@@ -1,7 +1,7 @@
 """What each rule will do in this interpreter: run by `remotegpu offload check` in the user's, as a program.
 
-Reads {"folder", "config", "given"} as JSON on stdin, prints a list of findings as JSON in one line on stdout. Modules that rules
-name are imported, as the program would; what they print goes to stderr.
+Reads {"folder", "config", "given"} as JSON on stdin, prints a list of findings as JSON in one line on stdout. Modules
+that rules name are imported, as the program would; what they print goes to stderr.
 """
 
 import importlib
