@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 30
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
-.PHONY: help set-up build demo cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,6 +31,9 @@ target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh $(RUST_SOURCES)
 
 demo: build ## Train on 0.25 of a GPU that another process holds, and compare with the software GPU alone
 	@$(PYTHON) examples/01-digits/demo.py
+
+demo-offload: build target/frameworks/.installed ## A torch program, unmodified, on acceptors of another process: as a device, switched, as a function, as a whole
+	@$(PYTHON) examples/10-offload/demo.py --python target/frameworks/bin/python
 
 cluster: .venv/.installed ## A Kubernetes cluster of two nodes on this machine (root; its programs take 12 minutes the first time)
 	@cd e2e && ../$(PYTHON) -m cluster up
@@ -61,9 +64,11 @@ test: build lint system-tools cluster-programs ## All tests that need no GPU
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
 	@REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml --target-dir target/fuzz
 
-test-frameworks: build target/frameworks/.installed ## torch, Triton and torch.compile: 3 GB of wheels, then two minutes
+test-frameworks: build target/frameworks/.installed ## torch, Triton, torch.compile, offload's torch device: 3 GB of wheels, then some minutes
 	@echo "==> torch and Triton on the software GPU, alone and on a share"
 	@target/frameworks/bin/python -m pytest -m frameworks tests/frameworks_large
+	@echo "==> Offload: the torch device, and programs that use it; a process for each file, since torch keeps a device for good"
+	@set -e; for file in tests/offload_torch/test_*.py; do target/frameworks/bin/python -m pytest -q -m frameworks "$$file"; done
 
 target/frameworks/.installed: pyproject.toml
 	@echo "==> torch and what it needs into target/frameworks: 3 GB to load, 6 GB on the disk"
