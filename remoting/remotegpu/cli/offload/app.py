@@ -16,6 +16,8 @@ offload = typer.Typer(
     no_args_is_help=True,
 )
 
+reverse.register(offload)
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option(

@@ -1,0 +1,56 @@
+"""The process that an application runs in: confined first, then armed, then the program's own."""
+
+import atexit
+import json
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from remotegpu.offload.reverse import confine
+from remotegpu.offload.reverse.fetch import Fetcher, Server
+from remotegpu.offload.reverse.manifest import parse
+from remotegpu.offload.reverse.opening import _TOKEN, Plan
+from remotegpu.offload.reverse.store import Pages
+from remotegpu.offload.reverse.tree import Tree
+
+
+def main() -> None:
+    """`sys.argv[1]` is a Plan, as JSON."""
+    plan = Plan(**json.loads(sys.argv[1]))
+    manifest = parse(Path(plan.manifest).read_bytes())
+    cache = Path(plan.cache)
+    scratch = tempfile.TemporaryDirectory(prefix="remotegpu-app-")
+    atexit.register(scratch.cleanup)
+    tempfile.tempdir = os.environ["TMPDIR"] = scratch.name
+    server = Server(plan.url, Path(plan.ca) if plan.ca else None, os.environ.pop(_TOKEN, ""))
+    fetcher = Fetcher(server, Pages(cache))
+    if plan.stats:
+        # Before the files are closed off: the report is ours, not the application's.
+        report = Path(plan.stats).open("w")  # noqa: SIM115 (until the end)
+        atexit.register(_report, report, fetcher, plan)
+    # Ours was put first on the path for this import only.
+    root = sys.path.pop(0)
+    readable = [Path(root), cache, Path(plan.manifest), *([server.ca] if server.ca else [])]
+    if plan.confined:
+        confine.confine(
+            manifest.permissions,
+            Path(plan.here),
+            readable=readable,
+            writable=[cache / "pages", Path(plan.root), Path(scratch.name)],
+        )
+
+    def fetch(paths: Iterable[str]) -> None:
+        fetcher.fetch(manifest.files, paths)
+
+    Tree(manifest, Path(plan.root), fetch).arm()
+    program = str(Path(plan.root, manifest.entry))
+    sys.argv[:] = [program, *plan.arguments]
+    runpy.run_path(program, run_name="__main__")
+
+
+def _report(file: object, fetcher: Fetcher, plan: Plan) -> None:
+    json.dump({"trips": plan.trips + fetcher.trips, "bytes_in": plan.bytes_in + fetcher.bytes_in}, file)  # type: ignore[arg-type]
+    file.close()  # type: ignore[attr-defined]
