@@ -136,7 +136,7 @@ def test_files_come_with_what_they_import() -> None:
 def test_a_folder_without_a_program_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(ReverseError, match=r"none of __main__.py, main.py, app.py .* by --entry"):
         collect(tmp_path, "x")
-    with pytest.raises(ReverseError, match="no file run[.]py"):
+    with pytest.raises(ReverseError, match=r"no file run\.py"):
         collect(tmp_path, "x", entry="run.py")
     with pytest.raises(ReverseError, match="is no name"):
         collect(tmp_path, "X y")
