@@ -2,6 +2,7 @@
 numbers.
 """
 
+import functools
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -10,8 +11,9 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from remotegpu.offload.torch import served
 from remotegpu.offload.torch.codec import BATCH
-from remotegpu.offload.torch.executor import Executor, FailedError, memory
+from remotegpu.offload.torch.executor import Executor, FailedError, Failure, memory
 from remotegpu.offload.wire.frames import Message, Service
 from remotegpu.offload.wire.peer import DEFERRED, Deferred, Peer, Request
 
@@ -22,7 +24,7 @@ _DEVICES: Final = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "
 _KEYS: Final = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 _COMPOSITE: Final = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
-Answer = Callable[[Executor, dict[str, Any], Sequence[Any]], Message | None]
+Answer = Callable[[Executor, dict[str, Any], Sequence[Any]], Message]
 """What is done after all batches before it: with the request's header and its own buffers."""
 
 
@@ -64,8 +66,8 @@ def _stats(executor: Executor, _header: dict[str, Any], _own: Sequence[Any]) -> 
     return Message({"storages": len(executor.storages), "executed": executor.executed})
 
 
-ANSWERS: dict[str, Answer] = {"sync": _sync, "result": _result, "get": _get, "stats": _stats}
-"""By the word in the request; other modules of this folder add theirs."""
+ANSWERS: dict[str, Answer] = {"sync": _sync, "result": _result, "get": _get, "stats": _stats, **served.ANSWERS}
+"""By the word in the request."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,7 @@ class Device:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self.executor = Executor(torch.device(_DEVICES[backend]))
+        self.executor.generator = functools.partial(served.generator, self.executor)
         self._work: queue.Queue[_Work | Callable[[], None] | None] = queue.Queue(WAITING)
         self._early: dict[int, _Work] = {}
         self._next = 0
@@ -151,11 +154,17 @@ class Device:
             return
         try:
             answer = ANSWERS[then](self.executor, header, buffers[len(buffers) - own :])
-            work.request.reply(answer.header if answer else {}, answer.buffers if answer else ())
+            work.request.reply(answer.header, answer.buffers)
         except FailedError as error:
-            work.request.reply({"fault": error.failure.to_json()})
+            self._fault(work.request, error.failure)
         except Exception as error:
-            work.request.reply({"fault": {"type": type(error).__name__, "text": str(error)}})
+            self._fault(work.request, Failure(type(error).__name__.removeprefix("_"), str(error)))
+
+    def _fault(self, request: Request, failure: Failure) -> None:
+        if request.id:
+            request.reply({"fault": failure.to_json()})
+        else:
+            self.executor.note(failure)
 
 
 def attach(session: Session) -> None:

@@ -98,6 +98,12 @@ class Device(NamedTuple):
     remote: bool
 
 
+class Generator(NamedTuple):
+    """A generator of random numbers, by the client's id."""
+
+    number: int
+
+
 def meta_to_json(meta: Meta) -> list[Any]:
     return [_NAMES[meta.dtype], list(meta.size), list(meta.stride), int(meta.conj) | int(meta.neg) << 1]
 
@@ -125,6 +131,8 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 - one for each kind of argument
         return {"h": meta_to_json(value.meta), "v": value.values}
     if isinstance(value, Device):
         return {"r": value.remote}
+    if isinstance(value, Generator):
+        return {"g": value.number}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     if isinstance(value, complex):
@@ -153,6 +161,8 @@ def from_json(value: Any) -> Any:  # noqa: PLR0911 - as above
                 return Host(meta_from_json(meta), values)
             case {"r": bool(remote)}:
                 return Device(remote)
+            case {"g": int(number)}:
+                return Generator(number)
             case {"c": [real, imag]}:
                 return complex(real, imag)
             case {"d": name}:

@@ -54,7 +54,17 @@ class _Module:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """Replaced by `random` once there is an acceptor to seed."""
+        """What `torch.manual_seed` calls: in order with the operations, and nobody waits."""
+        if _state.current is not None:
+            _state.current.stream.tell("seed", {"generator": 0, "seed": int(seed) & (1 << 64) - 1})
+
+    def get_rng_state(self, device: Any = None) -> Any:  # noqa: ARG002 - there is one
+        """What the device's generator goes on from, as a tensor of bytes here."""
+        reply = checked(current().stream.ask("rng_get", {"generator": 0}))
+        return torch.frombuffer(bytearray(reply.buffers[0]), dtype=torch.uint8)
+
+    def set_rng_state(self, state: Any, device: Any = None) -> None:  # noqa: ARG002 - there is one
+        current().stream.tell("rng_set", {"generator": 0}, (bytes(state.tolist()),))
 
     def get_amp_supported_dtype(self) -> list[Any]:
         return [torch.float16, torch.bfloat16]
@@ -67,7 +77,9 @@ class Remote:
         self.source = source
         self.device = torch.device(NAME, 0)
         self.stream = Stream(lambda: source.peer)
-        self.engine = Engine(self.stream, self.device)
+        from remotegpu.offload.torch.random import generator_id  # noqa: PLC0415 - it imports this module
+
+        self.engine = Engine(self.stream, self.device, generator_id)
         hello = checked(source.peer.request(Service.TORCH, {"op": "hello"})).header
         self.backend = str(hello["backend"])
         self.torch = str(hello["torch"])

@@ -19,6 +19,7 @@ from remotegpu.offload.torch.codec import (
     RESIZE,
     RESIZE_ENTRY,
     Device,
+    Generator,
     Host,
     Meta,
     Number,
@@ -47,6 +48,7 @@ _ON_HOST: Final = frozenset(("_pack_padded_sequence", "_ctc_loss", "segment_redu
 _BITS: Final = ("Conjugate", "Negative")
 
 _TorchTensor: Final = torch.Tensor
+_TorchGenerator: Final = torch._C.Generator
 _set_storage: Final = torch.ops.aten.set_.source_Storage_storage_offset
 _HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
@@ -87,8 +89,9 @@ class Alias:
 class Engine:
     """What all kernels of a process share."""
 
-    def __init__(self, stream: Stream, device: torch.device) -> None:
+    def __init__(self, stream: Stream, device: torch.device, generator_id: Callable[[Any], int]) -> None:
         self.stream = stream
+        self.generator_id = generator_id
         self.device = device
         self.storages = Storages(device, stream.append)
         self.misses = 0
@@ -167,10 +170,11 @@ def contiguous(size: Sequence[int]) -> tuple[int, ...]:
 class _Writer:
     """Makes the template's arguments, in the order in which the kernel collects values."""
 
-    def __init__(self, on_host: bool) -> None:
+    def __init__(self, on_host: bool, generator_id: Callable[[Any], int]) -> None:
         self.form = ""
         self.metas: list[Meta] = []
         self._on_host = on_host
+        self._generator_id = generator_id
 
     def __call__(self, value: Any, dynamic: bool) -> Any:  # noqa: PLR0911 - one for each kind of argument
         if isinstance(value, _TorchTensor):
@@ -186,6 +190,8 @@ class _Writer:
             return [self(item, dynamic) for item in value]
         if isinstance(value, torch.device):
             return Device(value.type != "cpu")
+        if isinstance(value, _TorchGenerator):
+            return Generator(self._generator_id(value))
         if dynamic and type(value) in _FORMS:
             return self._number(value, None)
         return value
@@ -265,10 +271,8 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
         elif dynamic and kind in _FORMS:
             key.append(kind)
             values.append(value)
-        elif kind is torch.Generator:
-            raise RuntimeError(
-                f"{name}: a Generator of {value.device} cannot draw on the remote device; seed with torch.manual_seed"
-            )
+        elif isinstance(value, _TorchGenerator):
+            key.append((_TorchGenerator, engine.generator_id(value)))
         else:
             # 1, 1.0 and True are equal, but do not calculate the same.
             key.append(kind)
@@ -341,7 +345,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
 
     def make(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         engine.misses += 1
-        writer = _Writer(on_host)
+        writer = _Writer(on_host, engine.generator_id)
         positional = tuple(writer(value, dynamic) for value, dynamic in zip(args, scalars))  # noqa: B905
         words = {word: writer(value, named[word]) for word, value in kwargs.items()}
         try:

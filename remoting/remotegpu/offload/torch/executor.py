@@ -8,7 +8,7 @@ whoever needs one of its results.
 import contextlib
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,7 @@ from remotegpu.offload.torch.codec import (
     SHIFT,
     TEMPLATE_ENTRY,
     Device,
+    Generator,
     Host,
     Meta,
     Number,
@@ -37,6 +38,10 @@ _HOST: Final = torch.device("cpu")
 _UNREAD: Final = frozenset(
     ("aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_batch_norm_with_update_functional")
 )
+
+
+# The first tells the cause; thousands may follow from it.
+_UNTOLD: Final = 100
 
 
 class Failure:
@@ -85,6 +90,8 @@ class Executor:
         self.executed = 0
         # What operations have returned that the client did not foresee, by the first address that it lent.
         self.results: dict[int, list[Any] | Failure] = {}
+        # Generators of random numbers by the client's ids.
+        self.generator: Callable[[int], Any] | None = None
         self._operations: dict[int, _Compiled] = {}
         self._untold: list[Failure] = []
 
@@ -137,6 +144,11 @@ class Executor:
         if isinstance(results, Failure):
             raise FailedError(results)
         return results
+
+    def note(self, failure: Failure) -> None:
+        """Have the next answer that anybody waits for tell it."""
+        if len(self._untold) < _UNTOLD:
+            self._untold.append(failure)
 
     def check(self) -> None:
         """Raises FailedError for the first failure of which nobody has been told."""
@@ -237,7 +249,7 @@ class Executor:
         failure = Failure(
             type(error).__name__.removeprefix("_"), f"{error}\n[{what}, on the remote device {self.device}]"
         )
-        self._untold.append(failure)
+        self.note(failure)
         for address in written:
             self.storages[address >> SHIFT] = failure
         return failure
@@ -384,7 +396,7 @@ class _Compiled:
 def _needs(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_needs, value))
-    return isinstance(value, (Tensor, Number, Host, Device))
+    return isinstance(value, (Tensor, Number, Host, Device, Generator))
 
 
 def _value(executor: Executor, value: Any, values: Sequence[Any]) -> Any:
@@ -395,6 +407,9 @@ def _value(executor: Executor, value: Any, values: Sequence[Any]) -> Any:
         return number if value.dtype is None else torch.tensor(number, dtype=value.dtype)
     if isinstance(value, Host):
         return _host(value)
+    if isinstance(value, Generator):
+        assert executor.generator is not None
+        return executor.generator(value.number)
     if isinstance(value, Device):
         return executor.device if value.remote else _HOST
     if isinstance(value, list):

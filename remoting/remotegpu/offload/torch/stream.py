@@ -70,6 +70,16 @@ class Stream:
             Service.TORCH, {"op": "run", "then": then, "own": len(buffers), **(header or {})}, [*mine, *buffers]
         )
 
+    def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
+        """As `ask`, but nobody waits: an error is told at the next answer. Raises LostError when the acceptor is gone."""
+        self.idle = False
+        with self._lock:
+            mine = self._take(always=True)
+            assert mine is not None
+            self._peer().notify(
+                Service.TORCH, {"op": "run", "then": then, "own": len(buffers), **(header or {})}, [*mine, *buffers]
+            )
+
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
         """An entry with bytes. They are read before this returns; `snapshot` tells that they may change while they
         wait.
