@@ -1,5 +1,6 @@
 """The appliance's own health checks, each with what is wrong and how to mend it. Pure."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,17 @@ class ClaimsState:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentState:
+    """For offload: what an environment is, why it is of no use, and what keeps its sessions apart."""
+
+    name: str
+    description: str
+    problem: str
+    level: str = ""
+    lacks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """What the checks look at."""
 
@@ -29,6 +41,7 @@ class Situation:
     landlock: bool = False
     draining: bool = False
     claims: ClaimsState | None = None
+    environments: Sequence[EnvironmentState] = ()
 
 
 def checks(now: Situation) -> Iterator[pb.Check]:
@@ -42,6 +55,7 @@ def checks(now: Situation) -> Iterator[pb.Check]:
         fix="use another appliance",
     )
     yield _isolation(now)
+    yield from itertools.chain.from_iterable(map(_environment, now.environments))
     if now.claims is not None:
         yield _check(
             "claims",
@@ -79,6 +93,20 @@ def _isolation(now: Situation) -> pb.Check:
         fix="use a kernel with Landlock (5.13 or later), or start the appliance as root, without --uid-base 0",
         severity="warn",
     )
+
+
+def _environment(state: EnvironmentState) -> Iterator[pb.Check]:
+    name = f"environment {state.name}"
+    fix = "mend it, or start the appliance without it; it is tried again every half a minute"
+    yield _check(name, state.problem, good=state.description, fix=fix)
+    if state.level:
+        yield _check(
+            f"{name}: isolation",
+            f"sessions are kept apart by {state.level}, without {'; '.join(state.lacks)}" if state.lacks else "",
+            good=f"sessions are kept apart by {state.level}, cgroups, seccomp and Landlock",
+            fix="see `Isolation` in docs/offload.md for what each level lacks and needs",
+            severity="warn",
+        )
 
 
 def _good_authentication(now: Situation) -> str:

@@ -32,6 +32,12 @@ class Counters:
             ["result"],
             registry=registry,
         )
+        self.offload_sessions = Counter(
+            "remotegpu_offload_sessions_opened", "Sessions of acceptors opened.", ["environment"], registry=registry
+        )
+        self.zygote_restarts = Counter(
+            "remotegpu_zygote_restarts", "How often an environment's zygote died.", ["environment"], registry=registry
+        )
         self.door_restarts = Counter("remotegpu_door_restarts", "How often the door died.", registry=registry)
         self.stats = {
             "commands": Counter("remotegpu_commands", "Commands executed by workers.", registry=registry),
@@ -64,6 +70,11 @@ class Gauges(Collector):
             healthy.add_metric([str(gpu.index)], gpu.healthy)
         yield healthy
         yield from _of_claims(now)
+        labels = ("environment", "backend", "python")
+        environments = GaugeMetricFamily("remotegpu_environment", "1: it serves offload sessions.", labels=labels)
+        for environment in now.environments:
+            environments.add_metric([environment.name, environment.backend, environment.python], 1)
+        yield environments
         yield GaugeMetricFamily("remotegpu_leases", "Leases now.", value=len(now.leases))
         yield GaugeMetricFamily(
             "remotegpu_sessions", "Sessions now.", value=sum(lease.sessions for lease in now.leases)

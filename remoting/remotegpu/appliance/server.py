@@ -27,6 +27,14 @@ from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_envi
 from remotegpu.appliance.http import HttpServer
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, Gauges
+from remotegpu.appliance.offload.cgroups import Cgroups
+from remotegpu.appliance.offload.environments import (
+    Environments,
+    EnvironmentServer,
+    Surroundings,
+    half_of_memory,
+    stage_packages,
+)
 from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
@@ -34,7 +42,7 @@ from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings
 from remotegpu.appliance.tokens import TokenFile
 from remotegpu.appliance.uids import Uids
-from remotegpu.appliance.workers import Staging
+from remotegpu.appliance.workers import Staging, Workers
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc import pb, pb_grpc
 
@@ -80,14 +88,16 @@ async def _run(settings: Settings) -> None:
         hardware = await probe(backend, worker, test=settings.self_test)
         uids = Uids(settings.uid_base)
         stack.callback(uids.close)
-        appliance = Appliance(settings, worker, backend, hardware, uids)
+        appliance = Appliance(settings, worker, backend, hardware, uids, staging)
         await appliance.serve(dist.program("remotegpu-door"), tokens, certificate, api_server)
 
 
 class Appliance:
     """The parts of an appliance whose hardware is known."""
 
-    def __init__(self, settings: Settings, worker: Path, backend: Backend, hardware: Hardware, uids: Uids) -> None:
+    def __init__(
+        self, settings: Settings, worker: Path, backend: Backend, hardware: Hardware, uids: Uids, staging: Staging
+    ) -> None:
         self._settings = settings
         self._backend = backend
         self._hardware = hardware
@@ -104,15 +114,15 @@ class Appliance:
             test=(lambda gpu: self_test(backend, gpus[gpu].uuid_text)) if settings.self_test else None,
         )
         self._sessions = Sessions(
-            program=worker,
-            arguments=worker_arguments(settings, backend),
-            environment=worker_environment(backend, overhead),
-            gpus=gpus,
+            workers=Workers(
+                worker, worker_arguments(settings, backend), worker_environment(backend, overhead), gpus
+            ).start,
             limits=limits,
             uids=uids,
             counters=self._counters,
             on_unhealthy=self._health.suspect,
         )
+        self._environments = make_environments(settings, backend, hardware, uids, staging, self._counters)
         self._leases = Leases(gpus, allocator, self._sessions, limits.leases, self._counters)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
@@ -149,6 +159,7 @@ class Appliance:
             hardware=self._hardware,
             leases=self._leases,
             sessions=self._sessions,
+            environments=self._environments,
             authority=authority,
             name=settings.kubernetes.name if settings.kubernetes else "",
             tls=certificate is not None,
@@ -161,7 +172,9 @@ class Appliance:
             self._counters.registry.register(Gauges(service.inventory))
             if settings.http is not None:
                 stack.callback(self._serve_http(settings.http).stop)
+            stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
+            await self._environments.start()
             await door.start()
             stack.push_async_callback(door.stop)
             await server.start()
@@ -216,6 +229,7 @@ class Appliance:
             root=os.geteuid() == 0,
             landlock=self._hardware.snapshot.landlock,
             claims=ClaimsState(self._claims.known, self._claims.trouble) if self._claims else None,
+            environments=self._environments.states(),
         )
         return list(checks(situation))
 
@@ -255,10 +269,36 @@ async def _api_server() -> "ApiServer":
 
 def worker_arguments(settings: Settings, backend: Backend) -> list[str]:
     """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over."""
-    secrets = [settings.key, settings.tokens, SERVICE_ACCOUNT]
-    hidden = [("--hide", str(path.absolute())) for path in secrets if path is not None]
+    hidden = [("--hide", str(path)) for path in secret_files(settings)]
     files = () if backend.opens_files else ("--no-files",)
     return ["--driver", str(backend.driver), *itertools.chain.from_iterable(hidden), *files]
+
+
+def secret_files(settings: Settings) -> list[Path]:
+    """What no tenant's process may read."""
+    return [path.absolute() for path in (settings.key, settings.tokens, SERVICE_ACCOUNT) if path is not None]
+
+
+def make_environments(
+    settings: Settings, backend: Backend, hardware: Hardware, uids: Uids, staging: Staging, counters: Counters
+) -> Environments:
+    if not settings.offload:
+        return Environments([])
+    cuda = backend.name == "cuda"
+    folder = staging.folder("offload")
+    around = Surroundings(
+        packages=stage_packages(folder / "python"),
+        scratch=staging.folder("sessions"),
+        hidden=secret_files(settings),
+        variables=backend.environment(0) if cuda else {},
+        gpus=hardware.snapshot.gpus,
+        cuda=cuda,
+        memory_bytes=settings.offload_memory_bytes or half_of_memory(),
+        uids=uids,
+        cgroups=Cgroups(),
+        counters=counters,
+    )
+    return Environments([EnvironmentServer(option, around) for option in settings.offload])
 
 
 def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:

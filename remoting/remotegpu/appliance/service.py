@@ -17,8 +17,11 @@ from remotegpu.appliance.claims import refusal_of_mode
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Lease, Leases, Waiting
+from remotegpu.appliance.offload.environments import Environments, NoEnvironmentError
+from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.offload.acceptor.environment import Environment
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
 _MAX_COUNT = 1024
@@ -53,6 +56,7 @@ class ControlService(pb_grpc.ControlServicer):
         hardware: Hardware,
         leases: Leases,
         sessions: Sessions,
+        environments: Environments,
         authority: Authority,
         name: str,
         tls: bool,
@@ -64,6 +68,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._hardware = hardware
         self._leases = leases
         self._sessions = sessions
+        self._environments = environments
         self._authority = authority
         self._name = name
         self._tls = tls
@@ -83,6 +88,7 @@ class ControlService(pb_grpc.ControlServicer):
             data_port=self._data_port(),
             refusal=refusal_of_versions(self._versions, request.versions),
             tls=self._tls,
+            environments=self._environments_now(),
         )
         if request.lease_id and not reply.refusal:
             reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)
@@ -117,11 +123,19 @@ class ControlService(pb_grpc.ControlServicer):
         if refusal := refusal_of_mode(tenant.lease.claim, offload=request.HasField("offload")):
             return pb.OpenSessionReply(refusal=refusal)
         name = request.process_name[:_MAX_NAME]
+        environment, launch = None, None
         try:
-            session, ticket = await self._sessions.open(tenant.lease, request.pid, name, tenant.pod)
-        except SessionRefusedError as error:
+            if request.HasField("offload"):
+                environment, launch = choose_environment(self._environments, request.offload)
+            session, ticket = await self._sessions.open(tenant.lease, request.pid, name, tenant.pod, launch)
+        except (SessionRefusedError, NoEnvironmentError) as error:
             return pb.OpenSessionReply(refusal=str(error))
-        return pb.OpenSessionReply(session_id=session.session_id, ticket=ticket, data_port=self._data_port())
+        return pb.OpenSessionReply(
+            session_id=session.session_id,
+            ticket=ticket,
+            data_port=self._data_port(),
+            environment=pb.Environment(**environment.to_dict()) if environment else None,
+        )
 
     @_answering
     async def CloseSession(  # noqa: N802
@@ -186,7 +200,11 @@ class ControlService(pb_grpc.ControlServicer):
             backend=self._backend.name,
             draining=self._leases.draining,
             appliance=self._name,
+            environments=self._environments_now(),
         )
+
+    def _environments_now(self) -> list[pb.Environment]:
+        return [pb.Environment(**environment.to_dict()) for environment in self._environments.alive()]
 
     def _lease_event(self, event: Waiting | Lease) -> pb.OpenLeaseReply:
         if isinstance(event, Waiting):
@@ -223,6 +241,12 @@ def refusal_of_versions(ours: pb.Versions, theirs: pb.Versions) -> str:
     if ours.wire == theirs.wire and same_table:
         return ""
     return f"versions do not fit: {named}, {other}; install the same version on both ends"
+
+
+def choose_environment(environments: Environments, wish: pb.Offload) -> tuple[Environment, Launch]:
+    """Raises NoEnvironmentError."""
+    theirs = {"python": wish.python, **wish.packages}
+    return environments.choose(wish.environment, wish.backends, theirs, allow_skew=wish.allow_skew)
 
 
 def ask_of(request: pb.OpenLeaseRequest) -> Ask:

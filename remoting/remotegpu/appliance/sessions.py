@@ -1,21 +1,19 @@
-"""Sessions: one client process, one worker process. What a worker asks for is answered here."""
+"""Sessions: one client process, one worker or acceptor process. What a worker asks for is answered here."""
 
 import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remotegpu.api.names import VISIBLE_DEVICES_ENV
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import Packet, whole_number
+from remotegpu.appliance.processes import Launch, ProcessError, SessionProcess
 from remotegpu.appliance.settings import Limits
 from remotegpu.appliance.uids import NoUidsError, Uids
-from remotegpu.appliance.views import PhysicalGpu
-from remotegpu.appliance.workers import Worker, WorkerError, exit_text, start_worker
+from remotegpu.appliance.workers import exit_text
 
 if TYPE_CHECKING:
     from remotegpu.appliance.door import Door
@@ -44,7 +42,7 @@ class Session:
     uid: int | None
     pod: str = ""  # uid of the pod whose process it is, in Kubernetes
     since: float = field(default_factory=time.monotonic)
-    worker: Worker | None = None
+    process: SessionProcess | None = None
     connected: bool = False
     ended: bool = False
     stats: dict[str, int] = field(default_factory=dict)
@@ -59,20 +57,14 @@ class Sessions:
     def __init__(
         self,
         *,
-        program: Path,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        gpus: Sequence[PhysicalGpu],
+        workers: Launch,
         limits: Limits,
         uids: Uids,
         counters: Counters,
         on_unhealthy: Callable[[int, str], None],
     ) -> None:
         self.door: Door | None = None
-        self._program = program
-        self._arguments = arguments
-        self._environment = environment
-        self._gpus = gpus
+        self._workers = workers
         self._limits = limits
         self._uids = uids
         self._counters = counters
@@ -88,8 +80,10 @@ class Sessions:
     def find(self, session_id: str) -> Session | None:
         return self._live.get(session_id)
 
-    async def open(self, lease: "Lease", client_pid: int, process_name: str, pod: str = "") -> tuple[Session, str]:
-        """Start a worker; returned are the session and the ticket for its data connection."""
+    async def open(
+        self, lease: "Lease", client_pid: int, process_name: str, pod: str = "", launch: Launch | None = None
+    ) -> tuple[Session, str]:
+        """Start a worker, or what `launch` starts; returned are the session and the ticket for its data connection."""
         self._check_limits(lease)
         try:
             uid = self._uids.take()
@@ -101,20 +95,16 @@ class Sessions:
         self.none_left.clear()
         door_end = None
         try:
-            session.worker, door_end = await start_worker(
-                self._program,
-                self._arguments,
-                self._worker_environment(lease),
-                session.uid,
-                lambda p: self._receive(session, p),
-            )
-            self._spawn(self._watch(session, session.worker))
-            await session.worker.wait_until_ready()
+            start = launch or self._workers
+            process, door_end = await start(session, lambda p: self._receive(session, p))
+            session.process = process
+            self._spawn(self._watch(session, process))
+            await process.wait_until_ready()
             if session.ended or self.door is None:
-                raise WorkerError("the lease ended while the worker started")
+                raise ProcessError(f"the lease ended while the {process.kind} started")
             ticket = secrets.token_hex(32)
             self.door.admit_session(session.session_id, ticket, door_end)
-        except WorkerError as error:
+        except ProcessError as error:
             if door_end is not None:
                 door_end.close()
             await self._abandon(session)
@@ -129,11 +119,11 @@ class Sessions:
         return session, ticket
 
     async def end(self, session: Session, code: int, reason: str) -> None:
-        """End a session; returns when its worker is gone and its memory is nobody's."""
+        """End a session; returns when its process is gone and its memory is nobody's."""
         session.ended = True
-        # Without a worker it is just being opened: `open` sees that it has ended, and clears up.
-        if session.worker is not None:
-            await session.worker.end(code, reason)
+        # Without a process it is just being opened: `open` sees that it has ended, and clears up.
+        if session.process is not None:
+            await session.process.end(code, reason)
             self._forget(session)
 
     def connected(self, session_id: str) -> None:
@@ -158,25 +148,21 @@ class Sessions:
                     "try later"
                 )
 
-    def _worker_environment(self, lease: "Lease") -> dict[str, str]:
-        visible = ",".join(self._gpus[gpu].uuid_text for gpu in lease.placement.gpus)
-        return {**self._environment, VISIBLE_DEVICES_ENV: visible}
-
     def _receive(self, session: Session, packet: Packet) -> None:
         """Answer a packet of a worker, which may be under its tenant's control: nothing in it is believed."""
-        worker = session.worker
+        process = session.process
         operation = packet.get("op")
         if operation == "log":
             _log.info("session %s: %s", session.session_id[:8], str(packet.get("line"))[:_MAX_LOG_LINE])
         elif operation == "stats":
             self._count(session, packet)
-        elif operation in ("grant", "return", "memory", "unhealthy") and worker is not None:
+        elif operation in ("grant", "return", "memory", "unhealthy") and process is not None:
             device = whole_number(packet, "device")
             if device >= len(session.lease.quotas):
                 return
-            self._account(session, worker, operation, device, packet)
+            self._account(session, process, operation, device, packet)
 
-    def _account(self, session: Session, worker: Worker, operation: str, device: int, packet: Packet) -> None:
+    def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
         quota = session.lease.quotas[device]
         gpu = session.lease.placement.gpus[device]
         match operation:
@@ -185,12 +171,12 @@ class Sessions:
                 least, want = whole_number(packet, "least"), whole_number(packet, "want")
                 size = 0 if session.ended else quota.grant(session.session_id, least, want)
                 (self._counters.grants if size else self._counters.grants_refused).labels(gpu=str(gpu)).inc()
-                worker.send({"op": "granted", "id": whole_number(packet, "id"), "size": size})
+                process.send({"op": "granted", "id": whole_number(packet, "id"), "size": size})
             case "return":
                 quota.give_back(session.session_id, whole_number(packet, "size"))
             case "memory":
                 numbers = {"id": whole_number(packet, "id"), "device": device}
-                worker.send({"op": "memory", **numbers, "limit": quota.limit, "free": quota.free})
+                process.send({"op": "memory", **numbers, "limit": quota.limit, "free": quota.free})
             case "unhealthy":
                 message = f"error {whole_number(packet, 'code')}: {str(packet.get('message'))[:_MAX_LOG_LINE]}"
                 self._on_unhealthy(gpu, message)
@@ -201,20 +187,21 @@ class Sessions:
             self._counters.stats[name].inc(max(0, value - session.stats.get(name, 0)))
             session.stats[name] = max(value, session.stats.get(name, 0))
 
-    async def _watch(self, session: Session, worker: Worker) -> None:
-        code = await worker.process.wait()
+    async def _watch(self, session: Session, process: SessionProcess) -> None:
+        code = await process.wait()
         if code == 0 or session.ended:
             _log.debug("session %s of pid %d ended", session.session_id[:8], session.client_pid)
         else:
-            _log.error("session %s: its worker %d died (%s)", session.session_id[:8], worker.pid, exit_text(code))
+            who = f"{process.kind} {process.pid}"
+            _log.error("session %s: its %s died (%s)", session.session_id[:8], who, exit_text(code))
         result = "ended" if session.ended else "clean" if code == 0 else "signal" if code < 0 else "error"
         self._counters.worker_exits.labels(result=result).inc()
         self._forget(session)
 
     async def _abandon(self, session: Session) -> None:
         session.ended = True
-        if session.worker is not None:
-            await session.worker.kill()
+        if session.process is not None:
+            await session.process.kill()
         self._forget(session)
 
     def _expire(self, session: Session) -> None:
@@ -223,15 +210,15 @@ class Sessions:
             self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
 
     def _forget(self, session: Session) -> None:
-        """The worker is gone: the driver has freed its memory, the uid and the quota are free."""
+        """The process is gone: the driver has freed its memory, the uid and the quota are free."""
         if self._live.pop(session.session_id, None) is None:
             return
         session.lease.sessions.pop(session.session_id, None)
         for quota in session.lease.quotas:
             quota.forget(session.session_id)
         self._uids.give_back(session.uid)
-        if session.worker is not None:
-            session.worker.close()
+        if session.process is not None:
+            session.process.close()
         if self.door is not None:
             self.door.forget(session.session_id)
         if not self._live:

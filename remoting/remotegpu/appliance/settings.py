@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from remotegpu.appliance.offload.option import EnvironmentOption
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -46,6 +48,8 @@ class Settings:
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
+    offload: tuple[EnvironmentOption, ...] = ()
+    offload_memory_bytes: int | None = None  # of the machine, for each acceptor; None: half of it
     quiet: bool = False
     ready_fd: int | None = None
     parent_fd: int | None = None

@@ -8,9 +8,17 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from remotegpu.api.names import VISIBLE_DEVICES_ENV
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
+from remotegpu.appliance.processes import ProcessError
+from remotegpu.appliance.views import PhysicalGpu
+
+if TYPE_CHECKING:
+    from remotegpu.appliance.sessions import Session
 
 _READY_SECONDS = 10.0
 _END_SECONDS = 2.0
@@ -19,12 +27,10 @@ _END_SECONDS = 2.0
 _LAUNCH = ("/bin/sh", "-c", 'ulimit -c 0; ulimit -n 4096 2>/dev/null; exec "$0" "$@"')
 
 
-class WorkerError(Exception):
-    """A worker did not start; the message says why."""
-
-
 class Worker:
     """One worker process and our end of its control socket."""
+
+    kind = "worker"
 
     def __init__(
         self, process: asyncio.subprocess.Process, control: socket.socket, on_packet: Callable[[Packet], None]
@@ -47,14 +53,16 @@ class Worker:
                 ended.cancel()
         if not self._ready.done():
             code = self.process.returncode
-            raise WorkerError(
+            raise ProcessError(
                 f"the worker was not ready after {_READY_SECONDS:.0f} s"
                 if code is None
                 else f"the worker ended at its start ({exit_text(code)}); its messages are in the appliance's log"
             )
 
+    async def wait(self) -> int:
+        return await self.process.wait()
+
     async def end(self, code: int, reason: str) -> None:
-        """Ask it to tell its client why and to exit; kill it if it does not. Returns when it is gone."""
         self._channel.send({"op": "end", "code": code, "reason": reason})
         try:
             await asyncio.wait_for(self.process.wait(), _END_SECONDS)
@@ -74,6 +82,22 @@ class Worker:
             self._ready.set_result(None)
         else:
             self._on_packet(packet)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What all workers are started with."""
+
+    program: Path
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    gpus: Sequence[PhysicalGpu]
+
+    async def start(self, session: "Session", on_packet: Callable[[Packet], None]) -> tuple[Worker, socket.socket]:
+        """A `processes.Launch`."""
+        visible = ",".join(self.gpus[gpu].uuid_text for gpu in session.lease.placement.gpus)
+        environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
+        return await start_worker(self.program, self.arguments, environment, session.uid, on_packet)
 
 
 async def start_worker(
@@ -107,7 +131,7 @@ async def start_worker(
         except OSError as error:
             control.close()
             door_end.close()
-            raise WorkerError(f"the worker {program} did not start: {error.strerror or error}") from None
+            raise ProcessError(f"the worker {program} did not start: {error.strerror or error}") from None
     return Worker(process, control, on_packet), door_end
 
 
@@ -125,16 +149,20 @@ class Staging:
         """`path` itself if every user can read it (or nobody else will), else a copy."""
         if os.geteuid() != 0 or _readable_by_all(path):
             return path
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="remotegpu-"))
-            self._folder.chmod(0o755)
-        folder = self._folder / path.parent.name
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)
-        copy = folder / path.name
+        copy = self.folder(path.parent.name) / path.name
         shutil.copyfile(path, copy)
         copy.chmod(0o755)
         return copy
+
+    def folder(self, name: str) -> Path:
+        """A folder that every user can read, and that ends with the appliance."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="remotegpu-"))
+            self._folder.chmod(0o755)
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+        return folder
 
     def remove(self) -> None:
         if self._folder is not None:

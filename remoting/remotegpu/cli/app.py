@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -24,6 +24,9 @@ from remotegpu.cli.options import (
 )
 from remotegpu.paths import NotBuiltError
 from remotegpu.rpc.client import ApplianceError
+
+if TYPE_CHECKING:
+    from remotegpu.appliance.offload.option import EnvironmentOption
 
 app = typer.Typer(
     name="remotegpu",
@@ -208,6 +211,13 @@ def appliance(
     sessions_per_gpu: Annotated[
         int | None, typer.Option(min=1, help="Processes on one GPU at a time; memory for their contexts is set aside.")
     ] = None,
+    offload: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]PYTHON[:BACKEND]", help="An interpreter for offload sessions; repeatable."),
+    ] = None,
+    offload_memory: Annotated[
+        str, typer.Option(help="Memory of the machine for each offload session. Default: half of it.")
+    ] = "",
     uid_base: Annotated[
         int | None,
         typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours. Default: free ones."),
@@ -230,6 +240,7 @@ def appliance(
         memory_bytes = parse_memory(memory)
     except QuantityError as error:
         raise exits.CliError(exits.USAGE, f"--memory: {error}") from None
+    environments, offload_memory_bytes = _offload(offload or [], offload_memory)
     settings = Settings(
         host=host,
         port=port,
@@ -249,6 +260,8 @@ def appliance(
         uid_base=uid_base,
         self_test=self_test,
         limits=Limits(max_leases, sessions_per_lease, sessions_per_gpu or default_sessions_per_gpu(backend)),
+        offload=environments,
+        offload_memory_bytes=offload_memory_bytes,
         quiet=quiet,
         ready_fd=ready_fd,
         parent_fd=parent_fd,
@@ -295,6 +308,19 @@ def _http_address(http: str, metrics_port: int) -> tuple[str, int] | None:
     if http:
         return _address("--http", http, "0.0.0.0:7072")
     return ("127.0.0.1", metrics_port) if metrics_port else None
+
+
+def _offload(texts: list[str], memory: str) -> "tuple[tuple[EnvironmentOption, ...], int | None]":
+    from remotegpu.appliance.offload.option import parse_all  # noqa: PLC0415
+
+    try:
+        options = parse_all(texts)
+    except ValueError as error:
+        raise exits.CliError(exits.USAGE, f"--offload {error}") from None
+    try:
+        return options, parse_memory(memory) if memory else None
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, f"--offload-memory: {error}") from None
 
 
 def _address(option: str, text: str, example: str) -> tuple[str, int]:

@@ -31,6 +31,7 @@ def ls(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
                 str(leases), _state(inventory, gpu),
             )  # fmt: skip
     console().print(table)
+    _print_environments(console(), found)
 
 
 def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
@@ -54,6 +55,7 @@ def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
                 format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds), lease.client,
             )  # fmt: skip
         out.print(leases if inventory.leases else "no leases")
+        _print_environments(out, [(endpoint, inventory)])
 
 
 def version(*, as_json: bool) -> None:
@@ -84,6 +86,7 @@ def describe(endpoint: str, inventory: pb.InventoryReply) -> dict[str, Any]:
         "draining": inventory.draining,
         "gpus": [_fields(gpu) for gpu in inventory.gpus],
         "leases": [_fields(lease) for lease in inventory.leases],
+        "environments": [_fields(environment) for environment in inventory.environments],
     }
 
 
@@ -96,10 +99,23 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))  # noqa: T201
 
 
-def _fields(message: pb.Gpu | pb.Lease | pb.Place) -> dict[str, Any]:
+def _print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> None:
+    """Those for offload, if there are any."""
+    table = _table("APPLIANCE", "ENVIRONMENT", "BACKEND", "PYTHON", "PACKAGES", "DEVICES")
+    for endpoint, inventory in found:
+        for one in inventory.environments:
+            packages = " ".join(f"{name} {version}" for name, version in sorted(one.packages.items()))
+            _add_row(table, endpoint, one.name, one.backend, one.python, packages, ", ".join(one.devices) or "-")
+    if table.row_count:
+        out.print(table)
+
+
+def _fields(message: pb.Gpu | pb.Lease | pb.Place | pb.Environment) -> dict[str, Any]:
     values = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
     if isinstance(message, pb.Lease):
         values |= {"gpus": list(message.gpus), "places": [_fields(place) for place in message.places]}
+    if isinstance(message, pb.Environment):
+        values |= {"packages": dict(message.packages), "devices": list(message.devices)}
     return values
 
 

@@ -11,7 +11,8 @@ BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
 # Which devices a process may see, by back end. Set after the fork and before a device is touched.
 VISIBLE: Final = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),
-    "rocm": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    # HIP reads CUDA's name too.
+    "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     "xpu": ("ZE_AFFINITY_MASK",),
     "cpu": (),
 }

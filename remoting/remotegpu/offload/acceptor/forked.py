@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from remotegpu.offload.acceptor import keeper, packets, sandbox
-from remotegpu.offload.acceptor.environment import VISIBLE, Environment, NoBackendError, describe
+from remotegpu.offload.acceptor.environment import Environment, NoBackendError, describe
 from remotegpu.offload.acceptor.packets import Packet
 from remotegpu.offload.acceptor.sandbox import ALONE, NAMESPACES, Isolation, Place
+from remotegpu.offload.acceptor.session import AcceptorSession
 from remotegpu.offload.acceptor.syscalls import set_parent_death_signal
+from remotegpu.offload.wire.peer import Peer
 
 _STATS_SECONDS: Final = 1.0
 # All that a session has of the zygote's variables.
@@ -47,7 +49,7 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
         os.write(telling, str(os.getpid()).encode())
     os.close(telling)
     try:
-        isolation = sandbox.shut(place, level, accelerator=bool(packet["visible"]))
+        isolation = sandbox.shut(place, level, accelerator=packet["accelerator"])
     except OSError as error:
         packets.send(control, {"op": "failed", "reason": f"the sandbox cannot be made: {error}"})
         return
@@ -86,21 +88,27 @@ def _run(packet: Packet, isolation: Isolation, link: socket.socket, data: socket
     if packet.get("probe"):
         packets.send(link, {"op": "described", **_described(packet), "isolation": _told(isolation)})
         return
+    _limit_memory(packet["memory_fractions"])
     packets.send(link, {"op": "ready"})
     connection = _accept(link, data)
     if connection is None:
         return
     data.close()
-    # Imported here: the zygote checks the environment before it needs the wire.
-    from remotegpu.offload.acceptor.session import AcceptorSession  # noqa: PLC0415
-    from remotegpu.offload.wire.peer import Peer  # noqa: PLC0415
-
     environment = Environment.from_dict(packet["environment"])
     peer = Peer(connection, name="the client", accepting=True)
     session = AcceptorSession(peer, environment, isolation.folder)
     threading.Thread(target=_watch, args=(link, session), name="remotegpu-end", daemon=True).start()
     session.run()
     _send_stats(link, session)
+
+
+def _limit_memory(fractions: Sequence[float]) -> None:
+    """Of each visible device, for what torch allocates; a driver has no limit for a process."""
+    if fractions:
+        import torch  # noqa: PLC0415
+
+        for device, fraction in enumerate(fractions):
+            torch.cuda.set_per_process_memory_fraction(min(1.0, fraction), device)
 
 
 def _accept(link: socket.socket, data: socket.socket) -> socket.socket | None:
@@ -112,7 +120,7 @@ def _accept(link: socket.socket, data: socket.socket) -> socket.socket | None:
     return socket.socket(fileno=descriptors[0]) if descriptors else None
 
 
-def _watch(link: socket.socket, session: Any) -> None:
+def _watch(link: socket.socket, session: AcceptorSession) -> None:
     while True:
         if select.select([link], [], [], _STATS_SECONDS)[0]:
             received = packets.receive(link)
@@ -123,7 +131,7 @@ def _watch(link: socket.socket, session: Any) -> None:
         _send_stats(link, session)
 
 
-def _send_stats(link: socket.socket, session: Any) -> None:
+def _send_stats(link: socket.socket, session: AcceptorSession) -> None:
     counters = session.peer.counters
     with contextlib.suppress(OSError):
         packets.send(
@@ -190,8 +198,3 @@ def _compute(backend: str) -> None:
 
 def _told(isolation: Isolation) -> dict[str, Any]:
     return {"level": isolation.level, "lacks": list(isolation.lacks)}
-
-
-def hidden_devices() -> dict[str, str]:
-    """Variables with which a process sees no accelerator at all."""
-    return {name: "" for names in VISIBLE.values() for name in names}

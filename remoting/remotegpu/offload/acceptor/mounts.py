@@ -22,6 +22,8 @@ _SCRATCH_MODE: Final = 0o1777
 
 def confine(hidden: Sequence[Path], scratch_bytes: int) -> None:
     """Rearrange this process's mount namespace, which must be its own. Raises OSError where the kernel refuses."""
+    # Folders made on the way must be passable for the session's own user.
+    os.umask(0o022)
     keep = [path for path in needed() if path.exists()]
     syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.set_mount_attributes("/", syscalls.MS_RDONLY | syscalls.MS_NOSUID)

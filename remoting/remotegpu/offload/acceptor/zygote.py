@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from remotegpu.offload.acceptor import forked, packets, syscalls
+from remotegpu.offload.acceptor import forked, packets, session, syscalls
 from remotegpu.offload.acceptor.keeper import ended_children, wake_on_child
 from remotegpu.offload.acceptor.packets import Packet
 
@@ -36,6 +36,10 @@ def preload() -> str:
                 return f"`import {name}` fails in {sys.executable}: it needs {error.name}; install it there"
         except Exception as error:
             return f"`import {name}` fails in {sys.executable}: {type(error).__name__}: {error}; install it anew there"
+    try:
+        session.import_features()
+    except ImportError as error:
+        return f"{sys.executable} cannot import remotegpu's own modules ({error}): it must be Python 3.11 or later"
     return ""
 
 

@@ -1,0 +1,150 @@
+"""A cgroup for each acceptor, below the appliance's own, where that can be written. Versions 1 and 2."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+_CONTROLLERS: Final = ("memory", "pids")
+# By controller, and by whether it is version 2: the file that takes the limit.
+_LIMITS: Final = {
+    ("memory", True): "memory.max",
+    ("memory", False): "memory.limit_in_bytes",
+    ("pids", True): "pids.max",
+    ("pids", False): "pids.max",
+}
+_PREFIX: Final = "remotegpu-"
+# The kernel takes a moment to count the last process out.
+_REMOVE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Our own group in one hierarchy, with those of the controllers that work in groups below it."""
+
+    folder: Path
+    second: bool
+    controllers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The groups of one session, one in each hierarchy."""
+
+    folders: tuple[Path, ...]
+
+    @property
+    def members(self) -> list[str]:
+        """The files into which a process writes itself."""
+        return [str(folder / "cgroup.procs") for folder in self.folders]
+
+    def remove(self) -> None:
+        """After its last process has ended."""
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        for folder in self.folders:
+            while folder.exists():
+                try:
+                    folder.rmdir()
+                except OSError as error:
+                    if time.monotonic() > deadline:
+                        _log.warning("%s stays: %s", folder, error.strerror)
+                        break
+                    time.sleep(0.01)
+
+
+class Cgroups:
+    """Where groups can be made; `controllers` are those of memory and pids that limit anything."""
+
+    def __init__(self) -> None:
+        self._parents = list(_usable(_own()))
+        self.controllers = sorted({name for parent in self._parents for name in parent.controllers})
+
+    def create(self, name: str, memory_bytes: int, processes: int) -> Group:
+        """A group for one session. Raises OSError."""
+        values = {"memory": memory_bytes, "pids": processes}
+        folders: list[Path] = []
+        try:
+            for parent in self._parents:
+                folder = parent.folder / f"{_PREFIX}{os.getpid()}-{name}"
+                folder.mkdir()
+                folders.append(folder)
+                for controller in parent.controllers:
+                    limit = folder / _LIMITS[controller, parent.second]
+                    limit.write_text(str(values[controller]), encoding="ascii")
+        except OSError:
+            Group(tuple(folders)).remove()
+            raise
+        return Group(tuple(folders))
+
+
+def _own() -> Iterable[Parent]:
+    """Our own group in every hierarchy that has a controller of ours."""
+    mounts = _mounts()
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        second = not controllers
+        named = () if second else tuple(name for name in controllers.split(",") if name in _CONTROLLERS)
+        mount = mounts.get("" if second else controllers)
+        if mount is None or not (second or named):
+            continue
+        folder = mount / path.lstrip("/")
+        if not folder.is_dir():
+            folder = mount  # a container's own part of the hierarchy is mounted
+        yield Parent(folder, second, _delegated(folder) if second else named)
+
+
+def _mounts() -> dict[str, Path]:
+    """By controllers, as in /proc/self/cgroup; version 2 has no name."""
+    found: dict[str, Path] = {}
+    for line in _lines("/proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2":
+            found[""] = Path(before.split()[4])
+        elif kind == "cgroup":
+            names = [name for name in options.split(",") if name in _CONTROLLERS]
+            for line_of_ours in _lines("/proc/self/cgroup"):
+                controllers = line_of_ours.split(":", 2)[1]
+                if names and set(names) <= set(controllers.split(",")):
+                    found[controllers] = Path(before.split()[4])
+    return found
+
+
+def _delegated(folder: Path) -> tuple[str, ...]:
+    """Version 2: the controllers that groups below ours have; asks for them if need be."""
+    control = folder / "cgroup.subtree_control"
+    with contextlib.suppress(OSError):
+        there = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
+        wanted = [name for name in _CONTROLLERS if name in there]
+        # EBUSY where our group has processes and is not the root: then it stays as it is.
+        with contextlib.suppress(OSError):
+            control.write_text(" ".join(f"+{name}" for name in wanted), encoding="ascii")
+        enabled = control.read_text(encoding="ascii").split()
+        return tuple(name for name in wanted if name in enabled)
+    return ()
+
+
+def _usable(parents: Iterable[Parent]) -> Iterable[Parent]:
+    for parent in parents:
+        probe = parent.folder / f"{_PREFIX}{os.getpid()}-probe"
+        if not parent.controllers:
+            continue
+        try:
+            probe.mkdir()
+            probe.rmdir()
+        except OSError:
+            continue
+        yield parent
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
