@@ -1,0 +1,435 @@
+"""The acceptor's half of file paging: Python's own ways to files reach the client's where a path is the client's.
+
+Covered: `open`, `io.open`, `os.open`, `pathlib`, `os.stat` and what rests on it (`os.path`), listing, making, removing,
+renaming, `os.getcwd` and `os.chdir`, `shutil`, `glob`, `np.load`, `np.fromfile`, `np.memmap` (reading), `mmap`, pandas,
+`torch.save`, `torch.load`, and whatever else is written in Python or asks Python for a descriptor.
+
+Not covered, because these ask the kernel themselves, and find no such file: libraries in C that open a path (HDF5,
+SQLite, Parquet by Arrow, `torch.load(mmap=True)`), and programs that are started. Descriptors of folders (`dir_fd`),
+links, and what is written through a memory map after its file was closed do not reach the client either.
+"""
+
+import builtins
+import errno
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from remotegpu.offload.code.finder import Finder
+from remotegpu.offload.code.link import Link
+from remotegpu.offload.files.cache import Cache
+from remotegpu.offload.files.entries import Entry, Scan
+from remotegpu.offload.files.paged import READ_BUFFER, WRITE_BUFFER, PagedFile
+from remotegpu.offload.files.remote import RemoteFiles
+from remotegpu.offload.files.rules import Areas
+from remotegpu.offload.wire.frames import Service
+
+if TYPE_CHECKING:
+    from remotegpu.offload.acceptor.session import AcceptorSession
+
+_DEFAULT_CACHE: Final = 4 << 30
+# Modules in which `open` and its like mean the real ones.
+_NOT_PATCHED: Final = ("os", "posix", "io", "_io", "_pyio", "builtins", "importlib", "zipimport", "remotegpu")
+_SYSTEM: Final = ("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr")
+
+
+class Layer:
+    """Replaces functions of `os`, `io` and `builtins` in this process. `real` has the ones that were there before."""
+
+    def __init__(self, remote: RemoteFiles, areas: Areas, cwd: str | None) -> None:
+        self.remote = remote
+        self.areas = areas
+        self.cwd = cwd
+        self.real: dict[str, Any] = {}
+        self._descriptors: dict[int, PagedFile] = {}
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    # --- which path is whose ---
+
+    def theirs(self, path: Any) -> str | None:
+        """The absolute path at the client; None if the path (or descriptor) is the acceptor's own."""
+        if isinstance(path, int) or path is None:
+            return None
+        try:
+            text = os.fsdecode(path)
+        except TypeError:
+            return None
+        if not text:
+            return None
+        if not text.startswith("/"):
+            if self.cwd is None:
+                return None
+            text = f"{self.cwd.rstrip('/')}/{text}"
+        return text if self.areas.is_clients(os.path.normpath(text)) else None
+
+    # --- files ---
+
+    def open(
+        self,
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Callable[[str, int], int] | None = None,
+    ) -> Any:
+        """As `io.open`."""
+        known = self._descriptors.get(file) if isinstance(file, int) else None
+        path = self.theirs(file) if opener is None else None
+        if (path is None and known is None) or not isinstance(mode, str):
+            return self.real["open"](file, mode, buffering, encoding, errors, newline, closefd, opener)
+        flags = _flags(mode)
+        binary = "b" in mode
+        if binary and (encoding is not None or errors is not None or newline is not None):
+            raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
+        if buffering == 0 and not binary:
+            raise ValueError("can't have unbuffered text I/O")
+        if path is not None:
+            raw: Any = PagedFile(self.remote, path, flags)
+            raw.name = file
+        else:
+            raw = _Descriptor(self, known, closefd)
+        try:
+            return _wrapped(raw, mode, buffering, encoding, errors, newline)
+        except BaseException:
+            raw.close()
+            raise
+
+    def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """As `os.open`: the descriptor is of a copy, which goes to the client when it is closed."""
+        theirs = self.theirs(path) if dir_fd is None else None
+        if theirs is None:
+            return int(self.real["os.open"](path, flags, mode, dir_fd=dir_fd))
+        if flags & os.O_DIRECTORY:
+            raise OSError(errno.ENOTSUP, "folders of the client have no descriptors here", theirs)
+        file = PagedFile(self.remote, theirs, flags, mode)
+        descriptor = file.fileno()
+        self._descriptors[descriptor] = file
+        return descriptor
+
+    def os_close(self, fd: int) -> None:
+        file = self._descriptors.pop(fd, None)
+        if file is None:
+            self.real["os.close"](fd)
+        else:
+            file.close()
+
+    # --- status ---
+
+    def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        theirs = self.theirs(path) if dir_fd is None else None
+        if theirs is None:
+            found: os.stat_result = self.real["os.stat"](path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+            return found
+        return self.remote.stat(theirs, follow=follow_symlinks)
+
+    def lstat(self, path: Any, *, dir_fd: int | None = None) -> os.stat_result:
+        return self.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+
+    def access(
+        self,
+        path: Any,
+        mode: int,
+        *,
+        dir_fd: int | None = None,
+        effective_ids: bool = False,
+        follow_symlinks: bool = True,
+    ) -> bool:
+        theirs = self.theirs(path) if dir_fd is None else None
+        if theirs is None:
+            more = {"dir_fd": dir_fd, "effective_ids": effective_ids, "follow_symlinks": follow_symlinks}
+            return bool(self.real["os.access"](path, mode, **more))
+        return bool(self.remote.ask("access", theirs, mode=mode).header["access"])
+
+    def readlink(self, path: Any, *, dir_fd: int | None = None) -> Any:
+        theirs = self.theirs(path) if dir_fd is None else None
+        if theirs is None:
+            return self.real["os.readlink"](path, dir_fd=dir_fd)
+        target = self.remote.ask("readlink", theirs).header["target"]
+        return os.fsencode(target) if isinstance(path, bytes) else target
+
+    # --- folders ---
+
+    def listdir(self, path: Any = None) -> list[Any]:
+        theirs = self.theirs("." if path is None else path)
+        if theirs is None:
+            return list(self.real["os.listdir"](path))
+        names = [name for name, _ in self.remote.list(theirs)]
+        return list(map(os.fsencode, names)) if isinstance(path, bytes) else names
+
+    def scandir(self, path: Any = None) -> Any:
+        theirs = self.theirs("." if path is None else path)
+        if theirs is None:
+            return self.real["os.scandir"](path)
+        shown = "." if path is None else os.fspath(path)
+        return Scan(Entry(shown, name, status, self.stat) for name, status in self.remote.list(theirs))
+
+    def getcwd(self) -> str:
+        return str(self.real["os.getcwd"]()) if self.cwd is None else self.cwd
+
+    def getcwdb(self) -> bytes:
+        return os.fsencode(self.getcwd())
+
+    def chdir(self, path: Any) -> None:
+        theirs = self.theirs(path)
+        if theirs is None:
+            self.real["os.chdir"](path)
+            self.cwd = None
+            return
+        status = self.remote.stat(theirs)
+        if status.st_mode & 0o170000 != 0o040000:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        self.cwd = os.path.normpath(theirs)
+
+    # --- changes ---
+
+    def changer(self, name: str, op: str, *fields: str) -> Callable[..., None]:
+        """A function of `os` that changes what is at one path."""
+
+        def change(path: Any, *values: Any, dir_fd: int | None = None, **more: Any) -> None:
+            theirs = self.theirs(path) if dir_fd is None else None
+            if theirs is None:
+                # Not all of these know `dir_fd`.
+                given = more if dir_fd is None else more | {"dir_fd": dir_fd}
+                self.real[name](path, *values, **given)
+                return
+            given = dict(zip(fields, values, strict=False)) | {key: more[key] for key in fields if key in more}
+            self.remote.ask(op, theirs, **given)
+
+        return change
+
+    def utime(
+        self, path: Any, times: Any = None, *, ns: Any = None, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> None:
+        theirs = self.theirs(path) if dir_fd is None else None
+        if theirs is None:
+            more: dict[str, Any] = {} if ns is None else {"ns": ns}
+            self.real["os.utime"](path, times, dir_fd=dir_fd, follow_symlinks=follow_symlinks, **more)
+            return
+        if times is not None:
+            ns = [round(seconds * 1e9) for seconds in times]
+        self.remote.ask("utime", theirs, times=None if ns is None else list(ns))
+
+    def renamer(self, name: str) -> Callable[..., None]:
+        def rename(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+            source, target = self.theirs(src), self.theirs(dst)
+            if (source is None and target is None) or src_dir_fd is not None or dst_dir_fd is not None:
+                self.real[name](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            elif source is None or target is None:
+                # As between two file systems: `shutil.move` then copies.
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src, None, dst)
+            else:
+                self.remote.ask("rename", source, to=target)
+
+        return rename
+
+    def linker(self, name: str) -> Callable[..., None]:
+        def link(src: Any, dst: Any, *args: Any, **more: Any) -> None:
+            target = self.theirs(dst)
+            if target is not None:
+                raise PermissionError(errno.EPERM, "links are not made at the client", target)
+            self.real[name](src, dst, *args, **more)
+
+        return link
+
+    def listxattr(self, path: Any = None, *, follow_symlinks: bool = True) -> list[str]:
+        if self.theirs("." if path is None else path) is not None:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), path)
+        return list(self.real["os.listxattr"](path, follow_symlinks=follow_symlinks))
+
+    def truncate(self, path: Any, length: int) -> None:
+        theirs = self.theirs(path)
+        if theirs is None:
+            self.real["os.truncate"](path, length)
+            return
+        with PagedFile(self.remote, theirs, os.O_WRONLY) as file:
+            file.truncate(length)
+
+    # --- in and out ---
+
+    def install(self) -> None:
+        replacements: dict[str, Any] = {
+            "open": self.open,
+            "os.open": self.os_open,
+            "os.close": self.os_close,
+            "os.stat": self.stat,
+            "os.lstat": self.lstat,
+            "os.access": self.access,
+            "os.readlink": self.readlink,
+            "os.listdir": self.listdir,
+            "os.scandir": self.scandir,
+            "os.getcwd": self.getcwd,
+            "os.getcwdb": self.getcwdb,
+            "os.chdir": self.chdir,
+            "os.mkdir": self.changer("os.mkdir", "mkdir", "mode"),
+            "os.rmdir": self.changer("os.rmdir", "rmdir"),
+            "os.remove": self.changer("os.remove", "remove"),
+            "os.unlink": self.changer("os.unlink", "remove"),
+            "os.chmod": self.changer("os.chmod", "chmod", "mode"),
+            "os.utime": self.utime,
+            "os.rename": self.renamer("os.rename"),
+            "os.replace": self.renamer("os.replace"),
+            "os.link": self.linker("os.link"),
+            "os.symlink": self.linker("os.symlink"),
+            "os.truncate": self.truncate,
+            "os.listxattr": self.listxattr,
+        }
+        self.real = {name: getattr(os, name[3:]) for name in replacements if name.startswith("os.")}
+        self.real["open"] = io.open
+        for supported in (os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+            supported.update(new for name, new in replacements.items() if self.real[name] in supported)
+        by_identity = {id(self.real[name]): replacement for name, replacement in replacements.items()}
+        for name, replacement in replacements.items():
+            if name.startswith("os."):
+                self._replace(os, name[3:], replacement)
+        for module in (io, builtins):
+            self._replace(module, "open", self.open)
+        self._replace(io, "open_code", lambda path: self.open(path, "rb"))
+        # It would ask for descriptors of folders.
+        self._replace(shutil, "_use_fd_functions", False)
+        self._replace_copies(by_identity)
+
+    def remove(self) -> None:
+        for module, name, before in reversed(self._replaced):
+            setattr(module, name, before)
+        self._replaced.clear()
+
+    def _replace(self, module: Any, name: str, replacement: Any) -> None:
+        self._replaced.append((module, name, getattr(module, name)))
+        setattr(module, name, replacement)
+
+    def _replace_copies(self, replacements: Mapping[int, Any]) -> None:
+        """Modules that did `from os import stat` before us."""
+        for name, module in list(sys.modules.items()):
+            if module is None or name.partition(".")[0] in _NOT_PATCHED or name.startswith("importlib"):
+                continue
+            try:
+                own = list(vars(module).items())
+            except TypeError:
+                continue
+            for key, value in own:
+                if id(value) in replacements and callable(value):
+                    self._replace(module, key, replacements[id(value)])
+
+
+class _Descriptor(io.RawIOBase):
+    """A file object for a descriptor that `os.open` gave."""
+
+    def __init__(self, layer: Layer, file: PagedFile | None, closefd: bool) -> None:
+        super().__init__()
+        assert file is not None
+        self.name = file.fileno()
+        self._layer = layer
+        self._file = file
+        self._closefd = closefd
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if self._closefd:
+                self._layer.os_close(self.name)
+
+    def readable(self) -> bool:
+        return self._file.readable()
+
+    def writable(self) -> bool:
+        return self._file.writable()
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._file.readinto(buffer)
+
+    def write(self, buffer: Any) -> int:
+        return self._file.write(buffer)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def truncate(self, size: int | None = None) -> int:
+        return self._file.truncate(size)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+
+def _flags(mode: str) -> int:
+    """What `open` makes of a mode. Raises ValueError with the words of `io.open`."""
+    kinds = [letter for letter in mode if letter in "rwxa"]
+    if set(mode) - set("rwxab+t") or len(set(mode)) != len(mode):
+        raise ValueError(f"invalid mode: {mode!r}")
+    if len(kinds) != 1:
+        raise ValueError("must have exactly one of create/read/write/append mode")
+    if "b" in mode and "t" in mode:
+        raise ValueError("can't have text and binary mode at once")
+    creation = {
+        "r": 0,
+        "w": os.O_CREAT | os.O_TRUNC,
+        "x": os.O_CREAT | os.O_EXCL,
+        "a": os.O_CREAT | os.O_APPEND,
+    }[kinds[0]]
+    access = os.O_RDWR if "+" in mode else os.O_RDONLY if kinds == ["r"] else os.O_WRONLY
+    return creation | access
+
+
+def _wrapped(raw: Any, mode: str, buffering: int, encoding: str | None, errors: str | None, newline: str | None) -> Any:
+    if buffering == 0:
+        return raw
+    line_buffering = buffering == 1
+    size = buffering if buffering > 1 else 0
+    buffered: Any
+    if "+" in mode:
+        buffered = io.BufferedRandom(raw, size or WRITE_BUFFER)
+    elif "r" in mode:
+        buffered = io.BufferedReader(raw, size or READ_BUFFER)
+    else:
+        buffered = io.BufferedWriter(raw, size or WRITE_BUFFER)
+    if "b" in mode:
+        return buffered
+    text = io.TextIOWrapper(buffered, io.text_encoding(encoding, 3), errors, newline, line_buffering)
+    text.mode = mode  # type: ignore[misc]
+    return text
+
+
+def areas_of(hello: Mapping[str, Any], own: Iterator[str] | list[str]) -> Areas:
+    """Whose is what: the client's rules, packages and current folder; the acceptor's interpreter and folders."""
+    files, code = hello.get("files", {}), hello.get("code", {})
+    theirs = [*files.get("areas", ()), *code.get("folders", ())]
+    main = code.get("main")
+    if main:
+        theirs.append(os.path.dirname(main))
+    return Areas([path.rstrip("/") or "/" for path in dict.fromkeys(theirs)], [path.rstrip("/") for path in own])
+
+
+def own_folders(folder: str) -> list[str]:
+    """What stays the acceptor's: the system, its interpreter and packages, the session's folder."""
+    mine = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), folder, *_SYSTEM}
+    ours = __file__.rpartition("/remotegpu/")[0]
+    mine |= {ours} | {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
+    return sorted(path for path in mine if path.startswith("/") and path != "/")
+
+
+def layer(link: Link, hello: Mapping[str, Any], folder: str) -> Layer:
+    """What a process of the session needs to open the client's files; not installed yet."""
+    files = hello.get("files", {})
+    cache = os.path.join(folder, f"files-{os.getpid()}")
+    os.makedirs(cache, exist_ok=True)
+    remote = RemoteFiles(link, Cache(cache, int(files.get("cache", _DEFAULT_CACHE))))
+    return Layer(remote, areas_of(hello, own_folders(folder)), files.get("cwd") or hello.get("cwd"))
+
+
+def attach(session: "AcceptorSession") -> None:
+    """Begin to serve the client's files to the program."""
+    finder = session.loaded[Service.CODE]
+    assert isinstance(finder, Finder)
+    made = layer(finder.link, session.hello, str(session.folder))
+    made.install()
+    session.loaded[Service.FILES] = made
+    session.stats["files"] = lambda: dict(made.remote.counters)
+    session.peer.on_lost.append(lambda _reason: made.remove())

@@ -1,0 +1,151 @@
+"""Cut D in the acceptor: runs the client's program as this process's own, and what every session's streams need."""
+
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from remotegpu.offload.code.finder import Finder
+from remotegpu.offload.code.link import RELAY_ENV
+from remotegpu.offload.code.naming import MAIN_ALIAS
+from remotegpu.offload.program.main import new_main, run_to_end
+from remotegpu.offload.program.streams import Streams
+from remotegpu.offload.wire.frames import Message, Service
+from remotegpu.offload.wire.peer import Request
+
+if TYPE_CHECKING:
+    from remotegpu.offload.acceptor.session import AcceptorSession
+
+INHERITED: Final = "inherited.json"
+# Signals that the client passes on, besides the size of its terminal.
+PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+_leave = os._exit
+
+
+class ProgramError(Exception):
+    """The program cannot be run; the message says why."""
+
+
+class Program:
+    """At most one program of one session."""
+
+    def __init__(self, finder: Finder, streams: Streams, hello: dict[str, Any]) -> None:
+        self._finder = finder
+        self._streams = streams
+        self._hello = hello
+        self._request: Request | None = None
+
+    def answer(self, request: Request) -> Message | None:
+        match request.header.get("op"):
+            case "run":
+                if self._request is not None:
+                    raise ProgramError("this session has run its program already: open another session")
+                self._request = request
+                return Message(self._run(request.header))
+            case "signal":
+                self._signal(int(request.header["number"]))
+            case "resize":
+                self._streams.resize(request.header.get("size"))
+        return None
+
+    def _run(self, header: dict[str, Any]) -> dict[str, Any]:
+        os._exit = self._exit_at_once
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv[:] = header["argv"]
+        sys.path.insert(0, header["folder"])
+        kind, value = header["kind"], header.get("value", "")
+        how, number = run_to_end(partial(self._main, kind, value), self._explain)
+        self._streams.finish()
+        return {how: number}
+
+    def _main(self, kind: str, value: str) -> None:
+        self._load(kind, value)()
+
+    def _load(self, kind: str, value: str) -> Callable[[], None]:
+        """Finds and compiles; errors of that are the program's own, and shown as such."""
+        if kind == "command":
+            return new_main(compile(value, "<string>", "exec"), None, None, None)
+        if kind == "module":
+            # What `python -m` does: our finder is among those that it asks.
+            try:
+                _, spec, code = runpy._get_module_details(value)  # type: ignore[attr-defined]
+            except runpy._Error as error:  # type: ignore[attr-defined]
+                sys.exit(f"{sys.executable}: {error}")
+            sys.argv[0] = spec.origin
+            return new_main(code, spec, spec.origin, spec.parent)
+        page = self._finder.main()
+        code = self._finder.code_of(page)
+        # By this name, processes that multiprocessing starts find the program again.
+        spec = importlib.util.find_spec(MAIN_ALIAS)
+        run = new_main(code, spec, page.origin, None)
+        sys.modules[MAIN_ALIAS] = sys.modules["__main__"]
+        return run
+
+    def _explain(self, error: BaseException) -> None:
+        """The sentence that an import error here needs and a local one would not."""
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        if not name:
+            return
+        top = name.partition(".")[0]
+        if top not in self._finder.serves:
+            error.add_note(
+                f"remotegpu: {top} is neither installed in the acceptor's environment nor served by the client: "
+                f"install it there, or add it to code.page in remotegpu.yaml"
+            )
+
+    def _signal(self, number: int) -> None:
+        """On the receiving thread. What would end the process without a word is told to the client first."""
+        if number not in PASSED_ON:
+            return
+        if signal.getsignal(number) == signal.SIG_DFL and self._request is not None:
+            self._request.reply({"signal": number})
+        # Ctrl-C goes to all processes in front of a terminal.
+        if number == signal.SIGINT and os.getpgrp() == os.getpid():
+            os.killpg(os.getpgrp(), number)
+        else:
+            os.kill(os.getpid(), number)
+
+    def _exit_at_once(self, status: int) -> Any:
+        """`os._exit` of the program. Only the session's own process speaks for it, no forked child."""
+        if self._request is not None and self._streams.is_own_process():
+            self._request.reply({"exit": status & 0xFF})
+        _leave(status)
+
+
+def attach(session: "AcceptorSession") -> None:
+    """Take over the standard streams, and begin to serve programs."""
+    finder = session.loaded[Service.CODE]
+    assert isinstance(finder, Finder)
+    streams = Streams(finder.link, session.hello.get("stdio", {}))
+    streams.install()
+    program = Program(finder, streams, session.hello)
+    session.loaded[Service.PROGRAM] = program
+    session.loaded[Service.STDIO] = streams
+    session.peer.serve(Service.PROGRAM, program.answer)
+    session.peer.serve(Service.STDIO, lambda request: _stream_news(streams, request), inline=True)
+    _prepare_children(session, finder)
+
+
+def _stream_news(streams: Streams, request: Request) -> None:
+    if request.header.get("op") == "closed":
+        streams.broken[int(request.header["fd"])] = int(request.header["errno"])
+
+
+def _prepare_children(session: "AcceptorSession", finder: Finder) -> None:
+    """What a Python that the program starts needs to find code and files as its parent does."""
+    shared = {key: session.hello.get(key) for key in ("code", "files", "cwd")}
+    (Path(session.folder) / INHERITED).write_text(json.dumps(shared), encoding="utf-8")
+    os.environ[RELAY_ENV] = finder.link.relay
+    ours = Path(__file__).resolve().parents[1]
+    folders = [str(ours / "sitecustomize"), str(ours.parents[1])]
+    before = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*folders, *before]))

@@ -1,0 +1,116 @@
+"""Running a program as `__main__`, with the interpreter's own manners at its end."""
+
+import atexit
+import builtins
+import contextlib
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import TracebackType
+from typing import Any, Final
+
+_OURS: Final = __file__.rpartition("/program/")[0]
+
+
+def new_main(
+    code: types.CodeType, spec: ModuleSpec | None, file: str | None, package: str | None
+) -> Callable[[], None]:
+    """A fresh `__main__`, in place already; calling the result executes the code in it."""
+    module = types.ModuleType("__main__")
+    names: dict[str, Any] = {
+        "__builtins__": builtins,
+        "__cached__": None,
+        "__loader__": None if spec is None else spec.loader,
+        "__package__": package,
+        "__spec__": spec,
+    }
+    if file is not None:
+        names["__file__"] = file
+    module.__dict__.update(names)
+    sys.modules["__main__"] = module
+    return lambda: exec(code, module.__dict__)  # noqa: S102 - this is what running a program means
+
+
+def run_to_end(program: Callable[[], None], explain: Callable[[BaseException], None]) -> tuple[str, int]:
+    """Run it, wait for its threads, run what it registered for the exit, and say how the process would have ended.
+
+    The result is ("exit", code) or ("signal", number). `explain` may add notes to an error that nobody caught.
+    """
+    ending = _outcome(program, explain)
+    # As the interpreter: threads first, then the exit functions, and neither changes the code.
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except KeyboardInterrupt:
+        ending = ("signal", int(signal.SIGINT))
+    except BaseException as error:
+        _show(error)
+    # It prints what goes wrong itself.
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    if not _flushed() and ending == ("exit", 0):
+        ending = ("exit", 120)
+    return ending
+
+
+def _outcome(program: Callable[[], None], explain: Callable[[BaseException], None]) -> tuple[str, int]:
+    try:
+        program()
+    except SystemExit as error:
+        return "exit", exit_code(error.code)
+    except KeyboardInterrupt as error:
+        _show(error)
+        return "signal", int(signal.SIGINT)
+    except BaseException as error:
+        explain(error)
+        _show(error)
+        return "exit", 1
+    return "exit", 0
+
+
+def exit_code(value: object) -> int:
+    """What `sys.exit(value)` means; prints it where the interpreter does."""
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    if sys.stderr is not None:
+        sys.stderr.write(f"{value}\n")
+        sys.stderr.flush()
+    return 1
+
+
+def trimmed(traceback: TracebackType | None) -> TracebackType | None:
+    """Without the frames through which we came."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _show(error: BaseException) -> None:
+    # What the program printed before belongs before the traceback.
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    error.__traceback__ = trimmed(error.__traceback__)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as second:
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+
+
+def _flushed() -> bool:
+    good = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            good = False
+    return good
