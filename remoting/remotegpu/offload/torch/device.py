@@ -28,7 +28,8 @@ _OWN_KERNELS: Final = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExp
 class Source(Protocol):
     """What gives the connection: a session, whose peer changes when it moves."""
 
-    peer: Peer
+    @property
+    def peer(self) -> Peer: ...
 
 
 class UnsupportedTorchError(OffloadError):

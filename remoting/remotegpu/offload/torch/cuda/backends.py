@@ -1,0 +1,120 @@
+"""torch.backends, torch.compile, nccl, NVTX, dlpack, record_stream: the places beside torch.cuda where a script meets
+the device.
+"""
+
+import functools
+from typing import Any, Final
+
+import torch
+from torch._subclasses import fake_tensor
+
+from remotegpu.offload.torch import spoken
+from remotegpu.offload.torch.cuda import figures, refused
+
+_ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
+_CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"))
+"""Back ends of torch.compile that run torch operations, one after the other."""
+
+
+def install() -> None:
+    """For good, as `names.install`."""
+    torch.backends.cuda.is_built = lambda: True
+    # Weights are flattened for cuDNN alone, and that happens at the acceptor or not at all.
+    torch.backends.cudnn.is_acceptable = lambda _tensor: False
+    torch.backends.cudnn.version = lambda: figures.get_device_properties().cudnn
+    torch.backends.cudnn.is_available = lambda: figures.get_device_properties().cudnn is not None
+    module_of = torch.get_device_module
+
+    @functools.wraps(module_of)
+    def get_device_module(device: Any = None) -> Any:
+        return module_of(spoken.shown() if device is None else device)
+
+    torch.get_device_module = get_device_module
+    _compile()
+    _distributed()
+    _tensor_methods()
+    _nvtx()
+
+
+def _compile() -> None:
+    """Back ends that run torch's operations one after the other are what happens without them; others make kernels
+    here.
+    """
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile_(model: Any = None, **options: Any) -> Any:
+        if options.get("backend") in _CLIENT_SIDE:
+            options = {"disable": True}
+        return original(model, **options)
+
+    torch.compile = compile_
+    # Whatever compiles begins with likenesses of tensors; that of a remote one would ask the driver and end the process.
+    likeness = fake_tensor.FakeTensorConverter.from_real_tensor
+
+    @functools.wraps(likeness)
+    def from_real_tensor(self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any) -> Any:
+        if spoken.is_remote(t):
+            reason = "it makes kernels for a device in this machine"
+            raise RuntimeError(refused.sentence("torch.compile", reason) + ", or say backend='eager'")
+        return likeness(self, fake_mode, t, *args, **kwargs)
+
+    fake_tensor.FakeTensorConverter.from_real_tensor = from_real_tensor
+
+
+def _distributed() -> None:
+    if not torch.distributed.is_available():
+        return
+    original = torch.distributed.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: Any = None, *args: Any, **options: Any) -> Any:
+        if "nccl" in str(backend or "nccl"):
+            reason = "nccl connects devices in the machines of its processes"
+            sentence = refused.sentence("torch.distributed.init_process_group", reason)
+            raise RuntimeError(f"{sentence}. For tensors on the CPU say backend='gloo'")
+        return original(backend, *args, **options)
+
+    torch.distributed.init_process_group = init_process_group
+
+
+def _tensor_methods() -> None:
+    for name, reason in (
+        ("__dlpack__", _ELSEWHERE),
+        ("share_memory_", _ELSEWHERE),
+    ):
+        setattr(torch.Tensor, name, _only_local(name, reason, getattr(torch.Tensor, name)))
+    record = torch.Tensor.record_stream
+
+    @functools.wraps(record)
+    def record_stream(self: Any, stream: Any) -> None:
+        if not spoken.is_remote(self):
+            record(self, stream)
+
+    torch.Tensor.record_stream = record_stream
+    # hasattr() must say no, as for a tensor on the CPU: what asks goes on by way of .cpu().
+    interface = torch.Tensor.__cuda_array_interface__
+
+    def cuda_array_interface(self: Any) -> Any:
+        if spoken.is_remote(self):
+            raise AttributeError(refused.sentence("Tensor.__cuda_array_interface__", _ELSEWHERE))
+        return interface.__get__(self)
+
+    torch.Tensor.__cuda_array_interface__ = property(cuda_array_interface)
+
+
+def _only_local(name: str, reason: str, original: Any) -> Any:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if spoken.is_remote(self):
+            raise BufferError(refused.sentence(f"Tensor.{name}", reason))
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+def _nvtx() -> None:
+    """Marks for a profiler of this machine's device: nobody reads them, so they say nothing."""
+    nvtx = torch.cuda.nvtx
+    for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
+        setattr(nvtx, name, lambda *_args, **_kwargs: 0)
