@@ -309,25 +309,25 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             append(plan.pack(plan.number, *values))
             result = args[0]
         else:
-            return rare(plan, values, args, kwargs)
+            return rare(plan, found, values, args, kwargs)
         if len(entries) >= ENTRIES or stream.idle or engine.synchronous:
             sent()
         return result
 
-    def rare(plan: Plan, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def rare(plan: Plan, key: Any, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if plan.kind == RESIZED:
             for alias, size, stride in plan.result:
                 engine.resize(alias.of(args, kwargs), size, stride)
             return run(*args, **kwargs)
         if plan.kind == ASKED:
-            return ask(plan, values, args, kwargs)
+            return ask(plan, key, values, args, kwargs)
         slots = [take() for _ in plan.fresh]
         append(plan.pack(plan.number, *values, *(slot[0] for slot in slots)))
         tensors = [blueprint.build(slot) for blueprint, slot in zip(plan.fresh, slots, strict=True)]
         sent()
         return _assemble(plan.result, tensors, args, kwargs)
 
-    def ask(plan: Plan, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def ask(plan: Plan, key: Any, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         engine.asked += 1
         slots = [take() for _ in range(plan.leased)]
         append(plan.pack(plan.number, *values, *(slot[0] for slot in slots)))
@@ -341,15 +341,19 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
         made = [_received(engine, result, unused) for result in results]
         for slot in unused:
             storages.give_back(slot)
-        return _returned(engine, aliases, made, args, kwargs)
+        result = _returned(engine, aliases, made, args, kwargs)
+        if name in shapes.LEARNT:
+            cache[key] = make(args, kwargs, result)
+        return result
 
-    def make(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    def make(args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
         engine.misses += 1
         writer = _Writer(on_host, engine.generator_id)
         positional = tuple(writer(value, dynamic) for value, dynamic in zip(args, scalars))  # noqa: B905
         words = {word: writer(value, named[word]) for word, value in kwargs.items()}
         try:
-            results = shapes.infer(operation, args, kwargs)
+            if results is None:
+                results = shapes.infer(operation, args, kwargs)
             tree, metas, resized = _results(schema, aliases, results, args, kwargs)
         except shapes.Unknown:
             leased = max(1, sum(LEASED if "List" in str(returned.type) else 1 for returned in schema.returns))
@@ -408,7 +412,7 @@ def _results(
             return None
         if isinstance(value, (list, tuple)):
             return [leaf(item) for item in value]
-        if not isinstance(value, _TorchTensor) or value.device.type != "meta":
+        if not isinstance(value, _TorchTensor) or not (value.is_meta or address_of(value)):
             raise shapes.Unknown
         metas.append(meta_of(value))
         return len(metas) - 1

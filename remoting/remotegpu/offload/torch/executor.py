@@ -34,12 +34,6 @@ from remotegpu.offload.torch.codec import (
 
 _OFFSET: Final = (1 << SHIFT) - 1
 _HOST: Final = torch.device("cpu")
-# Results beyond the first whose size depends on the device, while nobody reads them.
-_UNREAD: Final = frozenset(
-    ("aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_batch_norm_with_update_functional")
-)
-
-
 # The first tells the cause; thousands may follow from it.
 _UNTOLD: Final = 100
 
@@ -259,12 +253,10 @@ class Executor:
         if meta is None:
             return
         if tuple(made.shape) != meta.size or made.dtype is not meta.dtype:
-            if operation.base not in _UNREAD:
-                raise RuntimeError(
-                    f"{operation.name} returned {made.dtype}{list(made.shape)} where {meta} was expected: "
-                    "this version of torch differs from the client's"
-                )
-            made = torch.zeros(meta.size, dtype=meta.dtype, device=self.device)
+            raise RuntimeError(
+                f"{operation.name} returned {made.dtype}{list(made.shape)} where {meta} was expected: "
+                "this version of torch differs from the client's"
+            )
         if made.is_conj() or made.is_neg():
             made = made.resolve_conj().resolve_neg()
         if made.stride() != meta.stride or made.storage_offset() or made.device.type != self.device.type:
@@ -309,7 +301,6 @@ class _Compiled:
         space, _, rest = template.name.partition("::")
         packet, _, overload = rest.partition(".")
         self.name = template.name
-        self.base = f"{space}::{packet}"
         try:
             self.call = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
         except AttributeError as error:
@@ -399,7 +390,7 @@ def _needs(value: Any) -> bool:
     return isinstance(value, (Tensor, Number, Host, Device, Generator))
 
 
-def _value(executor: Executor, value: Any, values: Sequence[Any]) -> Any:
+def _value(executor: Executor, value: Any, values: Sequence[Any]) -> Any:  # noqa: PLR0911 - one for each kind
     if isinstance(value, Tensor):
         return executor.tensor(values[value.at], value.meta)
     if isinstance(value, Number):

@@ -178,7 +178,15 @@ def factories(engine: Engine, transfers: Transfers) -> dict[str, Callable[..., A
         engine.stream.append(ALLOCATE_ENTRY.pack(ALLOCATE, slot[0], 0))
         return _ops.set_.source_Storage_storage_offset.redispatch(_HOST_KEY, tensor, storage, 0, (0,), (1,))
 
+    def corner(operation: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return transfers.upload(operation(*args, dtype=kwargs.get("dtype"), device="cpu"))
+
+        return run
+
     return {
+        "tril_indices": corner(_ops.tril_indices.default),
+        "triu_indices": corner(_ops.triu_indices.default),
         "empty.memory_format": empty,
         "empty_strided": empty_strided,
         "_efficientzerotensor": zero_tensor,

@@ -12,17 +12,33 @@ from remotegpu.offload.torch.storage import address_of, meta_of
 
 META: Final = torch.device("meta")
 
-SYNCHRONOUS: Final = frozenset(
+LEARNT: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        # What they keep for the backward pass differs between devices in size or type.
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit.no_stats",
+        "_batch_norm_with_update",
+        "native_layer_norm",
+        "native_group_norm",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+    )
+)
+"""Operations whose results the acceptor describes the first time; for the same shapes and types they are the same
+from then on.
+"""
+
+SYNCHRONOUS: Final = LEARNT | frozenset(
     f"aten::{name}"
     for name in (
         # Checks: they return nothing and raise.
         "_linalg_check_errors",
         "_assert_scalar",
-        # Their meta kernels promise other shapes than the kernels give.
+        # Sizes that depend on lengths that are data, or that their meta kernels have wrong.
         "_ctc_loss",
         "_ctc_loss.Tensor",
-        "_embedding_bag",
-        "_embedding_bag_forward_only",
         "linalg_lstsq",
         "linalg_lstsq.out",
     )

@@ -71,7 +71,9 @@ class Stream:
         )
 
     def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """As `ask`, but nobody waits: an error is told at the next answer. Raises LostError when the acceptor is gone."""
+        """As `ask`, but nobody waits: an error is told at the next answer. Raises LostError when the acceptor is
+        gone.
+        """
         self.idle = False
         with self._lock:
             mine = self._take(always=True)
