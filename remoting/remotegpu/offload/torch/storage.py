@@ -53,6 +53,9 @@ _new_capsule: Final = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
+# Each tensor that is made looks into its blueprint's structure again when it ends, and may outlive the blueprint.
+_LENT: Final[list[Any]] = []
+
 Slot = tuple[int, Callable[[Any], None]]
 """The address of the first byte, and what to call when the storage is gone."""
 
@@ -167,6 +170,7 @@ class Blueprint:
         )
         self._kept = numbers
         self._location = ctypes.addressof(self._buffer)
+        _LENT.append((self._buffer, numbers))
 
     def build(self, slot: Slot) -> Any:
         """A tensor at a slot."""
