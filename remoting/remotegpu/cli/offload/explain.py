@@ -15,6 +15,7 @@ from remotegpu.cli.offload import interpreter
 from remotegpu.offload import config as configuration
 
 _SHOWN: Final = 12
+_LEAST_SECONDS: Final = 0.001
 _ROW: Final = "{:>9} {:>8} {:>11} {:>11} {:>16}  {}"
 
 
@@ -64,9 +65,12 @@ def _run(python: str, script: Path, arguments: list[str], config: configuration.
 def _show(result: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"\nIt ran for {result['seconds']:.2f} s and ended with code {result['exit_code']}.")
-    functions = result["functions"][:_SHOWN]
+    if result["torch"] is not None:
+        _show_tensors(console, result["torch"])
+    functions = [line for line in result["functions"] if line["seconds"] >= _LEAST_SECONDS][:_SHOWN]
     if functions:
-        console.print("\nFunctions, longest first")
+        slowed = ", all slowed down by the counting of tensors" if result["torch"] is not None else ""
+        console.print(f"\nFunctions, longest first{slowed}")
         console.print(_ROW.format("seconds", "calls", "there", "back", "calls elsewhere", "function"))
         for line in functions:
             note = line["obstacle"] or ("pays" if line["pays"] else "")
@@ -86,3 +90,15 @@ def _show(result: dict[str, Any]) -> None:
             console.print(f"  - {escape(found['rule'])}  # {escape(found['why'])}")
     else:
         console.print("\nNo function is worth a rule of its own; the whole program: remotegpu offload run --split app")
+
+
+def _show_tensors(console: Console, tensors: dict[str, Any]) -> None:
+    console.print(
+        f"\nAs torch device (cut A): {tensors['operations']} operations, {tensors['round_trips']} round trips, "
+        f"{format_bytes(tensors['bytes_out'])} to it, {format_bytes(tensors['bytes_in'])} back."
+    )
+    if tensors["waits"]:
+        console.print("The program waits in these lines:")
+    for wait in tensors["waits"][:_SHOWN]:
+        place = f"{wait['file']}:{wait['line']}" if wait["line"] else "outside of your code"
+        console.print(escape(f"{wait['times']:>8} x  {place}  {wait['wants']}"))

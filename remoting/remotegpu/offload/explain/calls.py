@@ -59,14 +59,28 @@ class _Counter:
             raise _TooLargeError
 
 
+class _Sizer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Buffers and tensors count, and are not copied; a tensor on a device would otherwise be fetched for it."""
+
+    def __init__(self, counter: _Counter) -> None:
+        super().__init__(counter, protocol=5, buffer_callback=self._buffer)
+        self._counter = counter
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            self._counter.add(value.numel() * value.element_size())
+            return bytes, ()
+        return super().reducer_override(value)
+
+    def _buffer(self, found: pickle.PickleBuffer) -> None:
+        self._counter.add(found.raw().nbytes)
+
+
 def pickled_bytes(value: object) -> int:
     """How many bytes a value is on the wire. Raises whatever pickling it raises."""
     counter = _Counter()
-
-    def buffer(found: pickle.PickleBuffer) -> None:
-        counter.add(found.raw().nbytes)
-
-    cloudpickle.Pickler(counter, protocol=5, buffer_callback=buffer).dump(value)
+    _Sizer(counter).dump(value)
     return counter.count
 
 

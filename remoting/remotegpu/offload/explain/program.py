@@ -4,6 +4,7 @@ The first argument is a file with a request as JSON: "config" as `dump` writes i
 result goes. The others are the script's command line. stdin, stdout and stderr are the script's.
 """
 
+import importlib.util
 import json
 import os
 import runpy
@@ -19,6 +20,7 @@ from remotegpu.offload.code.allowed import allowed
 from remotegpu.offload.config import Config, parse
 from remotegpu.offload.explain.calls import Calls, Profile
 from remotegpu.offload.explain.suggest import crossing_seconds, pays, suggest
+from remotegpu.offload.explain.tensors import Tensors
 
 # Their calls are those of the user's functions around them; tensors are counted by themselves.
 _FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "importlib", "remotegpu")
@@ -26,12 +28,17 @@ _FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "importlib", "remotegpu")
 
 def run(script: str, config: Config) -> dict[str, Any]:
     """What was counted while the script ran with `sys.argv`, and how it ended."""
-    profile = Profile(_is_user(script, config), _is_ignored)
+    is_user = _is_user(script, config)
+    profile = Profile(is_user, _is_ignored)
+    tensors = Tensors(is_user)
+    if config.torch is not None and importlib.util.find_spec("torch") is not None:
+        tensors.arm(config)
     began = time.perf_counter()
     with profile:
         code = _code_of(lambda: runpy.run_path(script, run_name="__main__"))
     seconds = time.perf_counter() - began - profile.paused
     return {
+        "torch": tensors.report(),
         "exit_code": code,
         "seconds": seconds,
         "functions": [_line(calls, profile.seconds) for calls in _by_time(profile)],
