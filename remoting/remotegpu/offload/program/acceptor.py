@@ -145,7 +145,6 @@ def _prepare_children(session: "AcceptorSession", finder: Finder) -> None:
     shared = {key: session.hello.get(key) for key in ("code", "files", "cwd")}
     (Path(session.folder) / INHERITED).write_text(json.dumps(shared), encoding="utf-8")
     os.environ[RELAY_ENV] = finder.link.relay
-    ours = Path(__file__).resolve().parents[1]
-    folders = [str(ours / "sitecustomize"), str(ours.parents[1])]
+    start = str(Path(__file__).resolve().parents[1] / "sitecustomize")
     before = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*folders, *before]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([start, *before]))

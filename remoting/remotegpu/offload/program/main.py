@@ -39,7 +39,7 @@ def run_to_end(program: Callable[[], None], explain: Callable[[BaseException], N
 
     The result is ("exit", code) or ("signal", number). `explain` may add notes to an error that nobody caught.
     """
-    ending = _outcome(program, explain)
+    ending = outcome(program, explain)
     # As the interpreter: threads first, then the exit functions, and neither changes the code.
     try:
         threading._shutdown()  # type: ignore[attr-defined]
@@ -55,7 +55,10 @@ def run_to_end(program: Callable[[], None], explain: Callable[[BaseException], N
     return ending
 
 
-def _outcome(program: Callable[[], None], explain: Callable[[BaseException], None]) -> tuple[str, int]:
+def outcome(
+    program: Callable[[], None], explain: Callable[[BaseException], None] = lambda _error: None
+) -> tuple[str, int]:
+    """Run it; an error that nobody caught is shown as the interpreter shows it."""
     try:
         program()
     except SystemExit as error:

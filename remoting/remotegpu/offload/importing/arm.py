@@ -1,0 +1,101 @@
+"""Arming a process: what the configuration names is wrapped when the program imports it."""
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from remotegpu.offload.importing.hooks import when_imported
+
+if TYPE_CHECKING:
+    from remotegpu.offload.config.model import Config
+
+_WILD: Final = frozenset("*?[")
+# What the main module calls to have one of its own functions or classes wrapped.
+_WRAP: Final = "__remotegpu_wrap__"
+
+
+def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False) -> None:
+    """Arm this process. The configuration is read when the first module outside of the standard library is imported.
+
+    `find_config` may raise ConfigError, which that import then raises.
+    """
+    config = cache(find_config)
+
+    def concerns(name: str) -> bool:
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names or top in ("remotegpu", "cloudpickle", "yaml", "_yaml"):
+            return False
+        if name == "torch":
+            return config().torch is not None
+        return not torch_only and names_in(config(), name)
+
+    def told(module: ModuleType) -> None:
+        if module.__name__ == "torch":
+            _arm_torch(config())
+        if not torch_only and names_in(config(), module.__name__):
+            from remotegpu.offload.functions import client  # noqa: PLC0415 - only for who uses it
+
+            client.install(module, config())
+
+    when_imported(concerns, told)
+
+
+def arm_from_environment() -> None:
+    """The same with the configuration that is found at that time: for `sitecustomize`."""
+
+    def find() -> "Config":
+        from remotegpu.offload.config.load import load  # noqa: PLC0415 - imports a YAML reader
+
+        return load()
+
+    arm(find)
+
+
+def names_in(config: "Config", module: str) -> bool:
+    """Whether a rule for functions or classes may mean something in this module."""
+    return any(_may_mean(rule.pattern, module) for rule in (*config.functions, *config.classes))
+
+
+def main_code(source: bytes, file: str, config: "Config") -> Any:
+    """The main module's code, in which each function and class that a rule means (`__main__.name`) wraps itself.
+
+    Line numbers stay. Raises SyntaxError.
+    """
+    rules = [rule for rule in (*config.functions, *config.classes) if _may_mean(rule.pattern, "__main__")]
+    if not rules:
+        return compile(source, file, "exec", dont_inherit=True)
+    tree = ast.parse(source, file)
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for node in tree.body:
+        if isinstance(node, definitions) and any(rule.matches(f"__main__.{node.name}") for rule in rules):
+            node.decorator_list.insert(0, ast.copy_location(ast.Name(_WRAP, ast.Load()), node))
+    return compile(tree, file, "exec", dont_inherit=True)
+
+
+def main_names(config: "Config") -> dict[str, Any]:
+    """What `main_code` needs in the main module."""
+
+    def wrap(value: Any) -> Any:
+        from remotegpu.offload.functions import client  # noqa: PLC0415 - only for who uses it
+
+        return client.decorated(value, f"__main__.{value.__name__}", config)
+
+    return {_WRAP: wrap}
+
+
+def _may_mean(pattern: str, module: str) -> bool:
+    wild = next((at for at, letter in enumerate(pattern) if letter in _WILD), None)
+    if wild is None:
+        return pattern.startswith(module + ".")
+    base = pattern[:wild].rpartition(".")[0]
+    return not base or module == base or module.startswith(base + ".")
+
+
+def _arm_torch(config: "Config") -> None:
+    from remotegpu.offload.torch import names  # noqa: PLC0415 - imports torch
+
+    assert config.torch is not None
+    names.arm(config.torch.devices)
