@@ -134,10 +134,11 @@ class _Logical:
 
 
 class _Local(threading.local):
-    """Of each thread of this process."""
+    """Of each thread of this process. `depth`: requests that it waits for or executes, one inside the other."""
 
     logical: int = 0
     mailbox: _Mailbox | None = None
+    depth: int = 0
 
 
 class Peer:
@@ -167,6 +168,12 @@ class Peer:
         self._logical: dict[int, _Logical] = {}
         self._local = _Local()
         self._lost: str | None = None
+        self._why = ""
+        # What goes on, and who has paused the rest.
+        self._active = 0
+        self._paused_by = 0
+        self._changed = threading.Condition(self._lock)
+        self._successor: Peer | None = None
         self._reader: threading.Thread | None = None
 
     def serve(self, service: Service, handler: Handler, *, inline: bool = False) -> None:
@@ -234,8 +241,8 @@ class Peer:
         parts = encode(Frame(Kind.REQUEST, service, thread, number, header or {}, buffers))
         wait = _Wait(mailbox)
         with self._lock:
-            if self._lost is not None:
-                raise LostError(self._lost)
+            if (successor := self._enter()) is not None:
+                return successor.request(service, header, buffers, timeout=timeout)
             self._waiting[number] = wait
             logical = self._logical.get(thread) or self._logical.setdefault(thread, _Logical())
             logical.waits.append(mailbox)
@@ -246,6 +253,7 @@ class Peer:
             answer = self._await(wait, thread, timeout)
         finally:
             with self._lock:
+                self._exit()
                 self._waiting.pop(number, None)
                 self._leave(logical, thread, mailbox)
         if answer.kind is Kind.FAILURE:
@@ -260,10 +268,17 @@ class Peer:
             LostError: the other side is gone.
         """
         parts = encode(Frame(Kind.NOTICE, service, self._thread(), 0, header or {}, buffers))
-        if self._lost is not None:
-            raise LostError(self._lost)
-        self.counters.notices += 1
-        self._send(parts)
+        with self._lock:
+            if (successor := self._enter()) is None:
+                self.counters.notices += 1
+        if successor is not None:
+            successor.notify(service, header, buffers)
+            return
+        try:
+            self._send(parts)
+        finally:
+            with self._lock:
+                self._exit()
 
     def interrupt(self, thread: int) -> bool:
         """Raises KeyboardInterrupt in what is executed here for a logical thread; false if nothing is."""
@@ -294,6 +309,70 @@ class Peer:
         self._lost = reason
         self._sock.close()
         self.closed.set()
+
+    @property
+    def lost_reason(self) -> str:
+        """Why it is closed, for the LostError; empty while it is not."""
+        return self._lost or ""
+
+    def expect_end(self, why: str) -> None:
+        """The other side has said why it is going to close: for the LostError."""
+        self._why = why
+
+    # Pausing, for a move to another acceptor
+
+    def pause(self, timeout: float | None = None) -> None:
+        """Wait until nothing is asked or executed in either direction, and let only the calling thread begin anything.
+
+        Raises:
+            OffloadError: the calling thread is itself in a request.
+            TimeoutError: what goes on took longer than `timeout` seconds; nothing is paused.
+        """
+        if self._local.depth:
+            raise OffloadError("a session cannot move while it executes a call of this thread: move it after the call")
+        me = threading.get_ident()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._wait_until(lambda: not self._paused_by, deadline)
+            self._paused_by = me
+            try:
+                self._wait_until(lambda: not self._active, deadline)
+            except BaseException:
+                self._paused_by = 0
+                self._changed.notify_all()
+                raise
+
+    def resume(self, successor: "Peer | None" = None) -> None:
+        """Let everybody go on: here, or with the peer that takes this one's place from now on."""
+        with self._lock:
+            self._paused_by = 0
+            self._successor = successor or self._successor
+            self._changed.notify_all()
+
+    def _wait_until(self, condition: Callable[[], bool], deadline: float | None) -> None:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not self._changed.wait_for(condition, left):
+            raise TimeoutError(f"{self.name} is still busy with calls; try again when they have ended")
+
+    def _enter(self) -> "Peer | None":
+        """Begin something: with the returned peer if this one has a successor. With the lock."""
+        local = self._local
+        if self._paused_by and not local.depth and self._paused_by != threading.get_ident():
+            self._changed.wait_for(lambda: not self._paused_by or self._lost is not None)
+        if self._successor is not None and not local.depth:
+            return self._successor
+        if self._lost is not None:
+            raise LostError(self._lost)
+        local.depth += 1
+        self._active += 1
+        return None
+
+    def _exit(self) -> None:
+        """With the lock."""
+        self._local.depth -= 1
+        self._active -= 1
+        if not self._active and self._paused_by:
+            self._changed.notify_all()
 
     # Sending
 
@@ -383,10 +462,15 @@ class Peer:
             return
         before = logical.executor
         logical.executor = threading.get_ident()
+        with self._lock:
+            self._local.depth += 1
+            self._active += 1
         try:
             self._handle(request)
         finally:
             logical.executor = before
+            with self._lock:
+                self._exit()
 
     def _handle(self, request: Request) -> None:
         """Answers, whatever happens."""
@@ -438,6 +522,8 @@ class Peer:
     # Receiving
 
     def _receive(self) -> None:
+        # What a handler on this thread says is never held back by a pause: the one who paused waits for this thread.
+        self._local.depth = 1
         try:
             while True:
                 frame = read_frame(self._receiver.read)
@@ -494,6 +580,7 @@ class Peer:
         with self._lock:
             if self._lost is not None:
                 return
+            why = self._why or why
             if ours:
                 self._lost = f"the connection to {self.name} was closed"
             else:
@@ -502,6 +589,7 @@ class Peer:
                     "it go on elsewhere with `on_disconnect: resume 60s` in remotegpu.yaml"
                 )
             reason = self._lost
+            self._changed.notify_all()
             mailboxes = {wait.mailbox for wait in self._waiting.values()}
             mailboxes |= {logical.runner for logical in self._logical.values() if logical.runner is not None}
         self._sender.stop()

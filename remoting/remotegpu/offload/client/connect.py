@@ -1,0 +1,111 @@
+"""The way to an acceptor, which is the CUDA client's: the program `remotegpu-connect` goes it and passes the bytes."""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu.api.names import CONNECT_ENV
+from remotegpu.offload.client.places import Connector, Wish
+from remotegpu.offload.wire import OffloadError
+from remotegpu.paths import NotBuiltError, find_dist
+
+PROGRAM: Final = "remotegpu-connect"
+# Each call to an appliance has its own, shorter limit; a session waits for no share.
+_SECONDS: Final = 120.0
+_LONGEST_LINE: Final = 1 << 20
+
+
+class ConnectError(OffloadError):
+    """No acceptor was reached. `kind` as the program says it: settings, unreachable, refused, busy, ..."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def connector() -> Connector:
+    """Reaches the acceptors of this process's shares."""
+    return open_connection
+
+
+def program() -> Path:
+    """Raises OffloadError if it is not installed."""
+    if given := os.environ.get(CONNECT_ENV):
+        return Path(given)
+    try:
+        return find_dist().program(PROGRAM)
+    except NotBuiltError as error:
+        raise OffloadError(f"{error}; or say in {CONNECT_ENV} where {PROGRAM} lies") from None
+
+
+def open_connection(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
+    """A connection to an acceptor of this process's shares.
+
+    Raises:
+        ConnectError: there is none; says why, and what to do.
+        OffloadError: the program is not installed or does not run.
+    """
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    try:
+        arguments = [os.fspath(program()), "--fd", str(theirs.fileno()), "--report-fd", str(writing), *_options(wanted)]
+        try:
+            process = subprocess.Popen(
+                arguments, pass_fds=(theirs.fileno(), writing), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise OffloadError(f"{arguments[0]} cannot be started: {error.strerror}") from None
+        # It ends when our end of the socket is closed.
+        threading.Thread(target=process.wait, name=f"remotegpu waits for {PROGRAM}", daemon=True).start()
+        os.close(writing)
+        writing = -1
+        told = _report(reading)
+        if "error" in told:
+            raise ConnectError(str(told["error"]), str(told.get("kind")))
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+    environment = told["environment"]
+    told["place"] = f"acceptor {environment['name']} ({environment['backend']}) at {told['endpoint']}"
+    return ours, told
+
+
+def _options(wanted: Wish) -> list[str]:
+    options = [f"--backend={backend}" for backend in wanted.backends]
+    if wanted.environment:
+        options.append(f"--environment={wanted.environment}")
+    if wanted.share is not None:
+        options.append(f"--share={wanted.share}")
+    if wanted.allow_skew:
+        options.append("--allow-skew")
+    return [*options, *(f"--package={name}={version}" for name, version in sorted(wanted.versions.items()))]
+
+
+def _report(reading: int) -> dict[str, Any]:
+    """The one line that the program writes."""
+    deadline = time.monotonic() + _SECONDS
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        if not select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise ConnectError(f"{PROGRAM} has not connected within {_SECONDS:g} s; see the appliance's log", "timeout")
+        piece = os.read(reading, 65536)
+        if not piece:
+            break
+        line += piece
+    with contextlib.suppress(ValueError):
+        told = json.loads(line)
+        if isinstance(told, dict):
+            return told
+    raise ConnectError(f"{PROGRAM} ended without a word; run it by hand to see why", "internal")
