@@ -48,7 +48,7 @@ def _run(python: str, script: Path, arguments: list[str], config: configuration.
             python, "remotegpu.offload.explain.program", str(request), str(script), *arguments
         )
         try:
-            done = subprocess.run(command, check=False)
+            done = subprocess.run(command, env=interpreter.with_libraries(), check=False)
         except OSError as error:
             raise exits.CliError(
                 exits.NOT_EXECUTABLE, f"{python} cannot be started ({error.strerror}): give another with --python"

@@ -3,6 +3,7 @@
 Ours may be another one, with packages that the user's lacks; of ours the user's gets only `remotegpu`.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,15 +12,19 @@ from typing import Final
 
 import remotegpu
 from remotegpu.cli import exits
+from remotegpu.offload.importing.lending import LIBRARIES_ENV, libraries
 
 # Not by PYTHONPATH, which would show the user's program everything that lies beside our package.
 _BOOTSTRAP: Final = """
-import importlib.util, runpy, sys
+import importlib.util, os, runpy, sys
 folder, module = sys.argv[1:3]
 spec = importlib.util.spec_from_file_location(
     "remotegpu", folder + "/__init__.py", submodule_search_locations=[folder])
 sys.modules["remotegpu"] = package = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
+if os.environ.get("REMOTEGPU_OFFLOAD_LIBRARIES"):
+    from remotegpu.offload.importing.lending import lend
+    lend()
 sys.argv[:] = [module, *sys.argv[3:]]
 sys.path[0] = ""
 runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -45,6 +50,11 @@ def command(python: str, module: str, *arguments: str) -> list[str]:
     """The command line that runs a module of ours in that interpreter."""
     folder = str(Path(remotegpu.__file__).resolve().parent)
     return [python, "-c", _BOOTSTRAP, folder, module, *arguments]
+
+
+def with_libraries() -> dict[str, str]:
+    """Our environment, with which a module of ours is lent what it needs and that interpreter may lack."""
+    return {**os.environ, LIBRARIES_ENV: libraries()}
 
 
 def ask(python: str, module: str, *arguments: str, stdin: str = "", directory: Path | None = None) -> str:

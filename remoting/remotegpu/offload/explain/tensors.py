@@ -3,15 +3,13 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import FrameType, ModuleType
 from typing import Any, Final
 
 from remotegpu.offload.client import session
 from remotegpu.offload.config import Config
 from remotegpu.offload.explain.local import local_acceptor
+from remotegpu.offload.importing.hooks import when_imported
 from remotegpu.offload.wire import Buffer, Message, Peer, Service
 
 # What a program that waits wants, by what it asks the acceptor for.
@@ -30,31 +28,6 @@ _WANTS: Final = {
 _ONCE: Final = frozenset(("hello", "properties"))
 
 
-class _When(MetaPathFinder):
-    """Calls back right after a module has been imported for the first time."""
-
-    def __init__(self, name: str, imported: Callable[[], None]) -> None:
-        self._name = name
-        self._imported = imported
-
-    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        """The spec that the other finders have, with a loader that tells."""
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def executing(module: ModuleType) -> None:
-            execute(module)
-            self._imported()
-
-        spec.loader.exec_module = executing  # type: ignore[method-assign]
-        return spec
-
-
 class Tensors:
     """Armed before the program imports torch; `report` when it has ended."""
 
@@ -68,12 +41,12 @@ class Tensors:
         rule = config.torch
         assert rule is not None
 
-        def imported() -> None:
+        def imported(_torch: ModuleType) -> None:
             from remotegpu.offload.torch import names  # noqa: PLC0415 - torch is imported by now
 
             names.arm(rule.devices, lambda: self.open(config))
 
-        sys.meta_path.insert(0, _When("torch", imported))
+        when_imported("torch", imported)
 
     def open(self, config: Config) -> session.Session:
         """The session of the program that is explained, with a listener on its connection."""
