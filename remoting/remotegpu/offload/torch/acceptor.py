@@ -100,6 +100,11 @@ class Device:
                 number = BATCH.unpack_from(body)[0]
                 self._work.put(_Work(number, body[BATCH.size :], request.buffers[1:], request))
                 return DEFERRED
+            case "begin":
+                # What comes next has this number: the client's other acceptor had those before.
+                self._start()
+                self._work.put(functools.partial(setattr, self, "_next", int(request.header["number"])))
+                return Message({})
             case "hello":
                 return Message(
                     {"torch": torch.__version__, "backend": self.backend, "operations": operations(self.backend)}
@@ -130,6 +135,10 @@ class Device:
             if not isinstance(work, _Work):
                 work()
                 continue
+            if work.number < self._next:
+                # The same batch, sent anew by a client that did not know whether it had arrived.
+                self._answer(work)
+                continue
             self._early[work.number] = work
             while (due := self._early.pop(self._next, None)) is not None:
                 self._next += 1
@@ -146,6 +155,12 @@ class Device:
             self._broken = (
                 f"the stream of operations is broken: {type(error).__name__}: {error}; start the program again"
             )
+        self._answer(work)
+
+    def _answer(self, work: _Work) -> None:
+        header = work.request.header
+        own = int(header.get("own", 0))
+        buffers = list(work.buffers)
         then = header.get("then")
         if then is None:
             return

@@ -99,6 +99,8 @@ class Engine:
         self.synchronous = os.environ.get("REMOTEGPU_SYNC") == "1"
         self._numbers = itertools.count(FIRST_TEMPLATE)
         self._kept = 0
+        # The entries of all templates, for an acceptor that must learn them anew.
+        self.known: list[bytes] = []
         self._blueprints: dict[Meta, Blueprint] = {}
         self._caches: list[dict[Any, Plan]] = []
 
@@ -113,6 +115,7 @@ class Engine:
         for cache in self._caches:
             cache.clear()
         self._blueprints.clear()
+        self.known = []
         self._kept = 0
 
     def template(self, make: Callable[[int], Template]) -> Template:
@@ -122,7 +125,9 @@ class Engine:
             self.forget()
             self.stream.append(FORGET_ENTRY.pack(FORGET))
         made = make(next(self._numbers))
-        self.stream.append(made.encode())
+        entry = made.encode()
+        self.known.append(entry)
+        self.stream.append(entry)
         return made
 
     def blueprint(self, meta: Meta) -> Blueprint:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from remotegpu.offload.torch import device
+from remotegpu.offload.torch import device, state
 from remotegpu.offload.torch.errors import checked
 from remotegpu.offload.wire.errors import OffloadError
 from remotegpu.offload.wire.frames import Buffer, Message
@@ -54,6 +54,7 @@ def remote() -> device.Remote:
         if _link.open is None:
             raise OffloadError("there is no remote device: start the program with `remotegpu offload run`")
         _link.remote = device.activate(_link.open())
+        state.join(_link.remote)
         waiting, _link.waiting = _link.waiting, []
         for header in waiting:
             tell(header)

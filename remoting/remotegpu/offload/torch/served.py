@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch.executor import Executor, Storage, memory
+from remotegpu.offload.torch.executor import Executor, Failure, Storage, memory
 from remotegpu.offload.wire.frames import Buffer, Message
 
 _PROPERTIES: Final = (
@@ -218,6 +218,36 @@ def _get_many(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buf
     return Message({}, [memory(piece) for piece in pieces])
 
 
+def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
+    """What there is to save: storages with the slots that mean them, failures by slot, generators with their states."""
+    slots: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+    failed: list[list[Any]] = []
+    for slot, held in executor.storages.items():
+        if isinstance(held, Failure):
+            failed.append([slot, held.type, held.text])
+        else:
+            slots.setdefault(id(held), []).append(slot)
+            sizes[id(held)] = held.storage.nbytes()
+    generators = extras(executor).generators
+    return Message(
+        {
+            "backend": executor.device.type,
+            "storages": [[numbers, sizes[key]] for key, numbers in slots.items()],
+            "failed": failed,
+            "generators": [[number, one.initial_seed()] for number, one in generators.items()],
+        },
+        [one.get_state().numpy().tobytes() for one in generators.values()],
+    )
+
+
+def _fail(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
+    """Failures that another acceptor's operations left."""
+    for slot, kind, text in header["failed"]:
+        executor.storages[int(slot)] = Failure(str(kind), str(text))
+    return Message({})
+
+
 Answer = Callable[[Executor, dict[str, Any], Sequence[Buffer]], Message]
 
 
@@ -237,7 +267,9 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "empty_cache": _empty_cache,
     "event_elapsed": _event_elapsed,
     "event_record": _event_record,
+    "fail": _fail,
     "get_many": _get_many,
+    "index": _index,
     "initial_seed": _initial_seed,
     "memory": _memory,
     "properties": _properties,

@@ -9,11 +9,12 @@ because several threads of the program may send: the acceptor executes them in t
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from remotegpu.offload.torch.codec import BATCH
-from remotegpu.offload.wire.errors import OffloadError
+from remotegpu.offload.torch.journal import Journal
+from remotegpu.offload.wire.errors import LostError, OffloadError
 from remotegpu.offload.wire.frames import Buffer, Message, Service
 from remotegpu.offload.wire.peer import Peer
 
@@ -37,11 +38,16 @@ class Stream:
         self.operations = 0
         self.batches = 0
         self.bytes = 0
+        # What was sent, where a lost acceptor is to be made up for.
+        self.journal: Journal | None = None
         self._peer = peer
         self._buffers: list[Buffer] = []
         self._buffered = 0
         # Entered again where a destructor runs operations in the middle of sending.
         self._lock = threading.RLock()
+        # How many threads wait for an answer.
+        self._asking = 0
+        self._asked = threading.Condition()
         self._wake = threading.Event()
         self._closed = False
         self._sender: threading.Thread | None = None
@@ -49,10 +55,13 @@ class Stream:
     def flush(self) -> None:
         """Send what there is. Raises LostError when the acceptor is gone."""
         self.idle = False
+        peer = self._peer()
         with self._lock:
             buffers = self._take()
-            if buffers is not None:
-                self._peer().notify(Service.TORCH, {"op": "run"}, buffers)
+            told = buffers is None or self._tell(peer, {"op": "run"}, buffers)
+        if not told:
+            assert buffers is not None
+            self._tell_another({"op": "run"}, buffers)
         if not self._wake.is_set():
             self._awake()
 
@@ -63,24 +72,43 @@ class Stream:
         gone.
         """
         self.idle = False
+        peer = self._peer()
+        whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
         with self._lock:
             mine = self._take(always=True)
-        assert mine is not None
-        return self._peer().request(
-            Service.TORCH, {"op": "run", "then": then, "own": len(buffers), **(header or {})}, [*mine, *buffers]
-        )
+            assert mine is not None
+            mine.extend(buffers)
+            self._note(whole, mine)
+            with self._asked:
+                self._asking += 1
+        try:
+            while True:
+                try:
+                    return peer.request(Service.TORCH, whole, mine)
+                except LostError:
+                    if self.journal is None:
+                        raise
+                # Where another acceptor has executed the batch already, only the question is left of it.
+                peer = self._peer()
+        finally:
+            with self._asked:
+                self._asking -= 1
+                self._asked.notify_all()
 
     def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
         """As `ask`, but nobody waits: an error is told at the next answer. Raises LostError when the acceptor is
         gone.
         """
         self.idle = False
+        peer = self._peer()
         with self._lock:
             mine = self._take(always=True)
             assert mine is not None
-            self._peer().notify(
-                Service.TORCH, {"op": "run", "then": then, "own": len(buffers), **(header or {})}, [*mine, *buffers]
-            )
+            mine.extend(buffers)
+            whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
+            told = self._tell(peer, whole, mine)
+        if not told:
+            self._tell_another(whole, mine)
 
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
         """An entry with bytes. They are read before this returns; `snapshot` tells that they may change while they
@@ -92,8 +120,17 @@ class Stream:
             self._buffers.append(bytes(data) if snapshot and small else data)
             self._buffered += size
             self.append(entry)
-            if not small or self._buffered >= BYTES or len(self.entries) >= ENTRIES:
-                self.flush()
+            full = not small or self._buffered >= BYTES or len(self.entries) >= ENTRIES
+        if full:
+            self.flush()
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Inside, only the calling thread sends, and nobody waits for an answer."""
+        with self._lock:
+            with self._asked:
+                self._asked.wait_for(lambda: not self._asking)
+            yield
 
     def close(self) -> None:
         """End the thread that sends what waited for more."""
@@ -103,15 +140,34 @@ class Stream:
     def abandon(self) -> None:
         """In a forked child: nothing may be sent, and locks may be held by threads that are not here."""
         self._lock = threading.RLock()
+        self._asking, self._asked = 0, threading.Condition()
         self._sender = None
         self._wake = threading.Event()
         self.entries.clear()
         self._buffers.clear()
 
-    def restart(self) -> None:
-        """Begin anew with another acceptor: its numbers start at nought."""
-        with self._lock:
-            self.batches = 0
+    def _note(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
+        if self.journal is not None:
+            self.journal.add(self.batches - 1, header, buffers)
+
+    def _tell(self, peer: Peer, header: dict[str, Any], buffers: Sequence[Buffer]) -> bool:
+        """False when the acceptor is lost and there may be another. With the lock."""
+        self._note(header, buffers)
+        try:
+            peer.notify(Service.TORCH, header, buffers)
+        except LostError:
+            if self.journal is None:
+                raise
+            return False
+        return True
+
+    def _tell_another(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
+        """Say it to the acceptor in the place of a lost one; it does not mind if the journal has told it already."""
+        while True:
+            peer = self._peer()
+            with contextlib.suppress(LostError):
+                peer.notify(Service.TORCH, header, buffers)
+                return
 
     def _take(self, *, always: bool = False) -> list[Buffer] | None:
         """The batch so far as buffers, or None when there is none."""

@@ -49,7 +49,7 @@ def _compile() -> None:
         return original(model, **options)
 
     torch.compile = compile_
-    # Whatever compiles begins with likenesses of tensors; that of a remote one would ask the driver and end the process.
+    # Whatever compiles begins with likenesses of tensors; a remote one's would ask the driver, and end the process.
     likeness = fake_tensor.FakeTensorConverter.from_real_tensor
 
     @functools.wraps(likeness)
