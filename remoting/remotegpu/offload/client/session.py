@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import json
 import os
 import secrets
 import threading
@@ -9,8 +10,10 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
+from remotegpu.api.names import STATS_ENV
 from remotegpu.offload.acceptor import versions
 from remotegpu.offload.acceptor.environment import Environment
 from remotegpu.offload.client import connect, control, moving
@@ -178,7 +181,15 @@ class Session:
         with contextlib.suppress(OffloadError, TimeoutError):
             self._peer.request(Service.SESSION, {"op": "bye"}, timeout=_BYE_SECONDS)
         self._peer.close()
+        if file := os.environ.get(STATS_ENV):
+            self._write_counters(Path(file))
         _forget(self)
+
+    def _write_counters(self, path: Path) -> None:
+        """As the CUDA client does at its end: into this file, or one of this process in this folder."""
+        file = path / f"{os.getpid()}.json" if path.is_dir() else path
+        with contextlib.suppress(OSError):
+            file.write_text(json.dumps({**self.describe(), "counters": self.counters()}))
 
     def abandon(self) -> None:
         """In a forked child: the session is the parent's."""
