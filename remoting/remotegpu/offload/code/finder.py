@@ -10,14 +10,15 @@ import threading
 import types
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any, Final
 
 from remotegpu.offload.code.link import SOCKET_NAME, Link, Relay
 from remotegpu.offload.code.naming import MAIN_ALIAS
 from remotegpu.offload.code.resources import PagedResources, entries_from
+from remotegpu.offload.files.areas import Areas, areas_of, own_folders
 from remotegpu.offload.wire.frames import Message, Service
 from remotegpu.offload.wire.peer import Request
 
@@ -35,7 +36,7 @@ class Page:
     origin: str | None
     folders: tuple[str, ...] | None
     package: str
-    submodules: frozenset[str]
+    submodules: Mapping[str, bool]  # names, and whether they are folders
     size: int
     mtime_ns: int
     text: bytes
@@ -44,8 +45,9 @@ class Page:
 class Finder(importlib.abc.MetaPathFinder):
     """Finds what the client serves. `counters`: faults (round trips for modules), modules, refused, absent."""
 
-    def __init__(self, link: Link, hello: Mapping[str, Any]) -> None:
+    def __init__(self, link: Link, hello: Mapping[str, Any], areas: Areas) -> None:
         self.link = link
+        self.areas = areas
         self.serves = frozenset(hello.get("serves", ()))
         self.prefer_client = hello.get("prefer") == "client"
         self.pages: dict[str, Page] = {}
@@ -59,6 +61,9 @@ class Finder(importlib.abc.MetaPathFinder):
     def install(self) -> None:
         """Installed packages win, unless the client is preferred; what is in a paged package is always the client's."""
         sys.meta_path.insert(0, _Inner(self))
+        sys.path_hooks.insert(0, self._folder)
+        for path in [path for path in sys.path_importer_cache if self._is_clients(path)]:
+            del sys.path_importer_cache[path]
         if self.prefer_client:
             sys.meta_path.insert(0, self)
         else:
@@ -68,6 +73,7 @@ class Finder(importlib.abc.MetaPathFinder):
         sys.meta_path[:] = [
             finder for finder in sys.meta_path if finder is not self and getattr(finder, "outer", None) is not self
         ]
+        sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._folder]
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -146,9 +152,7 @@ class Finder(importlib.abc.MetaPathFinder):
             for name, submodules in header.get("submodules", {}).items():
                 page = self.pages.get(name)
                 if page is not None:
-                    self.pages[name] = Page(
-                        page.name, page.origin, page.folders, page.package, frozenset(submodules), *_rest(page)
-                    )
+                    self.pages[name] = replace(page, submodules=submodules)
             self.serves |= frozenset(header.get("serves", ()))
             self.missing.clear()
 
@@ -169,7 +173,7 @@ class Finder(importlib.abc.MetaPathFinder):
             origin=described["origin"],
             folders=None if folders is None else tuple(folders),
             package=described["package"],
-            submodules=frozenset(described["submodules"] or ()),
+            submodules=described["submodules"] or {},
             size=described["size"],
             mtime_ns=described["mtime_ns"],
             text=text,
@@ -191,18 +195,48 @@ class Finder(importlib.abc.MetaPathFinder):
             spec.submodule_search_locations = list(page.folders)
         return spec
 
+    def modules_in(self, folder: str) -> Mapping[str, bool]:
+        """What can be imported from a folder of the client: names, and whether they are folders."""
+        for page in list(self.pages.values()):
+            if page.folders is not None and folder in page.folders:
+                return page.submodules
+        names: dict[str, bool] = self.link.request(Service.CODE, {"op": "names", "path": [folder]}).header["names"]
+        self.serves |= names.keys()
+        return names
+
     def _more_names(self) -> frozenset[str]:
         """Names in folders that the program added to sys.path; asked for once a folder."""
-        new = [path for path in sys.path if path not in self._known_path and os.path.isabs(path)]
-        if new:
-            self._known_path.update(new)
-            # Folders that are there are the acceptor's own.
-            theirs = [path for path in new if not os.path.realpath(path).startswith((sys.prefix, sys.base_prefix))]
-            if theirs:
-                reply = self.link.request(Service.CODE, {"op": "names", "path": theirs})
-                self.serves |= frozenset(reply.header["names"])
-                self.missing.clear()
+        for path in sys.path:
+            if path not in self._known_path:
+                self._known_path.add(path)
+                if self._is_clients(path):
+                    self.modules_in(path)
+                    self.missing.clear()
         return self.serves
+
+    def _is_clients(self, path: str) -> bool:
+        return path.startswith("/") and self.areas.is_clients(os.path.normpath(path))
+
+    def _folder(self, path: str) -> "_Folder":
+        """A hook of sys.path_hooks. Raises ImportError for folders that are not the client's."""
+        if not self._is_clients(path):
+            raise ImportError("not a folder of the client", path=path)
+        return _Folder(self, path)
+
+
+class _Folder(importlib.abc.PathEntryFinder):
+    """A folder of the client in sys.path: what is in it is found by name, and listed for `pkgutil`."""
+
+    def __init__(self, finder: Finder, path: str) -> None:
+        self._finder = finder
+        self._path = path
+
+    def find_spec(self, fullname: str, target: types.ModuleType | None = None) -> ModuleSpec | None:
+        return None
+
+    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        for name, is_folder in sorted(self._finder.modules_in(self._path).items()):
+            yield prefix + name, is_folder
 
 
 class _Inner(importlib.abc.MetaPathFinder):
@@ -269,7 +303,7 @@ def attach(session: "AcceptorSession") -> None:
     """Begin to serve imports from this session's client."""
     hello = session.hello.get("code", {})
     link = Link(session.peer, str(session.folder / SOCKET_NAME))
-    finder = Finder(link, hello)
+    finder = Finder(link, hello, areas_of(session.hello, own_folders(str(session.folder))))
     finder.install()
     session.loaded[Service.CODE] = finder
     session.stats["code"] = lambda: dict(finder.counters)
@@ -279,9 +313,9 @@ def attach(session: "AcceptorSession") -> None:
     prepare(finder)
 
 
-def inherit(hello: Mapping[str, Any], relay: str) -> Finder:
+def inherit(hello: Mapping[str, Any], relay: str, folder: str) -> Finder:
     """The same in a process that the program started."""
-    finder = Finder(Link(None, relay), hello.get("code", {}))
+    finder = Finder(Link(None, relay), hello.get("code", {}), areas_of(hello, own_folders(folder)))
     finder.install()
     prepare(finder)
     return finder
@@ -316,14 +350,10 @@ def _describe(page: Page) -> dict[str, Any]:
         "origin": page.origin,
         "folders": page.folders,
         "package": page.package,
-        "submodules": sorted(page.submodules),
+        "submodules": dict(page.submodules),
         "size": page.size,
         "mtime_ns": page.mtime_ns,
     }
-
-
-def _rest(page: Page) -> tuple[int, int, bytes]:
-    return page.size, page.mtime_ns, page.text
 
 
 def _show_in_tracebacks(origin: str, text: bytes) -> None:

@@ -103,7 +103,7 @@ class CodeServer:
         found = {name for name in tops if name.isidentifier()}
         if len(found) < len(tops):
             found |= {name for name in sources.top_level(sys.path) if any(fnmatchcase(name, top) for top in tops)}
-        found |= self._in_folders(sys.path)
+        found |= self._in_folders(sys.path).keys()
         found |= {name for name, path in sources.editable().items() if self.allowed.module(name, path)}
         self._names = {name for name in found if not self.allowed.kept(name, None)}
         if self.main is not None:
@@ -269,16 +269,16 @@ class CodeServer:
     def _more_names(self, header: dict[str, Any]) -> Message:
         """For folders that the program itself added to sys.path."""
         folders = [path for path in header.get("path", []) if isinstance(path, str) and os.path.isabs(path)][:1000]
-        found = {name for name in self._in_folders(folders) if not self.allowed.kept(name, None)}
+        found = {name: kind for name, kind in self._in_folders(folders).items() if not self.allowed.kept(name, None)}
         if found:
             self._extra += [path for path in folders if path not in self._extra]
-            self._names |= found
+            self._names |= found.keys()
             self._folders = None
-        return Message({"names": sorted(found)})
+        return Message({"names": found})
 
-    def _in_folders(self, folders: Iterable[str]) -> set[str]:
+    def _in_folders(self, folders: Iterable[str]) -> dict[str, bool]:
         served = [folder for folder in dict.fromkeys(map(os.path.realpath, folders)) if self.allowed.path(folder)]
-        return set(sources.top_level(served))
+        return sources.top_level(served)
 
     def _packages(self) -> list[tuple[str, str]]:
         """Served packages: names and real paths of their folders, outermost."""

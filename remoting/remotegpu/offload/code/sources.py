@@ -110,21 +110,19 @@ def stamp_of(real: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def submodules(folders: Sequence[str]) -> list[str]:
-    """Names of what can be imported from these folders, the compiled ones included."""
-    return sorted({name for folder in folders for name, _ in _entries(folder)})
+def submodules(folders: Sequence[str]) -> dict[str, bool]:
+    """What can be imported from these folders, the compiled ones included: names, and whether they are folders."""
+    return {name: path is not None for folder in reversed(folders) for name, path in sorted(_entries(folder))}
 
 
-def top_level(folders: Sequence[str]) -> list[str]:
+def top_level(folders: Sequence[str]) -> dict[str, bool]:
     """The same for folders on the search path: a folder without sources, or a virtual environment, is no package."""
-    return sorted(
-        {
-            name
-            for folder in folders
-            for name, path in _entries(folder)
-            if path is None or (_holds_sources(path, 2) and not os.path.exists(os.path.join(path, "pyvenv.cfg")))
-        }
-    )
+    return {
+        name: path is not None
+        for folder in reversed(folders)
+        for name, path in sorted(_entries(folder))
+        if path is None or (_holds_sources(path, 2) and not os.path.exists(os.path.join(path, "pyvenv.cfg")))
+    }
 
 
 def editable() -> dict[str, str]:
@@ -167,7 +165,7 @@ def _entries(folder: str) -> Iterator[tuple[str, str | None]]:
         with os.scandir(folder or ".") as found:
             for entry in found:
                 stem, _, suffix = entry.name.partition(".")
-                if not stem.isidentifier() or stem == "__pycache__":
+                if not stem.isidentifier() or stem in ("__pycache__", "__init__"):
                     continue
                 if not suffix and entry.is_dir():
                     yield stem, entry.path

@@ -15,16 +15,15 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from remotegpu.offload.code.finder import Finder
-from remotegpu.offload.code.link import Link
+from remotegpu.offload.files.areas import Areas
 from remotegpu.offload.files.cache import Cache
 from remotegpu.offload.files.entries import Entry, Scan
 from remotegpu.offload.files.paged import READ_BUFFER, WRITE_BUFFER, PagedFile
 from remotegpu.offload.files.remote import RemoteFiles
-from remotegpu.offload.files.rules import Areas
 from remotegpu.offload.wire.frames import Service
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 _DEFAULT_CACHE: Final = 4 << 30
 # Modules in which `open` and its like mean the real ones.
 _NOT_PATCHED: Final = ("os", "posix", "io", "_io", "_pyio", "builtins", "importlib", "zipimport", "remotegpu")
-_SYSTEM: Final = ("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr")
 
 
 class Layer:
@@ -397,38 +395,20 @@ def _wrapped(raw: Any, mode: str, buffering: int, encoding: str | None, errors: 
     return text
 
 
-def areas_of(hello: Mapping[str, Any], own: Iterator[str] | list[str]) -> Areas:
-    """Whose is what: the client's rules, packages and current folder; the acceptor's interpreter and folders."""
-    files, code = hello.get("files", {}), hello.get("code", {})
-    theirs = [*files.get("areas", ()), *code.get("folders", ())]
-    main = code.get("main")
-    if main:
-        theirs.append(os.path.dirname(main))
-    return Areas([path.rstrip("/") or "/" for path in dict.fromkeys(theirs)], [path.rstrip("/") for path in own])
-
-
-def own_folders(folder: str) -> list[str]:
-    """What stays the acceptor's: the system, its interpreter and packages, the session's folder."""
-    mine = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), folder, *_SYSTEM}
-    ours = __file__.rpartition("/remotegpu/")[0]
-    mine |= {ours} | {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
-    return sorted(path for path in mine if path.startswith("/") and path != "/")
-
-
-def layer(link: Link, hello: Mapping[str, Any], folder: str) -> Layer:
+def layer(finder: Finder, hello: Mapping[str, Any], folder: str) -> Layer:
     """What a process of the session needs to open the client's files; not installed yet."""
-    files = hello.get("files", {})
+    files = hello.get("files") or {}
     cache = os.path.join(folder, f"files-{os.getpid()}")
     os.makedirs(cache, exist_ok=True)
-    remote = RemoteFiles(link, Cache(cache, int(files.get("cache", _DEFAULT_CACHE))))
-    return Layer(remote, areas_of(hello, own_folders(folder)), files.get("cwd") or hello.get("cwd"))
+    remote = RemoteFiles(finder.link, Cache(cache, int(files.get("cache", _DEFAULT_CACHE))))
+    return Layer(remote, finder.areas, files.get("cwd") or hello.get("cwd"))
 
 
 def attach(session: "AcceptorSession") -> None:
     """Begin to serve the client's files to the program."""
     finder = session.loaded[Service.CODE]
     assert isinstance(finder, Finder)
-    made = layer(finder.link, session.hello, str(session.folder))
+    made = layer(finder, session.hello, str(session.folder))
     made.install()
     session.loaded[Service.FILES] = made
     session.stats["files"] = lambda: dict(made.remote.counters)

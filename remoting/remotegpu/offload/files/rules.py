@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import translate
 from typing import Final
 
@@ -29,12 +29,12 @@ class Pattern:
     names: tuple[str, ...]  # the rest, one entry a folder level
 
     def matches(self, real: str) -> bool:
-        rest = _below(real, self.root)
+        rest = below(real, self.root)
         return rest is not None and _match(rest, self.names)
 
     def leads_to(self, real: str) -> bool:
         """Whether it is a folder on the way to what may match."""
-        return _below(self.root, real) is not None
+        return below(self.root, real) is not None
 
 
 def pattern(text: str, base: str) -> Pattern:
@@ -86,30 +86,7 @@ def checked(path: object) -> str:
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class Areas:
-    """Whose a path is, for the acceptor: the client's, or its own. Of two folders around it the inner one decides."""
-
-    client: Sequence[str]
-    own: Sequence[str]
-    _cache: dict[str, bool] = field(default_factory=dict, compare=False)
-
-    def is_clients(self, path: str) -> bool:
-        """`path` is absolute and normal."""
-        folder = path.rpartition("/")[0]
-        answer = self._cache.get(folder)
-        if answer is None or path in self.client or path in self.own:
-            answer = _longest(path, self.client) > _longest(path, self.own)
-            if path not in self.client and path not in self.own and len(self._cache) < 100_000:
-                self._cache[folder] = answer
-        return answer
-
-
-def _longest(path: str, folders: Iterable[str]) -> int:
-    return max((len(folder) for folder in folders if _below(path, folder) is not None), default=-1)
-
-
-def _below(path: str, folder: str) -> list[str] | None:
+def below(path: str, folder: str) -> list[str] | None:
     """The names that lead from the folder to the path; None if it does not lie there."""
     if path == folder:
         return []

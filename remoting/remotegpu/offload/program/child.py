@@ -15,5 +15,5 @@ def attach() -> None:
     folder = os.path.dirname(relay)
     with open(os.path.join(folder, INHERITED), encoding="utf-8") as file:
         hello = json.load(file)
-    finder = inherit(hello, relay)
-    layer(finder.link, hello, folder).install()
+    finder = inherit(hello, relay, folder)
+    layer(finder, hello, folder).install()
