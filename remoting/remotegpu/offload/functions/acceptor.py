@@ -1,0 +1,221 @@
+"""The acceptor's part of functions and classes: it calls what the client names."""
+
+import asyncio
+import importlib
+import inspect
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from remotegpu.offload.functions import mutation, standins
+from remotegpu.offload.functions.link import Link
+from remotegpu.offload.objects.codec import Codec, CrossingError
+from remotegpu.offload.objects.encoder import Encoder, register
+from remotegpu.offload.wire.errors import LostError
+from remotegpu.offload.wire.frames import Message, Service
+
+if TYPE_CHECKING:
+    from remotegpu.offload.acceptor.session import AcceptorSession
+
+_MOST_WARNINGS = 100
+
+
+class Calls:
+    """What the client may have called here, which is anything: the process is its own."""
+
+    def __init__(self, session: "AcceptorSession") -> None:
+        self._peer = session.peer
+        self.codec = Codec(client=False)
+        self.codec.named = find
+        self.link = Link(self.codec, lambda: session.peer, self._perform, f"the acceptor {session.environment.name}")
+        self.codec.stand_ins.update(standins.kinds(self.link))
+        self._told = _Told()
+
+    def _perform(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        match header.get("op"):
+            case "copy":
+                return payload[0], {"inside": payload[0]}
+            case None:
+                if header["m"] == "__next__":
+                    return self._pull(header)
+                arguments, keywords = payload
+                return getattr(self.codec.exports.get(header["o"]), header["m"])(*arguments, **keywords), {}
+            case _:
+                if "levels" in header:
+                    self._levels(header["levels"])
+                if "resident" in header and not self.codec.resident:
+                    self.codec.resident = tuple(header["resident"])
+                    self.codec.reducers.clear()
+                self._told.warnings = []
+                value, more = self._call(header, payload)
+                if self._told.warnings:
+                    more["warned"] = self._told.warnings
+                return value, more
+
+    def _pull(self, header: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
+        values: Iterator[Any] = self.codec.exports.get(header["o"])
+        return self.link.push(values, int(header["most"])), {}
+
+    def _call(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        if "t" in header:
+            function, (arguments, keywords) = find(*header["t"]), payload
+        elif "m" in header:
+            arguments, keywords = payload
+            function, arguments = getattr(arguments[0], header["m"]), arguments[1:]
+        else:
+            function, arguments, keywords = payload
+        keys = header.get("mutates")
+        if keys is None:
+            return self._returned(header, _run(function, arguments, keywords)), {}
+        watch = mutation.Watch(arguments, keywords, keys, self._digest)
+        result = _run(function, arguments, keywords)
+        more: dict[str, Any] = {"changes": True}
+        same = watch.same(result)
+        if same is not None:
+            more["same"] = same
+            result = None
+        changes = watch.changes()
+        return (self._returned(header, result), changes), more
+
+    def _returned(self, header: dict[str, Any], result: Any) -> Any:
+        ident = header.get("id")
+        if ident is not None:
+            self.codec.exports.place(ident, result, header.get("kind", "object"))
+            return None
+        match header.get("returns"):
+            case "ref":
+                return _Stays(result)
+            case "auto":
+                return result if self._can_cross(result) else _Stays(result)
+        return result
+
+    def _can_cross(self, value: Any) -> bool:
+        try:
+            self.codec.unsent(self.codec.dumps(value))
+        except (CrossingError, TypeError):
+            return False
+        return True
+
+    def _digest(self, value: Any) -> str:
+        writer = Encoder(self.codec, value)
+        try:
+            writer.dump(value)
+            return mutation.digest([*writer.pieces, *(buffer.raw() for buffer in writer.buffers)])
+        finally:
+            self.codec.exports.release((ident, 1) for ident in writer.sent)
+
+    def _levels(self, levels: dict[str, int]) -> None:
+        """The program's own loggers decide; here only as much is made as they would take."""
+        for name, level in levels.items():
+            logging.getLogger(name or None).setLevel(level)
+
+    def warned(self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+        """In the place of `warnings.showwarning`: the program's own filters decide, when the call is over."""
+        told = self._told.warnings
+        if len(told) < _MOST_WARNINGS:
+            told.append([str(message), category.__module__, category.__qualname__, filename, lineno])
+
+
+class _Told(threading.local):
+    """Of one thread's call."""
+
+    def __init__(self) -> None:
+        self.warnings: list[list[Any]] = []
+
+
+class _Stays:
+    """A result that stays here."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _reduce_stays(writer: Encoder, value: _Stays) -> Any:
+    return writer.export(value.value, "object", type(value.value).__qualname__)
+
+
+register(_Stays, _reduce_stays)
+
+
+class _Records(logging.Handler):
+    """Sends what is logged here to the program's own loggers."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("remotegpu.offload"):
+            return
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + (logging.Formatter().formatException(record.exc_info))
+        told = [record.name, record.levelno, record.pathname, record.lineno, text, record.funcName]
+        try:
+            self._link.log(told)
+        except LostError:
+            return
+
+
+def find(module: str, name: str) -> Any:
+    """What the client means by this name here.
+
+    Raises ImportError, AttributeError.
+    """
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def filled(kind: Any, state: Any) -> Any:
+    """An instance made without its constructor and given this state, as unpickling does."""
+    made = kind.__new__(kind)
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    elif state is not None:
+        fields, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+        vars(made).update(fields or {})
+        for name, value in (slots or {}).items():
+            setattr(made, name, value)
+    return made
+
+
+def is_fitted(estimator: Any) -> bool:
+    """As scikit-learn sees it."""
+    validation = importlib.import_module("sklearn.utils.validation")
+    exceptions = importlib.import_module("sklearn.exceptions")
+    try:
+        validation.check_is_fitted(estimator)
+    except exceptions.NotFittedError:
+        return False
+    return True
+
+
+def _run(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    return asyncio.run(_awaited(result)) if inspect.iscoroutine(result) else result
+
+
+async def _awaited(coroutine: Any) -> Any:
+    return await coroutine
+
+
+def attach(session: "AcceptorSession") -> None:
+    """Serve calls and objects of this session."""
+    calls = Calls(session)
+    session.objects = calls.codec
+    session.peer.serve(Service.CALL, calls.link.answer)
+    session.peer.serve(Service.OBJECTS, calls.link.answer_about_objects)
+    session.loaded[Service.CALL] = session.loaded[Service.OBJECTS] = calls
+    session.stats["objects"] = lambda: {
+        "held": len(calls.codec.exports),
+        "pages": len(calls.codec.cache),
+        "page_bytes": calls.codec.cache.bytes,
+    }
+    warnings.showwarning = calls.warned  # type: ignore[assignment]
+    warnings.simplefilter("always")
+    logging.getLogger().addHandler(_Records(calls.link))

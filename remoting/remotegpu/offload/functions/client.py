@@ -1,0 +1,247 @@
+"""This program's part of functions and classes: what stands in their place, and what the acceptor may call back."""
+
+import asyncio
+import functools
+import inspect
+import logging
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from remotegpu.offload.client.session import Session, current
+from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
+from remotegpu.offload.functions import classes, estimators, mutation, standins
+from remotegpu.offload.functions.link import Link
+from remotegpu.offload.functions.plan import MARK, Plan, named
+from remotegpu.offload.objects.codec import Codec, RefusedError, Replaced
+from remotegpu.offload.wire.frames import Message, Service
+from remotegpu.offload.wire.peer import Request
+
+# What rules have replaced in this process: the acceptor knows it under the same name.
+_replaced: Final[dict[int, Replaced]] = {}
+
+
+class Client:
+    """Calls of one session. `of` finds it."""
+
+    def __init__(self, session: Session) -> None:
+        config = session.config
+        self.codec = Codec(
+            client=True,
+            packages=_packages(config),
+            trusted=config.trust == "full",
+        )
+        self.codec.replaced = _replaced
+        self.codec.stands_for = _stands_for
+        self.codec.plain = classes.plain
+        self.codec.stand_ins["instance"] = lambda handle, kind: classes.received(self, handle, kind)
+        self.link = Link(self.codec, lambda: session.peer, self._called_back, "the program")
+        self.codec.stand_ins.update(standins.kinds(self.link))
+        self._levels: dict[str, int] = {}
+        self._resident = [rule.pattern for rule in config.classes]
+        session.objects = self.codec
+        session.serve(Service.CALL, self._serve)
+        session.serve(Service.OBJECTS, self.link.answer_about_objects)
+
+    def call(self, plan: Plan, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """One call of a function: one round trip."""
+        sent, sent_keywords, keys = plan.arguments(arguments, keywords)
+        header = dict(plan.header)
+        payload = (sent, sent_keywords) if plan.name is not None else (plan.function, sent, sent_keywords)
+        return self.send(header, payload, keys, arguments, keywords)
+
+    def send(
+        self,
+        header: dict[str, Any],
+        payload: Any,
+        keys: list[mutation.Key] | None = None,
+        arguments: tuple[Any, ...] = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        """A request, and what is due here when it is answered: changed arguments, warnings."""
+        levels = _levels()
+        if levels != self._levels:
+            self._levels = header["levels"] = levels
+        if self._resident:
+            header["resident"] = self._resident
+        if keys is not None:
+            header["mutates"] = keys
+        result, answered = self.link.ask_fully(header, payload)
+        if "changes" in answered:
+            result, changes = result
+            given = keywords or {}
+            for key, how, told in changes:
+                mutation.apply(_argument(arguments, given, key), how, told)
+            if "same" in answered:
+                result = _argument(arguments, given, answered["same"])
+        if "warned" in answered:
+            _warn(answered["warned"])
+        return result
+
+    def _serve(self, request: Request) -> Message | None:
+        if request.id == 0:
+            if request.header.get("op") == "log":
+                _log(request.header["record"])
+            return None
+        return self.link.answer(request)
+
+    def _called_back(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        """Only what was handed out may be asked, and only what its kind can do."""
+        target, kind = self.codec.exports.entry(header.get("o"))
+        method = str(header.get("m"))
+        if method not in standins.METHODS.get(kind, ()):
+            raise RefusedError(f"the acceptor asked for {method!r} of a {kind}, which it may not")
+        if method == "__next__":
+            return self.link.push(target, min(int(header.get("most", 1)), standins.AHEAD)), {}
+        arguments, keywords = payload
+        return getattr(target, method)(*arguments, **keywords), {}
+
+
+_clients: Final[weakref.WeakKeyDictionary[Session, Client]] = weakref.WeakKeyDictionary()
+_lock: Final = threading.Lock()
+
+
+def of(session: Session | None = None) -> Client:
+    """The calls of a session, by default that of this process, which is opened if need be.
+
+    Raises OffloadError where no acceptor can be reached.
+    """
+    if session is None:
+        session = current()
+    client = _clients.get(session)
+    if client is None:
+        with _lock:
+            client = _clients.get(session)
+            if client is None:
+                client = _clients[session] = Client(session)
+    return client
+
+
+def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | None = None) -> Any:
+    """What stands in a function's place: it looks the same, and runs at the acceptor of `session`."""
+    name = named(function)
+    plan = Plan(function, rule, name)
+    if inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{rule.pattern}: asynchronous generators cannot run at an acceptor; name a function that it calls"
+        )
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            return await asyncio.to_thread(of(session).call, plan, arguments, keywords)
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            return of(session).call(plan, arguments, keywords)
+
+    setattr(wrapper, MARK, plan)
+    if name is not None:
+        _replaced[id(function)] = Replaced(name, function)
+    return wrapper
+
+
+def decorated(value: Any, name: str, config: Config, session: Session | None = None) -> Any:
+    """What stands in the place of the function or class of this qualified name, or itself if no rule means it."""
+    if getattr(value, MARK, None) is not None:
+        return value
+    if isinstance(value, type):
+        for rule in config.classes:
+            if rule.matches(name):
+                base = estimators.EstimatorShell if estimators.is_estimator(value) else classes.Shell
+                made = classes.stub(value, rule, lambda: of(session), base)
+                _replaced[id(value)] = Replaced((value.__module__, value.__qualname__), value)
+                return made
+    elif callable(value):
+        for each in config.functions:
+            if each.matches(name):
+                return wrap(value, each, session)
+    return value
+
+
+def install(module: Any, config: Config, session: Session | None = None) -> list[str]:
+    """Put what the rules name in a module that was just imported under our hands; the names that were replaced.
+
+    A glob means what the module defines, a plain name also what it only imports.
+    """
+    replaced = []
+    home: str = module.__name__
+    rules: list[FunctionRule | ClassRule] = [*config.functions, *config.classes]
+    for rule in rules:
+        for holder, attribute, name in _named(module, home, rule):
+            value = inspect.getattr_static(holder, attribute)
+            kind = type(value) if isinstance(value, staticmethod | classmethod) else None
+            function = value.__func__ if kind is not None else value
+            new = decorated(function, name, config, session)
+            if new is not function:
+                setattr(holder, attribute, kind(new) if kind is not None else new)
+                replaced.append(name)
+    return replaced
+
+
+def _named(module: Any, home: str, rule: FunctionRule | ClassRule) -> Iterable[tuple[Any, str, str]]:
+    """Where the module has what a rule names: (holder, attribute, qualified name)."""
+    if any(letter in rule.pattern for letter in "*?["):
+        for attribute, value in list(vars(module).items()):
+            fits = isinstance(value, type) if isinstance(rule, ClassRule) else inspect.isroutine(value)
+            if fits and getattr(value, "__module__", None) == home and rule.matches(f"{home}.{attribute}"):
+                yield module, attribute, f"{home}.{attribute}"
+        return
+    if not rule.pattern.startswith(home + "."):
+        return
+    *between, attribute = rule.pattern[len(home) + 1 :].split(".")
+    holder = module
+    for part in between:
+        holder = vars(holder).get(part)
+        # The rest of the name is that of a module below.
+        if not isinstance(holder, type):
+            return
+    if attribute in vars(holder):
+        yield holder, attribute, rule.pattern
+
+
+def _stands_for(value: Any) -> Any:
+    return vars(value).get(MARK)
+
+
+def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) -> Any:
+    return arguments[key] if isinstance(key, int) else keywords[key]
+
+
+def _packages(config: Config) -> set[str]:
+    """The packages that the rules name: results may be instances of their classes."""
+    names = [rule.pattern for rule in (*config.functions, *config.classes)]
+    names += [rule.module for rule in config.rules if isinstance(rule, ModuleRule)]
+    return {name.partition(".")[0] for name in names}
+
+
+def _levels() -> dict[str, int]:
+    """The levels that this program has set for its loggers."""
+    levels = {
+        name: logger.level
+        for name, logger in list(logging.root.manager.loggerDict.items())
+        if isinstance(logger, logging.Logger) and logger.level
+    }
+    levels[""] = logging.root.level
+    return levels
+
+
+def _log(record: Sequence[Any]) -> None:
+    name, level, path, line, text, function = record
+    logger = logging.getLogger(str(name) if name != "root" else None)
+    if logger.isEnabledFor(int(level)):
+        made = logger.makeRecord(str(name), int(level), str(path), int(line), str(text), (), None, str(function))
+        logger.handle(made)
+
+
+def _warn(told: Iterable[Sequence[Any]]) -> None:
+    for text, module, name, filename, line in told:
+        category = vars(sys.modules[module]).get(name) if module in sys.modules else None
+        if not (isinstance(category, type) and issubclass(category, Warning)):
+            category = UserWarning
+        warnings.warn_explicit(str(text), category, str(filename), int(line))

@@ -1,0 +1,185 @@
+"""How one end asks the other to call something, and answers in turn. Both ends' part; who may call what is theirs."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from remotegpu.offload.functions import errors
+from remotegpu.offload.objects import pages
+from remotegpu.offload.objects.codec import Codec, Packed, RefusedError, UnknownObjectError
+from remotegpu.offload.wire.frames import Message, Service
+from remotegpu.offload.wire.peer import Peer, Request
+
+DEEPEST: Final = 40
+"""How deeply the two ends may call each other back."""
+# For so many seconds values of an iterator are collected before they are sent.
+_COLLECTING: Final = 0.001
+
+
+class _Local(threading.local):
+    depth = 0
+
+
+class Link:
+    """One end of the calls of a session.
+
+    Args:
+        peer: the connection, asked anew each time: a session may move.
+        perform: carries out a request of the other end and returns what to answer, and header entries for the answer.
+        where: of this end, for people: "the acceptor cpu".
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        peer: Callable[[], Peer],
+        perform: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]],
+        where: str,
+    ) -> None:
+        self.codec = codec
+        codec.fetch = self.fetch
+        self.where = where
+        self._peer = peer
+        self._perform = perform
+        self._local = _Local()
+
+    def ask(self, header: dict[str, Any], payload: Any) -> Any:
+        """One round trip: what the other end answers, or its exception.
+
+        Raises CrossingError for a payload that cannot be sent, TooDeepError, LostError, RefusedError for an answer that
+        is not taken, and whatever the call raises.
+        """
+        return self.ask_fully(header, payload)[0]
+
+    def ask_fully(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        """The answer, with its header."""
+        depth = self._local.depth + 1
+        if depth > DEEPEST:
+            raise errors.TooDeepError(
+                f"this program and the acceptor have called each other back {DEEPEST} times within one call: "
+                "make the recursion one function that runs at one end"
+            )
+        packed = self.codec.dumps(payload, paged=True)
+        header.update(packed.header)
+        if depth > 1:
+            header["depth"] = depth
+        try:
+            reply = self._peer().request(Service.CALL, header, packed.buffers)
+        finally:
+            self.codec.sent(packed)
+        described = reply.header.get("raised")
+        if described is not None:
+            raise self._error(described, reply.header, reply.buffers)
+        return self.codec.loads(reply.header, reply.buffers), reply.header
+
+    def pull(self, ident: int, most: int) -> tuple[list[Any], BaseException | None]:
+        """The next values of an iterator of the other end, at most so many, and what ended it."""
+        packed = self.codec.dumps(((), {}))
+        header = {"o": ident, "m": "__next__", "most": most, **packed.header}
+        reply = self._peer().request(Service.CALL, header, packed.buffers)
+        described = reply.header.get("raised")
+        if described is not None and "items" not in reply.header:
+            raise self._error(described, reply.header, reply.buffers)
+        found, at = [], 0
+        for each in reply.header["items"]:
+            count = int(each["buffers"])
+            found.append((each, reply.buffers[at : at + count]))
+            at += count
+        if described is not None:
+            last, buffers = found.pop()
+            return [self.codec.loads(*item) for item in found], self._error(described, last, buffers)
+        if reply.header["ended"]:
+            returned = self.codec.loads(*found.pop())
+            return [self.codec.loads(*item) for item in found], StopIteration(returned)
+        return [self.codec.loads(*item) for item in found], None
+
+    def push(self, values: Iterator[Any], most: int) -> Message:
+        """Answers a `pull`. Each value is written when it comes: it may be the same object again and again."""
+        items: list[dict[str, Any]] = []
+        buffers: list[Any] = []
+        header: dict[str, Any] = {"items": items, "ended": False}
+
+        def add(packed: Packed) -> bool:
+            items.append({**packed.header, "buffers": len(packed.buffers)})
+            buffers.extend(packed.buffers)
+            # What lies beside the pickle is still the object's own memory.
+            return len(packed.buffers) == 1 and len(packed.buffers[0]) < pages.FLOOR
+
+        until = time.monotonic() + _COLLECTING
+        while len(items) < most:
+            try:
+                if not add(self.codec.dumps(next(values))) or time.monotonic() > until:
+                    break
+            except StopIteration as end:
+                add(self.codec.dumps(end.value))
+                header["ended"] = True
+                break
+            except BaseException as error:
+                header["raised"] = errors.describe(error, self.where)
+                try:
+                    add(self.codec.dumps(errors.contents(error)))
+                except Exception:
+                    add(self.codec.dumps(None))
+                break
+        return Message(header, buffers)
+
+    def log(self, record: list[Any]) -> None:
+        """Tell the other end what was logged here. Nobody answers."""
+        self._peer().notify(Service.CALL, {"op": "log", "record": record})
+
+    def _error(self, described: dict[str, Any], header: dict[str, Any], buffers: Sequence[Any]) -> BaseException:
+        found = None
+        if "v" in header:
+            try:
+                found = self.codec.loads(header, buffers)
+            except (RefusedError, UnknownObjectError):
+                # Its arguments are not taken; its text is.
+                found = None
+        return errors.rebuild(described, found)
+
+    def fetch(self, hold: int, names: list[str]) -> list[Any]:
+        """Pages that a message of the other end refers to and that are not here."""
+        reply = self._peer().request(Service.OBJECTS, {"op": "pages", "hold": hold, "names": names})
+        return list(reply.buffers)
+
+    def answer(self, request: Request) -> Message | None:
+        """For Service.CALL: carries out, and answers with the value or with what was raised."""
+        before, self._local.depth = self._local.depth, int(request.header.get("depth", 1))
+        try:
+            value, more = self._carry_out(request)
+            if isinstance(value, Message):
+                return value
+            packed = self.codec.dumps(value, inside=more.pop("inside", None))
+            return Message({**more, **packed.header}, packed.buffers)
+        except BaseException as error:
+            return self._raised(error)
+        finally:
+            self._local.depth = before
+
+    def _carry_out(self, request: Request) -> tuple[Any, dict[str, Any]]:
+        payload = self.codec.loads(request.header, request.buffers)
+        # So that what it holds of the other end dies before the answer is written, which then says so.
+        request.buffers = ()
+        return self._perform(request.header, payload)
+
+    def _raised(self, error: BaseException) -> Message:
+        described = errors.describe(error, self.where)
+        try:
+            packed = self.codec.dumps(errors.contents(error))
+        except Exception:
+            return Message({"raised": described})
+        return Message({"raised": described, **packed.header}, packed.buffers)
+
+    def answer_about_objects(self, request: Request) -> Message | None:
+        """For Service.OBJECTS: pages of a message of ours, and handles that died."""
+        header = request.header
+        match header.get("op"):
+            case "pages":
+                return Message({}, self.codec.outgoing.pages(int(header["hold"]), list(header["names"])))
+            case "free":
+                self.codec.exports.release((int(ident), int(count)) for ident, count in header["free"])
+                return Message({})
+            case other:
+                request.fail(f"{other!r} is nothing that objects can do: run the same version on both ends")
+                return None

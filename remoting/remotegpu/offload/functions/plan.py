@@ -1,0 +1,131 @@
+"""How one function's calls travel: its rule applied to its signature."""
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from remotegpu.offload.config.model import ClassRule, FunctionRule
+from remotegpu.offload.functions import mutation
+from remotegpu.offload.functions.mutation import Key
+from remotegpu.offload.objects.encoder import Here, There
+
+_LOOKED_INTO: Final = 64  # longer containers are data, in which nobody looks for callbacks
+
+_FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial)
+
+MARK: Final = "__remotegpu__"
+"""The attribute of whatever stands in a function's or class's place; its plan has `name` and `function`."""
+
+
+class Plan:
+    """For one callable.
+
+    Attributes:
+        name: module and qualified name by which the acceptor finds it; None: it travels by value.
+        header: of its calls.
+    """
+
+    __slots__ = ("_parameters", "_rule", "_simple", "function", "header", "name")
+
+    def __init__(self, function: Any, rule: FunctionRule | ClassRule, name: tuple[str, str] | None) -> None:
+        self.function = function
+        self.name = name
+        self._rule = rule
+        self._simple = not rule.args and rule.mutates in ("none", ())
+        self._parameters: list[str] | None = None
+        self.header: dict[str, Any] = {"op": "call"}
+        if name is not None:
+            self.header["t"] = list(name)
+        if rule.returns != "value":
+            self.header["returns"] = rule.returns
+
+    def arguments(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Key] | None]:
+        """What is sent in the arguments' place, and which of them are looked at for changes; None: none is."""
+        if self._simple:
+            return (
+                tuple([_outgoing(value) for value in arguments]),
+                {name: _outgoing(value) for name, value in keywords.items()},
+                None,
+            )
+        names = self._names()
+        rule = self._rule
+        # Further positions are those of *args.
+        positions = [names[index] if index < len(names) else "" for index in range(len(arguments))]
+        sent = tuple([_by_mode(value, rule.mode(name)) for value, name in zip(arguments, positions, strict=True)])
+        sent_keywords = {name: _by_mode(value, rule.mode(name)) for name, value in keywords.items()}
+        return sent, sent_keywords, self._changed(arguments, keywords, positions)
+
+    def _changed(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any], positions: list[str]
+    ) -> list[Key] | None:
+        mutates = self._rule.mutates
+        if mutates == "none":
+            return None
+        if mutates == "auto":
+            found: list[Key] = [index for index, value in enumerate(arguments) if mutation.may_change(value)]
+            return found + [name for name, value in keywords.items() if mutation.may_change(value)]
+        return [index for index, name in enumerate(positions) if name in mutates] + [
+            name for name in keywords if name in mutates
+        ]
+
+    def _names(self) -> list[str]:
+        if self._parameters is None:
+            try:
+                parameters = inspect.signature(self.function).parameters.values()
+            except (TypeError, ValueError):
+                parameters = ()  # type: ignore[assignment] # a C function that does not say
+            kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            self._parameters = [each.name for each in parameters if each.kind in kinds]
+        return self._parameters
+
+
+def _by_mode(value: Any, mode: str) -> Any:
+    match mode:
+        case "value":
+            return value
+        case "ref":
+            # An object that happens to be callable, as a model is, is no function.
+            return Here(value) if isinstance(value, _FUNCTIONS) else There(value)
+    return _outgoing(value)
+
+
+def _outgoing(value: Any) -> Any:
+    """A callable of the program's own runs here when it is called there; so too in a list, tuple or dict."""
+    if value.__class__ in (list, tuple):
+        if len(value) <= _LOOKED_INTO and any(_stays_here(each) for each in value):
+            return type(value)([Here(each) if _stays_here(each) else each for each in value])
+    elif value.__class__ is dict:
+        if len(value) <= _LOOKED_INTO and any(_stays_here(each) for each in value.values()):
+            return {key: Here(each) if _stays_here(each) else each for key, each in value.items()}
+    elif _stays_here(value):
+        return Here(value)
+    return value
+
+
+def _stays_here(value: Any) -> bool:
+    """Functions that cannot be found by a name there, and methods of this program's objects.
+
+    A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay all the same.
+    """
+    match value:
+        case types.FunctionType():
+            return value.__module__ == "__main__" or "<" in value.__qualname__
+        case types.MethodType():
+            return not isinstance(value.__self__, type | types.ModuleType)
+        case types.BuiltinFunctionType():
+            return value.__self__ is not None and not isinstance(value.__self__, type | types.ModuleType)
+        case partial():
+            return _stays_here(value.func)
+    return False
+
+
+def named(function: Callable[..., Any]) -> tuple[str, str] | None:
+    """Where the acceptor finds a function: by its name unless it is of `__main__`, or of another function."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        return None
+    return module, name

@@ -1,0 +1,15 @@
+"""What goes wrong when a value is to cross. Every message ends with what to do."""
+
+import pickle
+
+
+class CrossingError(TypeError):
+    """A value cannot be sent: the message has the path to the part at fault."""
+
+
+class RefusedError(pickle.UnpicklingError):
+    """What the acceptor sent is not taken: it is no plain value, or nothing that this session has allowed."""
+
+
+class UnknownObjectError(LookupError):
+    """The other end named an object that it does not hold, or no longer."""
