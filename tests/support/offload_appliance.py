@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.stand_in import StandIn, Tenant, make_dist
+from support.system import until
 
 from remotegpu.api.objects import Ask
 from remotegpu.offload.acceptor import versions
@@ -19,11 +20,17 @@ from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access
 
 PATIENCE = 60.0
+_AS_STRANGER = Path(__file__).with_name("as_stranger.py")
 
 
 @contextlib.contextmanager
 def offload_appliance(
-    folder: Path, *options: str, environments: tuple[str, ...] = (), uids: bool = True, access: Access = Access()
+    folder: Path,
+    *options: str,
+    environments: tuple[str, ...] = (),
+    uids: bool = True,
+    access: Access = Access(),
+    stranger: int | None = None,
 ) -> Iterator[StandIn]:
     """An appliance with one software GPU of 1 GiB.
 
@@ -32,12 +39,16 @@ def offload_appliance(
         options: more of `remotegpu appliance`.
         environments: values of --offload; default: this test's own interpreter under the name "here".
         uids: as root, each session gets a user id of its own.
+        stranger: as root, run the appliance as this user, who must be able to read `folder`; other users can then read
+            this Python, wherever it lies.
     """
     given = environments or (f"here={sys.executable}:cpu",)
     offered = [word for value in given for word in ("--offload", value)]
     # The last one counts; StandIn says 0.
-    base = ["--uid-base", str(_free_uids())] if uids and os.geteuid() == 0 else []
-    with StandIn(make_dist(folder / "dist"), *offered, *base, *options, access=access) as it:
+    base = ["--uid-base", str(_free_uids())] if uids and not stranger and os.geteuid() == 0 else []
+    dist = make_dist(folder / "dist")
+    prefix = () if stranger is None else (sys.executable, str(_AS_STRANGER), str(stranger))
+    with StandIn(dist, *offered, *base, *options, access=access, prefix=prefix) as it:
         yield it
 
 
@@ -83,10 +94,13 @@ def session(tenant: Tenant, *, greet: bool = True, **wish: Any) -> Iterator[Peer
 
 @contextlib.contextmanager
 def lease(appliance: StandIn, ask: Ask = Ask()) -> Iterator[Tenant]:
-    """A lease that ends with the block."""
+    """A lease that ends with the block: its share is free then."""
+    before = appliance.leased
     tenant = appliance.lease(ask)
     try:
         yield tenant
     finally:
         if tenant.holding is not None:
             tenant.holding.close()
+        if appliance.process.poll() is None:
+            until(lambda: appliance.leased <= before, PATIENCE, "the share is free")

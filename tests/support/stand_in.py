@@ -43,11 +43,18 @@ def make_dist(folder: Path, python: str = sys.executable) -> Path:
 class StandIn:
     """The appliance's process. Workers keep its uid: others may not be able to read this Python."""
 
-    def __init__(self, dist: Path, *options: str, env: dict[str, str] | None = None, access: Access = Access()) -> None:
+    def __init__(
+        self,
+        dist: Path,
+        *options: str,
+        env: dict[str, str] | None = None,
+        access: Access = Access(),
+        prefix: tuple[str, ...] = (),
+    ) -> None:
         self.environment = {**os.environ, "REMOTEGPU_DIST": str(dist), **(env or {})}
         self.endpoint = f"127.0.0.1:{free_port()}"
         self.access = access
-        command = [REMOTEGPU, "appliance", "--listen", self.endpoint, "--memory", f"{MEMORY_MIB}MiB"]
+        command = [*prefix, REMOTEGPU, "appliance", "--listen", self.endpoint, "--memory", f"{MEMORY_MIB}MiB"]
         command += ["--no-self-test", "--uid-base", "0", "--drain-seconds", "0", *options]
         ready, theirs = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)

@@ -55,6 +55,8 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
         return
     if level == ALONE:
         set_parent_death_signal(signal.SIGKILL)
+        lines = keeper.Log(_capture_output(), control)
+        threading.Thread(target=lines.pass_on, name="remotegpu-log", daemon=True).start()
         _run(packet, isolation, control, data)
     else:
         _run_kept(packet, isolation, control, data)
@@ -62,20 +64,18 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
 
 def _run_kept(packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket) -> None:
     ours, theirs = packets.pair()
-    reading, writing = os.pipe()
+    reading = _capture_output()
     child = os.fork()
     if child == 0:
         control.close()
         ours.close()
         os.close(reading)
-        for standard in (1, 2):
-            os.dup2(writing, standard)
-        os.close(writing)
         _run(packet, isolation, theirs, data)
         return
     theirs.close()
     data.close()
-    os.close(writing)
+    for standard in (1, 2):
+        os.dup2(0, standard)
     code = keeper.keep(child, control, ours, reading)
     raise SystemExit(code if code >= 0 else 128 - code)
 
@@ -109,6 +109,15 @@ def _limit_memory(fractions: Sequence[float]) -> None:
 
         for device, fraction in enumerate(fractions):
             torch.cuda.set_per_process_memory_fraction(min(1.0, fraction), device)
+
+
+def _capture_output() -> int:
+    """Have what is written past the session's own capture come out of the descriptor that is returned."""
+    reading, writing = os.pipe()
+    for standard in (1, 2):
+        os.dup2(writing, standard)
+    os.close(writing)
+    return reading
 
 
 def _accept(link: socket.socket, data: socket.socket) -> socket.socket | None:

@@ -40,6 +40,12 @@ class Log:
                 packets.send(self._control, {"op": "log", "line": line[:_MOST_LINE].decode(errors="replace")})
         return bool(data)
 
+    def pass_on(self) -> None:
+        """All of it. For a thread of its own, where there is no keeper."""
+        with contextlib.suppress(OSError):
+            while self.read():
+                pass
+
 
 def keep(child: int, control: socket.socket, link: socket.socket, log: int) -> int:
     """Serve until `child` has ended, or the appliance is gone. The exit code for this process."""

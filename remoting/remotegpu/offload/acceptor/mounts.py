@@ -1,5 +1,6 @@
 """The file system of a session in a mount namespace of its own: everything read-only, private places empty."""
 
+import itertools
 import os
 import stat
 import sys
@@ -18,23 +19,26 @@ _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _ACCELERATORS: Final = ("nvidia", "kfd", "dri", "accel")
 _LINKS: Final = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _SCRATCH_MODE: Final = 0o1777
+_READ_ONLY_AGAIN: Final = (
+    syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
+)
 
 
 def confine(hidden: Sequence[Path], scratch_bytes: int) -> None:
     """Rearrange this process's mount namespace, which must be its own. Raises OSError where the kernel refuses."""
     # Folders made on the way must be passable for the session's own user.
     os.umask(0o022)
-    keep = [path for path in needed() if path.exists()]
+    keep = [path for path in needed() if os.access(path, os.R_OK)]
     syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.set_mount_attributes("/", syscalls.MS_RDONLY | syscalls.MS_NOSUID)
-    private = {*map(Path, _PRIVATE), *(blocked for path in keep if (blocked := first_closed(path)) is not None)}
-    # The scratch is mounted last but needed first, to hold what is moved over: the new /dev, and what must stay.
+    private = {*map(Path, _PRIVATE), *closed(keep)}
     descriptors = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in keep}
+    # First, because the new /dev is put together in it.
     _tmpfs(SCRATCH, scratch_bytes, _SCRATCH_MODE)
     _devices()
     for folder in sorted(private):
         if folder.is_dir() and not folder.is_symlink():
-            _hide(folder, descriptors)
+            hide(folder, descriptors)
     _keep(SCRATCH, descriptors)
     for name in _ALSO_SCRATCH:
         place = SCRATCH / f".{Path(name).name}"
@@ -66,12 +70,13 @@ def outermost(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def first_closed(path: Path) -> Path | None:
-    """The outermost folder on the way to `path` that a stranger may not pass, as /root is."""
-    for folder in reversed(path.parents):
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            return folder
-    return None
+def closed(paths: Iterable[Path]) -> set[Path]:
+    """The outermost folders on the way to these that a stranger may not pass, as /root is."""
+    found = set()
+    for path in paths:
+        shut = (folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH)
+        found.update(itertools.islice(shut, 1))
+    return found
 
 
 def _tmpfs(folder: Path, size: int, mode: int) -> None:
@@ -79,11 +84,11 @@ def _tmpfs(folder: Path, size: int, mode: int) -> None:
     syscalls.mount("tmpfs", str(folder), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
 
 
-def _hide(folder: Path, kept: dict[Path, int]) -> None:
+def hide(folder: Path, kept: dict[Path, int]) -> None:
     """An empty folder in its place, with what must stay mounted where it was."""
     _tmpfs(folder, 1 << 20, 0o755)
     _keep(folder, kept)
-    syscalls.mount("", str(folder), flags=syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY)
+    syscalls.mount("", str(folder), flags=_READ_ONLY_AGAIN)
 
 
 def _keep(folder: Path, kept: dict[Path, int]) -> None:

@@ -115,8 +115,8 @@ def shut(place: Place, level: str, *, accelerator: bool) -> Isolation:
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
     writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices()]  # noqa: S108
-    # A namespace of its own has covered the secrets already.
-    hidden = () if level == NAMESPACES else place.hidden
+    # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
+    hidden = () if level == NAMESPACES else (*place.hidden, folder.parent)
     if not landlock.restrict(hidden, writable, network=level == NAMESPACES):
         lacks.append("Landlock (needs Linux 5.13)")
         if level == ALONE and place.uid is None:

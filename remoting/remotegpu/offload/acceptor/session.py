@@ -35,6 +35,7 @@ FEATURES: Final = (
     ("remotegpu.offload.functions.acceptor", ""),
     ("remotegpu.offload.torch.acceptor", "torch"),
     ("remotegpu.offload.program.acceptor", ""),
+    ("remotegpu.offload.jupyter.acceptor", ""),
 )
 # They are the acceptor's own: what finds its libraries, and which devices it may use.
 _KEPT_VARIABLES: Final = frozenset(
