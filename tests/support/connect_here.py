@@ -1,0 +1,26 @@
+"""In place of `remotegpu-connect`, for programs that find it by REMOTEGPU_CONNECT: starts an acceptor itself."""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+if __name__ == "__main__":
+    options = sys.argv[1:]
+    fd, report = (int(options[options.index(name) + 1]) for name in ("--fd", "--report-fd"))
+    backends = [option.partition("=")[2] for option in options if option.startswith("--backend=")]
+    backend = backends[0] if backends else "cpu"
+    environment = {"name": "here", "backend": backend, "python": "", "packages": {}, "devices": []}
+    with os.fdopen(report, "w") as line:
+        line.write(json.dumps({"session": "0", "environment": environment, "endpoint": "this machine"}) + "\n")
+    if os.fork():
+        # Whoever started us waits for the end of the session, not of this process.
+        os.wait()
+        sys.exit()
+    # As on another machine: no signal comes but through the session.
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    from remotegpu.offload.acceptor import session
+
+    session.main(socket.socket(fileno=fd), "here")
