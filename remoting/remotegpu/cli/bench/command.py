@@ -74,7 +74,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
         site = _site(options)
         if site is None:
             configurations, notes = matrix(cpus, everything=options.everything)
-            _tell("a training step's round trips")
+            tell("a training step's round trips")
             with lab.site(Configuration("direct", placement="free")) as near:
                 demo = lab.demo_step_round_trips(near)
         else:
@@ -84,13 +84,13 @@ def measure(options: BenchOptions) -> dict[str, Any]:
             demo = None
         results = []
         for number, configuration in enumerate(configurations, 1):
-            _tell(f"{configuration.name} ({number} of {len(configurations)})")
+            tell(f"{configuration.name} ({number} of {len(configurations)})")
             measured = [_run(lab, configuration, site, quick=options.quick) for _ in range(runs)]
             results.append(summary(configuration, measured, with_aims=site is None))
     return {
         "version": __version__,
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": {"cpu": _cpu_model(), "cpus": len(cpus), "kernel": platform.release(), "load_average": load},
+        "machine": {"cpu": cpu_model(), "cpus": len(cpus), "kernel": platform.release(), "load_average": load},
         "appliance": "a software appliance of its own" if site is None else str(site.endpoint),
         "quick": options.quick,
         "runs": runs,
@@ -116,11 +116,11 @@ def _run(lab: Lab, configuration: Configuration, site: Site | None, *, quick: bo
         return lab.measure(configuration, own, quick=quick)
 
 
-def _tell(what: str) -> None:
+def tell(what: str) -> None:
     print(f"remotegpu: measuring {what}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     """As the kernel names it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")

@@ -50,11 +50,12 @@ class Lab:
         return str(self.dist.program("remotegpu-bench"))
 
     @contextlib.contextmanager
-    def site(self, configuration: Configuration) -> Iterator[Site]:
-        """A software appliance and a peer for this configuration."""
+    def site(self, configuration: Configuration, *more: str) -> Iterator[Site]:
+        """A software appliance, with these options too, and a peer for this configuration."""
         _, far_cpus = ends(configuration.placement, self.cpus)
         access = Access(ca=self._certificate()) if configuration.tls else Access()
         options = ["--cert", str(access.ca), "--key", str(access.ca.with_suffix(".key"))] if access.ca else []
+        options += more
         with contextlib.ExitStack() as stack:
             with on_cpus(far_cpus):
                 endpoint = parse_endpoint(stack.enter_context(local_appliance(Ask(), *options)))
@@ -81,7 +82,7 @@ class Lab:
         near_cpus, _ = ends(configuration.placement, self.cpus)
         with on_cpus(near_cpus):
             command = [self.program, *(["--quick"] if quick else []), *options]
-            measured = json.loads(_output_of(command, environment))
+            measured = json.loads(output_of(command, environment))
         return Run(measured["figures"], measured["before"], measured["after"])
 
     def demo_step_round_trips(self, site: Site) -> float | None:
@@ -94,7 +95,7 @@ class Lab:
             stats, result = self.folder / "stats.json", self.folder / "result.json"
             command = [sys.executable, str(_DEMO), "--epochs", epochs, "--json", str(result)]
             with self._share(site, "direct") as environment:
-                _output_of(command, {**environment, names.STATS_ENV: str(stats), "PYTHONWARNINGS": "ignore"})
+                output_of(command, {**environment, names.STATS_ENV: str(stats), "PYTHONWARNINGS": "ignore"})
             trips.append(json.loads(stats.read_text())["round_trips"])
             steps.append(json.loads(result.read_text())["steps"])
         return float((trips[1] - trips[0]) / (steps[1] - steps[0]))
@@ -151,7 +152,7 @@ def _data_port(endpoint: Endpoint, access: Access) -> int:
         return client.hello().data_port
 
 
-def _output_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
+def output_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise exits.CliError(exits.SOFTWARE, f"{' '.join(command)} ended with code {done.returncode}, see above")

@@ -1,0 +1,1 @@
+"""What `remotegpu offload bench` runs in the user's interpreter: ordinary programs that end with a line of JSON."""

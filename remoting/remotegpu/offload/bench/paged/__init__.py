@@ -1,0 +1,11 @@
+"""What `paging.py` imports: modules that import each other, and one that nobody has."""
+
+import contextlib
+
+from . import first, second
+from .deep import below
+
+with contextlib.suppress(ImportError):
+    from . import absent  # type: ignore[attr-defined]  # noqa: F401
+
+TOTAL = first.VALUE + second.VALUE + below.VALUE

@@ -1,0 +1,5 @@
+"""One of the modules."""
+
+from . import five, four, six
+
+VALUE = four.VALUE + five.VALUE + six.VALUE

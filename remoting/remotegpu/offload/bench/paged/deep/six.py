@@ -1,0 +1,3 @@
+"""One of the modules."""
+
+VALUE = 6

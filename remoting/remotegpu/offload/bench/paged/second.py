@@ -1,0 +1,5 @@
+"""One of the modules."""
+
+from .deep import three, two
+
+VALUE = two.VALUE + three.VALUE

@@ -1,0 +1,24 @@
+"""A file of the client is read in the acceptor (cut D): `python reading.py FILE`. Prints MB/s, twice."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def rate(path: Path) -> float:
+    """MB/s of reading it from its beginning to its end."""
+    began, size = time.perf_counter(), 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(1 << 20):
+            size += len(piece)
+    return size / (time.perf_counter() - began) / 1e6
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    print(json.dumps({"file_mbps": rate(path), "file_again_mbps": rate(path)}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
