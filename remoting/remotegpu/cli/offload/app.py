@@ -52,3 +52,17 @@ def explain(
 
 
 reverse.register(offload)
+
+
+@offload.command()
+def bench(
+    everything: Annotated[bool, typer.Option("--all", help="Also 1 and 10 ms away.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Less of everything: rough figures.")] = False,
+    runs: Annotated[int | None, typer.Option(min=1, help="How often everything is measured; 3.")] = None,
+    python: PythonOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what crossing costs: steps, calls, moves, files, code; appliance and program on this machine."""
+    from remotegpu.cli.offload.bench import BenchOptions, bench  # noqa: PLC0415
+
+    bench(BenchOptions(python, everything, quick, runs), "json" if as_json else "table")
