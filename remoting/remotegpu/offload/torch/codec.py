@@ -211,7 +211,10 @@ class Template(NamedTuple):
     def decode(text: bytes) -> "Template":
         """Raises ValueError for what no client writes."""
         try:
-            number, name, args, kwargs, form, outs, leased = json.loads(text)
+            fields = json.loads(text)
+            if not isinstance(fields, list) or len(fields) != len(Template._fields):
+                raise ValueError("not a template: it has other fields")
+            number, name, args, kwargs, form, outs, leased = fields
             if number < FIRST_TEMPLATE or set(form) - set("Qdq?"):
                 raise ValueError(f"not a template: {number!r}, {form!r}")
             return Template(

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch.utils import backend_registration
 
-from remotegpu.offload.torch import kernels
+from remotegpu.offload.torch import kernels, patches
 from remotegpu.offload.torch.codec import Meta
 from remotegpu.offload.torch.dispatch import Engine, kernel
 from remotegpu.offload.torch.errors import checked
@@ -220,6 +220,7 @@ def activate(source: Source) -> Remote:
     if _state.current is not None:
         raise OffloadError("this process has its remote device already")
     _state.current = Remote(source)
+    patches.install(_state.current.device, _state.current.storages, _state.current.transfers)
     os.register_at_fork(after_in_child=_forked)
     return _state.current
 

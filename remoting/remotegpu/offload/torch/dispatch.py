@@ -37,14 +37,12 @@ TEMPLATES: Final = 1 << 16
 LEASED: Final = 64
 """Addresses lent to the acceptor for the results of an operation that returns a list of unknown length."""
 
-_PROBES: Final = {
-    torch.float64: torch.zeros((), dtype=torch.float16),
-    torch.int64: torch.zeros((), dtype=torch.int8),
-    torch.complex128: torch.zeros((), dtype=torch.complex64),
-}
 _FORMS: Final = {bool: "?", int: "q", float: "d"}
 _CALCULATED: Final = frozenset(("arange", "range", "linspace", "logspace"))
 _ON_HOST: Final = frozenset(("_pack_padded_sequence", "_ctc_loss", "segment_reduce", "_pad_packed_sequence"))
+_NUMBERS: Final = frozenset(
+    ("number", "Optional[number]", "List[number]", "float", "Optional[float]", "Tensor", "Optional[Tensor]")
+)
 _BITS: Final = ("Conjugate", "Negative")
 
 _TorchTensor: Final = torch.Tensor
@@ -187,10 +185,8 @@ class _Writer:
                 meta = meta_of(value)
                 self.metas.append(meta)
                 return Tensor(self._value("Q"), meta)
-            number, dtype = host_number(value)
-            if number is None:
-                return Host(meta_of(value), value.tolist())
-            return number if isinstance(number, complex) and dtype is None else self._number(number, dtype)
+            number = host_number(value)
+            return Host(meta_of(value), value.tolist()) if number is None else self._number(number, value.dtype)
         if isinstance(value, (list, tuple)):
             return [self(item, dynamic) for item in value]
         if isinstance(value, torch.device):
@@ -215,18 +211,11 @@ def _form(value: Any) -> str:
     return _FORMS[type(value)]
 
 
-def host_number(tensor: Any) -> tuple[Any, torch.dtype | None]:
-    """A tensor of no dimensions that is here, as a number, with its type unless torch takes it for a plain number
-    (x * 2.0).
-
-    The number is None for any other tensor.
+def host_number(tensor: Any) -> Any:
+    """The content of a tensor of no dimensions that is here, which operations take as they do on any device; else
+    None.
     """
-    if tensor.dim() or tensor.is_meta:
-        return None, None
-    dtype = tensor.dtype
-    probe = _PROBES.get(dtype)
-    plain = dtype is torch.bool or (probe is not None and torch.result_type(tensor, probe) is not dtype)
-    return tensor.item(), None if plain else dtype
+    return None if tensor.dim() or tensor.is_meta else tensor.item()
 
 
 def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR0915 - closures: attributes cost time
@@ -255,8 +244,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
                 if bits:
                     key.append((value.dtype.is_complex and value.is_conj(), value.is_neg()))
                 return
-            number, dtype = host_number(value)
-            key.append(dtype)
+            number = host_number(value)
             if number is None and on_host and not value.is_meta:
                 key.append((kind, str(value.tolist())))
             elif number is None:
@@ -265,7 +253,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
                     f"{engine.device} and {value.device}! (when calling {name})"
                 )
             elif isinstance(number, complex):
-                key.append(number)
+                key.append((complex, number))
             else:
                 key.append(type(number))
                 values.append(number)
@@ -385,7 +373,7 @@ def _is_scalar(argument: Any) -> bool:
     """Whether values of this argument only change what is calculated, not what comes out: they are sent with each
     call.
     """
-    return str(argument.type) in {"number", "Optional[number]", "List[number]", "float", "Optional[float]"}
+    return str(argument.type) in _NUMBERS
 
 
 def _aliases(schema: Any) -> tuple[Alias | None, ...]:

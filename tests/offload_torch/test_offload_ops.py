@@ -1,0 +1,595 @@
+"""Operations on the remote device against the same operations here."""
+
+import copy
+import threading
+from typing import Any
+
+import pytest
+import torch
+from support.offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from remotegpu.offload.torch import device
+from remotegpu.offload.torch.device import Remote
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
+
+A = torch.randn(4, 6)
+B = torch.randn(4, 6)
+I = torch.randint(0, 4, (3,))  # noqa: E741
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.view(6, 4),
+        lambda x: x.t(),
+        lambda x: x[1:3, ::2],
+        lambda x: x[None].expand(3, 4, 6),
+        lambda x: x.permute(1, 0)[2:],
+        lambda x: x.unfold(1, 3, 2),
+        lambda x: x.as_strided((2, 3), (6, 2), 1),
+        lambda x: x.diagonal(),
+        lambda x: x.split([2, 4], 1),
+        lambda x: x.unbind(1),
+        lambda x: x.chunk(3, 1),
+        lambda x: x.reshape(-1)[3:].view(3, 7).t(),
+        lambda x: torch.view_as_complex(x.view(4, 3, 2)),
+        lambda x: x.view(torch.int32),
+        lambda x: x.squeeze().unsqueeze(1).transpose(0, 2),
+    ],
+    ids=by_line,
+)
+def test_views(function: Any) -> None:
+    """A view is the same tensor here: what is written to it is read in the other."""
+    both(function, A)
+    if function(A) is not None and isinstance(function(A), torch.Tensor) and function(A).dtype is torch.float32:
+
+        def written(x: Any) -> Any:
+            view = function(x)
+            if not any(stride == 0 for stride in view.stride()):
+                view.mul_(3).add_(1)
+            return x
+
+        both(written, A)
+
+
+def test_views_send_nothing(remote: Remote) -> None:  # noqa: F811
+    x = there(A)
+    remote.synchronize()
+    before = remote.stream.operations
+    _ = x.view(6, 4), x.t(), x[1:], x.expand(2, 4, 6), x.unsqueeze(0), x.detach()
+    assert remote.stream.operations + len(remote.stream.entries) == before
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x.add_(y),
+        lambda x, y: x.mul_(2).sub_(y).clamp_(0),
+        lambda x, y: x.copy_(y.flip(0)),
+        lambda x, y: x.t().copy_(y.t()),
+        lambda x, y: x[1].zero_() + y[0],
+        lambda x, y: x.masked_fill_(y > 0, -1),
+        lambda x, y: x.index_fill_(1, torch.tensor([0, 2], device=x.device), 5.0),
+        lambda x, y: x.index_add_(0, torch.tensor([3, 1], device=x.device), y[:2]),
+        lambda x, y: x.scatter_(1, torch.zeros(4, 1, dtype=torch.int64, device=x.device), y[:, :1]),
+        lambda x, y: x.addcdiv_(y, y.abs() + 1, value=0.5),
+        lambda x, y: torch._foreach_add_([x, x[0]], [y, y[0]]) or x,
+        lambda x, y: x.__setitem__((slice(None), 2), y[:, 1]) or x,
+        lambda x, y: x.__setitem__(y > 0, 0.0) or x,
+        lambda x, y: x.__setitem__(y > 0, y[y > 0]) or x,
+    ],
+    ids=by_line,
+)
+def test_in_place(function: Any) -> None:
+    both(function, A, B)
+
+
+def test_in_place_counts_versions() -> None:
+    """autograd notices a saved tensor that was written to, as everywhere."""
+    x = there(A).requires_grad_()
+    y = x.exp()
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("size", [(0,), (2, 2), (4, 6), (9, 9)])
+def test_out_takes_the_size_of_the_result(size: tuple[int, ...]) -> None:
+    out = torch.empty(size, device=device.NAME)
+    if 0 not in size and size != (4, 6):
+        with pytest.warns(UserWarning, match="resized"):
+            result = torch.add(there(A), there(B), out=out)
+    else:
+        result = torch.add(there(A), there(B), out=out)
+    assert result is out
+    same(out, A + B)
+    same(out * 2, (A + B) * 2)
+
+
+def test_out_of_a_view_writes_the_base() -> None:
+    base = torch.zeros(2, 4, 6, device=device.NAME)
+    torch.mul(there(A), there(B), out=base[1])
+    same(base[1], A * B)
+    assert not here(base[0]).any()
+
+
+def test_out_of_unknown_size() -> None:
+    out = torch.empty(0, dtype=torch.int64, device=device.NAME)
+    torch.nonzero(there(A) > 0, out=out)
+    same(out, torch.nonzero(A > 0))
+
+
+def test_several_results_into_out() -> None:
+    values, places = torch.empty(0, device=device.NAME), torch.empty(0, dtype=torch.int64, device=device.NAME)
+    torch.sort(there(A), dim=1, out=(values, places))
+    same((values, places), tuple(torch.sort(A, dim=1)))
+
+
+def test_resize_keeps_the_content_and_grows() -> None:
+    x = there(torch.arange(6.0))
+    alias = x.view(2, 3)
+    x.resize_(2, 2)
+    same(x, torch.arange(4.0).view(2, 2))
+    x.resize_(10)
+    assert x.untyped_storage().nbytes() == 40
+    same(x[:6], torch.arange(6.0))
+    alias.fill_(7)
+    same(x[:6], torch.full((6,), 7.0))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: x.masked_select(x < 0),
+        lambda x: (x * 2).round().unique(return_counts=True),
+        lambda x: x.round().unique(dim=0),
+        lambda x: torch.unique_consecutive(x.round()),
+        lambda x: torch.where(x > 0),
+        lambda x: x.abs().long().view(-1).bincount(),
+        lambda x: torch.repeat_interleave(x, torch.tensor([0, 2, 1, 3], device=x.device), 0),
+        lambda x: torch.argwhere(x > 0),
+        lambda x: x.sort(descending=True),
+        lambda x: x.topk(3),
+        lambda x: x.quantile(0.3, 1),
+        lambda x: x.median(),
+        lambda x: x.histc(5, -1, 1),
+        lambda x: torch.stft(x.view(-1), 8, return_complex=True, window=torch.ones(8, device=x.device)),
+        lambda x: torch.nn.functional.one_hot(x.abs().long(), 9),
+        lambda x: x.cumsum(1).flip(0).roll(2, 1),
+        lambda x: torch.einsum("ij,kj->ik", x, x),
+        lambda x: torch.linalg.svdvals(x),
+        lambda x: x.view(-1)[torch.tensor([1, 2])],
+        lambda x: x.equal(x.clone()),
+        lambda x: torch.allclose(x, x + 1),
+        lambda x: bool((x > 5).any()),
+        lambda x: x.tolist(),
+        lambda x: x.sum().item(),
+        lambda x: len(x) + x.size(1) + int(x.numel()),
+        lambda x: torch.cat([x, x[:0], x]),
+        lambda x: x.new_zeros(2).add(x.new_tensor([1.0, 2.0]).to(x.device)),
+    ],
+    ids=by_line,
+)
+def test_results(function: Any) -> None:
+    both(function, A)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.conj() + 1,
+        lambda x: x.conj().imag,
+        lambda x: x.conj().clone(),
+        lambda x: x.conj().resolve_conj() @ x.mH,
+        lambda x: torch.fft.ifft(torch.fft.fft(x)),
+        lambda x: torch.fft.hfft(x),
+        lambda x: torch.fft.ihfft(x.real),
+        lambda x: x.conj().t().contiguous(),
+        lambda x: x.mul(2j).add(1 - 1j).abs(),
+        lambda x: x.conj().imag.neg().view(-1),
+        lambda x: torch.view_as_real(x).sum(0),
+        lambda x: x.clone().copy_(x.conj()),
+        lambda x: x.conj()[0, 0].item(),
+        lambda x: x.angle(),
+        lambda x: torch.linalg.solve(x @ x.mH, x),
+    ],
+    ids=by_line,
+)
+def test_complex(function: Any) -> None:
+    both(function, torch.randn(3, 4, dtype=torch.complex64), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.uint8, torch.uint16, torch.bool]
+)
+def test_types(dtype: torch.dtype) -> None:
+    x = (A * 3).to(dtype)
+    both(lambda y: y.to(torch.float32), x)
+    both(lambda y: y.clone().t(), x)
+    assert there(x).dtype is dtype
+
+
+def test_types_that_dlpack_does_not_know() -> None:
+    x = A.to(torch.float8_e4m3fn)
+    assert here(there(x)).view(torch.uint8).equal(x.view(torch.uint8))
+    both(lambda y: y.to(torch.float32), x)
+
+
+def test_plain_numbers_do_not_promote() -> None:
+    """A number, a tensor without dimensions that is here, and one that is there each promote in their own way."""
+    x = torch.ones(3, dtype=torch.float16)
+    for number in (2, 2.5, True, torch.tensor(2.5), torch.tensor(2.5, dtype=torch.float64), torch.tensor(3)):
+        assert (there(x) * number).dtype is (x * number).dtype
+        same(there(x) * number, x * number)
+    zero = torch.tensor(1.5)
+    assert (there(zero) * torch.tensor(2.0, dtype=torch.float64)).dtype is torch.float64
+    assert (there(zero) * 2.0).dtype is torch.float32
+
+
+def test_equal_constants_of_other_types_are_other_calls() -> None:
+    x = there(torch.arange(4))
+    assert (x + 1).dtype is torch.int64
+    assert (x + 1.0).dtype is torch.float32
+    assert (x + True).dtype is torch.int64
+    assert torch.full((2,), 1, device=device.NAME).dtype is torch.int64
+    assert torch.full((2,), 1.0, device=device.NAME).dtype is torch.float32
+    same(torch.arange(0, 3, 1, device=device.NAME), torch.arange(0, 3, 1))
+    same(torch.arange(0.0, 3.0, 1.0, device=device.NAME), torch.arange(0.0, 3.0, 1.0))
+
+
+def test_changing_numbers_make_no_new_templates(remote: Remote) -> None:  # noqa: F811
+    """A learning rate that decays must not be learnt again each step."""
+    x = there(A)
+    x.mul_(0.5)
+    before = remote.engine.misses
+    for step in range(50):
+        x.mul_(1 / (step + 1))
+        x.add_(x, alpha=step + 2)
+    assert remote.engine.misses <= before + 1
+    want = A.clone().mul_(0.5)
+    for step in range(50):
+        want.mul_(1 / (step + 1)).add_(want, alpha=step + 2)
+    same(x, want)
+
+
+# Errors
+
+
+def test_devices_do_not_mix() -> None:
+    with pytest.raises(
+        RuntimeError, match=r"Expected all tensors to be on the same device.*remote:0 and cpu.*aten::add"
+    ):
+        there(A) + B
+    with pytest.raises(RuntimeError, match="same device"):
+        B @ there(A).t()
+
+
+def test_shapes_that_do_not_fit_are_told_at_once() -> None:
+    with pytest.raises(RuntimeError, match=r"size of tensor a \(6\) must match"):
+        there(A) + there(torch.ones(5))
+
+
+def test_a_late_error_names_the_operation(remote: Remote) -> None:  # noqa: F811
+    """The kernel finds out that an index is out of range; whoever asks next hears which operation it was."""
+    table, x = there(A), there(torch.tensor([1, 99]))
+    wrong = torch.nn.functional.embedding(x, table)
+    after = wrong * 2 + 1
+    with pytest.raises(
+        IndexError, match=r"index out of range.*\n.*operation \d+, aten::embedding\(float32\[4, 6\], int64\[2\]\)"
+    ):
+        table.sum().item()
+    # It was told; what does not depend on it goes on, what does fails for good and for the same reason.
+    same(table.sum(), A.sum())
+    for _ in range(2):
+        with pytest.raises(IndexError, match="aten::embedding"):
+            after.cpu()
+    remote.synchronize()
+
+
+def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> None:  # noqa: F811
+    x = there(torch.zeros(4))
+    x.index_fill_(0, there(torch.tensor([9])), 1.0)
+    with pytest.raises(IndexError, match="aten::index_fill_"):
+        remote.synchronize()
+    with pytest.raises(IndexError, match="aten::index_fill_"):
+        (x + 1).sum().item()
+
+
+def test_the_host_cannot_see_the_memory() -> None:
+    x = there(A)
+    with pytest.raises(TypeError, match="can't convert remote:0 device type tensor to numpy"):
+        x.numpy()
+    with pytest.raises(ValueError, match="Unknown device type remote"):
+        torch.from_dlpack(x)
+    assert here(x).numpy().shape == (4, 6)
+
+
+def test_too_large_is_said() -> None:
+    with pytest.raises(RuntimeError, match="1 TiB"):
+        torch.empty(1 << 41, dtype=torch.uint8, device=device.NAME)
+
+
+def test_sparse_is_refused_by_name() -> None:
+    with pytest.raises(NotImplementedError, match="Sparse"):
+        torch.empty(3, 3, layout=torch.sparse_coo, device=device.NAME)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_copies(non_blocking: bool) -> None:
+    x = A.to(device.NAME, non_blocking=non_blocking)
+    same(x, A)
+    same(x.to("cpu", torch.float64, non_blocking=non_blocking), A.double())
+    same(A.t().to(device.NAME), A.t())
+    assert A.t().to(device.NAME).stride() == A.t().stride()
+    assert x.to(device.NAME) is x
+    assert x.to("meta").is_meta
+    target = torch.zeros(6, 4)
+    target.t().copy_(x)
+    same(target.t(), A)
+    other = torch.zeros(2, 4, 6, dtype=torch.float64, device=device.NAME)
+    other[0].copy_(A)
+    other[1] = B.half()
+    same(other, torch.stack([A.double(), B.half().double()]))
+    same(torch.zeros(2, 4, 6, device=device.NAME).copy_(A), A.expand(2, 4, 6))
+    assert x.half().cpu().dtype is torch.float16
+
+
+def test_what_is_copied_is_what_was_there(remote: Remote) -> None:  # noqa: F811
+    """The copy is done when `to` returns, though nobody has waited: the source may change."""
+    for size in (10, 300_000):
+        source = torch.arange(float(size))
+        x = source.to(device.NAME, non_blocking=True)
+        source.zero_()
+        same(x, torch.arange(float(size)))
+    before = remote.source.peer.counters.round_trips
+    A.to(device.NAME)
+    assert remote.source.peer.counters.round_trips == before
+
+
+def test_empty_tensors() -> None:
+    x = there(torch.ones(0, 3))
+    assert here(x).shape == (0, 3)
+    same(x.sum(0), torch.zeros(3))
+    same(torch.cat([x, there(torch.ones(2, 3))]), torch.ones(2, 3))
+    same(x @ there(torch.ones(3, 2)), torch.ones(0, 2))
+
+
+def test_printing() -> None:
+    """As here, and with few round trips, which a large tensor's content would not be worth."""
+    x = torch.arange(6.0).view(2, 3)
+    assert repr(there(x)).replace(", device='remote:0'", "") == repr(x)
+    big = torch.arange(40_000.0)
+    assert repr(there(big)).replace(", device='remote:0'", "") == repr(big)
+
+
+def test_printing_costs_one_round_trip(remote: Remote) -> None:  # noqa: F811
+    x = there(A)
+    before = remote.source.peer.counters.round_trips
+    repr(x)
+    assert remote.source.peer.counters.round_trips == before + 1
+
+
+# autograd
+
+
+class Cube(torch.autograd.Function):  # type: ignore[misc] # torch is not typed here
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x**2
+
+
+def gradients(function: Any, *inputs: Any) -> Any:
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    out = function(*leaves)
+    out.sum().backward()
+    return out, [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (x * y).tanh(),
+        lambda x, y: torch.softmax(x @ y.t(), 1),
+        lambda x, y: Cube.apply(x) * y,
+        lambda x, y: checkpoint(lambda a, b: (a.sin() * b).relu(), x, y, use_reentrant=False),
+        lambda x, y: checkpoint(lambda a, b: (a.sin() * b).relu(), x, y, use_reentrant=True),
+        lambda x, y: nn.functional.layer_norm(x, (6,)) * y,
+        lambda x, y: x[y > 0].exp(),
+        lambda x, y: nn.functional.scaled_dot_product_attention(x[None], y[None], x[None]),
+        lambda x, y: torch.where(x > y, x, y * 2).norm(),
+        lambda x, y: torch.linalg.solve(x[:, :4] + 5 * torch.eye(4, device=x.device), y),
+    ],
+    ids=by_line,
+)
+def test_gradients(function: Any) -> None:
+    both(lambda x, y: gradients(function, x, y), A, B, rtol=1e-4, atol=1e-5)
+
+
+def test_double_backward_and_retained_graphs() -> None:
+    def second(x: Any) -> Any:
+        x = x.detach().clone().requires_grad_()
+        y = (x**3).sum()
+        (first,) = torch.autograd.grad(y, x, create_graph=True)
+        (twice,) = torch.autograd.grad(first.sum(), x, retain_graph=True)
+        (again,) = torch.autograd.grad(first.sum(), x)
+        return first, twice, again
+
+    both(second, A)
+
+
+def test_hooks() -> None:
+    seen = []
+
+    def tenfold(grad: Any) -> Any:
+        seen.append(grad.device.type)
+        return grad * 10
+
+    x = there(A).requires_grad_()
+    y = x * 2
+    y.register_hook(tenfold)
+    x.register_post_accumulate_grad_hook(lambda leaf: seen.append("leaf"))
+    y.sum().backward()
+    same(x.grad, torch.full_like(A, 20))
+    assert seen == [device.NAME, "leaf"]
+
+
+def test_saved_tensors_can_be_packed() -> None:
+    x = there(A).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.cpu(), lambda t: t.to(device.NAME)):
+        y = x.exp()
+    y.sum().backward()
+    same(x.grad, A.exp())
+
+
+def test_inference_mode_and_no_grad() -> None:
+    with torch.inference_mode():
+        x = there(A)
+        same(x.add(1).mul_(2), (A + 1) * 2)
+        assert x.add(1).is_inference()
+    with torch.no_grad():
+        assert not (there(A).requires_grad_() + 1).requires_grad
+
+
+def test_gradcheck() -> None:
+    x = torch.randn(3, 3, dtype=torch.float64, device=device.NAME, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda y: (y @ y).tanh(), (x,))
+    assert torch.autograd.gradgradcheck(lambda y: y.sin(), (x,))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+def test_vmap_and_jacobians() -> None:
+    both(lambda x: torch.func.vmap(lambda row: row.sin().sum())(x), A)
+    both(lambda x: torch.func.jacrev(lambda y: (y**2).sum(1))(x), A)
+    both(lambda x: torch.func.jvp(torch.tanh, (x,), (torch.ones_like(x),)), A)
+
+
+# Modules
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.LSTM(5, 7, 2, batch_first=True), (3, 4, 5)),
+        (nn.GRU(5, 7, bidirectional=True), (4, 3, 5)),
+        (nn.RNN(5, 7), (4, 3, 5)),
+        (nn.Conv2d(3, 4, 3, padding=1), (2, 3, 8, 8)),
+        (nn.Sequential(nn.Conv1d(3, 6, 3), nn.BatchNorm1d(6), nn.ReLU(), nn.MaxPool1d(2)), (2, 3, 12)),
+        (nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), (2, 5, 8)),
+        (nn.MultiheadAttention(8, 2, batch_first=True), (2, 5, 8)),
+        (nn.GroupNorm(2, 4), (3, 4, 5)),
+        (nn.Upsample(scale_factor=2, mode="bilinear"), (1, 2, 4, 4)),
+        (nn.ConvTranspose2d(3, 2, 3), (1, 3, 5, 5)),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_modules(module: nn.Module, shape: tuple[int, ...], training: bool) -> None:
+    """Forward, backward and buffers of a module moved there."""
+    torch.manual_seed(3)
+    x = torch.randn(shape)
+
+    def run(net: nn.Module, batch: Any) -> Any:
+        net.train(training)
+        net.zero_grad()
+        batch = batch.detach().requires_grad_()
+        args = (batch, batch, batch) if isinstance(net, nn.MultiheadAttention) else (batch,)
+        out = net(*args)
+        first = out[0] if isinstance(out, tuple) else out
+        first.square().mean().backward()
+        return first, batch.grad, [p.grad for p in net.parameters()], list(net.buffers())
+
+    want = run(copy.deepcopy(module), x)
+    same(run(copy.deepcopy(module).to(device.NAME), x.to(device.NAME)), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+        lambda p: torch.optim.Adam(p, 0.01),
+        lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
+        lambda p: torch.optim.AdamW(p, 0.01, foreach=False),
+        lambda p: torch.optim.RMSprop(p, 0.01),
+        lambda p: torch.optim.Adagrad(p, 0.01),
+        lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3),
+    ],
+    ids=by_line,
+)
+def test_optimizers(make: Any) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def train(net: nn.Module, x: Any) -> Any:
+        optimizer = make(net.parameters())
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            return loss
+
+        for _ in range(4):
+            optimizer.step(closure)
+        return list(net.parameters())
+
+    want = train(copy.deepcopy(model), A)
+    same(train(copy.deepcopy(model).to(device.NAME), A.to(device.NAME)), want, rtol=1e-3, atol=1e-5)
+
+
+def test_threads_share_the_device() -> None:
+    """Operations of several threads, each in its own order."""
+    results: dict[int, Any] = {}
+
+    def work(number: int) -> None:
+        x = torch.full((8,), float(number), device=device.NAME)
+        for _ in range(100):
+            x = x + 1
+            x.mul_(1.0)
+        results[number] = x.cpu()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: float(x[0]) for number, x in results.items()} == {number: number + 100.0 for number in range(4)}
+
+
+def test_one_round_trip_for_a_training_step(remote: Remote) -> None:  # noqa: F811
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2)).to(device.NAME)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> float:
+        optimizer.zero_grad()
+        x, y = torch.randn(5, 6).to(device.NAME), torch.randint(0, 2, (5,)).to(device.NAME)
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    step()
+    counters = remote.source.peer.counters
+    for _ in range(5):
+        before = counters.by_service["TORCH"]
+        step()
+        assert counters.by_service["TORCH"] == before + 1
+    before, misses = remote.stream.bytes, remote.engine.misses
+    operations = remote.stream.operations
+    step()
+    assert remote.engine.misses == misses
+    # A tenth of the 230 bytes of a pickled operation is 23; addresses alone are 8 for each tensor.
+    assert (remote.stream.bytes - before) / (remote.stream.operations - operations) < 40
