@@ -126,7 +126,13 @@ def documented() -> list[tuple[str, str]]:
         for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S))
         if block.startswith("version: 1")
     ]
-    files = [(str(path.relative_to(ROOT)), path.read_text()) for path in (ROOT / "examples").rglob("remotegpu.yaml")]
+    examples = [*(ROOT / "examples").rglob("remotegpu.yaml"), *(ROOT / "examples" / "10-offload").glob("*.yaml")]
+    # Where it is for Kubernetes, remotegpu.yaml is a value in a ConfigMap, which that example's own test reads.
+    files = [
+        (str(path.relative_to(ROOT)), path.read_text())
+        for path in dict.fromkeys(examples)
+        if path.read_text().startswith("version: 1")
+    ]
     return blocks + files
 
 
