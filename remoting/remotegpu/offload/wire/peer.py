@@ -22,6 +22,7 @@ from typing import Any, Final, final
 
 from remotegpu.offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure
 from remotegpu.offload.wire.frames import Buffer, Frame, Kind, Message, Service, encode, read_frame
+from remotegpu.offload.wire.interrupts import Allowed, Held
 from remotegpu.offload.wire.stream import Receiver, Sender
 
 MAIN_THREAD: Final = 1
@@ -205,15 +206,15 @@ class Peer:
             logical.runner = mailbox
         self.start()
         self._local.logical = MAIN_THREAD
-        while not self.closed.is_set() or mailbox.inbox:
-            try:
+        with Held() as held:
+            while not self.closed.is_set() or mailbox.inbox:
+                # It was meant for a request that has just ended.
+                held.forget()
                 if mailbox.inbox:
                     self._execute_next(mailbox)
                 else:
                     mailbox.wake.get()
-            except KeyboardInterrupt:
-                # It was meant for a request that has just ended.
-                continue
+            held.forget()
 
     def request(
         self,
@@ -236,9 +237,22 @@ class Peer:
         """
         if threading.current_thread() is self._reader:
             raise OffloadError("a handler on the receiving thread asked the other side something: serve it not inline")
-        mailbox, thread = self._mailbox(), self._thread()
+        mailbox = self._mailbox()
+        with Held(mailbox.wake) as held:
+            return self._request(service, header or {}, buffers, timeout, mailbox, held)
+
+    def _request(
+        self,
+        service: Service,
+        header: dict[str, Any],
+        buffers: Sequence[Buffer],
+        timeout: float | None,
+        mailbox: _Mailbox,
+        held: Held,
+    ) -> Message:
+        thread = self._thread()
         number = next(self._ids)
-        parts = encode(Frame(Kind.REQUEST, service, thread, number, header or {}, buffers))
+        parts = encode(Frame(Kind.REQUEST, service, thread, number, header, buffers))
         wait = _Wait(mailbox)
         with self._lock:
             if (successor := self._enter()) is not None:
@@ -250,7 +264,7 @@ class Peer:
             self.counters.by_service[service.name] += 1
         try:
             self._send(parts)
-            answer = self._await(wait, thread, timeout)
+            answer = self._await(wait, thread, timeout, held)
         finally:
             with self._lock:
                 self._exit()
@@ -268,33 +282,50 @@ class Peer:
             LostError: the other side is gone.
         """
         parts = encode(Frame(Kind.NOTICE, service, self._thread(), 0, header or {}, buffers))
-        with self._lock:
-            if (successor := self._enter()) is None:
-                self.counters.notices += 1
-        if successor is not None:
-            successor.notify(service, header, buffers)
-            return
-        try:
-            self._send(parts)
-        finally:
+        with Held():
             with self._lock:
-                self._exit()
+                if (successor := self._enter()) is None:
+                    self.counters.notices += 1
+            if successor is not None:
+                successor.notify(service, header, buffers)
+                return
+            try:
+                self._send(parts)
+            finally:
+                with self._lock:
+                    self._exit()
 
     def interrupt(self, thread: int) -> bool:
-        """Raises KeyboardInterrupt in what is executed here for a logical thread; false if nothing is."""
+        """Raises KeyboardInterrupt in what is executed here for a logical thread, and fails what waits to be executed.
+
+        False if there is neither.
+        """
+        waiting: list[Request] = []
         with self._lock:
             logical = self._logical.get(thread)
-            if logical is None or not logical.executor:
+            if logical is None:
                 return False
-            if logical.executor == threading.main_thread().ident:
-                signal.pthread_kill(logical.executor, signal.SIGINT)
+            if not logical.executor:
+                if logical.runner is not None:
+                    waiting.extend(logical.runner.inbox)
+                    logical.runner.inbox.clear()
             else:
-                kind = ctypes.py_object(KeyboardInterrupt)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(logical.executor), kind)
-            for mailbox in (*logical.waits, logical.runner):
-                if mailbox is not None:
-                    mailbox.wake.put(None)
-            return True
+                self._raise_in(logical)
+                return True
+        for request in waiting:
+            request.fail("it was interrupted before it began", type="KeyboardInterrupt")
+        return bool(waiting)
+
+    def _raise_in(self, logical: _Logical) -> None:
+        """KeyboardInterrupt in the thread that executes. With the lock."""
+        if logical.executor == threading.main_thread().ident:
+            signal.pthread_kill(logical.executor, signal.SIGINT)
+        else:
+            kind = ctypes.py_object(KeyboardInterrupt)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(logical.executor), kind)
+        for mailbox in (*logical.waits, logical.runner):
+            if mailbox is not None:
+                mailbox.wake.put(None)
 
     def close(self) -> None:
         """Ends the connection; whoever waits gets a LostError. Calling it twice does nothing."""
@@ -407,33 +438,31 @@ class Peer:
             number = self._local.logical = MAIN_THREAD if main else next(self._thread_ids)
         return number
 
-    def _await(self, wait: _Wait, thread: int, timeout: float | None) -> Frame:
+    def _await(self, wait: _Wait, thread: int, timeout: float | None, held: Held) -> Frame:
         deadline = None if timeout is None else time.monotonic() + timeout
-        interrupted = False
+        asked_to_stop = False
         while True:
-            try:
-                if wait.mailbox.inbox:
-                    self._execute_next(wait.mailbox)
-                elif wait.answer is not None:
-                    break
-                elif self._lost is not None:
-                    raise LostError(self._lost)
-                elif deadline is None:
-                    wait.mailbox.wake.get()
-                else:
-                    wait.mailbox.wake.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
-                raise TimeoutError(
-                    f"no answer from {self.name} within {timeout:g} s; see its log, and check the network"
-                ) from None
-            except KeyboardInterrupt:
-                if interrupted or self._accepting:
-                    raise
-                interrupted = True
+            if held.count > asked_to_stop:
+                if asked_to_stop or self._accepting:
+                    held.forget()
+                    raise KeyboardInterrupt
+                asked_to_stop = True
                 self.notify(Service.SESSION, {"op": "cancel", "thread": thread})
-        if interrupted:
-            raise KeyboardInterrupt
-        return wait.answer
+            if wait.mailbox.inbox:
+                self._execute_next(wait.mailbox)
+            elif wait.answer is not None:
+                return wait.answer
+            elif self._lost is not None:
+                raise LostError(self._lost)
+            elif deadline is None:
+                wait.mailbox.wake.get()
+            else:
+                try:
+                    wait.mailbox.wake.get(timeout=max(0.0, deadline - time.monotonic()))
+                except Empty:
+                    raise TimeoutError(
+                        f"no answer from {self.name} within {timeout:g} s; see its log, and check the network"
+                    ) from None
 
     def _leave(self, logical: _Logical, thread: int, mailbox: _Mailbox) -> None:
         """The innermost wait of a logical thread is over. With the lock."""
@@ -450,32 +479,27 @@ class Peer:
             self._logical.pop(thread, None)
 
     def _execute_next(self, mailbox: _Mailbox) -> None:
-        # Taken out only when it is in a variable: an interrupt in between loses nothing.
-        request = mailbox.inbox[0]
-        mailbox.inbox.popleft()
-        self._execute(request)
-
-    def _execute(self, request: Request) -> None:
-        logical = self._logical.get(request.thread)
-        if logical is None:
-            self._handle(request)
-            return
-        before = logical.executor
-        logical.executor = threading.get_ident()
         with self._lock:
+            if not mailbox.inbox:
+                return
+            request = mailbox.inbox.popleft()
+            logical = self._logical[request.thread]
+            before = logical.executor
+            logical.executor = threading.get_ident()
             self._local.depth += 1
             self._active += 1
         try:
             self._handle(request)
         finally:
-            logical.executor = before
             with self._lock:
+                logical.executor = before
                 self._exit()
 
     def _handle(self, request: Request) -> None:
         """Answers, whatever happens."""
         try:
-            self._call(request)
+            with Allowed():
+                self._call(request)
         except BaseException as error:
             if request.id == 0:
                 log.exception("a notice of %s failed", self.name)
