@@ -184,6 +184,13 @@ def filled(kind: Any, state: Any) -> Any:
     return made
 
 
+def with_attributes(kind: Any, attributes: dict[str, Any]) -> Any:
+    """An instance made without its constructor, with these attributes."""
+    made = kind.__new__(kind)
+    vars(made).update(attributes)
+    return made
+
+
 def is_fitted(estimator: Any) -> bool:
     """As scikit-learn sees it."""
     validation = importlib.import_module("sklearn.utils.validation")

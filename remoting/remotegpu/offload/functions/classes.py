@@ -129,16 +129,18 @@ def plan_of(kind: type) -> ClassPlan:
     return plan
 
 
-def stub(original: type, rule: ClassRule, caller: Callable[[], Caller], base: type[Shell] = Shell) -> type:
-    """The class to put in the place of another. `base`: what its instances have besides.
+def stub(original: type, rule: ClassRule, caller: Callable[[], Caller], where: str, base: type[Shell] = Shell) -> type:
+    """The class to put in the place of another. `where`: the module in which; `base`: what instances have besides.
 
     Raises TypeError for a class from which none can be derived.
     """
     namespace: dict[str, Any] = {
-        "__module__": original.__module__,
+        # Where pickle finds it; where the class itself comes from may be elsewhere.
+        "__module__": where,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "__new__": _new,
+        "__signature__": _signature(original),
         MARK: ClassPlan(original, rule, caller, named(original)),
     }
     if not base._remotegpu_stays(original, "__init__") or base is Shell:
@@ -150,6 +152,13 @@ def stub(original: type, rule: ClassRule, caller: Callable[[], Caller], base: ty
     made: type = type(original)(original.__name__, (base, original), namespace)
     _stubs[original] = made
     return made
+
+
+def _signature(kind: type) -> inspect.Signature:
+    try:
+        return inspect.signature(kind)
+    except (TypeError, ValueError):
+        return inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL)])
 
 
 def _new(cls: type, *_arguments: Any, **_keywords: Any) -> Any:
@@ -296,11 +305,14 @@ def adopt(self: Any, client: Caller, handle: Handle) -> None:
     client.codec.held.stands(handle.ident, self)
 
 
-def fill(self: Any, state: Any) -> None:
-    """Have an instance live there that was made without its constructor and given this state, as unpickling does."""
+def fill(self: Any, state: Any, how: str = "filled") -> None:
+    """Have an instance live there that was made without its constructor and given this state, as unpickling does.
+
+    `how`: the acceptor's function for it.
+    """
     client = plan_of(type(self)).caller()
     ident = client.codec.exports.mint()
-    target = ["remotegpu.offload.functions.acceptor", "filled"]
+    target = ["remotegpu.offload.functions.acceptor", how]
     client.send({"op": "call", "t": target, "id": ident, "kind": "instance"}, ((type(self), state), {}))
     adopt(self, client, client.codec.held.handle(ident, "instance"))
 
@@ -358,6 +370,7 @@ def _derive(cls: type) -> None:
     twin = type(plan.original)(cls.__name__, bases, dict(written))
     setattr(cls, MARK, ClassPlan(twin, plan.rule, plan.caller, named(cls)))
     _stubs[twin] = cls
+    type.__setattr__(cls, "__signature__", _signature(twin))
     members: dict[str, Any] = {}
     _forward(members, twin, written, plan.rule, cls)
     if "__init__" in written and "__init__" in vars(base):

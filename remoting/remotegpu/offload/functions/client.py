@@ -9,6 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
 from typing import Any, Final
 
 from remotegpu.offload.client.session import Session, current
@@ -154,7 +155,8 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
         for rule in config.classes:
             if rule.matches(name):
                 base = estimators.EstimatorShell if estimators.is_estimator(value) else classes.Shell
-                made = classes.stub(value, rule, lambda: of(session), base)
+                where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
+                made = classes.stub(value, rule, lambda: of(session), where, base)
                 _replaced[id(value)] = Replaced((value.__module__, value.__qualname__), value)
                 return made
     elif callable(value):
@@ -241,7 +243,17 @@ def _log(record: Sequence[Any]) -> None:
 
 def _warn(told: Iterable[Sequence[Any]]) -> None:
     for text, module, name, filename, line in told:
-        category = vars(sys.modules[module]).get(name) if module in sys.modules else None
-        if not (isinstance(category, type) and issubclass(category, Warning)):
-            category = UserWarning
+        category = _category(module, name)
         warnings.warn_explicit(str(text), category, str(filename), int(line))
+
+
+def _category(module: Any, name: Any) -> type[Warning]:
+    """A warning's class that this program has imported, and that is made of a text alone."""
+    found: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    if (
+        isinstance(found, type)
+        and issubclass(found, Warning)
+        and not isinstance(vars(found).get("__init__"), FunctionType)
+    ):
+        return found
+    return UserWarning

@@ -34,7 +34,7 @@ class EstimatorShell(classes.Shell):
         return about and not (home.__name__.endswith("Mixin") and not name.startswith("_"))
 
     def _remotegpu_begin(self) -> None:
-        classes.fill(self, self._parameters())
+        classes.fill(self, self._parameters(), "with_attributes")
 
     def _parameters(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in (CALLER, HANDLE)}

@@ -133,7 +133,7 @@ def _reduce_array(encoder: Encoder, value: "NDArray[Any]") -> Any:
         return objects, (list(value.ravel(order=order)), value.dtype, value.shape, order)
     flat = np.ascontiguousarray(value.T if order == "F" else value)
     # As plain bytes: dates and structures have no buffer of their own.
-    data: Any = np.ndarray(flat.nbytes, np.uint8, buffer=flat) if flat.nbytes else b""
+    data: Any = np.ndarray(flat.nbytes, np.uint8, buffer=flat) if flat.nbytes else bytearray()
     return array, (pickle.PickleBuffer(data), value.dtype, value.shape, order)
 
 

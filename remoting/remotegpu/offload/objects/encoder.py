@@ -25,8 +25,8 @@ Reducer = Callable[[Any, Any], Any]
 reducers: Final[dict[type, Reducer]] = {}
 """How values of a type, and of those derived from it, are written; `register` adds to it."""
 
-# Our modules that know a library's types; imported when the first value of the library is sent.
-_LIBRARIES: Final = {
+# Our modules that know a library's types; imported when the first value of the library crosses.
+LIBRARIES: Final = {
     "numpy": "remotegpu.offload.objects.arrays",
     "scipy": "remotegpu.offload.objects.sparse",
     "pandas": "remotegpu.offload.objects.frames",
@@ -56,29 +56,39 @@ class There:
         self.value = value
 
 
-class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
-    """One message's pickler. `pieces` and `buffers` are what it has written; `sent` what it has counted as sent."""
+class _Out:
+    """A file that keeps what is written in pieces."""
 
-    def __init__(self, codec: "Codec", inside: Any = None) -> None:
+    def __init__(self) -> None:
         self.pieces: list[bytes | bytearray] = []
         self.buffers: list[pickle.PickleBuffer] = []
-        self.sent: list[int] = []
-        self.kept: list[int] = []
-        self.codec = codec
-        # This object's content is asked for, though the other end has a handle to it.
-        self.inside = inside
-        super().__init__(self, protocol=5, buffer_callback=self._beside)
 
     def write(self, piece: bytes | bytearray) -> int:
         """As of a file. The pickler hands over large bytes and bytearrays as they are, without a copy."""
         self.pieces.append(piece)
         return len(piece)
 
-    def _beside(self, buffer: pickle.PickleBuffer) -> bool:
+    def beside(self, buffer: pickle.PickleBuffer) -> bool:
         if buffer.raw().nbytes < FLOOR:
             return True
         self.buffers.append(buffer)
         return False
+
+
+class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
+    """One message's pickler. `pieces` and `buffers` are what it has written; `sent` what it has counted as sent."""
+
+    def __init__(self, codec: "Codec", inside: Any = None) -> None:
+        # Not ourselves: the pickler would hold itself, and all that it has written, until the next collection.
+        out = _Out()
+        self.pieces = out.pieces
+        self.buffers = out.buffers
+        self.sent: list[int] = []
+        self.kept: list[int] = []
+        self.codec = codec
+        # This object's content is asked for, though the other end has a handle to it.
+        self.inside = inside
+        super().__init__(out, protocol=5, buffer_callback=out.beside)
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -104,21 +114,19 @@ class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
 
 def _find(kind: type, codec: "Codec") -> Reducer:
     _load_library(kind)
-    if not codec.client and codec.resides(kind):
-        return _resident_there
     found = next((reducers[base] for base in kind.__mro__ if base in reducers), None)
-    if found is not None:
-        return found
-    if issubclass(kind, type):
-        return _code_here if codec.client else _class_there
-    if _is_iterator(kind):
-        return _iterator
-    return _instance_here if codec.client else _instance_there
+    if not codec.client and codec.resides(kind):
+        found = _resident_there
+    elif found is None and issubclass(kind, type):
+        found = _code_here if codec.client else _class_there
+    elif found is None and _is_iterator(kind):
+        found = _iterator
+    return found or (_instance_here if codec.client else _instance_there)
 
 
 def _load_library(kind: type) -> None:
     for base in kind.__mro__:
-        name = _LIBRARIES.get(base.__module__.partition(".")[0])
+        name = LIBRARIES.get(base.__module__.partition(".")[0])
         if name is not None:
             importlib.import_module(name)
 
@@ -133,17 +141,7 @@ def _is_iterator(kind: type) -> bool:
 
 
 def _code_here(encoder: Encoder, value: Any) -> Any:
-    replaced = encoder.codec.replaced.get(id(value))
-    if replaced is not None:
-        return vocabulary.named, replaced.name
-    stands_for = encoder.codec.stands_for(value)
-    if stands_for is None:
-        return _by_value(encoder, value, encoder.dynamic(value))
-    if stands_for.name is not None:
-        return vocabulary.named, stands_for.name
-    return _by_value(encoder, value, encoder.dynamic(stands_for.function))
-
-    stands_for = encoder.codec.stands_for(value)
+    stands_for = encoder.codec.replaced.get(id(value)) or encoder.codec.stands_for(value)
     if stands_for is None:
         return _by_value(encoder, value, encoder.dynamic(value))
     if stands_for.name is not None:

@@ -20,7 +20,7 @@ def sentence(value: Any, error: Exception, crosses: Crosses) -> str:
     path, part, cause = _deepest(value, error, crosses)
     where = f"{path}, " if path else ""
     kind = f"{type(part).__module__}.{type(part).__qualname__}"
-    if isinstance(cause, RecursionError):
+    if _is_depth(cause):
         return f"{where}a {kind}, is nested too deeply to be sent: raise sys.setrecursionlimit, or send it in parts"
     return (
         f"{where}a {kind}, cannot be sent to the other end ({cause}): leave it out, make it there, "
@@ -28,9 +28,14 @@ def sentence(value: Any, error: Exception, crosses: Crosses) -> str:
     )
 
 
+def _is_depth(error: BaseException) -> bool:
+    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
+
+
 def _deepest(value: Any, error: Exception, crosses: Crosses) -> tuple[str, Any, Exception]:
     path, looked_at, seen = "", 0, {id(value)}
-    while True:
+    # Of one that is too deep, every part but the last is too deep as well.
+    while not _is_depth(error):
         for name, part in _parts(value):
             if id(part) in seen:
                 continue
@@ -41,7 +46,8 @@ def _deepest(value: Any, error: Exception, crosses: Crosses) -> tuple[str, Any, 
                 path, value, error = path + name, part, found
                 break
         else:
-            return path, value, error
+            break
+    return path, value, error
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ its constructor; nothing is changed but what this pickle has made. `trust: full`
 """
 
 import copyreg
+import importlib
 import io
 import pickle
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, NoReturn
 
 from remotegpu.offload.objects import values, vocabulary
+from remotegpu.offload.objects.encoder import LIBRARIES
 from remotegpu.offload.objects.errors import RefusedError, UnknownObjectError
 from remotegpu.offload.objects.pages import Buffer
 
@@ -83,6 +85,13 @@ def _refuse(what: str) -> NoReturn:
     )
 
 
+def _load(module: str) -> None:
+    """Our own module that is named, or the one that knows the library that is: it adds to the lists."""
+    ours = LIBRARIES.get(module.partition(".")[0], module)
+    if ours in LIBRARIES.values() and ours not in sys.modules:
+        importlib.import_module(ours)
+
+
 class _Call:
     """A function of our list, where a pickle names it. No function itself, so that nothing else can call it."""
 
@@ -119,7 +128,8 @@ class Unpickler(pickle._Unpickler):
             if name not in self._contextual:
                 _refuse(f"{module}.{name}")
             return _Call(self._contextual[name], name)
-        kind = types_taken.get((module, name))
+        _load(module)
+        kind = types_taken.get((module, name)) or values.SINGLETONS.get((module, name))
         if kind is not None:
             return kind
         function = calls.get((module, name))

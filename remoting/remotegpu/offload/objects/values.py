@@ -129,5 +129,10 @@ MAKERS.update(
 TYPES: Final[dict[tuple[str, str], type]] = {
     (kind.__module__, kind.__qualname__): kind for kind in (*_FACTORIES, *MAKERS, uuid.UUID, type(None), array.array)
 }
+# Values that a pickle names.
+SINGLETONS: Final[dict[tuple[str, str], Any]] = {
+    ("builtins", "Ellipsis"): ...,
+    ("builtins", "NotImplemented"): NotImplemented,
+}
 # They are made empty and then filled.
 INSTANCES: Final = frozenset((uuid.UUID, object))
