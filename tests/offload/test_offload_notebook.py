@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
+from sklearn.linear_model import LinearRegression
 from support.system import until
+
+from remotegpu.offload.jupyter.cell import names_of
+from remotegpu.offload.jupyter.kernelspec import install, kernelspec
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SECONDS = 90
@@ -44,13 +51,10 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    there = {"kernel_provisioner": {"provisioner_name": "remotegpu-provisioner", "config": {"backend": "cpu"}}}
-    for name, metadata in (("local", {}), ("there", there)):
-        folder = tmp_path / "jupyter" / "kernels" / name
-        folder.mkdir(parents=True)
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        spec = {"argv": argv, "display_name": name, "language": "python", "metadata": metadata}
-        (folder / "kernel.json").write_text(json.dumps(spec))
+    folder = tmp_path / "jupyter"
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    install(folder, "local", {"argv": argv, "display_name": "local", "language": "python"})
+    install(folder, "there", kernelspec("there", backend="cpu"))
     return tmp_path
 
 
@@ -130,3 +134,94 @@ def test_nothing_of_the_kernel_is_left(kernels: Path) -> None:
     ((pid,),) = run("there", kernels, "import os; os.getpid()")
     process = Path("/proc", pid)
     until(lambda: not process.exists(), 30, "the acceptor has ended")
+
+
+MAGIC = (
+    "%load_ext remotegpu",
+    "import os\nimport numpy as np\nhere, scale, data = os.getpid(), 2, np.arange(6.0)\n"
+    "def double(x):\n    return scale * x",
+    "%remotegpu use cpu",
+)
+
+
+def test_an_offloaded_cell_takes_its_names_and_brings_back_what_it_assigns(kernels: Path) -> None:
+    # A fitted estimator comes back only from an acceptor that is trusted.
+    (kernels / "remotegpu.yaml").write_text("version: 1\ntrust: full\n")
+    cells = (
+        *MAGIC,
+        "%%offload\nimport os\nthere = os.getpid()\nfound = double(data) + 1\nprint('in the cell')\nfound.sum()",
+        "[there != here, found.tolist(), os.getpid() == here, data.tolist()]",
+        "%%offload\ndata[0] = 7\ndef triple(x):\n    return 3 * x\ntotal = sum(triple(value) for value in data)",
+        "[data.tolist(), float(total), triple(5)]",
+        "%%offload\nfrom sklearn.linear_model import LinearRegression\n"
+        "model = LinearRegression().fit(data[:, None], found)\nround(model.score(data[:, None], found), 6)",
+        "[round(float(model.predict([[1.0]])[0]), 4)]",
+        "%remotegpu stats",
+        "%remotegpu close",
+    )
+    shows = run("local", kernels, *cells)
+    local = np.array([7.0, 1, 2, 3, 4, 5])
+    found = 2 * np.arange(6.0) + 1
+    fitted = LinearRegression().fit(local[:, None], found)
+    assert shows[2] == [("stdout", "acceptor here (cpu) at this machine\n")]
+    assert ("stdout", "in the cell\n") in shows[3] and eval(shows[3][-1], {"np": np}) == found.sum()
+    assert eval(shows[4][0]) == [True, found.tolist(), True, np.arange(6.0).tolist()]
+    assert eval(shows[6][0]) == [local.tolist(), 3 * local.sum(), 15]
+    assert eval(shows[7][-1], {"np": np}) == round(fitted.score(local[:, None], found), 6)
+    assert eval(shows[8][0]) == [round(float(fitted.predict([[1.0]])[0]), 4)]
+    # A cell is one round trip.
+    assert json.loads(shows[9][0][1])["counters"]["by_service"]["CALL"] == 3
+
+
+def test_what_a_cell_brings_back_is_checked(kernels: Path) -> None:
+    cell = "%%offload\nfrom sklearn.linear_model import LinearRegression\nkept, model = 1, LinearRegression()"
+    shows = run("local", kernels, *MAGIC, cell, "'kept' in globals()", allow_errors=True)
+    assert shows[3][0][0] == "RefusedError" and "write `trust: full`" in shows[3][0][1]
+    assert shows[4] == ["False"]
+
+
+def test_an_offloaded_cell_that_fails_shows_its_own_lines(kernels: Path) -> None:
+    shows = run(
+        "local", kernels, *MAGIC, "%%offload\nbefore = 1\nbroken = 1 / 0", "%%offload cuda\n1", "%remotegpu fly",
+        "%remotegpu use tpu", "%remotegpu close", allow_errors=True,
+    )  # fmt: skip
+    assert shows[3] == [("ZeroDivisionError", "division by zero")]
+    assert shows[4][0][0] == "UsageError" or "takes no arguments" in str(shows[4])
+    for each in (shows[5], shows[6]):
+        assert "write `%remotegpu use BACKEND`" in str(each)
+
+
+@pytest.mark.parametrize(
+    ("source", "reads", "writes"),
+    [
+        ("a = b", "b", "a"),
+        ("a += 1", "a", "a"),
+        ("import x\nx.f(y)", "x y", ""),
+        ("def f(p):\n    return p + q\nz = f(1)", "f q", "z"),
+        ("class C(Base):\n    m = n\n", "Base n", ""),
+        ("[k for k in ks]", "ks", ""),
+        ("for i in range(3):\n    t = i", "i", "i t"),
+        ("a[0] = 1\nb.c.d = 2\ndel e['x']", "a b e", "a b e"),
+        ("def g():\n    global h\n    h = 1\ng()", "g", "h"),
+        ("with open(p) as f:\n    (u, *v) = f", "f p", "f u v"),
+        ("if (w := len(s)) > 1:\n    pass", "s", "w"),
+    ],
+)
+def test_names_of_a_cell(source: str, reads: str, writes: str) -> None:
+    found = names_of(source)
+    assert set(reads.split()) <= set(found.reads) and not {"range", "len", "open"} & set(found.reads)
+    assert found.writes == tuple(sorted(writes.split()))
+
+
+def test_the_command_adds_a_kernel_to_jupyter(tmp_path: Path) -> None:
+    environment = {**os.environ, "JUPYTER_DATA_DIR": str(tmp_path)}
+    command = [str(Path(sys.executable).parent / "remotegpu"), "offload", "jupyter", "install", "--user"]
+    more = ["--backend", "rocm", "--appliance", "gpu1:7070", "--fraction", "0.25"]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, env=environment, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / "kernels" / "remotegpu" / "kernel.json"
+    assert done.stdout.strip() == str(file)
+    spec = json.loads(file.read_text())
+    assert spec["display_name"] == "Python (remotegpu, rocm)"
+    config = {"backend": "rocm", "appliance": "gpu1:7070", "fraction": 0.25}
+    assert spec["metadata"]["kernel_provisioner"] == {"provisioner_name": "remotegpu-provisioner", "config": config}

@@ -16,10 +16,12 @@ if __name__ == "__main__":
         line.write(json.dumps({"session": "0", "environment": environment, "endpoint": "this machine"}) + "\n")
     if os.fork():
         # Whoever started us waits for the end of the session, not of this process.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.wait()
         sys.exit()
     # As on another machine: no signal comes but through the session.
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     from remotegpu.offload.acceptor import session
 

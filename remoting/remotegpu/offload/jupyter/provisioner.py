@@ -12,6 +12,8 @@ from typing import Any
 from jupyter_client.provisioning import LocalProvisioner
 from traitlets import Float, Unicode
 
+from remotegpu.offload.jupyter.kernelspec import PROXY
+
 
 class OffloadProvisioner(LocalProvisioner):  # type: ignore[misc]
     """Starts the proxy in the kernel's place; Jupyter's own code watches, interrupts and ends it.
@@ -28,7 +30,7 @@ class OffloadProvisioner(LocalProvisioner):  # type: ignore[misc]
         """The kernelspec's command is for a local kernel: it is not run."""
         prepared: dict[str, Any] = await super().pre_launch(**kwargs)
         assert self.parent is not None
-        command = [sys.executable, "-m", "remotegpu.offload.jupyter.proxy", "-f", self.parent.connection_file]
+        command = [sys.executable, "-c", PROXY, "-f", self.parent.connection_file]
         command += [f"--backend={self.backend}"] if self.backend else []
         command += [f"--environment={self.environment}"] if self.environment else []
         prepared["cmd"] = [*self._borrowing(), *command]

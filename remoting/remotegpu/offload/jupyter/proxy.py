@@ -1,4 +1,4 @@
-"""`python -m remotegpu.offload.jupyter.proxy -f FILE`: the process that Jupyter takes for the kernel.
+"""The process that Jupyter takes for the kernel; `provisioner.py` starts it.
 
 It opens a session, has the acceptor run the kernel, listens at the ports of the connection file, and passes messages
 and interrupts on. It ends when the kernel does.
@@ -98,7 +98,7 @@ def _sockets(context: "zmq.Context[Any]", connection: dict[str, Any]) -> dict[st
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m remotegpu.offload.jupyter.proxy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="remotegpu notebook kernel", description=__doc__)
     parser.add_argument("-f", dest="connection_file", type=Path, required=True, metavar="FILE", help="Jupyter's")
     parser.add_argument("--backend", default="", help="the first to look for")
     parser.add_argument("--environment", default="", help="its name; else the first that fits")
@@ -109,7 +109,3 @@ def _chosen(session: SessionRules, given: argparse.Namespace) -> SessionRules:
     if given.backend:
         session = replace(session, backends=(given.backend,))
     return replace(session, environment=given.environment) if given.environment else session
-
-
-if __name__ == "__main__":
-    sys.exit(main())
