@@ -7,7 +7,7 @@ import typer
 
 from remotegpu.api import names
 from remotegpu.cli import exits
-from remotegpu.cli.offload import reverse
+from remotegpu.cli.offload import jupyter, reverse
 from remotegpu.cli.options import JsonOption
 
 offload = typer.Typer(
@@ -17,6 +17,7 @@ offload = typer.Typer(
 )
 
 reverse.register(offload)
+offload.add_typer(jupyter.commands)
 
 ConfigOption = Annotated[
     Path | None,
@@ -52,6 +53,7 @@ def explain(
 
 
 reverse.register(offload)
+offload.add_typer(jupyter.commands)
 
 
 @offload.command()
