@@ -1,6 +1,7 @@
 """`python as_stranger.py UID PROGRAM ARGUMENTS...`: runs a program as another user, who may read this Python.
 
-As root only. What lies where that user could not read it, as under /root, is mounted there anew, for this program alone.
+As root only. What lies where that user could not read it, as under /root, is mounted there anew, for this program
+alone.
 """
 
 import os

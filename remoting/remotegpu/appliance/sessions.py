@@ -153,7 +153,10 @@ class Sessions:
         process = session.process
         operation = packet.get("op")
         if operation == "log":
-            _log.info("session %s: %s", session.session_id[:8], str(packet.get("line"))[:_MAX_LOG_LINE])
+            line = str(packet.get("line"))[:_MAX_LOG_LINE]
+            # Neither commands to a terminal, nor what looks like a line of ours.
+            plain = "".join(c if c.isprintable() else "?" for c in line)
+            _log.info("session %s: %s", session.session_id[:8], plain)
         elif operation == "stats":
             self._count(session, packet)
         elif operation in ("grant", "return", "memory", "unhealthy") and process is not None:

@@ -75,8 +75,11 @@ class Acceptor:
             code = await asyncio.wait_for(asyncio.shield(self._forked.code), _CODE_SECONDS)
         except TimeoutError:
             code = None
-        # Without its zygote nobody knows; a clean end is not to be assumed.
-        return -signal.SIGKILL if code is None else code
+        if code is None:
+            # Without its zygote nobody knows; a clean end is not to be assumed.
+            return -signal.SIGKILL
+        # A keeper says in this way that a signal ended the process that it kept.
+        return 128 - code if 128 < code < 128 + signal.NSIG else code
 
     async def end(self, code: int, reason: str) -> None:
         del code  # one of CUDA's

@@ -72,7 +72,7 @@ def outermost(paths: Iterable[Path]) -> Iterator[Path]:
 
 def closed(paths: Iterable[Path]) -> set[Path]:
     """The outermost folders on the way to these that a stranger may not pass, as /root is."""
-    found = set()
+    found: set[Path] = set()
     for path in paths:
         shut = (folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH)
         found.update(itertools.islice(shut, 1))

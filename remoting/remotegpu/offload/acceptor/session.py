@@ -138,6 +138,8 @@ def serve(sock: socket.socket, environment: Environment, folder: Path) -> None:
 def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
     """Serve one client in this process, in a folder of its own that ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-offload-"))
+    # So that the folder is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         serve(sock, describe(name, backend), folder)
     finally:
