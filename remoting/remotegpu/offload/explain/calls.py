@@ -1,6 +1,8 @@
 """Which functions of a program take long, and how large what they take and give is: candidates for rules of cut B."""
 
+import builtins
 import contextlib
+import importlib.util
 import inspect
 import pickle
 import sys
@@ -111,8 +113,10 @@ class Profile:
         self._ignored = ignored
         self._user: dict[CodeType, bool] = {}
         self._thread = _Thread()
+        self._import = builtins.__import__
 
     def __enter__(self) -> "Profile":
+        self._import, builtins.__import__ = builtins.__import__, self._importing
         threading.setprofile(self._event)
         sys.setprofile(self._event)
         return self
@@ -130,6 +134,25 @@ class Profile:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
+        builtins.__import__ = self._import
+
+    def _importing(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Importing a framework calls a hundred thousand functions, none of which counts."""
+        top = name.partition(".")[0]
+        if top in sys.modules or sys.getprofile() != self._event or self._is_user_module(top):
+            return self._import(name, *arguments, **named)
+        sys.setprofile(None)
+        try:
+            return self._import(name, *arguments, **named)
+        finally:
+            sys.setprofile(self._event)
+
+    def _is_user_module(self, name: str) -> bool:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            return False
+        return spec is not None and spec.origin is not None and self._is_user(spec.origin)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
