@@ -52,10 +52,6 @@ def explain(
     raise typer.Exit(explain.explain(script, arguments or [], config, python, as_json=as_json))
 
 
-reverse.register(offload)
-offload.add_typer(jupyter.commands)
-
-
 @offload.command()
 def bench(
     everything: Annotated[bool, typer.Option("--all", help="Also 1 and 10 ms away.")] = False,
