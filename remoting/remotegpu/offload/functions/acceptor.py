@@ -223,6 +223,8 @@ def attach(session: "AcceptorSession") -> None:
         "pages": len(calls.codec.cache),
         "page_bytes": calls.codec.cache.bytes,
     }
-    warnings.showwarning = calls.warned  # type: ignore[assignment]
-    warnings.simplefilter("always")
-    logging.getLogger().addHandler(_Records(calls.link))
+    # A whole program has loggers and filters of its own, and its stderr is the client's.
+    if not (session.hello.get("stdio") or {}).get("program"):
+        warnings.showwarning = calls.warned  # type: ignore[assignment]
+        warnings.simplefilter("always")
+        logging.getLogger().addHandler(_Records(calls.link))
