@@ -28,7 +28,8 @@ def all_images() -> list[Image]:
     if not DIST.exists():
         raise RuntimeError(f"the Rust programs are not built: {DIST} is missing; run `make build` first")
     base = images.base()
-    return [base, *(_part(target, base) for target in PARTS), _examples(base)]
+    parts = [_part(target, base) for target in PARTS]
+    return [base, *parts, _environment(base, parts[PARTS.index("appliance")]), _examples(base)]
 
 
 def _part(target: str, base: Image) -> Image:
@@ -55,6 +56,22 @@ def _examples(base: Image) -> Image:
     tag = "localhost/remotegpu-examples:dev"
     key = images.key_of(base.key, requirements, dockerfile)
     return images.cached(tag, key, lambda: _bud(tag, EXAMPLES, {"wheels": wheels}))
+
+
+def _environment(base: Image, appliance: Image) -> Image:
+    """The appliance's image of example 9, with a Python that offload sessions run in."""
+    folder = EXAMPLES / "09-offload"
+    requirements, dockerfile = folder / "requirements.txt", folder / "Dockerfile"
+    wheels = _wheels("environment", requirements.read_text().split())
+    tag = "localhost/remotegpu-appliance-sklearn:dev"
+    key = images.key_of(base.key, appliance.key, requirements, dockerfile)
+    given = f"--build-arg=APPLIANCE={appliance.tag}"
+
+    def build() -> None:
+        images.pull(appliance)
+        _bud(tag, folder, {"wheels": wheels}, given)
+
+    return images.cached(tag, key, build)
 
 
 def _bud(tag: str, context: Path, contexts: dict[str, Path], *more: str) -> None:

@@ -124,10 +124,15 @@ def base() -> Image:
             from_scratch(BASE, archive, "/", "--cmd", "/bin/sh", "--env", "LANG=C.UTF-8")
 
     image = cached(BASE, key_of(*options), build)
-    if BASE not in buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
-        identity = buildah("pull", "--quiet", f"dir:{image.folder}")
-        buildah("tag", identity, BASE)
+    pull(image)
     return image
+
+
+def pull(image: Image) -> None:
+    """Into buildah's store, where others are built from it, unless it is there."""
+    if image.tag not in buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
+        identity = buildah("pull", "--quiet", f"dir:{image.folder}")
+        buildah("tag", identity, image.tag)
 
 
 def load(nodes: Iterable[Node], *images: Image) -> None:
