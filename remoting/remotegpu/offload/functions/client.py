@@ -72,15 +72,29 @@ class Client:
             header["mutates"] = keys
         result, answered = self.link.ask_fully(header, payload)
         if "changes" in answered:
-            result, changes = result
-            given = keywords or {}
-            for key, how, told in changes:
-                mutation.apply(_argument(arguments, given, key), how, told)
-            if "same" in answered:
-                result = _argument(arguments, given, answered["same"])
+            result = self._changed(result, answered, keys or [], arguments, keywords or {})
         if "warned" in answered:
             _warn(answered["warned"])
         return result
+
+    def _changed(
+        self,
+        told: Any,
+        header: dict[str, Any],
+        keys: list[mutation.Key],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """Change the arguments that have changed there; the result, which may be one of them."""
+        result, changes = told
+        asked = (
+            {header["same"], *(key for key, _, _ in changes)} if "same" in header else {key for key, _, _ in changes}
+        )
+        if not asked <= set(keys):
+            raise RefusedError(f"the acceptor changed {asked - set(keys)!r}, which no `mutates` names")
+        for key, how, change in changes:
+            mutation.apply(_argument(arguments, keywords, key), how, change)
+        return _argument(arguments, keywords, header["same"]) if "same" in header else result
 
     def _serve(self, request: Request) -> Message | None:
         if request.id == 0:

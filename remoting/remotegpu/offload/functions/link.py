@@ -1,5 +1,6 @@
 """How one end asks the other to call something, and answers in turn. Both ends' part; who may call what is theirs."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,19 @@ _COLLECTING: Final = 0.001
 
 class _Local(threading.local):
     depth = 0
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """What is read in it was written by the other end, perhaps by nobody that we know."""
+    try:
+        yield
+    except (RefusedError, UnknownObjectError):
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(
+            f"the other end's answer is none ({type(error).__name__}: {error}): run the same version on both ends"
+        ) from error
 
 
 class Link:
@@ -68,19 +82,25 @@ class Link:
             reply = self._peer().request(Service.CALL, header, packed.buffers)
         finally:
             self.codec.sent(packed)
-        described = reply.header.get("raised")
-        if described is not None:
-            raise self._error(described, reply.header, reply.buffers)
-        return self.codec.loads(reply.header, reply.buffers), reply.header
+        with _reading():
+            described = reply.header.get("raised")
+            if described is None:
+                return self.codec.loads(reply.header, reply.buffers), reply.header
+            error = self._error(described, reply.header, reply.buffers)
+        raise error
 
     def pull(self, ident: int, most: int) -> tuple[list[Any], BaseException | None]:
         """The next values of an iterator of the other end, at most so many, and what ended it."""
         packed = self.codec.dumps(((), {}))
         header = {"o": ident, "m": "__next__", "most": most, **packed.header}
         reply = self._peer().request(Service.CALL, header, packed.buffers)
+        with _reading():
+            return self._pulled(reply)
+
+    def _pulled(self, reply: Message) -> tuple[list[Any], BaseException | None]:
         described = reply.header.get("raised")
         if described is not None and "items" not in reply.header:
-            raise self._error(described, reply.header, reply.buffers)
+            return [], self._error(described, reply.header, reply.buffers)
         found, at = [], 0
         for each in reply.header["items"]:
             count = int(each["buffers"])
@@ -145,7 +165,7 @@ class Link:
 
     def answer(self, request: Request) -> Message | None:
         """For Service.CALL: carries out, and answers with the value or with what was raised."""
-        before, self._local.depth = self._local.depth, int(request.header.get("depth", 1))
+        before, self._local.depth = self._local.depth, max(1, int(request.header.get("depth", 1)))
         try:
             value, more = self._carry_out(request)
             if isinstance(value, Message):

@@ -218,6 +218,8 @@ class Codec:
             self.exports.release((int(ident), int(count)) for ident, count in gone)
         stream = header["v"]
         pieces = self._pieces(header, buffers) if "pages" in header else buffers
+        if type(stream) is not int or not 0 < stream <= len(pieces):
+            raise RefusedError("the other end's message has no value: run the same version on both ends")
         first = pieces[0] if stream == 1 else b"".join(pieces[:stream])
         beside = pieces[stream:]
         if self._trusted:

@@ -6,6 +6,7 @@ its constructor; nothing is changed but what this pickle has made. `trust: full`
 """
 
 import copyreg
+import enum
 import importlib
 import io
 import pickle
@@ -102,6 +103,10 @@ class _Call:
         self.name = name
 
 
+# References to an object that nobody has but a variable and the function that counts.
+_ALONE: Final = 2
+
+
 class Unpickler(pickle._Unpickler):
     """For one message."""
 
@@ -154,7 +159,9 @@ class Unpickler(pickle._Unpickler):
         if type(function) is _Call:
             self.stack[-1] = function.function(*arguments)
         elif isinstance(function, type):
-            self.stack[-1] = self._new(self._construct(function, arguments))
+            made = self._construct(function, arguments)
+            # What somebody else has too, as a member of an enumeration, was here before.
+            self.stack[-1] = self._new(made) if sys.getrefcount(made) <= _ALONE else made
         else:
             _refuse(f"a call of {getattr(function, '__qualname__', type(function).__qualname__)}")
 
@@ -162,6 +169,8 @@ class Unpickler(pickle._Unpickler):
         maker = values.MAKERS.get(kind)
         if maker is not None:
             return maker(*arguments)
+        if issubclass(kind, enum.Enum) and self._policy.instances(kind):
+            return values.member(kind, *arguments)
         if issubclass(kind, BaseException) and self._policy.instances(kind):
             error = kind.__new__(kind, *arguments)
             error.args = arguments

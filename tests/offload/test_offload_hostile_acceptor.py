@@ -1,0 +1,515 @@
+"""An acceptor that answers whatever it likes: nothing of it runs here, and nothing here is changed."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import dataclasses
+import enum
+import functools
+import importlib
+import io
+import operator
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from remotegpu.offload.client.session import Session
+from remotegpu.offload.config.model import Config, FunctionRule
+from remotegpu.offload.functions import client
+from remotegpu.offload.functions.errors import RemoteError
+from remotegpu.offload.objects import arrays, frames, sparse, vocabulary
+from remotegpu.offload.objects.codec import Codec, RefusedError, UnknownObjectError
+from remotegpu.offload.wire.errors import LostError, RemoteFailure
+from remotegpu.offload.wire.frames import Message, Service
+from remotegpu.offload.wire.peer import Peer, Request
+
+ran: list[str] = []
+
+
+def trap(*_: Any, **__: Any) -> str:
+    ran.append("trap")
+    return "trapped"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        trap()
+
+
+@dataclasses.dataclass
+class Sent:
+    """The program has sent instances of it, so they are taken; its constructor is the program's own affair."""
+
+    x: int
+
+    def __post_init__(self) -> None:
+        trap()
+
+
+class NeverSent:
+    def __setstate__(self, state: Any) -> None:
+        trap()
+
+
+class Meta(type):
+    pass
+
+
+@pytest.fixture
+def codec() -> Iterator[Codec]:
+    """The client's, of a program whose rules name this very package, which has imported `os` and more."""
+    made = Codec(client=True, trusted=False, packages={"test_offload_hostile_acceptor"})
+    made.sent_types.update((Sent, Colour))
+    ran.clear()
+    yield made
+    assert ran == []
+
+
+@pytest.fixture
+def narrow() -> Codec:
+    """Of a program whose rules name nothing."""
+    made = Codec(client=True, trusted=False)
+    made.sent_types.update((Sent, Colour))
+    return made
+
+
+def read(codec: Codec, stream: bytes) -> Any:
+    return codec.loads({"v": 1}, [stream])
+
+
+class Calls:
+    """Pickles as a call."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.reduced = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+GADGETS: dict[str, tuple[Any, ...]] = {
+    "os.system": (os.system, "touch /tmp/never"),
+    "eval": (eval, "trap()"),
+    "exec": (exec, "trap()"),
+    "compile": (compile, "trap()", "", "eval"),
+    "getattr": (getattr, "", "join"),
+    "setattr": (setattr, Sent, "x", 1),
+    "__import__": (__import__, "os"),
+    "open": (open, os.devnull, "w"),
+    "breakpoint": (breakpoint,),
+    "print": (print, "x"),
+    "input": (input,),
+    "type": (type, "T", (), {}),
+    "vars": (vars,),
+    "map": (map, trap, [1]),
+    "iter": (iter, trap, 1),
+    "partial": (functools.partial, trap),
+    "reduce": (functools.reduce, trap, [1, 2]),
+    "attrgetter": (operator.attrgetter("x"), 1),
+    "methodcaller": (operator.methodcaller, "upper"),
+    "itemgetter": (operator.itemgetter, 0),
+    "import_module": (importlib.import_module, "antigravity"),
+    "Popen": (subprocess.Popen, ["true"]),
+    "pickle.loads": (pickle.loads, b"N."),
+    "copyreg": (copyreg._reconstructor, NeverSent, object, None),  # type: ignore[attr-defined]
+    "BytesIO": (io.BytesIO, b"x"),
+    "np.load": (np.load, "/etc/passwd"),
+    "np.memmap": (np.memmap, "/etc/passwd"),
+    "np.fromfile": (np.fromfile, "/etc/passwd"),
+    "np.frombuffer": (np.frombuffer, b"12345678", "O"),
+    "reconstruct": (np.zeros(1).__reduce__()[0], np.ndarray, (0,), b"b"),
+    "read_pickle": (pd.read_pickle, "/etc/passwd"),
+    "pd.eval": (pd.eval, "1"),
+    "socket": (socket.socket,),
+    "own function": (trap,),
+    "own class": (Sent, 1),
+    "unsent class": (NeverSent,),
+    "metaclass": (Meta, "T", (), {}),
+}
+
+
+@pytest.mark.parametrize("name", GADGETS)
+def test_no_gadget_is_called(codec: Codec, narrow: Codec, name: str) -> None:
+    stream = pickle.dumps(Calls(*GADGETS[name]), 5)
+    for reader in (codec, narrow):
+        with pytest.raises(RefusedError) as raised:
+            read(reader, stream)
+        assert "trust: full" in str(raised.value) or "nothing of it was run" in str(raised.value)
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return b"\x8c" + bytes([len(raw)]) + raw
+
+
+def named(module: str, name: str) -> bytes:
+    return b"\x80\x05" + text(module) + text(name) + b"\x93"
+
+
+HERE = __name__
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (HERE, "os.system"),
+        (HERE, "subprocess.Popen"),
+        (HERE, "__builtins__.eval"),
+        (HERE, "Sent.__init__.__globals__"),
+        (HERE, "NeverSent.__class__"),
+        (HERE, "NeverSent.__bases__"),
+        (HERE, "os"),
+        (HERE, "ran"),
+        (HERE, "importlib.import_module"),
+        ("os", "system"),
+        ("posix", "system"),
+        ("types", "FunctionType"),
+        ("types", "CodeType"),
+        ("types", "MethodType"),
+        ("builtins", "eval"),
+        ("builtins", "type"),
+        ("builtins", "object.__subclasses__"),
+        ("sys", "modules"),
+        ("collections", "_sys.modules"),
+        ("numpy", "load"),
+        ("numpy", "dtype"),
+        ("pandas", "read_pickle"),
+        ("no_such_module", "x"),
+        ("", ""),
+        ("remotegpu.offload.objects.values", "sys.modules"),
+        ("remotegpu.offload.objects.codec", "Codec"),
+        ("remotegpu.offload.objects.vocabulary", "made"),
+        ("remotegpu.offload.objects.vocabulary", "named"),
+        ("remotegpu.offload.objects.vocabulary", "kept"),
+        ("remotegpu.offload.objects.vocabulary", "CONTEXTUAL"),
+    ],
+)
+def test_no_name_leads_elsewhere(codec: Codec, module: str, name: str) -> None:
+    with pytest.raises(RefusedError):
+        read(codec, named(module, name) + b".")
+    with pytest.raises(RefusedError):
+        read(codec, named(module, name) + b")R.")
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"cos\nsystem\n.",  # GLOBAL
+        b"(S'true'\nios\nsystem\n.",  # INST
+        b"(cos\nsystem\nS'true'\no.",  # OBJ
+        b"\x82\x01.",  # EXT1
+        b"Pname\n.",
+        b"\x80\x02K\x01Q.",  # BINPERSID
+        b"K\x01p0\n0g0\n.",  # PUT, GET
+        b"K\x01r\xff\xff\xff\xff.",  # LONG_BINPUT: a memo of 32 GiB for C's unpickler
+        b"K\x012.",  # DUP
+        b"I1\n.",
+        b"F1.5\n.",
+        b"\x80\x05j\xff\xff\xff\xff.",
+        b"\x80\x05h\x05.",
+        b"\x80\xff.",
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 60) + b".",  # BYTEARRAY8
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".",
+        b"\x80\x05\x8e" + struct.pack("<Q", (1 << 64) - 1) + b".",  # BINBYTES8
+        b"\x80\x05\x8d" + struct.pack("<Q", 1 << 60) + b".",  # BINUNICODE8
+        b"\x80\x05\x8b" + struct.pack("<i", -1) + b".",  # LONG4
+        b"\x80\x05\x97.",  # NEXT_BUFFER: there is none
+        b"\x80\x05N\x98.",
+        b"\x80\x05",
+        b"",
+        b".",
+        b"\x80\x05)R.",
+        b"\x80\x05K\x01K\x02b.",
+        b"\x80\x05N]\x94K\x01K\x02s.",
+        b"\xff\xfe garbage",
+    ],
+)
+def test_no_broken_pickle_is_read(codec: Codec, stream: bytes) -> None:
+    with pytest.raises(RefusedError):
+        read(codec, stream)
+
+
+def test_nothing_that_was_here_before_is_changed(codec: Codec) -> None:
+    def callback() -> None: ...
+
+    box = types.SimpleNamespace(x=1)
+    owned = [codec.exports.export(callback, "call"), codec.exports.export(box, "object")]
+    state = b"}" + text("x") + b"K\x07s"
+    slots = b"N}" + text("__doc__") + b"K\x07s\x86"
+    for ident in owned:
+        own = named(vocabulary.__name__, "own") + b"K" + bytes([ident]) + b"\x85R"
+        assert read(codec, own + b".") in (callback, box)
+        for change in (state + b"b.", slots + b"b.", text("x") + b"K\x07s.", b"K\x07a.", b"(K\x07\x90.", b"(K\x07e."):
+            with pytest.raises(RefusedError):
+                read(codec, own + change)
+    colour = pickle.dumps(Colour.RED, 5)[:-1]
+    member = Codec(client=False).dumps(Colour.RED).buffers[0]
+    assert read(codec, bytes(member)) is Colour.RED
+    for target in (bytes(member)[:-1], named(HERE, "Sent"), named("builtins", "int"), colour):
+        for change in (state + b"b.", slots + b"b."):
+            with pytest.raises(RefusedError):
+                read(codec, target + change)
+    assert box.x == 1 and vars(Sent).get("x") is None and Colour.RED.value == 1 and callback.__doc__ is None
+
+
+def test_instances_are_made_without_their_constructor(codec: Codec, narrow: Codec) -> None:
+    value = Sent.__new__(Sent)
+    value.x = 4
+    for reader in (codec, narrow):
+        found = read(reader, pickle.dumps(value, 5))
+        assert type(found) is Sent and found.x == 4
+    with pytest.raises(RefusedError, match="NeverSent"):
+        read(narrow, pickle.dumps(NeverSent(), 5))
+    with pytest.raises(RefusedError):
+        read(codec, named("builtins", "type") + b")\x81.")
+    with pytest.raises(RefusedError):
+        read(codec, named(HERE, "Meta") + b")\x81.")
+
+
+def encoded(function: Callable[..., Any], *arguments: Any) -> bytes:
+    """A call of one of the functions that may be called."""
+    writer = Codec(client=False)
+    return b"".join(bytes(part) for part in writer.dumps(Calls(function, *arguments)).buffers)
+
+
+F8 = np.dtype("f8")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (arrays.array, (b"x" * 16, F8, (3,), "C")),
+        (arrays.array, (b"x" * 16, F8, (1,), "C")),
+        (arrays.array, (b"x" * 16, F8, (-2,), "C")),
+        (arrays.array, (b"x" * 16, F8, (1 << 40, 1 << 40), "C")),
+        (arrays.array, (b"x" * 16, np.dtype("O"), (2,), "C")),
+        (arrays.array, (b"x" * 16, "f8", (2,), "C")),
+        (arrays.array, (1 << 40, F8, (2,), "C")),
+        (arrays.objects, (5, np.dtype("O"), (2,), "C")),
+        (arrays.objects, ([1], np.dtype("O"), (5,), "C")),
+        (arrays.scalar, (b"x", F8)),
+        (arrays.scalar, (b"x" * 8, np.dtype("O"))),
+        (arrays.dtype, ({"names": ["a"], "formats": ["O"], "offsets": [1 << 30], "itemsize": 8},)),
+        (arrays.dtype, ({"names": ["a"], "formats": ["f8"], "offsets": [-8], "itemsize": 8},)),
+        (arrays.dtype, (("f8", 2, 3),)),
+        (
+            arrays.generator,
+            ("MT19937", {"bit_generator": "MT19937", "state": {"key": np.zeros(624, "u4"), "pos": 1 << 20}}),
+        ),
+        (arrays.generator, ("MT19937", {"bit_generator": "MT19937", "state": {"key": np.zeros(3, "u4"), "pos": 0}})),
+        (arrays.generator, ("__class__", {})),
+        (arrays.generator, ("Philox", {"state": 1, "buffer_pos": 99})),
+        (arrays.random, (1, None)),
+        (arrays.ufunc, ("load",)),
+        (arrays.array_as, ("memmap", np.zeros(3))),
+        (sparse.sparse, ("csr", "array", (np.ones(1), np.array([9]), np.array([0, 1])), (1, 2))),
+        (sparse.sparse, ("csr", "array", (np.ones(1), np.array([0]), np.array([0, 1 << 30])), (1, 2))),
+        (sparse.sparse, ("coo", "array", (np.ones(1), (np.array([7]), np.array([0]))), (1, 2))),
+        (sparse.sparse, ("save", "npz", (), ())),
+        (sparse.as_format, (np.zeros(3), "lil")),
+        (frames.column, ("categorical", (np.array([5]), pd.Index(["a"]), False))),
+        (frames.column, ("eval", ())),
+        (frames.index, ("multi", ([pd.Index(["a"])], [np.array([7])]), ["n"])),
+        (frames.frame, (pd.Index(["a"]), [np.zeros(2), np.zeros(3)], pd.RangeIndex(2), {})),
+        (frames.frame, (pd.Index(["a", "b", "c"]), np.zeros((2, 2)), pd.RangeIndex(2), {})),
+        (collections.defaultdict, (trap,)),
+        (collections.deque, (iter, 3)),
+        (bytearray, (1 << 40,)),
+        (set, (1 << 40,)),
+    ],
+)
+def test_no_array_or_frame_with_a_false_form_is_made(codec: Codec, function: Any, arguments: Any) -> None:
+    stream = encoded(function, *arguments)
+    with pytest.raises(RefusedError):
+        read(codec, stream)
+
+
+def test_a_fraction_is_not_computed_from_an_exponent(codec: Codec) -> None:
+    with pytest.raises(RefusedError):
+        read(codec, named("fractions", "Fraction") + text("1e9999999999") + b"\x85R.")
+
+
+def test_a_type_on_the_stack_is_not_called_with_anything(codec: Codec) -> None:
+    for name in ("int", "str", "bytes", "list", "dict", "float"):
+        with pytest.raises(RefusedError):
+            read(codec, named("builtins", name) + b"K\x01\x85R.")
+
+
+def test_a_dtype_cannot_be_given_another_state(codec: Codec) -> None:
+    stream = encoded(arrays.dtype, "f8")
+    state = b"(K\x03" + text(">") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb."
+    with pytest.raises(RefusedError):
+        read(codec, stream[:-1] + state)
+    assert np.dtype("f8").isnative
+
+
+def test_deep_nesting_does_not_end_the_process(codec: Codec) -> None:
+    depth = 200_000
+    value = read(codec, b"\x80\x05" + b")" + b"\x85" * depth + b".")
+    for _ in range(depth):
+        (value,) = value
+    assert value == ()
+
+
+@pytest.mark.parametrize("ident", [0, -1, 99, 1 << 63, 1 << 80, "1", None, 1.0])
+def test_no_id_of_another_session_is_taken(codec: Codec, ident: Any) -> None:
+    raw = pickle.dumps(ident, 5)[2:-1]
+    for word in ("own", "came"):
+        with pytest.raises((RefusedError, UnknownObjectError)):
+            read(codec, named(vocabulary.__name__, word) + raw + b"\x85R.")
+    with pytest.raises(RefusedError):
+        read(codec, named(vocabulary.__name__, "foreign") + b"(" + raw + text("no kind") + b"NtR.")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"v": "1"},
+        {"v": None},
+        {"v": 5},
+        {"v": 1, "pages": {"0": [["name", 4, False]]}, "hold": 1},
+        {"v": 1, "free": [[1]]},
+        {"v": 1, "free": 3},
+        {"raised": 3},
+        {"raised": {"chain": 7}},
+        {"raised": {"module": "os", "name": "system"}, "v": 1},
+        {"v": 1, "changes": True},
+        {"v": 1, "changes": True, "same": 0},
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_and_nothing_else(header: dict[str, Any]) -> None:
+    def answer(request: Request) -> Message:
+        return Message(
+            header, [pickle.dumps((trap, [(0, "value", [1])]), 5)] if "changes" in header else [b"\x80\x05N."]
+        )
+
+    with hostile(answer) as (session, _):
+        argument = [3]
+        with pytest.raises((RefusedError, RemoteError)) as raised:
+            client.wrap(len, FunctionRule("builtins.len"), session)(argument)
+        assert argument == [3] and str(raised.value)
+
+
+class hostile:  # noqa: N801 - a context manager
+    """A session whose acceptor is this test."""
+
+    def __init__(self, answer: Callable[[Request], Message | None]) -> None:
+        self.answer = answer
+
+    def __enter__(self) -> tuple[Session, Peer]:
+        ours, theirs = socket.socketpair()
+        self.acceptor = Peer(theirs, name="the program of this test", accepting=True)
+        environment = {"name": "hostile", "backend": "cpu", "python": "", "packages": {}, "devices": []}
+        self.acceptor.serve(Service.SESSION, lambda request: Message({"environment": environment}))
+        self.acceptor.serve(Service.CALL, self.answer)
+        self.acceptor.start()
+        config = Config(rules=(FunctionRule("builtins.*"),))
+        self.session = Session.open(config, connector=lambda wish: (ours, {"environment": environment}), offered={})
+        return self.session, self.acceptor
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+        self.acceptor.close()
+
+
+def test_an_acceptor_that_closes_instead_of_answering(tmp_path: Any) -> None:
+    def answer(request: Request) -> Message | None:
+        threading.Thread(target=acceptor.close).start()
+        acceptor.closed.wait(30)
+        return None
+
+    with hostile(answer) as (session, acceptor), pytest.raises(LostError, match="is gone"):
+        client.wrap(len, FunctionRule("builtins.len"), session)([1])
+
+
+def test_only_what_was_handed_out_can_be_asked_for() -> None:
+    """The acceptor calls back with whatever comes to its mind, in the middle of a call."""
+    secret = types.SimpleNamespace(token="s3cret")
+    asked: list[tuple[dict[str, Any], str]] = []
+
+    def callback() -> str:
+        return f"{secret.token}!"
+
+    def answer(request: Request) -> Message:
+        writer = Codec(client=False)
+        payload = writer.dumps(((), {}))
+        first = {"v": 1}
+        wishes: list[dict[str, Any]] = [
+            {"o": 1, "m": name}
+            for name in ("__globals__", "__code__", "__class__", "__reduce__", "__setattr__", "__closure__", "read", "")
+        ]
+        wishes += [
+            {"o": 2, "m": "__call__"},
+            {"o": -1, "m": "__call__"},
+            {"o": "1", "m": "__call__"},
+            {"m": "__call__"},
+        ]
+        wishes += [{"op": "call", "t": ["os", "getcwd"]}, {"op": "call", "t": ["builtins", "eval"]}, {"op": "copy"}, {}]
+        for wish in wishes:
+            reply = acceptor.request(Service.CALL, {**wish, **first}, payload.buffers)
+            asked.append((wish, reply.header.get("raised", {}).get("name", "")))
+        for service in (Service.OBJECTS, Service.APP, Service.STATE):
+            with pytest.raises(RemoteFailure):
+                acceptor.request(service, {"op": "pages", "hold": 1, "names": ["0" * 32]})
+        reply = acceptor.request(Service.CALL, {"o": 1, "m": "__call__", **first}, payload.buffers)
+        asked.append(({}, Codec(client=False).loads(reply.header, reply.buffers)))
+        packed = writer.dumps("done")
+        return Message(packed.header, packed.buffers)
+
+    with hostile(answer) as (session, acceptor):
+        assert client.wrap(sorted, FunctionRule("builtins.sorted"), session)(callback) == "done"
+    assert asked.pop()[1] == "s3cret!"
+    assert len(asked) == 16 and {name for _, name in asked} == {"RefusedError", "UnknownObjectError"}
+
+
+def test_exceptions_are_rebuilt_without_running_their_constructors() -> None:
+    class LoudError(Exception):
+        def __init__(self, *arguments: Any) -> None:
+            trap()
+
+    globals()["LoudError"] = LoudError
+    LoudError.__qualname__ = "LoudError"
+    ran.clear()
+    described = {"module": HERE, "name": "LoudError", "text": "t", "notes": [], "chain": [], "where": "there"}
+    packed = Codec(client=False).dumps((("a",), {"extra": 1}))
+    raising = hostile(lambda request: Message({"raised": described, **packed.header}, packed.buffers))
+    with raising as (session, _), pytest.raises(LoudError) as raised:
+        client.wrap(len, FunctionRule("builtins.len"), session)([1])
+    assert raised.value.args == ("a",) and raised.value.extra == 1 and ran == []  # type: ignore[attr-defined]
+    assert "sys" in vars(sys.modules[HERE])
+    for name in ("os.error", "builtins.eval", "sys", "Nothing"):
+        described["name"] = name
+        with raising as (session, _), pytest.raises(RemoteError):
+            client.wrap(len, FunctionRule("builtins.len"), session)([1])
+
+
+def test_a_traceback_shows_lines_of_loaded_files_only(tmp_path: Any) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("password\n")
+    frames_there = [[str(secret), 1, "f", ""], [__file__, 1, "g", ""], ["/dev/zero", 1, "h", ""]]
+    described = {
+        "module": "builtins",
+        "name": "KeyError",
+        "text": "t",
+        "chain": [{"frames": frames_there, "last": "end"}],
+    }
+    with hostile(lambda request: Message({"raised": described})) as (session, _), pytest.raises(KeyError) as raised:
+        client.wrap(len, FunctionRule("builtins.len"), session)([1])
+    shown = str(raised.value.__cause__)
+    assert "secret.txt" in shown and "password" not in shown and "An acceptor that answers" in shown
