@@ -183,7 +183,7 @@ def test_a_session_starts_empty(tenant: Tenant) -> None:
     assert not attribute
     assert not module
     assert "left" not in files
-    allowed = {"PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH", "LC_CTYPE"}
+    allowed = {"PATH", "USER", "LOGNAME", "HOME", "TMPDIR", "LANG", "PYTHONPATH", "LC_CTYPE"}
     allowed |= {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
     assert set(variables) <= allowed
     assert variables["HOME"] == variables["TMPDIR"]

@@ -104,7 +104,7 @@ def _environment(state: EnvironmentState) -> Iterator[pb.Check]:
             f"{name}: isolation",
             f"sessions are kept apart by {state.level}, without {'; '.join(state.lacks)}" if state.lacks else "",
             good=f"sessions are kept apart by {state.level}, cgroups, seccomp and Landlock",
-            fix="see `Isolation` in docs/offload.md for what each level lacks and needs",
+            fix="see `Safety, both ways` in docs/offload.md for what each level lacks and needs",
             severity="warn",
         )
 

@@ -25,7 +25,7 @@ def parse(text: str) -> EnvironmentOption:
     """Raises ValueError with the sentence for the person who wrote it."""
     name, equals, rest = text.rpartition("=")
     program, colon, backend = rest.rpartition(":")
-    if not colon or "/" in backend:
+    if not colon or not backend or "/" in backend:
         program, backend = rest, ""
     if backend and backend not in BACKENDS:
         raise ValueError(f"{text!r}: {backend!r} is no back end; there are {', '.join(BACKENDS)}")

@@ -156,10 +156,12 @@ def _send_stats(link: socket.socket, session: AcceptorSession) -> None:
 
 def _set_variables(packet: Packet, folder: Path) -> None:
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # Its user id has no name in /etc/passwd.
+    named = {"USER": "remotegpu", "LOGNAME": "remotegpu", "HOME": str(folder), "TMPDIR": str(folder)}
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     variables: Mapping[str, str] = packet["visible"]
     os.environ.clear()
-    os.environ.update(kept | {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder)} | dict(variables))
+    os.environ.update({**kept, "PATH": path, **named, **variables})
 
 
 def _reseed() -> None:

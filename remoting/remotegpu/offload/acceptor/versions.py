@@ -10,7 +10,7 @@ from typing import Final
 PACKAGES: Final = ("torch", "numpy", "cloudpickle")
 SKEW_ADVICE: Final = (
     "use the same minor version on both sides, another environment (`remotegpu ls` shows them), or, at your own risk, "
-    "`allow_skew: true` under `session` in remotegpu.yaml"
+    "`skew: allow` under `session` in remotegpu.yaml"
 )
 
 
