@@ -271,6 +271,7 @@ class _Current:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.session: Session | None = None
+        self.config: Config | None = None
 
 
 _current: Final = _Current()
@@ -288,8 +289,13 @@ def current() -> Session:
         return session
     with _current.lock:
         if _current.session is None:
-            _current.session = Session.open(load())
+            _current.session = Session.open(_current.config or load())
         return _current.session
+
+
+def configure(config: Config) -> None:
+    """What `current` opens with, in place of the configuration that is found: for whoever has read one already."""
+    _current.config = config
 
 
 def use(session: Session | None) -> None:
@@ -323,4 +329,4 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Connector", "Part", "Session", "current", "opened", "use"]
+__all__ = ["Connector", "Part", "Session", "configure", "current", "opened", "use"]
