@@ -82,7 +82,7 @@ class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
         return self
 
     def clone_state(self) -> "RemoteGenerator":
-        made = RemoteGenerator()
+        made: RemoteGenerator = torch.Generator(torch.device(NAME, 0))
         made._seed = self._seed
         return made.set_state(self.get_state())
 

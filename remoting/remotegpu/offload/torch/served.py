@@ -141,17 +141,6 @@ def _empty_cache(executor: Executor, _header: dict[str, Any], _buffers: Sequence
     return Message({})
 
 
-def synchronize(executor: Executor) -> None:
-    """Wait until the device is idle."""
-    if executor.device.type != "cpu":
-        getattr(torch, executor.device.type).synchronize()
-
-
-def _synchronize(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    synchronize(executor)
-    return Message({})
-
-
 def _event_record(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
     event: Any = time.perf_counter_ns()
     if executor.device.type != "cpu":
@@ -277,7 +266,6 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "rng_get": _rng_get,
     "rng_set": _rng_set,
     "seed": _seed,
-    "synchronize": _synchronize,
 }
 ANSWERS: Final = {name: _after_ends(answer) for name, answer in _ANSWERS.items()}
 """What a message may name in `then`."""

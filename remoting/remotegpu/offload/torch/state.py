@@ -100,8 +100,8 @@ class TorchPart:
         journal = self._stream.journal
         if journal is not None and journal.complete_from > state.number:
             raise LostError(
-                "the acceptor is gone, and more was sent since its state was last kept than is remembered; take snapshots "
-                "more often (`snapshots:` under `session` in remotegpu.yaml), and start the program again"
+                "the acceptor is gone, and more was sent since its state was last kept than is remembered; take "
+                "snapshots more often (`snapshots:` under `session` in remotegpu.yaml), and start the program again"
             )
         loader = _Loader(peer)
         backend = checked(peer.request(Service.TORCH, {"op": "hello"})).header["backend"]
@@ -112,7 +112,7 @@ class TorchPart:
         same = {"cuda": "cuda", "rocm": "cuda"}.get(str(backend), str(backend)) == state.backend
         if not same:
             warnings.warn(
-                f"from {state.backend} to {backend}: random numbers begin anew from their seeds; back ends differ in them",
+                f"from {state.backend} to {backend}: random numbers begin anew from their seeds, as they differ",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -190,6 +190,8 @@ def _bad_fork() -> bool:
 
 
 ANSWERS: Final[dict[str, Any]] = {
+    # What it guards here opens the session by itself.
+    "_initialized": True,
     "_is_in_bad_fork": _bad_fork,
     "_lazy_init": link.peer,
     "_lazy_call": lambda call, **_more: call(),

@@ -17,7 +17,7 @@ _ids = itertools.count(1)
 def synchronize(device: Any = None) -> None:
     """Wait until the acceptor's device has done everything; an operation that failed there raises here, by its name."""
     spoken.inward(device)
-    link.ask({"op": "synchronize"})
+    link.ask({"op": "sync"})
 
 
 class Stream:
@@ -57,6 +57,9 @@ class Stream:
 
     def synchronize(self) -> None:
         synchronize()
+
+    def is_capturing(self) -> bool:
+        return False
 
     def __enter__(self) -> "Stream":
         return self

@@ -1,0 +1,218 @@
+"""What an unmodified script sees when `cuda` is the remote device (traps 7, 9 and 11 of the design)."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.offload_armed import armed, trips  # noqa: F401 - a fixture
+from torch import nn
+
+from remotegpu.offload.client.session import Session
+from remotegpu.offload.torch import names, spoken
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
+
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(2, 3, device="cuda"),
+        lambda: torch.zeros(2, 3, device="cuda:0"),
+        lambda: torch.zeros(2, 3, device=torch.device("cuda")),
+        lambda: torch.zeros(2, 3, device=torch.device("cuda", 0)),
+        lambda: torch.zeros(2, 3, device=0),
+        lambda: torch.zeros(2, 3).cuda(),
+        lambda: torch.zeros(2, 3).cuda(0),
+        lambda: torch.zeros(2, 3).cuda(CUDA, non_blocking=True),
+        lambda: torch.zeros(2, 3).to("cuda"),
+        lambda: torch.zeros(2, 3).to("cuda", torch.float64),
+        lambda: torch.zeros(2, 3).to(0),
+        lambda: torch.zeros(2, 3).to(device="cuda", dtype=torch.int32),
+        lambda: torch.zeros(2, 3).to(torch.ones(1, device="cuda")),
+        lambda: torch.tensor([[0, 0, 0]] * 2, device="cuda"),
+        lambda: torch.as_tensor([[0, 0, 0]] * 2, device="cuda"),
+        lambda: torch.asarray([[0, 0, 0]] * 2, device="cuda"),
+        lambda: torch.empty(2, 3, device="cuda").fill_(0),
+        lambda: torch.full((2, 3), 0.0, device="cuda"),
+        lambda: torch.zeros_like(torch.ones(2, 3), device="cuda"),
+        lambda: torch.ones(1).new_zeros(2, 3, device="cuda"),
+        lambda: torch.ones(1, device="cuda").new_zeros(2, 3),
+        lambda: torch.zeros(2, 3).type("torch.cuda.FloatTensor"),
+        lambda: torch.zeros(2, 3).type(torch.cuda.HalfTensor),
+        lambda: torch.cuda.FloatTensor(2, 3).zero_(),
+        lambda: torch.cuda.LongTensor([[0, 0, 0]] * 2),
+        lambda: torch.zeros(2, 3, device="xpu"),
+        lambda: torch.zeros(2, 3).to(torch.device("mps")),
+        lambda: nn.Parameter(torch.zeros(2, 3, device="cuda")),
+    ],
+    ids=lambda make: f"line{make.__code__.co_firstlineno}",
+)
+def test_every_way_to_name_the_device(make: Callable[[], Any]) -> None:
+    made = make()
+    assert made.device == CUDA
+    assert made.device.type == "cuda" and str(made.device) == "cuda:0" and made.device.index == 0
+    assert made.is_cuda and not made.is_cpu
+    assert made.get_device() == 0
+    assert made.shape == (2, 3)
+    assert not made.cpu().any()
+    assert not made.cpu().is_cuda and made.cpu().device == torch.device("cpu")
+
+
+def test_functions_with_a_device_that_are_no_plain_constructors() -> None:
+    functions: list[Callable[..., Any]] = [
+        lambda **device: torch.arange(5, **device),
+        lambda **device: torch.linspace(0, 1, 5, **device),
+        lambda **device: torch.eye(3, **device),
+        lambda **device: torch.hann_window(8, **device),
+        lambda **device: torch.signal.windows.hamming(8, **device),
+        lambda **device: torch.fft.fftfreq(8, **device),
+        lambda **device: torch.fft.rfftfreq(8, **device),
+        lambda **device: torch.tril_indices(3, 3, **device),
+        lambda **device: torch.scalar_tensor(3.0, **device),
+        lambda **device: torch.logspace(0, 2, 3, **device),
+    ]
+    for function in functions:
+        made = function(device="cuda")
+        assert made.is_cuda
+        torch.testing.assert_close(made.cpu(), function())
+
+
+def test_text_and_types_speak_of_cuda() -> None:
+    x = torch.zeros(2, device="cuda")
+    assert repr(x) == "tensor([0., 0.], device='cuda:0')"
+    assert x.type() == "torch.cuda.FloatTensor"
+    assert torch.zeros(2).type() == "torch.FloatTensor"
+    assert isinstance(x, torch.cuda.FloatTensor) and not isinstance(torch.zeros(2), torch.cuda.FloatTensor)
+    assert x.untyped_storage().device == CUDA and x.untyped_storage().is_cuda
+    assert "device=cuda:0" in repr(x.untyped_storage())
+    assert not x.is_xpu and not x.is_mps
+
+
+def test_modules_and_their_devices() -> None:
+    for module in (
+        nn.Linear(3, 2).cuda(),
+        nn.Linear(3, 2).to("cuda"),
+        nn.Linear(3, 2, device="cuda"),
+        nn.Linear(3, 2, device="meta").to_empty(device="cuda"),
+        nn.Linear(3, 2).to(torch.device("cuda:0"), torch.float64),
+    ):
+        assert {parameter.device for parameter in module.parameters()} == {CUDA}
+        assert isinstance(module.weight, nn.Parameter) and module.weight.requires_grad
+    module = nn.BatchNorm1d(3).cuda()
+    assert module.running_mean.is_cuda
+    assert not module.cpu().running_mean.is_cuda
+
+
+def test_default_devices() -> None:
+    with torch.device("cuda"):
+        assert torch.zeros(2).is_cuda
+        assert torch.get_default_device() == CUDA
+        assert nn.Linear(2, 2).weight.is_cuda
+        assert not torch.zeros(2, device="cpu").is_cuda
+    assert not torch.zeros(2).is_cuda
+    torch.set_default_device("cuda")
+    try:
+        assert torch.tensor([1.0]).is_cuda and torch.rand(2).is_cuda
+        assert torch.get_default_device() == CUDA
+    finally:
+        torch.set_default_device(None)
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    try:
+        assert torch.zeros(2).is_cuda and torch.zeros(2).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert not torch.zeros(2).is_cuda
+
+
+def test_other_devices_are_left_alone() -> None:
+    assert torch.zeros(2, device="cpu").device == torch.device("cpu")
+    assert torch.zeros(2, device="meta").is_meta
+    assert torch.zeros(2).to(torch.float64).dtype == torch.float64
+    assert torch.zeros(2).to(torch.ones(1, dtype=torch.int8)).dtype == torch.int8
+
+
+@pytest.mark.parametrize("device", ["cuda:1", torch.device("cuda", 3), 2])
+def test_a_device_that_is_not_there(device: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"invalid device ordinal.*cuda:0"):
+        torch.zeros(2).to(device)
+    if not isinstance(device, int):
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            torch.zeros(2, device=device)
+
+
+def test_names_hold_in_every_thread_also_in_those_of_torch() -> None:
+    found: list[Any] = []
+
+    class Twice(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            found.append((threading.current_thread() is thread, gradient.device, torch.zeros(1, device="cuda").device))
+            return gradient * 2
+
+    def work() -> None:
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        Twice.apply(x).sum().backward()
+        found.append(x.grad.tolist())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert [entry[1:] for entry in found[:1]] == [(CUDA, CUDA)]
+    assert found[1] == [2.0, 2.0, 2.0]
+
+
+def test_devices_compare_and_mix_as_with_cuda() -> None:
+    x = torch.ones(3, device="cuda")
+    assert (x + 1).device == x.device == torch.device("cuda:0")
+    assert x.to(x.device) is x and x.cuda() is x and x.to("cuda:0") is x
+    assert (x * torch.tensor(2.0)).tolist() == [2.0, 2.0, 2.0]
+    with pytest.raises(RuntimeError, match="same device"):
+        x + torch.ones(3)
+
+
+def test_numpy_dlpack_and_other_ways_into_its_memory_are_closed() -> None:
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(TypeError, match=r"Use Tensor\.cpu\(\)"):
+        x.numpy()
+    with pytest.raises(BufferError, match=r"another machine.*\.cpu\(\)"):
+        torch.from_dlpack(x)
+    assert not hasattr(x, "__cuda_array_interface__")
+    with pytest.raises(BufferError, match=r"another machine"):
+        x.share_memory_()
+    assert x.cpu().numpy().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_naming_a_device_asks_nobody(armed: Session) -> None:  # noqa: F811
+    x = torch.ones(3, device="cuda")
+    before = trips(armed)
+    for _ in range(10):
+        assert x.device == CUDA and x.is_cuda and x.type() == "torch.cuda.FloatTensor"
+        x = (x + torch.zeros(3).cuda()).to("cuda")
+    assert trips(armed) == before
+    assert x.tolist() == [1.0, 1.0, 1.0]
+    assert trips(armed) == before + 1
+
+
+def test_torchscript_still_finds_the_functions_behind_the_names() -> None:
+    with pytest.warns(FutureWarning):
+        scripted = torch.jit.script(_scripted)
+    assert scripted(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+def _scripted(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(2) + x
+
+
+def test_wrong_names_are_refused() -> None:
+    assert spoken.names() == ("cuda", "xpu", "mps")
+    names.arm(("cuda",))
+    assert spoken.names() == ("cuda", "xpu", "mps")
