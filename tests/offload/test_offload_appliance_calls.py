@@ -77,7 +77,9 @@ def written(text):
 
 def to_itself():
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
-        return listening.accept()[0].getsockname()[0]
+        accepted, _ = listening.accept()
+        with accepted:
+            return accepted.getsockname()[0]
 """
 
 
@@ -141,7 +143,7 @@ def test_a_call_computes_there_what_it_computes_here(session: Session, work: Mod
     remote, pid, folder = there(session, work.solve)(matrix, work.Scaled(3.0))
     assert np.array_equal(remote, local)
     assert pid < 10
-    assert folder == os.getcwd()
+    assert folder == str(Path.cwd())
     with pytest.raises(LookupError, match="not 5"):
         there(session, work.fail)(5)
 
