@@ -71,7 +71,13 @@ def serve(control: socket.socket) -> None:
 def _fork(packet: Packet, descriptors: list[int], control: socket.socket, sessions: dict[int, str]) -> None:
     """Answer with the session's process and a descriptor of it, or why there is none."""
     told, telling = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        os.close(told)
+        os.close(telling)
+        packets.send(control, {"op": "failed", "id": packet["id"], "reason": f"no process can be started: {error}"})
+        return
     if child == 0:
         os.close(told)
         _never_returning(forked.become_session, packet, descriptors, telling)
