@@ -95,9 +95,11 @@ def _run_there(config: "Config", target: "Target") -> int:
 
 
 def _run_here(config: "Config", target: "Target", *, torch_only: bool) -> int:
+    from remotegpu.offload.client.session import configure
     from remotegpu.offload.importing.arm import arm
     from remotegpu.offload.program.main import outcome
 
+    configure(config)
     arm(lambda: config, torch_only=torch_only)
     how, number = outcome(lambda: _execute(config, target, torch_only=torch_only))
     return -number if how == "signal" else number
@@ -114,7 +116,7 @@ def _execute(config: "Config", target: "Target", *, torch_only: bool) -> None:
         return
     if target.kind == "module":
         try:
-            _, spec, code = runpy._get_module_details(target.value)  # type: ignore[attr-defined]
+            _, spec, code = runpy._get_module_details(target.value, runpy._Error)  # type: ignore[attr-defined]
         except runpy._Error as error:  # type: ignore[attr-defined]
             sys.exit(f"{sys.executable}: {error}")
         sys.argv[0] = spec.origin

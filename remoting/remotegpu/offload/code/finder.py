@@ -36,7 +36,7 @@ class Page:
     origin: str | None
     folders: tuple[str, ...] | None
     package: str
-    submodules: Mapping[str, bool]  # names, and whether they are folders
+    submodules: Mapping[str, str]  # names and kinds: module, package, folder
     size: int
     mtime_ns: int
     text: bytes
@@ -195,12 +195,12 @@ class Finder(importlib.abc.MetaPathFinder):
             spec.submodule_search_locations = list(page.folders)
         return spec
 
-    def modules_in(self, folder: str) -> Mapping[str, bool]:
-        """What can be imported from a folder of the client: names, and whether they are folders."""
+    def modules_in(self, folder: str) -> Mapping[str, str]:
+        """What can be imported from a folder of the client: names and kinds."""
         for page in list(self.pages.values()):
             if page.folders is not None and folder in page.folders:
                 return page.submodules
-        names: dict[str, bool] = self.link.request(Service.CODE, {"op": "names", "path": [folder]}).header["names"]
+        names: dict[str, str] = self.link.request(Service.CODE, {"op": "names", "path": [folder]}).header["names"]
         self.serves |= names.keys()
         return names
 
@@ -235,8 +235,9 @@ class _Folder(importlib.abc.PathEntryFinder):
         return None
 
     def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        for name, is_folder in sorted(self._finder.modules_in(self._path).items()):
-            yield prefix + name, is_folder
+        for name, kind in sorted(self._finder.modules_in(self._path).items()):
+            if kind != "folder":
+                yield prefix + name, kind == "package"
 
 
 class _Inner(importlib.abc.MetaPathFinder):
@@ -261,8 +262,8 @@ class _MainSpec(ModuleSpec):
         return loader.page.package
 
 
-class PagedLoader(importlib.abc.InspectLoader):
-    """Loads one page. Frames of the import system itself do not appear in tracebacks, so ours must not either."""
+class PagedLoader(importlib.abc.SourceLoader):
+    """Loads one page. All but the source is the import system's own, whose frames do not appear in tracebacks."""
 
     def __init__(self, finder: Finder, page: Page) -> None:
         self.finder = finder
@@ -271,18 +272,13 @@ class PagedLoader(importlib.abc.InspectLoader):
     def is_package(self, fullname: str) -> bool:
         return self.page.folders is not None
 
-    def get_source(self, fullname: str) -> str:
-        return importlib.util.decode_source(self.page.text)
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        return self.finder.code_of(self.page)
-
     def get_filename(self, fullname: str) -> str:
         assert self.page.origin is not None
         return self.page.origin
 
     def get_data(self, path: str) -> bytes:
-        return self.finder.data(os.fspath(path))
+        path = os.fspath(path)
+        return self.page.text if path == self.page.origin else self.finder.data(path)
 
     def get_resource_reader(self, fullname: str) -> PagedResources | None:
         if self.page.folders is None:

@@ -276,7 +276,7 @@ class CodeServer:
             self._folders = None
         return Message({"names": found})
 
-    def _in_folders(self, folders: Iterable[str]) -> dict[str, bool]:
+    def _in_folders(self, folders: Iterable[str]) -> dict[str, sources.Kind]:
         served = [folder for folder in dict.fromkeys(map(os.path.realpath, folders)) if self.allowed.path(folder)]
         return sources.top_level(served)
 

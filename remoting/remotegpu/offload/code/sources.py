@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from remotegpu.offload.code.naming import MAIN_ALIAS
 from remotegpu.offload.files.opening import read_regular
@@ -110,15 +110,19 @@ def stamp_of(real: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def submodules(folders: Sequence[str]) -> dict[str, bool]:
-    """What can be imported from these folders, the compiled ones included: names, and whether they are folders."""
-    return {name: path is not None for folder in reversed(folders) for name, path in sorted(_entries(folder))}
+# What a name in a folder is. A folder without `__init__.py` can be imported too, but nobody lists it.
+Kind = Literal["module", "package", "folder"]
 
 
-def top_level(folders: Sequence[str]) -> dict[str, bool]:
+def submodules(folders: Sequence[str]) -> dict[str, Kind]:
+    """What can be imported from these folders, the compiled ones included."""
+    return {name: _kind(path) for folder in reversed(folders) for name, path in sorted(_entries(folder))}
+
+
+def top_level(folders: Sequence[str]) -> dict[str, Kind]:
     """The same for folders on the search path: a folder without sources, or a virtual environment, is no package."""
     return {
-        name: path is not None
+        name: _kind(path)
         for folder in reversed(folders)
         for name, path in sorted(_entries(folder))
         if path is None or (_holds_sources(path, 2) and not os.path.exists(os.path.join(path, "pyvenv.cfg")))
@@ -173,6 +177,12 @@ def _entries(folder: str) -> Iterator[tuple[str, str | None]]:
                     yield stem, None
     except OSError:
         return
+
+
+def _kind(path: str | None) -> Kind:
+    if path is None:
+        return "module"
+    return "package" if os.path.isfile(os.path.join(path, "__init__.py")) else "folder"
 
 
 def _holds_sources(folder: str, levels: int) -> bool:

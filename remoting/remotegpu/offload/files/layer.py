@@ -77,11 +77,18 @@ class Layer:
         opener: Callable[[str, int], int] | None = None,
     ) -> Any:
         """As `io.open`."""
+        path = self.theirs(file)
         known = self._descriptors.get(file) if isinstance(file, int) else None
-        path = self.theirs(file) if opener is None else None
         if (path is None and known is None) or not isinstance(mode, str):
             return self.real["open"](file, mode, buffering, encoding, errors, newline, closefd, opener)
         flags = _flags(mode)
+        if opener is not None and path is not None:
+            # `tempfile` opens a folder in this way, and what it gets is another file.
+            descriptor = opener(file, flags | os.O_CLOEXEC)
+            path, known = None, self._descriptors.get(descriptor)
+            if known is None:
+                opened = lambda _path, _flags: descriptor  # noqa: E731
+                return self.real["open"](file, mode, buffering, encoding, errors, newline, True, opened)
         binary = "b" in mode
         if binary and (encoding is not None or errors is not None or newline is not None):
             raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
@@ -321,7 +328,8 @@ class _Descriptor(io.RawIOBase):
     def __init__(self, layer: Layer, file: PagedFile | None, closefd: bool) -> None:
         super().__init__()
         assert file is not None
-        self.name = file.fileno()
+        self.name: Any = file.fileno()
+        self._descriptor = file.fileno()
         self._layer = layer
         self._file = file
         self._closefd = closefd
@@ -330,7 +338,7 @@ class _Descriptor(io.RawIOBase):
         if not self.closed:
             super().close()
             if self._closefd:
-                self._layer.os_close(self.name)
+                self._layer.os_close(self._descriptor)
 
     def readable(self) -> bool:
         return self._file.readable()

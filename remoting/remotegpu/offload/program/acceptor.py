@@ -4,8 +4,10 @@ import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,15 @@ INHERITED: Final = "inherited.json"
 PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
+_GRACE_SECONDS: Final = 5.0
 _leave = os._exit
+
+
+def _end_child(how: str, number: int) -> None:
+    if how == "signal":
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    _leave(number)
 
 
 class ProgramError(Exception):
@@ -58,13 +68,16 @@ class Program:
 
     def _run(self, header: dict[str, Any]) -> dict[str, Any]:
         os._exit = self._exit_at_once
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for each in PASSED_ON:
+            signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
         sys.argv[:] = header["argv"]
         sys.path.insert(0, header["folder"])
         kind, value = header["kind"], header.get("value", "")
         how, number = run_to_end(partial(self._main, kind, value), self._explain)
         self._streams.finish()
+        if not self._streams.is_own_process():
+            # A child that the program forked, and that came to the end of the program.
+            _end_child(how, number)
         return {how: number}
 
     def _main(self, kind: str, value: str) -> None:
@@ -77,7 +90,7 @@ class Program:
         if kind == "module":
             # What `python -m` does: our finder is among those that it asks.
             try:
-                _, spec, code = runpy._get_module_details(value)  # type: ignore[attr-defined]
+                _, spec, code = runpy._get_module_details(value, runpy._Error)  # type: ignore[attr-defined]
             except runpy._Error as error:  # type: ignore[attr-defined]
                 sys.exit(f"{sys.executable}: {error}")
             sys.argv[0] = spec.origin
@@ -114,6 +127,15 @@ class Program:
         else:
             os.kill(os.getpid(), number)
 
+    def client_is_gone(self, folder: str) -> None:
+        """What a program hears whose terminal is gone; and if it does not listen, it ends all the same."""
+        if self._request is None or self._request.answered:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(_GRACE_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def _exit_at_once(self, status: int) -> Any:
         """`os._exit` of the program. Only the session's own process speaks for it, no forked child."""
         if self._request is not None and self._streams.is_own_process():
@@ -131,6 +153,7 @@ def attach(session: "AcceptorSession") -> None:
     session.loaded[Service.PROGRAM] = program
     session.loaded[Service.STDIO] = streams
     session.peer.serve(Service.PROGRAM, program.answer)
+    session.peer.on_lost.append(lambda _reason: program.client_is_gone(str(session.folder)))
     session.peer.serve(Service.STDIO, lambda request: _stream_news(streams, request), inline=True)
     _prepare_children(session, finder)
 

@@ -17,7 +17,7 @@ from remotegpu.offload.client.services import services
 from remotegpu.offload.client.session import Session
 from remotegpu.offload.code.sources import Main
 from remotegpu.offload.config.model import Config
-from remotegpu.offload.program.terminal import Terminal, terminal_size
+from remotegpu.offload.program.terminal import terminal_size
 from remotegpu.offload.wire import LostError, Service
 
 _FORWARDED: Final = (
@@ -58,11 +58,10 @@ def run(session: Session, target: Target) -> int:
 
     Raises LostError where the acceptor is gone before the program has ended.
     """
-    terminal = session.services.get("stdio")
     header = {"op": "run", "kind": target.kind, "argv": list(target.argv), "folder": target.folder}
     if target.kind != "script":
         header["value"] = target.value
-    with _signals(session, terminal if isinstance(terminal, Terminal) else None):
+    with _signals(session):
         ending = session.peer.request(Service.PROGRAM, header).header
     return -int(ending["signal"]) if "signal" in ending else int(ending["exit"])
 
@@ -80,7 +79,7 @@ def end_like(result: int) -> int:
 
 
 @contextmanager
-def _signals(session: Session, terminal: Terminal | None) -> Iterator[None]:
+def _signals(session: Session) -> Iterator[None]:
     """Pass signals on. A handler must not wait for the connection, so a thread sends."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     interrupted = 0.0
@@ -93,8 +92,6 @@ def _signals(session: Session, terminal: Terminal | None) -> Iterator[None]:
                 os.write(2, b"\nremotegpu: interrupted twice: the program is left to itself and ended over there\n")
                 end_like(-number)
             interrupted = now
-            if terminal is not None:
-                terminal.interrupt()
         waiting.put(number)
 
     def send() -> None:

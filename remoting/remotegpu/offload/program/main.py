@@ -50,7 +50,7 @@ def run_to_end(program: Callable[[], None], explain: Callable[[BaseException], N
     # It prints what goes wrong itself.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
-    if not _flushed() and ending == ("exit", 0):
+    if not _flushed() and ending[0] == "exit":
         ending = ("exit", 120)
     return ending
 
@@ -114,6 +114,9 @@ def _flushed() -> bool:
         try:
             if stream is not None and not stream.closed:
                 stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
             good = False
+            with contextlib.suppress(Exception):
+                sys.stderr.write(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
+                sys.stderr.flush()
     return good

@@ -104,11 +104,12 @@ class Streams:
         """Send everything that was written, by whomever."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(OSError, ValueError):
                     stream.flush()
         ctypes.CDLL(None).fflush(None)
-        with self._lock:
-            self._drain()
+        if self.is_own_process():
+            with self._lock:
+                self._drain()
 
     def _send(self, number: int, content: bytes) -> None:
         try:
@@ -179,7 +180,11 @@ class Input(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        reply = self._streams.link.request(Service.STDIO, {"op": "read", "count": len(view)})
+        try:
+            reply = self._streams.link.request(Service.STDIO, {"op": "read", "count": len(view)})
+        except KeyboardInterrupt:
+            self._streams.link.notify(Service.STDIO, {"op": "forget"})
+            raise
         content = reply.buffers[0]
         view[: len(content)] = content
         return len(content)

@@ -26,7 +26,7 @@ class Terminal:
     def __init__(self, *, descriptors: bool) -> None:
         self._descriptors = descriptors
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in (1, 2)}
-        self._interrupted = threading.Event()
+        self._forgotten = threading.Event()
         self._peer: Peer | None = None
 
     def attach(self, peer: Peer) -> None:
@@ -43,10 +43,6 @@ class Terminal:
             "program": self._descriptors,
         }
 
-    def interrupt(self) -> None:
-        """Give up a read that waits for input: who asked for it was interrupted."""
-        self._interrupted.set()
-
     def answer(self, request: Request) -> Message:
         match request.header.get("op"):
             case "write":
@@ -58,6 +54,10 @@ class Terminal:
             case "read":
                 count = max(1, min(int(request.header.get("count", 1)), _LARGEST_READ))
                 return Message({}, [self._read(count)])
+            case "forget":
+                # Who waited for input was interrupted: what is typed next is for somebody else.
+                self._forgotten.set()
+                return Message({})
             case other:
                 raise ValueError(f"the terminal knows no {other!r}")
 
@@ -95,8 +95,8 @@ class Terminal:
                 return
 
     def _read(self, count: int) -> bytes:
-        self._interrupted.clear()
-        while self._peer is not None and not self._peer.closed.is_set() and not self._interrupted.is_set():
+        self._forgotten.clear()
+        while self._peer is not None and not self._peer.closed.is_set() and not self._forgotten.is_set():
             try:
                 ready, _, _ = select.select([0], [], [], _LOOK_SECONDS)
                 if ready:

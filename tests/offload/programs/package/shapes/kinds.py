@@ -1,0 +1,6 @@
+from enum import Enum
+
+
+class Kind(Enum):
+    ROUND = "round"
+    ANGULAR = "angular"

@@ -1,0 +1,424 @@
+"""Whole programs in an acceptor (cut D) that cannot see their folder: they say, write and end as locally."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+from support.offload_programs import PATIENCE, Project, same
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["package", "numbers", "table", "learn", "compiled", "files"])
+def test_programs_run_there_as_here(tmp_path: Path, name: str) -> None:
+    project = Project(tmp_path, name)
+    local = project.local("main.py", "an argument")
+    assert local.returncode == 0, local.stderr
+    written = project.take("out")
+    (project.folder / "out").mkdir()
+    there = project.offloaded("main.py", "an argument")
+    same(local, there)
+    found = project.files("out")
+    assert sorted(found) == sorted(path for path in written if path != "keep")
+    # Pickles of the same objects may differ in how often a string is written.
+    for path in found.keys() - {"model.joblib", "people.pkl"}:
+        assert found[path] == written[path], path
+
+
+ENDINGS = {
+    "a code": "import sys; sys.exit(3)",
+    "a large code": "import sys; sys.exit(259)",
+    "no code": "raise SystemExit",
+    "a message": "import sys; print('out'); sys.exit('the message')",
+    "an error": "def f(n):\n    return 1 / n\n\nprint('before')\nf(0)\n",
+    "a chain": "try:\n    {}['a']\nexcept KeyError as error:\n    raise ValueError('b') from error\n",
+    "a note": "error = OSError(2, 'x')\nerror.add_note('noted')\nraise error\n",
+    "an assertion of several lines": "assert (\n    1 ==\n    2\n), 'no'\n",
+    "a group": "raise ExceptionGroup('two', [ValueError(1), TypeError(2)])\n",
+    "at once": "import os; print('kept', flush=True); print('lost'); os._exit(9)",
+    "exit functions": "import atexit, sys\n"
+    "atexit.register(print, 'one')\natexit.register(lambda: print('two'))\nsys.exit(4)",
+    "a failing exit function": "import atexit\natexit.register(lambda: 1 / 0)\nprint('x')",
+    "threads": "import threading, time\n"
+    "def work():\n    time.sleep(0.2)\n    print('late')\n"
+    "threading.Thread(target=work).start()\nprint('early')\n",
+    "a thread that fails": "import threading\n"
+    "t = threading.Thread(target=lambda: {}['k'], name='worker')\nt.start(); t.join()",
+    "its own excepthook": "import sys\n"
+    "sys.excepthook = lambda kind, error, tb: print('mine', kind.__name__, tb.tb_lineno)\n1/0",
+    "a pool that nobody closes": "from concurrent.futures import ThreadPoolExecutor\n"
+    "p = ThreadPoolExecutor(2)\np.submit(print, 'in the pool')\n",
+    "a syntax error": "x = 1\nif x\n    pass\n",
+    "an indentation error": "def f():\nreturn 1\n",
+    "recursion": "import sys\nsys.setrecursionlimit(200)\ndef f(): f()\nf()\n",
+}
+
+
+@pytest.mark.parametrize("source", ENDINGS.values(), ids=ENDINGS.keys())
+def test_a_program_ends_as_locally(project: Project, source: str) -> None:
+    project.write("main.py", source)
+    same(project.local("main.py"), project.offloaded("main.py"))
+
+
+def test_errors_in_modules_show_the_users_source(project: Project) -> None:
+    project.write("pkg/__init__.py", "from .inner import fail\n")
+    project.write(
+        "pkg/inner.py", "def fail(n):\n    if not n:\n        raise RuntimeError('deep')  # here\n    fail(n - 1)\n"
+    )
+    project.write("main.py", "import pkg\n\npkg.fail(2)\n")
+    same(project.local("main.py"), project.offloaded("main.py"))
+    project.write("pkg/inner.py", "import nowhere_at_all\n")
+    local, there = project.local("main.py"), project.offloaded("main.py")
+    assert there.returncode == local.returncode == 1
+    # The same, and one line more: what to do.
+    assert there.stderr.startswith(local.stderr.rstrip("\n"))
+    (note,) = there.stderr[len(local.stderr.rstrip("\n")) :].strip().splitlines()
+    assert note.startswith("remotegpu: nowhere_at_all is neither installed in the acceptor's environment nor served")
+    project.write("pkg/inner.py", "def broken(:\n    pass\n")
+    same(project.local("main.py"), project.offloaded("main.py"))
+
+
+STREAMS = """
+import logging, os, subprocess, sys
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+print("one")
+sys.stdout.flush()
+os.system("echo two")
+subprocess.run([sys.executable, "-c", "print('three')"], check=True)
+os.write(1, b"four\\n")
+print("five", end="\\r", flush=True)
+print("six")
+for step in range(3):
+    sys.stderr.write(f"\\rstep {step}")
+logging.info("seven")
+print(sys.stdout.isatty(), sys.stdin.isatty(), sys.stdout.encoding, sys.stdout.fileno(), sys.stderr.line_buffering)
+sys.stdout.buffer.write(b"\\xff\\x00raw\\n")
+print(subprocess.run(["cat"], input=b"through a child", capture_output=True).stdout)
+print([line for line in sys.stdin])
+print(repr(sys.stdin.read()))
+"""
+
+
+def test_streams_are_the_clients(project: Project) -> None:
+    project.write("main.py", STREAMS.replace("raw", "raw").replace("\\xff", ""))
+    for stdin in ("", "a\nb\nno end of line", "x" * 300_000 + "\n"):
+        same(project.local("main.py", stdin=stdin), project.offloaded("main.py", stdin=stdin))
+
+
+def test_both_streams_into_one_file_stay_in_order(project: Project) -> None:
+    project.write(
+        "main.py",
+        "import sys\nfor n in range(300):\n    print(n, file=sys.stdout if n % 3 else sys.stderr, flush=True)\n",
+    )
+    done = subprocess.run(
+        project.launch("main.py"),
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout.split() == [str(n).encode() for n in range(300)]
+
+
+def test_a_reader_that_leaves_ends_the_program(project: Project) -> None:
+    project.write("main.py", "import sys\nwhile True:\n    print('y' * 1000)\n")
+    with subprocess.Popen(
+        project.launch("main.py"),
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1000) == b"y" * 1000
+        process.stdout.close()
+        assert process.stderr is not None
+        first, *_, last = process.stderr.read().splitlines()
+        assert first == b"Traceback (most recent call last):"
+        assert last == b"BrokenPipeError: [Errno 32] Broken pipe"
+        assert process.wait(PATIENCE) in (1, 120)
+
+
+def test_modules_and_commands_run_as_with_python(project: Project) -> None:
+    project.write("tool/__init__.py", "")
+    project.write("tool/other.py", "VALUE = 5\n")
+    project.write(
+        "tool/run.py",
+        "import sys\nfrom .other import VALUE\nprint(__name__, __package__, VALUE, sys.argv, __spec__.name)\n",
+    )
+    project.write("tool/__main__.py", "from . import other\nprint('as a package', other.VALUE)\n")
+    for arguments in (
+        ["-m", "tool.run", "x", "-y"],
+        ["-m", "tool"],
+        ["-m", "json.tool", "--help"],
+        ["-m", "tool.nothing"],
+        ["-c", "import sys, tool.other; print(sys.argv, __name__, tool.other.VALUE)", "a"],
+        ["-c", "1/0"],
+        ["tool"],
+    ):
+        local, there = project.local(*arguments), project.offloaded(*arguments)
+        if arguments != ["tool"]:
+            same(local, there)
+        # A folder is run as its __main__.py, which has no package around it.
+        assert (local.returncode, "ImportError" in local.stderr) == (there.returncode, "ImportError" in there.stderr)
+
+
+PROCESSES = """
+import multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+import tasks
+
+def square(n):
+    return n * n + tasks.OFFSET, open("data.txt").read()
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        with context.Pool(2) as pool:
+            print(method, pool.map(square, range(3)))
+        with ProcessPoolExecutor(2, mp_context=context) as pool:
+            print(method, list(pool.map(tasks.name_of, [int, str])))
+        process = context.Process(target=tasks.speak, args=(method,))
+        process.start()
+        process.join()
+        print(process.exitcode)
+    if os.fork() == 0:
+        print("child", flush=True)
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_multiprocessing_works_there(project: Project) -> None:
+    project.write("main.py", PROCESSES)
+    project.write("data.txt", "some data")
+    project.write(
+        "tasks.py",
+        "import sys\nOFFSET = 100\n\ndef name_of(kind):\n    return kind.__name__\n\n"
+        "def speak(word):\n    print('spoken', word, flush=True)\n    sys.exit(5)\n",
+    )
+    project.write("remotegpu.yaml", 'version: 1\nfiles: {read: ["data.txt"]}\n')
+    local = project.local("main.py")
+    assert local.returncode == 0, local.stderr
+    same(local, project.offloaded("main.py"))
+
+
+def test_what_may_cross_of_the_environment(project: Project) -> None:
+    project.write("main.py", "import os\nprint(os.environ.get('MYAPP_X'), os.environ.get('SECRET'))\n")
+    project.write("remotegpu.yaml", 'version: 1\nenv: {pass: ["MYAPP_*"]}\n')
+    there = project.offloaded("main.py", environment={"MYAPP_X": "1", "SECRET": "2"})
+    assert (there.stdout, there.stderr) == ("1 None\n", "")
+
+
+# --- signals ---
+
+
+def _started(project: Project, source: str) -> subprocess.Popen[bytes]:
+    """The program, once it has said that it is ready."""
+    project.write("main.py", textwrap.dedent(source))
+    process = subprocess.Popen(
+        project.launch("main.py"),
+        cwd=project.folder,
+        env=project.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, int]:
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    return out, err, process.returncode
+
+
+def test_an_interrupt_arrives_once(project: Project) -> None:
+    process = _started(
+        project,
+        """
+        import time
+        print("ready", flush=True)
+        try:
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+    )
+    process.send_signal(signal.SIGINT)
+    assert _ended(process) == (b"interrupted\n", b"", 0)
+
+
+def test_an_interrupt_that_nobody_catches_ends_both(project: Project) -> None:
+    process = _started(project, "import time\nprint('ready', flush=True)\ntime.sleep(1000)\n")
+    process.send_signal(signal.SIGINT)
+    _, err, code = _ended(process)
+    assert code == -signal.SIGINT
+    assert err.endswith(b"KeyboardInterrupt\n")
+    assert b"main.py" in err and b"remotegpu" not in err
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    ["input()", "__import__('threading').Event().wait()", "open('fifo').read()"],
+    ids=["input", "lock", "fifo"],
+)
+def test_an_interrupt_reaches_a_program_that_waits(project: Project, waiting: str) -> None:
+    if "fifo" in waiting:
+        waiting = "__import__('subprocess').run(['sleep', '1000'])"
+    process = _started(
+        project,
+        f"""
+        print("ready", flush=True)
+        try:
+            {waiting}
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+    )
+    process.send_signal(signal.SIGINT)
+    out, err, code = _ended(process)
+    assert (out, code) == (b"interrupted\n", 0), err
+
+
+def test_a_second_interrupt_abandons_a_program_that_does_not_listen(project: Project) -> None:
+    process = _started(
+        project,
+        """
+        import signal, time
+        signal.signal(signal.SIGINT, lambda number, frame: print("heard", flush=True))
+        print("ready", flush=True)
+        while True:
+            time.sleep(1)
+        """,
+    )
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == b"heard\n"
+    process.send_signal(signal.SIGINT)
+    _, err, code = _ended(process)
+    assert code == -signal.SIGINT
+    assert b"interrupted twice" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_ends_the_program_as_locally(project: Project, number: int) -> None:
+    process = _started(project, "import time\nprint('ready', flush=True)\ntime.sleep(1000)\n")
+    process.send_signal(number)
+    assert _ended(process)[2] == -number
+
+
+def test_a_program_handles_its_signals(project: Project) -> None:
+    process = _started(
+        project,
+        """
+        import signal, sys, time
+        def end(number, frame):
+            print("saving")
+            sys.exit(12)
+        signal.signal(signal.SIGTERM, end)
+        print("ready", flush=True)
+        time.sleep(1000)
+        """,
+    )
+    process.send_signal(signal.SIGTERM)
+    assert _ended(process) == (b"saving\n", b"", 12)
+
+
+def test_an_acceptor_that_dies_is_said_to_be_gone(project: Project) -> None:
+    project.write("main.py", "import os, signal\nprint('alive', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    there = project.offloaded("main.py")
+    assert there.stdout == "alive\n"
+    assert there.returncode == 69
+    assert there.stderr.startswith("remotegpu: acceptor here")
+    assert "is gone" in there.stderr
+
+
+# --- a terminal ---
+
+
+def test_a_terminal_is_a_terminal_there(project: Project) -> None:
+    import pty
+
+    project.write(
+        "main.py",
+        "import os, sys\nprint(sys.stdout.isatty(), sys.stdin.isatty(), os.isatty(1), os.get_terminal_size().columns)\n"
+        "os.system('test -t 1 && echo child too')\nprint(input('name? '))\n",
+    )
+    ours, theirs = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 132, 0, 0))
+    process = subprocess.Popen(
+        project.launch("main.py"),
+        cwd=project.folder,
+        env=project.environment(),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    told = b""
+    while b"name? " not in told:
+        told += os.read(ours, 4096)
+    os.write(ours, b"Ada\n")
+    while told.count(b"Ada") < 2:
+        told += os.read(ours, 4096)
+    assert process.wait(PATIENCE) == 0
+    os.close(ours)
+    assert told.replace(b"\r\n", b"\n") == b"True True True 132\nchild too\nname? Ada\nAda\n"
+
+
+# --- what is wrong before the program begins ---
+
+
+def test_no_such_script_is_said_in_pythons_words(project: Project) -> None:
+    same(project.local("nowhere.py"), project.offloaded("nowhere.py"))
+    for arguments, words in (([], "is missing"), (["--split", "quantum", "x.py"], "quantum"), (["-x"], "is missing")):
+        there = project.offloaded(*arguments)
+        assert there.returncode == 2
+        assert words in there.stderr
+
+
+def test_a_wrong_configuration_is_one_sentence(project: Project) -> None:
+    project.write("main.py", "print('not run')\n")
+    project.write("remotegpu.yaml", "version: 1\nfils: {}\n")
+    there = project.offloaded("main.py")
+    assert (there.returncode, there.stdout) == (2, "")
+    (line,) = there.stderr.splitlines()
+    assert line.startswith("remotegpu: ") and "fils" in line
+
+
+def test_an_unreadable_main_is_refused_like_pythons(project: Project, tmp_path: Path) -> None:
+    (project.folder / "main.py").mkdir()
+    local, there = project.local("main.py"), project.offloaded("main.py")
+    assert there.returncode != 0 and local.returncode != 0
+    assert "main.py" in there.stderr
+
+
+@pytest.mark.parametrize("split", ["rules", "torch"])
+def test_without_rules_a_program_runs_here_as_with_python(project: Project, split: str) -> None:
+    project.write("remotegpu.yaml", "version: 1\noffload: []\n")
+    project.write("aside.py", "def f(n):\n    return 1 / n\n")
+    for source in list(ENDINGS.values())[:7]:
+        project.write("main.py", source)
+        same(project.local("main.py"), project.offloaded("main.py", split=split))
+    project.write("main.py", "import sys, aside\nprint(sys.argv, sys.path[0], __file__, __spec__)\naside.f(0)\n")
+    same(project.local("main.py", "--split"), project.offloaded("main.py", "--split", split=split))
