@@ -82,20 +82,18 @@ def test_steps_leave_nothing(remote: Remote) -> None:  # noqa: F811
 
     def step() -> None:
         optimizer.zero_grad()
-        out = model(x)
-        out[out > 0].square().mean().backward()
+        (model(x).square().mean() + x[x > 0].sum()).backward()
         optimizer.step()
 
     for _ in range(3):
         step()
     optimizer.zero_grad()
     before, misses = alive(remote), remote.engine.misses
-    for _ in range(300):
+    for _ in range(100):
         step()
     optimizer.zero_grad()
     assert alive(remote) == before
-    # Only masks of another length can be new.
-    assert remote.engine.misses <= misses + 40
+    assert remote.engine.misses == misses
     assert not remote.stream.entries
 
 

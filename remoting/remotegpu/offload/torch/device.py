@@ -120,31 +120,30 @@ class Remote:
             **kernels.copies(transfers, run["copy_"], run["_to_copy"]),
             **{name: kernels.local(_operation(f"aten::{name}")) for name in kernels.LOCAL},
         }
+        assert set(own) == kernels.OWN
         for name, made in own.items():
             self._library.impl(name, made, _KEY)
-            self.registered[f"aten::{name}"] = "here"
+        for name, cell in kernels.CELLS.items():
+            self._library.impl(name, cell, "AutogradPrivateUse1")
+            self._library.impl(name, cell, _KEY)
         for name in torch._C._dispatch_get_all_op_names():
-            how = classify(name, self.operations)
-            if name in self.registered:
-                continue
-            self.registered[name] = how
+            self.registered[name] = how = fate(name, self.operations)
             if how != "there":
                 continue
             made = kernel(engine, _operation(name))
             if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put", "aten::_unsafe_index")):
                 made = kernels.indexing(transfers, made)
             self._library.impl(name.removeprefix("aten::"), made, _KEY)
-        for name, cell in (("_thnn_fused_lstm_cell", kernels.lstm_cell), ("_thnn_fused_gru_cell", kernels.gru_cell)):
-            self._library.impl(name, cell, "AutogradPrivateUse1")
-            self._library.impl(name, cell, _KEY)
-            self.registered[f"aten::{name}"] = "composed"
         self._library.impl("_pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005 - as declared
 
 
-def classify(name: str, there: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
-    """What becomes of an operation: `there` (one entry), `composed` (of others, by torch), or why it is refused."""
-    if not name.startswith("aten::"):
+def fate(name: str, there: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
+    """What becomes of an operation: `there` (one entry), `here`, `composed` (of others), or why it is refused."""
+    space, _, own = name.partition("::")
+    if space != "aten":
         return "not torch's own"
+    if own in kernels.OWN or own in kernels.CELLS:
+        return "here" if own in kernels.OWN else "composed"
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if name.removeprefix("aten::").startswith(_VENDORS):
         return "one vendor's own"

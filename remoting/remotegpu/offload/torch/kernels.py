@@ -30,6 +30,23 @@ LOCAL: Final = (
 )
 """They only say anew how a storage is seen, for which the host's kernels do: nothing is sent."""
 
+OWN: Final = frozenset(
+    (
+        *LOCAL,
+        "empty.memory_format",
+        "empty_strided",
+        "_efficientzerotensor",
+        "tril_indices",
+        "triu_indices",
+        "resize_",
+        "set_",
+        "copy_",
+        "_to_copy",
+        "_local_scalar_dense",
+    )
+)
+"""What has a kernel of its own below."""
+
 
 @functools.lru_cache(4096)
 def dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -295,3 +312,7 @@ def gru_cell(inputs: Any, hidden: Any, state: Any, input_bias: Any = None, hidde
     reset, update = (input_reset + hidden_reset).sigmoid(), (input_update + hidden_update).sigmoid()
     new = (input_new + reset * hidden_new).tanh()
     return (state - new) * update + new, reset
+
+
+CELLS: Final = {"_thnn_fused_lstm_cell": lstm_cell, "_thnn_fused_gru_cell": gru_cell}
+"""Composed here, with their gradients."""
