@@ -148,7 +148,7 @@ class _Measuring:
         rules = "[{torch: {devices: [cuda]}}, {function: __main__.nothing}]"
         self._config.write_text(
             f"version: 1\noffload: {rules}\ncode: {{page: [{json.dumps(str(_PROGRAMS))}]}}\n"
-            f"files: {{read: [{json.dumps(str(lab.folder / 'data'))}]}}\n"
+            f"files: {{read: [{json.dumps(str(lab.folder / 'data'))}]}}\nenv: {{pass: [OMP_NUM_THREADS]}}\n"
         )
         (lab.folder / "data").write_bytes(os.urandom(sizes.mib << 20))
 
@@ -200,6 +200,8 @@ class _Measuring:
             **os.environ,
             names.CARRIER_ENV: configuration.carrier,
             names.STATS_ENV: str(self._stats),
+            # As `steps.py` here: both ends have one CPU.
+            "OMP_NUM_THREADS": "1",
         }
         return self._said([*command, str(_PROGRAMS / program), *arguments], environment)
 

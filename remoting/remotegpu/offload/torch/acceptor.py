@@ -3,6 +3,7 @@ numbers.
 """
 
 import functools
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -184,6 +185,9 @@ class Device:
 
 def attach(session: Session) -> None:
     """Serve the torch device in a session. The device is first touched by the first batch."""
+    # The zygote imported torch before there was a session whose variables it could have read.
+    if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        torch.set_num_threads(max(1, int(threads)))
     device = Device(session.environment.backend)
     session.peer.serve(Service.TORCH, device.handle, inline=True)
     session.loaded[Service.TORCH] = device
