@@ -509,7 +509,7 @@ def test_a_traceback_shows_lines_of_loaded_files_only(tmp_path: Any) -> None:
         "text": "t",
         "chain": [{"frames": frames_there, "last": "end"}],
     }
-    with hostile(lambda request: Message({"raised": described})) as (session, _), pytest.raises(KeyError) as raised:
+    with hostile(lambda request: Message({"raised": described})) as (session, _), pytest.raises(RemoteError) as raised:
         client.wrap(len, FunctionRule("builtins.len"), session)([1])
     shown = str(raised.value.__cause__)
     assert "secret.txt" in shown and "password" not in shown and "An acceptor that answers" in shown

@@ -78,10 +78,10 @@ def boom_within(step):
 
 
 def hard():
-    class Hidden(Exception):
+    class HiddenError(Exception):
         pass
 
-    raise Hidden("only there")
+    raise HiddenError("only there")
 
 
 def apply(function, *arguments):

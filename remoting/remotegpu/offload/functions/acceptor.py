@@ -37,7 +37,7 @@ class Calls:
     def _perform(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
         match header.get("op"):
             case "copy":
-                return payload[0], {"inside": payload[0]}
+                return payload[0], {"inside": (payload[0],)}
             case None:
                 if header["m"] == "__next__":
                     return self._pull(header)
@@ -78,6 +78,7 @@ class Calls:
             more["same"] = same
             result = None
         changes = watch.changes()
+        more["inside"] = tuple(told for _, how, told in changes if how == "value")
         return (self._returned(header, result), changes), more
 
     def _returned(self, header: dict[str, Any], result: Any) -> Any:
@@ -100,7 +101,7 @@ class Calls:
         return True
 
     def _digest(self, value: Any) -> str:
-        writer = Encoder(self.codec, value)
+        writer = Encoder(self.codec, (value,))
         try:
             writer.dump(value)
             return mutation.digest([*writer.pieces, *(buffer.raw() for buffer in writer.buffers)])

@@ -198,8 +198,7 @@ def _forward(
 
 def method(name: str, function: Any, rule: ClassRule) -> Callable[..., Any]:
     """A method that runs there."""
-    plan = Plan(function, rule, None)
-    plan.header["m"] = name
+    plan = Plan(function, rule, None, name)
     leaving = name in ("__exit__", "__aexit__")
 
     def forwarder(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -225,8 +224,7 @@ def _looking_like(forwarder: Any, name: str, function: Any) -> Any:
 
 
 def _class_level(original: type, name: str, member: Any, rule: ClassRule) -> Any:
-    plan = Plan(member.__func__, rule, None)
-    plan.header["m"] = name
+    plan = Plan(member.__func__, rule, None, name)
 
     def forwarder(*arguments: Any, **keywords: Any) -> Any:
         of_class = isinstance(member, classmethod)

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import importlib
 import inspect
 import logging
 import sys
@@ -17,7 +18,7 @@ from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, Modu
 from remotegpu.offload.functions import classes, estimators, mutation, standins
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.functions.plan import MARK, Plan, named
-from remotegpu.offload.objects.codec import Codec, RefusedError, Replaced
+from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
 from remotegpu.offload.wire.frames import Message, Service
 from remotegpu.offload.wire.peer import Request
 
@@ -50,9 +51,16 @@ class Client:
     def call(self, plan: Plan, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """One call of a function: one round trip."""
         sent, sent_keywords, keys = plan.arguments(arguments, keywords)
+        if len(sent) > 1 and _have_arrays(sent):
+            sent = importlib.import_module("remotegpu.offload.objects.arrays").sharing(sent)
         header = dict(plan.header)
-        payload = (sent, sent_keywords) if plan.name is not None else (plan.function, sent, sent_keywords)
-        return self.send(header, payload, keys, arguments, keywords)
+        payload = (
+            (sent, sent_keywords) if plan.name is not None or "m" in header else (plan.function, sent, sent_keywords)
+        )
+        try:
+            return self.send(header, payload, keys, arguments, keywords)
+        except CrossingError as error:
+            raise plan.about_argument(error) from error.__cause__
 
     def send(
         self,
@@ -135,10 +143,13 @@ def of(session: Session | None = None) -> Client:
     return client
 
 
-def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | None = None) -> Any:
-    """What stands in a function's place: it looks the same, and runs at the acceptor of `session`."""
+def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | None = None, method: str = "") -> Any:
+    """What stands in a function's place: it looks the same, and runs at the acceptor of `session`.
+
+    `method`: it is the class method of this name.
+    """
     name = named(function)
-    plan = Plan(function, rule, name)
+    plan = Plan(function, rule, name, method)
     if inspect.isasyncgenfunction(function):
         raise TypeError(
             f"{rule.pattern}: asynchronous generators cannot run at an acceptor; name a function that it calls"
@@ -161,7 +172,7 @@ def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | No
     return wrapper
 
 
-def decorated(value: Any, name: str, config: Config, session: Session | None = None) -> Any:
+def decorated(value: Any, name: str, config: Config, session: Session | None = None, method: str = "") -> Any:
     """What stands in the place of the function or class of this qualified name, or itself if no rule means it."""
     if getattr(value, MARK, None) is not None:
         return value
@@ -176,7 +187,7 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
     elif callable(value):
         for each in config.functions:
             if each.matches(name):
-                return wrap(value, each, session)
+                return wrap(value, each, session, method)
     return value
 
 
@@ -193,7 +204,8 @@ def install(module: Any, config: Config, session: Session | None = None) -> list
             value = inspect.getattr_static(holder, attribute)
             kind = type(value) if isinstance(value, staticmethod | classmethod) else None
             function = value.__func__ if kind is not None else value
-            new = decorated(function, name, config, session)
+            method = attribute if kind is classmethod else ""
+            new = decorated(function, name, config, session, method)
             if new is not function:
                 setattr(holder, attribute, kind(new) if kind is not None else new)
                 replaced.append(name)
@@ -223,6 +235,12 @@ def _named(module: Any, home: str, rule: FunctionRule | ClassRule) -> Iterable[t
 
 def _stands_for(value: Any) -> Any:
     return vars(value).get(MARK)
+
+
+def _have_arrays(arguments: tuple[Any, ...]) -> bool:
+    """Whether several of them are NumPy's arrays."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and sum(type(value) is numpy.ndarray for value in arguments) > 1
 
 
 def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) -> Any:

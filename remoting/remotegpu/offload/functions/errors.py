@@ -32,6 +32,10 @@ class RemoteTraceback(Exception):  # noqa: N818 - as concurrent.futures' _Remote
         return "\n" + self.text
 
 
+PASSED: Final = "_remotegpu_passed"
+"""The attribute of an exception from the other end that has its number there."""
+
+
 class TooDeepError(RecursionError):
     """Functions of both ends called each other too deeply."""
 
@@ -46,12 +50,13 @@ def describe(error: BaseException, where: str) -> dict[str, Any]:
         "notes": [str(note) for note in getattr(error, "__notes__", ())],
         "chain": _chain(traceback.TracebackException.from_exception(error, capture_locals=False)),
         "where": where,
+        "passed": getattr(error, PASSED, None),
     }
 
 
 def contents(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Its arguments, and its attributes."""
-    state = {key: value for key, value in vars(error).items() if key != "__notes__"}
+    state = {key: value for key, value in vars(error).items() if key not in ("__notes__", PASSED)}
     return error.args, state
 
 
@@ -69,6 +74,7 @@ def rebuild(described: dict[str, Any], found: tuple[Any, Any] | None) -> BaseExc
     where = described.get("where")
     if where:
         error.add_note(f"raised at {where}; its traceback there is above, as the cause")
+    setattr(error, PASSED, described.get("id"))
     error.__cause__ = RemoteTraceback(render(described.get("chain", ())))
     return error
 

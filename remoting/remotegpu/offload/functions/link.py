@@ -19,7 +19,12 @@ _COLLECTING: Final = 0.001
 
 
 class _Local(threading.local):
+    """Of one thread: how deep it is in calls, and what it has raised in them for the other end."""
+
     depth = 0
+
+    def __init__(self) -> None:
+        self.raised: dict[int, BaseException] = {}
 
 
 @contextlib.contextmanager
@@ -87,7 +92,13 @@ class Link:
             if described is None:
                 return self.codec.loads(reply.header, reply.buffers), reply.header
             error = self._error(described, reply.header, reply.buffers)
-        raise error
+        if depth == 1 and self.codec.client:
+            self._local.raised.clear()
+        try:
+            raise error
+        finally:
+            # Or it would hold its traceback, which holds this frame: and with them, handles.
+            del error
 
     def pull(self, ident: int, most: int) -> tuple[list[Any], BaseException | None]:
         """The next values of an iterator of the other end, at most so many, and what ended it."""
@@ -156,7 +167,9 @@ class Link:
             except (RefusedError, UnknownObjectError):
                 # Its arguments are not taken; its text is.
                 found = None
-        return errors.rebuild(described, found)
+        # What was raised here, and has only passed through the other end, is the exception that it was.
+        passed = self._local.raised.get(int(described.get("passed") or 0))
+        return errors.rebuild(described, found) if passed is None else passed
 
     def fetch(self, hold: int, names: list[str]) -> list[Any]:
         """Pages that a message of the other end refers to and that are not here."""
@@ -170,12 +183,14 @@ class Link:
             value, more = self._carry_out(request)
             if isinstance(value, Message):
                 return value
-            packed = self.codec.dumps(value, inside=more.pop("inside", None))
+            packed = self.codec.dumps(value, inside=more.pop("inside", ()))
             return Message({**more, **packed.header}, packed.buffers)
         except BaseException as error:
             return self._raised(error)
         finally:
             self._local.depth = before
+            if not before and not self.codec.client:
+                self._local.raised.clear()
 
     def _carry_out(self, request: Request) -> tuple[Any, dict[str, Any]]:
         payload = self.codec.loads(request.header, request.buffers)
@@ -185,6 +200,9 @@ class Link:
 
     def _raised(self, error: BaseException) -> Message:
         described = errors.describe(error, self.where)
+        raised = self._local.raised
+        raised[id(error)] = error
+        described["id"] = id(error)
         try:
             packed = self.codec.dumps(errors.contents(error))
         except Exception:

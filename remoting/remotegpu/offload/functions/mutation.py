@@ -98,8 +98,11 @@ def apply(original: Any, how: str, told: Any) -> None:
     """
     if how == "parts":
         _apply_parts(original, told)
-    else:
-        _become(original, told, {})
+    elif not _become(original, told, {}):
+        raise TypeError(
+            f"a {type(original).__qualname__} became a {type(told).__qualname__} there: return it instead, and take it "
+            "out of `mutates`"
+        )
 
 
 def _apply_parts(original: Any, parts: list[tuple[int, bytes]]) -> None:

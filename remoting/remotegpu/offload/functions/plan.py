@@ -1,6 +1,7 @@
 """How one function's calls travel: its rule applied to its signature."""
 
 import inspect
+import re
 import types
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,10 +11,14 @@ from remotegpu.offload.config.model import ClassRule, FunctionRule
 from remotegpu.offload.functions import mutation
 from remotegpu.offload.functions.mutation import Key
 from remotegpu.offload.objects.encoder import Here, There
+from remotegpu.offload.objects.errors import CrossingError
 
 _LOOKED_INTO: Final = 64  # longer containers are data, in which nobody looks for callbacks
 
 _FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial)
+
+# Of an argument in the message: arguments and keywords, after the function if it travels too.
+_PLACE: Final = re.compile(r"\[(\d)\]\[('.*?'|\d+)\]")
 
 MARK: Final = "__remotegpu__"
 """The attribute of whatever stands in a function's or class's place; its plan has `name` and `function`."""
@@ -29,14 +34,19 @@ class Plan:
 
     __slots__ = ("_parameters", "_rule", "_simple", "function", "header", "name")
 
-    def __init__(self, function: Any, rule: FunctionRule | ClassRule, name: tuple[str, str] | None) -> None:
+    def __init__(
+        self, function: Any, rule: FunctionRule | ClassRule, name: tuple[str, str] | None, method: str = ""
+    ) -> None:
         self.function = function
         self.name = name
         self._rule = rule
         self._simple = not rule.args and rule.mutates in ("none", ())
         self._parameters: list[str] | None = None
         self.header: dict[str, Any] = {"op": "call"}
-        if name is not None:
+        if method:
+            # Of the first argument.
+            self.header["m"] = method
+        elif name is not None:
             self.header["t"] = list(name)
         if rule.returns != "value":
             self.header["returns"] = rule.returns
@@ -58,6 +68,21 @@ class Plan:
         sent = tuple([_by_mode(value, rule.mode(name)) for value, name in zip(arguments, positions, strict=True)])
         sent_keywords = {name: _by_mode(value, rule.mode(name)) for name, value in keywords.items()}
         return sent, sent_keywords, self._changed(arguments, keywords, positions)
+
+    def about_argument(self, error: CrossingError) -> CrossingError:
+        """With the argument's name in the place of its place in the message."""
+        found = _PLACE.match(error.path)
+        if found is None:
+            return error
+        names = self._names()
+        group, key = found.groups()
+        # Before them is the function if it travels too.
+        if int(group) < (self.name is None and "m" not in self.header):
+            return error
+        position = int(key) if key.isdigit() else -1
+        name = f"{key} ({names[position]})" if 0 <= position < len(names) else key.strip("'\"")
+        rest = error.path[found.end() :]
+        return CrossingError(error.what, f"argument {name}{': ' if rest else ''}{rest}")
 
     def _changed(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any], positions: list[str]

@@ -85,8 +85,12 @@ class RemoteIterator(_StandIn):
         return self._ended()
 
     def _ended(self) -> Any:
-        end, self._end = self._end, StopIteration()
-        raise end if end is not None else StopIteration
+        end, self._end = self._end or StopIteration(), StopIteration()
+        try:
+            raise end
+        finally:
+            # Its traceback holds this frame.
+            del end
 
     def _fetch(self) -> None:
         if self._end is not None:

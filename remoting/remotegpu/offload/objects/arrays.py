@@ -103,6 +103,48 @@ def ufunc(name: Any) -> Any:
     return found
 
 
+class _View:
+    """An array that is sent as a part of another one's memory."""
+
+    __slots__ = ("array", "base")
+
+    def __init__(self, array: "NDArray[Any]", base: "NDArray[Any]") -> None:
+        self.array = array
+        self.base = base
+
+
+def view(base: Any, kind: Any, offset: int, shape: Any, strides: Any) -> "NDArray[Any]":
+    """A part of an array's memory. Not for what comes from an acceptor."""
+    return np.ndarray(shape, kind, buffer=base, offset=offset, strides=strides)
+
+
+def _reduce_view(_encoder: Encoder, value: _View) -> Any:
+    part, base = value.array, value.base
+    offset = part.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return view, (base, part.dtype, offset, part.shape, part.strides)
+
+
+def sharing(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, in which arrays that share memory share it there too."""
+    places = [place for place, value in enumerate(arguments) if type(value) is np.ndarray and value.size]
+    sent = list(arguments)
+    for place in places:
+        part, base = arguments[place], _base(arguments[place])
+        others = [arguments[other] for other in places if arguments[other] is not part]
+        if part is base or base.dtype.hasobject or not base.flags.c_contiguous:
+            continue
+        if any(_base(other) is base and np.may_share_memory(other, part) for other in others):
+            sent[place] = _View(part, base)
+    return tuple(sent)
+
+
+def _base(array: "NDArray[Any]") -> "NDArray[Any]":
+    """The array whose memory it is."""
+    while type(array.base) is np.ndarray:
+        array = array.base
+    return array
+
+
 def _reduce_dtype(_encoder: Encoder, value: "np.dtype[Any]") -> Any:
     if value.subdtype is not None:
         return dtype, (value.subdtype,)
@@ -182,6 +224,7 @@ register(np.generic, _reduce_scalar)
 register(np.random.BitGenerator, _reduce_bits)
 register(np.random.Generator, _reduce_random)
 register(np.random.RandomState, _reduce_random)
+register(_View, _reduce_view)
 register(np.ufunc, _reduce_ufunc)
 for _kind in {*np.sctypeDict.values(), np.ndarray, np.generic, np.number, np.integer, np.floating, np.inexact}:
     restricted.allow_type(_kind)

@@ -109,8 +109,8 @@ class Codec:
 
     # Writing
 
-    def dumps(self, value: Any, *, inside: Any = None, paged: bool = False) -> Packed:
-        """The message for a value. `inside` is sent itself, though the other end may have a handle to it.
+    def dumps(self, value: Any, *, inside: Sequence[Any] = (), paged: bool = False) -> Packed:
+        """The message for a value. What is `inside` is sent itself, though the other end may have handles to it.
         `paged`: large buffers go as pages, for which the receiver may ask until `sent`.
 
         Raises CrossingError with the path to what cannot be sent.
@@ -123,7 +123,7 @@ class Codec:
             self.residents.forget(writer.kept)
             if isinstance(error, CrossingError) or not locate.is_pickling(error):
                 raise
-            raise CrossingError(locate.sentence(value, error, self._crosses)) from error
+            raise locate.find(value, error, self._crosses) from error
         pieces: list[Buffer] = _joined(writer.pieces)
         stream = len(pieces)
         pieces += [buffer.raw() for buffer in writer.buffers]

@@ -7,7 +7,7 @@ import pickle
 import sys
 import types
 import zoneinfo
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
@@ -30,6 +30,7 @@ LIBRARIES: Final = {
     "numpy": "remotegpu.offload.objects.arrays",
     "scipy": "remotegpu.offload.objects.sparse",
     "pandas": "remotegpu.offload.objects.frames",
+    "torch": "remotegpu.offload.torch.values",
 }
 
 
@@ -78,7 +79,7 @@ class _Out:
 class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
     """One message's pickler. `pieces` and `buffers` are what it has written; `sent` what it has counted as sent."""
 
-    def __init__(self, codec: "Codec", inside: Any = None) -> None:
+    def __init__(self, codec: "Codec", inside: Sequence[Any] = ()) -> None:
         # Not ourselves: the pickler would hold itself, and all that it has written, until the next collection.
         out = _Out()
         self.pieces = out.pieces
@@ -86,8 +87,8 @@ class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
         self.sent: list[int] = []
         self.kept: list[int] = []
         self.codec = codec
-        # This object's content is asked for, though the other end has a handle to it.
-        self.inside = inside
+        # The content of these objects is asked for, though the other end has handles to them.
+        self.inside = {id(value) for value in inside}
         super().__init__(out, protocol=5, buffer_callback=out.beside)
 
     def reducer_override(self, value: Any) -> Any:
@@ -234,13 +235,13 @@ def _instance_here(encoder: Encoder, value: Any) -> Any:
 
 
 def _resident_there(encoder: Encoder, value: Any) -> Any:
-    if value is encoder.inside:
+    if id(value) in encoder.inside:
         return NotImplemented
     return encoder.export(value, "instance", type(value))
 
 
 def _instance_there(encoder: Encoder, value: Any) -> Any:
-    if value is encoder.inside:
+    if id(value) in encoder.inside:
         return NotImplemented
     found = encoder.codec.exports.find(value)
     if found is None:
@@ -265,7 +266,8 @@ _OURS: Final[dict[type, Reducer]] = {
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,
     types.GeneratorType: _iterator,
-    io.IOBase: _file,
+    # What io.IOBase, an abstract class, is derived from, and so are files.
+    io.IOBase.__bases__[0]: _file,
     Here: _here,
     There: _there,
     enum.Enum: _enum,

@@ -6,6 +6,11 @@ import pickle
 class CrossingError(TypeError):
     """A value cannot be sent: the message has the path to the part at fault."""
 
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(f"{path}, {message}" if path else message)
+        self.path = path
+        self.what = message
+
 
 class RefusedError(pickle.UnpicklingError):
     """What the acceptor sent is not taken: it is no plain value, or nothing that this session has allowed."""

@@ -4,6 +4,8 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from remotegpu.offload.objects.errors import CrossingError
+
 _LOOKED_AT: Final = 2000  # parts of a value, before we give up and name the part found so far
 _SHOWN: Final = 60
 
@@ -15,17 +17,18 @@ def is_pickling(error: Exception) -> bool:
     return isinstance(error, pickle.PicklingError | TypeError | AttributeError | RecursionError | NotImplementedError)
 
 
-def sentence(value: Any, error: Exception, crosses: Crosses) -> str:
+def find(value: Any, error: Exception, crosses: Crosses) -> CrossingError:
     """What cannot be sent, where it is, and what to do."""
     path, part, cause = _deepest(value, error, crosses)
-    where = f"{path}, " if path else ""
     kind = f"{type(part).__module__}.{type(part).__qualname__}"
     if _is_depth(cause):
-        return f"{where}a {kind}, is nested too deeply to be sent: raise sys.setrecursionlimit, or send it in parts"
-    return (
-        f"{where}a {kind}, cannot be sent to the other end ({cause}): leave it out, make it there, "
-        "or write __getstate__ of the class that holds it"
-    )
+        advice = "is nested too deeply to be sent: raise sys.setrecursionlimit, or send it in parts"
+    else:
+        advice = (
+            f"cannot be sent to the other end ({cause}): leave it out, make it there, or write __getstate__ of the "
+            "class that holds it"
+        )
+    return CrossingError(f"a {kind}, {advice}", path)
 
 
 def _is_depth(error: BaseException) -> bool:
