@@ -15,12 +15,14 @@ FROM ${RUST} AS build
 WORKDIR /src
 RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv >/dev/null
 COPY pyproject.toml ./
-# The versions of the project's extra `build`.
-RUN python3 -m venv .venv && .venv/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb')) \
-        ['project']['optional-dependencies']['build'], sep='\n')" >build.txt && .venv/bin/pip install -q -r build.txt
+# The versions of the project's extra `build`, and the packages that tools/python.sh copies.
+RUN python3 -m venv .venv && .venv/bin/python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+        print(*project['optional-dependencies']['build'], \
+            *(name for name in project['dependencies'] if name.startswith(('cloudpickle', 'pyyaml'))), sep='\n')" >build.txt \
+    && .venv/bin/pip install -q -r build.txt
 COPY Cargo.toml Cargo.lock ./
 COPY remoting remoting
-COPY tools/dist.sh tools/pod.sh tools/
+COPY tools/dist.sh tools/pod.sh tools/python.sh tools/
 RUN tools/dist.sh
 
 FROM scratch AS native

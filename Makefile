@@ -8,6 +8,8 @@ FUZZ_SECONDS ?= 30
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
+OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
+
 .PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
@@ -24,7 +26,7 @@ set-up: .venv/.installed ## Create .venv with everything the project and its tes
 
 build: target/dist/.built ## Build client, worker, door and software GPU into target/dist
 
-target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh $(RUST_SOURCES)
+target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh $(RUST_SOURCES) $(OFFLOAD_SOURCES)
 	@echo "==> Rust: client, worker, door, software GPU (about five minutes the first time)"
 	@tools/dist.sh
 	@touch $@

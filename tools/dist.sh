@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
-#   bin/     remotegpu-worker remotegpu-door remotegpu-bench nvidia-smi
+#   bin/     remotegpu-worker remotegpu-door remotegpu-bench remotegpu-connect nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
 #                                             (stand-ins/) that are found in place of nvJitLink
+#   python/  remotegpu (api, paths, offload), cloudpickle, yaml: for interpreters that do not have our package
 #   pod/     what is mounted into containers  see pod.sh
 # What runs in a user's container is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs
 # .venv (make set-up).
@@ -15,7 +16,7 @@ target=${CARGO_TARGET_DIR:-target}
 export PATH="$PWD/.venv/bin:$PATH"
 
 cargo build --release --locked -p remotegpu-worker -p remotegpu-softgpu -p remotegpu-bench
-cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi --target x86_64-unknown-linux-gnu.2.17
+cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi -p remotegpu-connect --target x86_64-unknown-linux-gnu.2.17
 
 # A running program may have the old file mapped: write beside it and rename.
 put() {
@@ -27,6 +28,7 @@ for program in remotegpu-worker remotegpu-door remotegpu-bench; do
 done
 portable=$target/x86_64-unknown-linux-gnu/release
 put "$portable/nvidia-smi" "$dist/bin/nvidia-smi"
+put "$portable/remotegpu-connect" "$dist/bin/remotegpu-connect"
 put "$portable/libremotegpu_client.so" "$dist/client/libcuda.so.1"
 put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
@@ -36,4 +38,5 @@ for name in libnvJitLink.so.12 libnvJitLink.so.13; do
 done
 ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"
 ln -sfn libcuda.so.1 "$dist/native/libnvidia-ml.so.1"
+tools/python.sh "$dist"
 tools/pod.sh "$dist"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Lays out DIST/pod from DIST/{client,native,bin}: what the device plugin copies to a node and mounts into containers.
-#   lib/            in containers /usr/lib/remotegpu: the client under every name that programs ask for, what keeps PTX
+# Lays out DIST/pod from DIST/{client,native,bin,python}: what the device plugin copies to a node and mounts into containers.
+#   lib/            in containers /usr/lib/remotegpu: the client under every name that programs ask for, what keeps PTX,
+#                   and for offload bin/remotegpu-connect and python/
 #   ld.so.preload   in containers /etc/ld.so.preload; ld.so.preload.ptx where every GPU is a software GPU
 #   musl/           in containers /usr/lib/libcuda.so.1, where only musl's loader finds it
 #   bin/            in containers /usr/bin
@@ -11,11 +12,13 @@ folder=/usr/lib/remotegpu
 new=$(mktemp -d "$dist/.pod-XXXXXX")
 trap 'rm -rf "$new"' EXIT
 chmod 755 "$new"
-mkdir -p "$new"/{lib/stand-ins,musl,bin}
+mkdir -p "$new"/{lib/stand-ins,lib/bin,musl,bin}
 
 # Debug information is most of the client's size; names of functions stay.
 strip --strip-debug -o "$new/lib/libcuda.so.1" "$dist/client/libcuda.so.1"
 strip --strip-debug -o "$new/bin/nvidia-smi" "$dist/bin/nvidia-smi"
+strip --strip-debug -o "$new/lib/bin/remotegpu-connect" "$dist/bin/remotegpu-connect"
+cp -R "$dist/python" "$new/lib/python"
 ln -s libcuda.so.1 "$new/lib/libcuda.so"
 ln -s libcuda.so.1 "$new/lib/libnvidia-ml.so.1"
 cp "$dist/native/ptxas" "$new/lib/"

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from remotegpu.offload.client.places import Wish
@@ -39,20 +39,29 @@ def peer_pair(*, start: bool = True) -> Iterator[tuple[Peer, Peer]]:
 class LocalAcceptors:
     """A connector that starts each acceptor as a process of its own, without an appliance.
 
-    `python`: its interpreter. `wishes` and `processes` tell what was wished for and started.
+    `python`: its interpreter; `program`: what it runs, with `--fd N` behind. `wishes` and `processes` tell what was
+    wished for and started.
     """
 
-    def __init__(self, python: str | os.PathLike[str] = sys.executable) -> None:
+    def __init__(
+        self,
+        python: str | os.PathLike[str] = sys.executable,
+        program: Sequence[str] = ("-m", "remotegpu.offload.acceptor.session"),
+    ) -> None:
         self.python = python
+        self.program = program
+        self.environ: dict[str, str] = {}
         self.wishes: list[Wish] = []
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
         ours, theirs = socket.socketpair()
         name = wanted.environment or f"local{len(self.processes)}"
-        arguments = ["-m", "remotegpu.offload.acceptor.session", "--fd", str(theirs.fileno()), "--name", name]
+        arguments = [*self.program, "--fd", str(theirs.fileno()), "--name", name]
         with theirs:
-            process = subprocess.Popen([self.python, *arguments], pass_fds=(theirs.fileno(),))
+            process = subprocess.Popen(
+                [self.python, *arguments], pass_fds=(theirs.fileno(),), env=os.environ | self.environ
+            )
         self.wishes.append(wanted)
         self.processes.append(process)
         backend = wanted.backends[0] if wanted.backends else "cpu"

@@ -41,6 +41,7 @@ pub fn hello(share: &Share) -> Result<Hello, ConnectError> {
         data_port,
         tls: reply.tls,
         devices,
+        environments: reply.environments.into_iter().map(Into::into).collect(),
     })
 }
 
@@ -55,6 +56,7 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
         lease_secret: share.lease_secret.clone(),
         pid: std::process::id(),
         process_name: crate::process::name(),
+        offload: None,
     };
     let reply = call(share, async move |mut control| control.open_session(request).await)?;
     ticket(share, hello, &reply)
@@ -72,7 +74,7 @@ pub fn device_state(share: &Share) -> Result<Vec<DeviceState>, ConnectError> {
 }
 
 /// Who asks, where the lease's secret does not say it.
-struct Bearer(Option<MetadataValue<Ascii>>);
+pub struct Bearer(Option<MetadataValue<Ascii>>);
 
 impl Bearer {
     fn of(share: &Share) -> Result<Bearer, ConnectError> {
@@ -94,7 +96,7 @@ impl Interceptor for Bearer {
     }
 }
 
-fn call<T: Send + 'static, F>(
+pub fn call<T: Send + 'static, F>(
     share: &Share,
     method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Send + 'static,
 ) -> Result<T, ConnectError>
@@ -142,7 +144,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
     ConnectError::new(kind, message)
 }
 
-fn versions() -> Versions {
+pub fn versions() -> Versions {
     Versions {
         wire: protocol::WIRE_VERSION,
         table_hash: protocol::TABLE_HASH,
@@ -168,7 +170,7 @@ fn name(versions: &Versions) -> String {
     format!("{} (wire {}, table {:016x})", versions.program, versions.wire, versions.table_hash)
 }
 
-fn malformed(share: &Share) -> ConnectError {
+pub fn malformed(share: &Share) -> ConnectError {
     let message = format!("{} sent an answer that makes no sense; see the appliance's log", share.endpoint);
     ConnectError::new(ErrorKind::Appliance, message)
 }
@@ -184,7 +186,7 @@ fn device(device: Device) -> Option<DeviceInfo> {
     })
 }
 
-fn ticket(share: &Share, hello: &Hello, reply: &OpenSessionReply) -> Result<SessionTicket, ConnectError> {
+pub fn ticket(share: &Share, hello: &Hello, reply: &OpenSessionReply) -> Result<SessionTicket, ConnectError> {
     if !reply.refusal.is_empty() {
         let message = format!("{} takes no session: {}", share.endpoint, reply.refusal);
         return Err(ConnectError::new(ErrorKind::Busy, message));

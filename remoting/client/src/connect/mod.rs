@@ -9,6 +9,7 @@ mod data;
 mod descriptors;
 mod dial;
 mod error;
+mod offload;
 mod pod;
 mod shares;
 mod thread;
@@ -21,6 +22,7 @@ pub use control::{device_state, hello, open_session};
 pub use data::{Carrier, open_data, open_data_over};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
+pub use offload::{Environment, Wish, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};
 
@@ -38,6 +40,8 @@ pub struct Hello {
     pub tls: bool,
     /// Of the lease, in the share's order.
     pub devices: Vec<DeviceInfo>,
+    /// Where Python runs for offload; none on an appliance without.
+    pub environments: Vec<Environment>,
 }
 
 /// A GPU as the holder of a lease sees it.

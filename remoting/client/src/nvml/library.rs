@@ -178,7 +178,7 @@ mod tests {
             server_name: None,
             claim: None,
         };
-        (Hello { driver_version, driver_release, data_port: 2, tls: false, devices }, share)
+        (Hello { driver_version, driver_release, data_port: 2, tls: false, devices, environments: Vec::new() }, share)
     }
 
     #[test]

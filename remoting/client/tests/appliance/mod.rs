@@ -122,7 +122,7 @@ impl Appliance {
     pub fn hello(&self) -> Hello {
         let (driver_version, driver_release) = (13040, "580.65.06".to_owned());
         let (data_port, tls) = (self.data_port, self.certificate.is_some());
-        Hello { driver_version, driver_release, data_port, tls, devices: Vec::new() }
+        Hello { driver_version, driver_release, data_port, tls, devices: Vec::new(), environments: Vec::new() }
     }
 
     pub fn ticket(&self) -> SessionTicket {
@@ -222,6 +222,16 @@ fn check(lease_id: &str) -> Result<(), Status> {
     if lease_id == LEASE { Ok(()) } else { Err(Status::not_found("no such lease")) }
 }
 
+fn environment() -> Environment {
+    Environment {
+        name: "torch".into(),
+        backend: "cpu".into(),
+        python: "3.12.4".into(),
+        packages: [("torch".into(), "2.15.0".into())].into(),
+        devices: vec!["a CPU".into()],
+    }
+}
+
 fn unused<T>() -> Result<T, Status> {
     Err(Status::unimplemented("not used in these tests"))
 }
@@ -252,18 +262,22 @@ impl Control for FixedAnswers {
             }],
             refusal: refusal.into(),
             tls: self.tls,
+            environments: vec![environment()],
         }))
     }
 
     async fn open_session(&self, request: Request<OpenSessionRequest>) -> Result<Response<OpenSessionReply>, Status> {
         let request = request.into_inner();
         check(&request.lease_id)?;
-        assert_eq!(request.pid, std::process::id());
+        let python = request.offload.as_ref().map(|_| (7, "python train.py".to_owned()));
+        let expected = python.unwrap_or((std::process::id(), request.process_name.clone()));
+        assert_eq!((request.pid, request.process_name), expected);
         Ok(Response::new(OpenSessionReply {
             session_id: to_hex(&SESSION),
             ticket: to_hex(&TICKET),
             data_port: self.data_port.into(),
             refusal: if request.lease_secret == "full" { "8 of 8 sessions".into() } else { String::new() },
+            environment: request.offload.map(|wish| Environment { name: wish.environment, ..environment() }),
         }))
     }
 

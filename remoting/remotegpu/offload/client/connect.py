@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -52,33 +53,27 @@ def open_connection(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
         ConnectError: there is none; says why, and what to do.
         OffloadError: the program is not installed or does not run.
     """
+    arguments = [os.fspath(program()), *_options(wanted)]
     ours, theirs = socket.socketpair()
-    reading, writing = os.pipe()
     try:
-        arguments = [os.fspath(program()), "--fd", str(theirs.fileno()), "--report-fd", str(writing), *_options(wanted)]
-        try:
-            process = subprocess.Popen(
-                arguments, pass_fds=(theirs.fileno(), writing), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-        except OSError as error:
-            raise OffloadError(f"{arguments[0]} cannot be started: {error.strerror}") from None
+        with theirs:
+            # In a session of its own: Ctrl-C is the program's, and what it does about it still needs the connection.
+            process = subprocess.Popen(arguments, stdin=theirs.fileno(), stdout=subprocess.PIPE, start_new_session=True)
         # It ends when our end of the socket is closed.
         threading.Thread(target=process.wait, name=f"remotegpu waits for {PROGRAM}", daemon=True).start()
-        os.close(writing)
-        writing = -1
-        told = _report(reading)
+        assert process.stdout is not None
+        with process.stdout as output:
+            told = _report(output.fileno())
         if "error" in told:
             raise ConnectError(str(told["error"]), str(told.get("kind")))
+        environment = told["environment"]
+        told["place"] = f"acceptor {environment['name']} ({environment['backend']}) at {told['endpoint']}"
+    except OSError as error:
+        ours.close()
+        raise OffloadError(f"{arguments[0]} cannot be started: {error.strerror}") from None
     except BaseException:
         ours.close()
         raise
-    finally:
-        theirs.close()
-        os.close(reading)
-        if writing >= 0:
-            os.close(writing)
-    environment = told["environment"]
-    told["place"] = f"acceptor {environment['name']} ({environment['backend']}) at {told['endpoint']}"
     return ours, told
 
 
@@ -90,6 +85,7 @@ def _options(wanted: Wish) -> list[str]:
         options.append(f"--share={wanted.share}")
     if wanted.allow_skew:
         options.append("--allow-skew")
+    options += [f"--pid={os.getpid()}", f"--process-name={' '.join(sys.argv)[:200]}"]
     return [*options, *(f"--package={name}={version}" for name, version in sorted(wanted.versions.items()))]
 
 

@@ -81,6 +81,7 @@ def resume(session: "Session", lost: Peer) -> None:
             raise
         session.take(there)
         lost.resume(there[0])
+        lost.close()
 
 
 class Snapshots:

@@ -1,0 +1,85 @@
+//! Sessions in which an appliance runs Python for this one (docs/offload.md).
+
+use std::collections::BTreeMap;
+
+use carrier::proto::{self, OpenSessionRequest};
+use serde::Serialize;
+
+use super::control::{call, malformed, ticket, versions};
+use super::error::ConnectError;
+use super::shares::Share;
+use super::{Hello, SessionTicket};
+
+/// A Python of an appliance, with an accelerator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Environment {
+    pub name: String,
+    /// "cuda", "rocm", "xpu" or "cpu".
+    pub backend: String,
+    /// "3.12.4".
+    pub python: String,
+    /// By distribution: "torch" -> "2.15.0".
+    pub packages: BTreeMap<String, String>,
+    pub devices: Vec<String>,
+}
+
+impl From<proto::Environment> for Environment {
+    fn from(said: proto::Environment) -> Self {
+        let proto::Environment { name, backend, python, packages, devices } = said;
+        Environment { name, backend, python, packages: packages.into_iter().collect(), devices }
+    }
+}
+
+/// What a session should be; what is empty may be anything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wish {
+    pub environment: String,
+    /// Best first.
+    pub backends: Vec<String>,
+    /// The program's own, "3.12.4".
+    pub python: String,
+    /// The program's own: "torch" -> "2.15.0".
+    pub packages: BTreeMap<String, String>,
+    /// Other minor versions of Python and torch will do.
+    pub allow_skew: bool,
+    /// Of the program, for people.
+    pub pid: u32,
+    pub process_name: String,
+}
+
+impl Wish {
+    /// Whether an environment is the named one and of one of the back ends; the appliance judges the versions.
+    pub fn may_be(&self, environment: &Environment) -> bool {
+        (self.environment.is_empty() || self.environment == environment.name)
+            && (self.backends.is_empty() || self.backends.contains(&environment.backend))
+    }
+}
+
+/// Starts an acceptor on the appliance.
+///
+/// # Errors
+/// If the lease has ended, or the appliance takes no such session.
+pub fn open_offload_session(
+    share: &Share,
+    hello: &Hello,
+    wish: &Wish,
+) -> Result<(SessionTicket, Environment), ConnectError> {
+    let request = OpenSessionRequest {
+        versions: Some(versions()),
+        lease_id: share.lease_id.clone(),
+        lease_secret: share.lease_secret.clone(),
+        pid: wish.pid,
+        process_name: wish.process_name.clone(),
+        offload: Some(proto::Offload {
+            environment: wish.environment.clone(),
+            backends: wish.backends.clone(),
+            python: wish.python.clone(),
+            packages: wish.packages.clone().into_iter().collect(),
+            allow_skew: wish.allow_skew,
+        }),
+    };
+    let reply = call(share, async move |mut control| control.open_session(request).await)?;
+    let ticket = ticket(share, hello, &reply)?;
+    let environment = reply.environment.ok_or_else(|| malformed(share))?;
+    Ok((ticket, environment.into()))
+}

@@ -1,0 +1,90 @@
+//! Bytes between the program and the acceptor.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const PIECE: usize = 256 << 10;
+/// For how long the acceptor may still say something after the program has closed its end.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+enum Ended {
+    Program,
+    Acceptor,
+}
+
+/// Until either end closes. `connection` may be a socket of any family.
+pub fn both_ways(program: UnixStream, connection: UnixStream) {
+    let (Ok(from_program), Ok(from_acceptor)) = (program.try_clone(), connection.try_clone()) else { return };
+    let (sender, ended) = mpsc::channel();
+    let up = sender.clone();
+    thread::spawn(move || {
+        copy(from_program, connection);
+        let _ = up.send(Ended::Program);
+    });
+    thread::spawn(move || {
+        copy(from_acceptor, program);
+        let _ = sender.send(Ended::Acceptor);
+    });
+    if let Ok(Ended::Program) = ended.recv() {
+        // What was said last is on its way; the acceptor closes when it has got it.
+        let _ = ended.recv_timeout(LAST_WORDS);
+    }
+}
+
+fn copy(mut from: UnixStream, mut to: UnixStream) {
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.read(&mut piece) {
+            Ok(count @ 1..) if to.write_all(&piece[..count]).is_ok() => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            _ => break,
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_pass_both_ways_until_an_end_closes() {
+        let (mut program, inner) = UnixStream::pair().unwrap();
+        let (far, mut acceptor) = UnixStream::pair().unwrap();
+        let passing = thread::spawn(move || both_ways(inner, far));
+        let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i >> 7) as u8).collect();
+        let expected = sent.clone();
+        let echo = thread::spawn(move || {
+            let mut got = vec![0; sent.len()];
+            acceptor.read_exact(&mut got).unwrap();
+            acceptor.write_all(&got).unwrap();
+            // The program closes first, and gets what is said after that.
+            assert_eq!(acceptor.read(&mut [0]).unwrap(), 0);
+            acceptor.write_all(b"bye").unwrap();
+        });
+        program.write_all(&expected).unwrap();
+        let mut got = vec![0; expected.len()];
+        program.read_exact(&mut got).unwrap();
+        assert!(got == expected);
+        program.shutdown(Shutdown::Write).unwrap();
+        let mut last = String::new();
+        program.read_to_string(&mut last).unwrap();
+        assert_eq!(last, "bye");
+        echo.join().unwrap();
+        passing.join().unwrap();
+    }
+
+    #[test]
+    fn it_ends_when_the_acceptor_is_gone() {
+        let (mut program, inner) = UnixStream::pair().unwrap();
+        let (far, acceptor) = UnixStream::pair().unwrap();
+        let passing = thread::spawn(move || both_ways(inner, far));
+        drop(acceptor);
+        assert_eq!(program.read(&mut [0]).unwrap(), 0);
+        passing.join().unwrap();
+    }
+}
