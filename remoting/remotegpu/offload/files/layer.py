@@ -6,7 +6,8 @@ renaming, `os.getcwd` and `os.chdir`, `shutil`, `glob`, `np.load`, `np.fromfile`
 
 Not covered, because these ask the kernel themselves, and find no such file: libraries in C that open a path (HDF5,
 SQLite, Parquet by Arrow, `torch.load(mmap=True)`), and programs that are started. Descriptors of folders (`dir_fd`),
-links, and what is written through a memory map after its file was closed do not reach the client either.
+and links do not reach the client either. What is written through a memory map after its file was closed arrives when
+the program next looks at a file, or ends.
 """
 
 import builtins

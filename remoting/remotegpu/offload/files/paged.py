@@ -1,14 +1,13 @@
 """Open files of the client, as the raw files below Python's buffered ones."""
 
 import fcntl
-import hashlib
 import io
 import os
 import tempfile
 from typing import Any, Final
 
 from remotegpu.offload.files.cache import BLOCK, MOST_AHEAD, Copy
-from remotegpu.offload.files.remote import RemoteFiles
+from remotegpu.offload.files.remote import RemoteFiles, Written
 
 READ_BUFFER: Final = 1 << 20
 WRITE_BUFFER: Final = 64 << 10
@@ -31,7 +30,7 @@ class PagedFile(io.RawIOBase):
         self._handle = 0
         self._copy: Copy | None = None
         self._fd = -1
-        self._digests: list[bytes] = []
+        self._written: Written | None = None
         self._position: int = 0
         access = flags & os.O_ACCMODE
         self._reads = access in (os.O_RDONLY, os.O_RDWR)
@@ -153,38 +152,31 @@ class PagedFile(io.RawIOBase):
     def close(self) -> None:
         if self.closed:
             return
+        handle, self._handle = self._handle, 0
+        written, self._written = self._written, None
         try:
             super().close()
-            if self._fd >= 0 and self._writes:
-                self.write_back()
+            if written is not None:
+                written.write_back()
         finally:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
             if self._copy is not None:
                 self._remote.cache.give_back(self._copy)
                 self._copy = None
-            handle, self._handle = self._handle, 0
-            if handle and self._writes:
-                self._remote.ask("close", self.path, handle=handle)
-            elif handle:
-                self._remote.tell("close", handle=handle)
+            if written is not None and written.is_mapped():
+                self._remote.ask("close", self.path, handle=handle, keep=True)
+                self._remote.mapped.append(written)
+            elif written is not None:
+                written.close()
+            else:
+                self._close(handle)
 
-    def write_back(self) -> None:
-        """Send what the descriptor's copy has and the client lacks."""
-        size = os.fstat(self._fd).st_size
-        for number, offset in enumerate(range(0, size, BLOCK)):
-            content = os.pread(self._fd, BLOCK, offset)
-            digest = hashlib.blake2b(content, digest_size=16).digest()
-            if number >= len(self._digests):
-                self._digests.append(b"")
-            if digest != self._digests[number]:
-                self._digests[number] = digest
-                self._remote.counters["bytes_written"] += len(content)
-                self._remote.tell("write", [content], handle=self._handle, offset=offset)
-        if size != self._size:
-            self._remote.tell("truncate", handle=self._handle, size=size)
-            self._size = size
+    def _close(self, handle: int) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        if handle and self._writes:
+            self._remote.ask("close", self.path, handle=handle)
+        elif handle:
+            self._remote.tell("close", handle=handle)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -210,10 +202,11 @@ class PagedFile(io.RawIOBase):
             return os.open(self._copy.path, os.O_RDONLY | os.O_CLOEXEC)
         fd, path = tempfile.mkstemp(dir=self._remote.cache.folder, prefix="written-")
         os.unlink(path)
+        self._written = Written(self._remote, self._handle, fd)
         for offset in range(0, self._size, BLOCK):
             content = self._fetch(offset, min(BLOCK, self._size - offset))
             os.pwrite(fd, content, offset)
-            self._digests.append(hashlib.blake2b(content, digest_size=16).digest())
+            self._written.known(content)
         if self._flags & os.O_APPEND:
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
         return fd

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from remotegpu.offload.code.finder import Finder
 from remotegpu.offload.code.link import RELAY_ENV
 from remotegpu.offload.code.naming import MAIN_ALIAS
+from remotegpu.offload.files.layer import Layer
 from remotegpu.offload.program.main import new_main, run_to_end
 from remotegpu.offload.program.streams import Streams
 from remotegpu.offload.wire.frames import Message, Service
@@ -47,10 +49,10 @@ class ProgramError(Exception):
 class Program:
     """At most one program of one session."""
 
-    def __init__(self, finder: Finder, streams: Streams, hello: dict[str, Any]) -> None:
+    def __init__(self, finder: Finder, files: Layer, streams: Streams) -> None:
         self._finder = finder
+        self._files = files
         self._streams = streams
-        self._hello = hello
         self._request: Request | None = None
 
     def answer(self, request: Request) -> Message | None:
@@ -74,6 +76,7 @@ class Program:
         sys.path.insert(0, header["folder"])
         kind, value = header["kind"], header.get("value", "")
         how, number = run_to_end(partial(self._main, kind, value), self._explain)
+        self._files.remote.sync()
         self._streams.finish()
         if not self._streams.is_own_process():
             # A child that the program forked, and that came to the end of the program.
@@ -120,12 +123,18 @@ class Program:
         if number not in PASSED_ON:
             return
         if signal.getsignal(number) == signal.SIG_DFL and self._request is not None:
-            self._request.reply({"signal": number})
+            # The receiving thread does not wait until its answers have left; this one does.
+            threading.Thread(target=self._end_by, args=(self._request, number), daemon=True).start()
+            return
         # Ctrl-C goes to all processes in front of a terminal.
         if number == signal.SIGINT and os.getpgrp() == os.getpid():
             os.killpg(os.getpgrp(), number)
         else:
             os.kill(os.getpid(), number)
+
+    def _end_by(self, request: Request, number: int) -> None:
+        request.reply({"signal": number})
+        os.kill(os.getpid(), number)
 
     def client_is_gone(self, folder: str) -> None:
         """What a program hears whose terminal is gone; and if it does not listen, it ends all the same."""
@@ -149,7 +158,9 @@ def attach(session: "AcceptorSession") -> None:
     assert isinstance(finder, Finder)
     streams = Streams(finder.link, session.hello.get("stdio", {}))
     streams.install()
-    program = Program(finder, streams, session.hello)
+    files = session.loaded[Service.FILES]
+    assert isinstance(files, Layer)
+    program = Program(finder, files, streams)
     session.loaded[Service.PROGRAM] = program
     session.loaded[Service.STDIO] = streams
     session.peer.serve(Service.PROGRAM, program.answer)
