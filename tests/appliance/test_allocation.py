@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from remotegpu.api.objects import Ask
-from remotegpu.appliance.allocation import Allocator, ImpossibleError, Placement
+from remotegpu.appliance.allocation import MIN_SHARE_BYTES, Allocator, ImpossibleError, Placement
 
 MIB = 1 << 20
 SIZES = (1000 * MIB, 1000 * MIB, 400 * MIB)
@@ -78,7 +78,8 @@ class AllocatorMachine(RuleBasedStateMachine):
         if self.waiting:
             ask = self.asks[self.waiting[0]]
             free = [0 if g.unhealthy else g.shareable - g.leased for g in self.allocator.gpus]
-            assert sum(ask.bytes_of(size) <= left for size, left in zip(SIZES, free, strict=True)) < ask.count
+            fits = [MIN_SHARE_BYTES <= ask.bytes_of(size) <= left for size, left in zip(SIZES, free, strict=True)]
+            assert sum(fits) < ask.count
             assert self.allocator.reason(self.waiting[0])
 
 
