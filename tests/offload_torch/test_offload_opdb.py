@@ -31,7 +31,7 @@ UNEQUAL: Final = {
 ROUNDED: Final = {
     "nn.functional.linear_cross_entropy chunked": "another order of additions in half precision",
     "nn.functional.linear_cross_entropy chunked_none": "another order of additions in half precision",
-    "nn.functional.scaled_dot_product_attention": "decomposed here, fused on the CPU, which rounds half precision elsewhere",
+    "nn.functional.scaled_dot_product_attention": "decomposed here, fused on the CPU, which rounds elsewhere",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from remotegpu.offload.torch import served
+from remotegpu.offload.torch import served, values
 from remotegpu.offload.torch.codec import BATCH
 from remotegpu.offload.torch.executor import Executor, FailedError, Failure, memory
 from remotegpu.offload.wire.frames import Message, Service
@@ -115,6 +115,8 @@ class Device:
 
     def settle(self) -> None:
         """Wait until all batches that have arrived were executed: before a function uses what they made."""
+        if not self._work.unfinished_tasks:
+            return
         done = threading.Event()
         self._start()
         self._work.put(done.set)
@@ -133,17 +135,21 @@ class Device:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            if not isinstance(work, _Work):
+            if isinstance(work, _Work):
+                self._due(work)
+            else:
                 work()
-                continue
-            if work.number < self._next:
-                # The same batch, sent anew by a client that did not know whether it had arrived.
-                self._answer(work)
-                continue
-            self._early[work.number] = work
-            while (due := self._early.pop(self._next, None)) is not None:
-                self._next += 1
-                self._do(due)
+            self._work.task_done()
+
+    def _due(self, work: _Work) -> None:
+        if work.number < self._next:
+            # The same batch, sent anew by a client that did not know whether it had arrived.
+            self._answer(work)
+            return
+        self._early[work.number] = work
+        while (due := self._early.pop(self._next, None)) is not None:
+            self._next += 1
+            self._do(due)
 
     def _do(self, work: _Work) -> None:
         header = work.request.header
@@ -191,3 +197,4 @@ def attach(session: Session) -> None:
     device = Device(session.environment.backend)
     session.peer.serve(Service.TORCH, device.handle, inline=True)
     session.loaded[Service.TORCH] = device
+    values.use(device)

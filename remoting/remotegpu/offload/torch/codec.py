@@ -18,6 +18,9 @@ SHIFT: Final = 40
 FLOOR: Final = 1 << 48
 """No smaller address is a remote one. User space ends at 2^47, so a remote address is never that of memory here."""
 
+FIRST_THERE: Final = 1 << 62 - SHIFT
+"""Slots from here on are taken by the acceptor, for what functions return. torch takes addresses below 2^63."""
+
 # Entries that are no operation. All other numbers are templates, minted by the client.
 FREE, TEMPLATE, ALLOCATE, PUT, RESIZE, FORGET = range(6)
 FIRST_TEMPLATE: Final = 16

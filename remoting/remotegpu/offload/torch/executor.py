@@ -7,6 +7,7 @@ whoever needs one of its results.
 
 import contextlib
 import ctypes
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -88,6 +89,7 @@ class Executor:
         self.generator: Callable[[int], Any] | None = None
         self._operations: dict[int, _Compiled] = {}
         self._untold: list[Failure] = []
+        self._exported = itertools.count(codec.FIRST_THERE)
 
     def run(self, batch: Any, buffers: Sequence[Any]) -> None:
         """Execute the entries of a batch, without its number. Raises ValueError for what no client sends."""
@@ -118,9 +120,11 @@ class Executor:
             found = held.tensors[key] = self._view(held.storage, address & _OFFSET, meta)
         return found
 
-    def bind(self, address: int, made: Any) -> None:
-        """Let a tensor's storage be the one at an address."""
-        self.storages[address >> SHIFT] = Storage(made.untyped_storage())
+    def export(self, storage: Any) -> int:
+        """An address for a storage that a function has made, until the client frees it."""
+        number = next(self._exported)
+        self.storages[number] = Storage(storage)
+        return number << SHIFT
 
     def bytes_at(self, address: int, count: int) -> Any:
         """So many bytes of a storage, as a tensor of them. Raises as `tensor`, and ValueError beyond the end."""

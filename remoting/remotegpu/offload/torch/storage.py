@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch.codec import FLOOR, FREE, FREE_ENTRY, SHIFT, Meta
+from remotegpu.offload.torch.codec import FIRST_THERE, FLOOR, FREE, FREE_ENTRY, SHIFT, Meta
 
 LARGEST: Final = 1 << SHIFT
 """No storage holds more bytes: 1 TiB."""
 
-# What is left of a slot in a pointer of 64 bits, less the addresses of this process.
+# What is left of a slot in a pointer of 64 bits, less the addresses of this process and the acceptor's.
 _FIRST: Final = FLOOR >> SHIFT
-_LAST: Final = 1 << (64 - SHIFT)
+_LAST: Final = FIRST_THERE
 
 # DLPack's numbers for the types that it has; tensors of others are made in a slower way.
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
@@ -83,7 +83,7 @@ class Storages:
         return {address: storage.nbytes() for address, storage in found.items() if storage is not None}
 
     def take(self) -> Slot:
-        """A free slot. Raises MemoryError when 16 million storages are in use."""
+        """A free slot. Raises MemoryError when 4 million storages are in use."""
         try:
             return self._free.pop()
         except IndexError:
@@ -102,6 +102,16 @@ class Storages:
         storage = _construct(slot[0], self.device, nbytes)
         self._watched[slot[0]] = weakref.ref(storage, slot[1])
         return storage
+
+    def adopt(self, address: int, nbytes: int) -> Any:
+        """A storage that the acceptor has named."""
+        entry, append, watched = FREE_ENTRY.pack(FREE, address), self.append, self._watched
+
+        def gone(_: Any) -> None:
+            del watched[address]
+            append(entry)
+
+        return self.make((address, gone), nbytes)
 
     def tensor(self, storage: Any, meta: Meta, offset: int = 0) -> Any:
         """A tensor on a storage; `offset` in elements."""
