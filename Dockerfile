@@ -51,14 +51,6 @@ COPY remoting/remotegpu remoting/remotegpu
 RUN --mount=type=bind,from=wheels,target=/wheels \
     /pip/bin/pip --python /opt/remotegpu/bin/python install -q --no-deps --root /package .
 
-# What Python programs in pods import of us: no more than offload needs, with the two packages that it lends them.
-FROM package AS python
-RUN packages=$(/opt/remotegpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-    && mkdir -p /python/remotegpu && cd /package/$packages/remotegpu \
-    && cp -r __init__.py paths.py py.typed api offload /python/remotegpu/ \
-    && cp -r $packages/cloudpickle $packages/yaml /python/ \
-    && find /python \( -name '__pycache__' -o -name '*.so' \) -prune -exec rm -r {} +
-
 FROM ${BASE} AS runtime
 RUN echo 'remotegpu:x:65532:65532::/:/usr/sbin/nologin' >>/etc/passwd && echo 'remotegpu:x:65532:' >>/etc/group
 COPY --from=dependencies /opt/remotegpu /opt/remotegpu
@@ -82,6 +74,4 @@ CMD ["appliance"]
 # Root, because kubelet's folder for plugins belongs to root; it needs no capability.
 FROM runtime AS deviceplugin
 COPY --from=native /pod /opt/remotegpu/dist/pod
-COPY --from=native /bin/remotegpu-connect /opt/remotegpu/dist/pod/lib/bin/
-COPY --from=python /python /opt/remotegpu/dist/pod/lib/python
 ENTRYPOINT ["python", "-m", "remotegpu_deviceplugin"]
