@@ -31,7 +31,7 @@ def ls(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
                 str(leases), _state(inventory, gpu),
             )  # fmt: skip
     console().print(table)
-    _print_environments(console(), found)
+    print_environments(console(), found)
 
 
 def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
@@ -55,7 +55,7 @@ def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
                 format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds), lease.client,
             )  # fmt: skip
         out.print(leases if inventory.leases else "no leases")
-        _print_environments(out, [(endpoint, inventory)])
+        print_environments(out, [(endpoint, inventory)])
 
 
 def version(*, as_json: bool) -> None:
@@ -99,8 +99,8 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))  # noqa: T201
 
 
-def _print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> None:
-    """Those for offload, if there are any."""
+def print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> bool:
+    """Those for offload; whether there are any."""
     table = _table("APPLIANCE", "ENVIRONMENT", "BACKEND", "PYTHON", "PACKAGES", "DEVICES")
     for endpoint, inventory in found:
         for one in inventory.environments:
@@ -108,6 +108,7 @@ def _print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryRep
             _add_row(table, endpoint, one.name, one.backend, one.python, packages, ", ".join(one.devices) or "-")
     if table.row_count:
         out.print(table)
+    return bool(table.row_count)
 
 
 def _fields(message: pb.Gpu | pb.Lease | pb.Place | pb.Environment) -> dict[str, Any]:

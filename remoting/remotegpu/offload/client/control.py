@@ -119,12 +119,12 @@ def _text(asked: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def ask(session_id: str, timeout: float | None = None, **request: Any) -> dict[str, Any]:
+def ask(session_id: str, seconds: float | None = None, **request: Any) -> dict[str, Any]:
     """Ask a session of this user.
 
     Raises:
         UnknownSessionError: there is no such session.
-        OffloadError: what the session answers, or that it does not within `timeout` seconds.
+        OffloadError: what the session answers, or that it does not within `seconds`.
     """
     path = folder() / f"{session_id}.sock"
     unknown = UnknownSessionError(f"no session {session_id} runs as this user: `remotegpu offload stats` lists them")
@@ -132,7 +132,7 @@ def ask(session_id: str, timeout: float | None = None, **request: Any) -> dict[s
         raise unknown
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(timeout)
+            connection.settimeout(seconds)
             connection.connect(os.fspath(path))
             connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as lines:
@@ -140,7 +140,7 @@ def ask(session_id: str, timeout: float | None = None, **request: Any) -> dict[s
     except (FileNotFoundError, ConnectionRefusedError):
         raise unknown from None
     except TimeoutError:
-        raise OffloadError(f"session {session_id} does not answer in {timeout} s; is its program stopped?") from None
+        raise OffloadError(f"session {session_id} does not answer in {seconds} s; is its program stopped?") from None
     except (OSError, ValueError) as error:
         raise OffloadError(f"session {session_id} cannot be asked: {error}") from None
     if not isinstance(answer, dict):
@@ -150,11 +150,11 @@ def ask(session_id: str, timeout: float | None = None, **request: Any) -> dict[s
     return answer
 
 
-def sessions(timeout: float = 5.0) -> Iterator[dict[str, Any]]:
+def sessions(seconds: float = 5.0) -> Iterator[dict[str, Any]]:
     """What each running session of this user says of itself; what others left behind is removed."""
     for path in sorted(folder().glob("*.sock")):
         try:
-            yield ask(path.stem, timeout, op="describe")
+            yield ask(path.stem, seconds, op="describe")
         except UnknownSessionError:
             path.unlink(missing_ok=True)
         except OffloadError as error:
