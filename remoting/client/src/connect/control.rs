@@ -114,7 +114,8 @@ where
                 Err(status) => Err(explain(&target, &answer, &status).await),
             }
         };
-        timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(target.too_slow(TIMEOUT)))
+        let limit = target.limit(TIMEOUT);
+        timeout(limit, exchange).await.unwrap_or_else(|_| Err(target.too_slow(limit)))
     })
 }
 

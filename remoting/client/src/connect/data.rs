@@ -67,13 +67,14 @@ pub fn open_data_over(
             format!("the data port {} and the share's CA file do not agree on TLS; give both or none", target.peer());
         return Err(ConnectError::new(ErrorKind::Tls, message));
     }
+    let limit = target.limit(TIMEOUT);
     match carrier {
-        Carrier::Direct => direct(&target, ticket, TIMEOUT),
-        Carrier::Grpc => grpc(target, ticket, TIMEOUT),
-        Carrier::Auto => direct(&target, ticket, TIMEOUT / 2).or_else(|direct_error| {
+        Carrier::Direct => direct(&target, ticket, limit),
+        Carrier::Grpc => grpc(target, ticket, limit),
+        Carrier::Auto => direct(&target, ticket, limit / 2).or_else(|direct_error| {
             log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
             // Where both fail, gRPC knows more only of a refusal.
-            grpc(target, ticket, TIMEOUT / 2).map_err(|error| match error.kind {
+            grpc(target, ticket, limit / 2).map_err(|error| match error.kind {
                 ErrorKind::Refused => error,
                 _ => direct_error,
             })

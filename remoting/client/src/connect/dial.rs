@@ -19,7 +19,7 @@ use super::shares::Share;
 use super::tls::{self, Trust};
 
 /// For how long a pod's program tries again where nobody lets it in, and how often.
-const POLICY_DELAY: Duration = Duration::from_secs(3);
+pub const POLICY_DELAY: Duration = Duration::from_secs(5);
 const POLICY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where to connect and whom to expect there.
@@ -56,6 +56,11 @@ impl Target {
             Some(claim) => format!("the claim has ended or is not this pod's; {}", claim.describe()),
             None => "the lease has ended or is not this one's; start the program again with `remotegpu run`".into(),
         }
+    }
+
+    /// What an exchange may take that should take `limit`: in a pod it may have to wait to be let in first.
+    pub fn limit(&self, limit: Duration) -> Duration {
+        if self.claim.is_some() { limit + POLICY_DELAY } else { limit }
     }
 
     pub fn speaks_tls(&self) -> bool {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use super::TIMEOUT;
+use super::dial::POLICY_DELAY;
 use super::error::{ConnectError, ErrorKind};
 use crate::sys;
 
@@ -23,7 +24,7 @@ pub fn run<T: Send + 'static>(
     });
     started.map_err(no_thread)?;
     // `work` watches the time itself; this only covers a thread that died.
-    receiver.recv_timeout(TIMEOUT + Duration::from_secs(1)).map_err(no_thread)?
+    receiver.recv_timeout(TIMEOUT + POLICY_DELAY + Duration::from_secs(1)).map_err(no_thread)?
 }
 
 /// Runs `work` on a thread of its own.
