@@ -61,16 +61,18 @@ class Calls:
 
     def _call(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
         if "t" in header:
-            function, (arguments, keywords) = find(*header["t"]), payload
+            function, (given, keywords) = find(*header["t"]), payload
+            arguments = given
         elif "m" in header:
-            arguments, keywords = payload
-            function, arguments = getattr(arguments[0], header["m"]), arguments[1:]
+            given, keywords = payload
+            function, arguments = getattr(given[0], header["m"]), given[1:]
         else:
-            function, arguments, keywords = payload
+            function, given, keywords = payload
+            arguments = given
         keys = header.get("mutates")
         if keys is None:
             return self._returned(header, _run(function, arguments, keywords)), {}
-        watch = mutation.Watch(arguments, keywords, keys, self._digest)
+        watch = mutation.Watch(given, keywords, keys, self._digest)
         result = _run(function, arguments, keywords)
         more: dict[str, Any] = {"changes": True}
         same = watch.same(result)
@@ -179,7 +181,8 @@ def filled(kind: Any, state: Any) -> Any:
         made.__setstate__(state)
     elif state is not None:
         fields, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
-        vars(made).update(fields or {})
+        if fields:
+            vars(made).update(fields)
         for name, value in (slots or {}).items():
             setattr(made, name, value)
     return made

@@ -188,10 +188,10 @@ def _forward(
             namespace[name] = None
         elif isinstance(member, staticmethod | classmethod):
             namespace[name] = _class_level(original, name, member, rule)
-        elif inspect.isroutine(member):
-            namespace[name] = method(name, member, rule)
         elif hasattr(member, "check") and hasattr(member, "fn"):
             namespace[name] = _Conditional(name, member, rule)
+        elif inspect.isroutine(member):
+            namespace[name] = method(name, member, rule)
         elif not (name[:2] == "__" and name[-2:] == "__"):
             namespace[name] = _Attribute(name, member)
 

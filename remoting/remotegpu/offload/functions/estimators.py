@@ -12,7 +12,10 @@ from remotegpu.offload.objects.codec import CALLER, HANDLE
 
 # Where the methods are written that are about parameters, tags and representation.
 _ABOUT_PARAMETERS: Final = ("sklearn.base", "sklearn.utils._metadata_requests", "sklearn.utils._repr_html")
-_HERE: Final = frozenset(("__init__", "__repr__", "get_params", "get_metadata_routing"))
+_HERE: Final = frozenset(("__init__", "__repr__", "get_params", "get_metadata_routing", "set_output"))
+# What scikit-learn keeps beside the parameters, and looks for in every estimator that it clones.
+_SETTINGS: Final = ("_metadata_request", "_sklearn_", "_skl_")
+_OUTPUT: Final = "_sklearn_output_config"
 
 
 def is_estimator(kind: type) -> bool:
@@ -40,13 +43,13 @@ class EstimatorShell(classes.Shell):
         return {name: value for name, value in vars(self).items() if name not in (CALLER, HANDLE)}
 
     def __getattr__(self, name: str) -> Any:
-        if HANDLE not in vars(self):
+        if HANDLE not in vars(self) or name.startswith(_SETTINGS):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         made = HANDLE in vars(self)
-        if not made or name in vars(self) or name in (CALLER, HANDLE):
+        if not made or name in vars(self) or name in (CALLER, HANDLE) or name.startswith(_SETTINGS):
             object.__setattr__(self, name, value)
         if made:
             super().__setattr__(name, value)
@@ -57,6 +60,13 @@ class EstimatorShell(classes.Shell):
         if HANDLE in vars(self):
             for name in {each.partition("__")[0] for each in parameters}:
                 super().__setattr__(name, vars(self)[name])
+        return self
+
+    def set_output(self, **settings: Any) -> Any:
+        """As scikit-learn's."""
+        super().set_output(**settings)  # type: ignore[misc]
+        if HANDLE in vars(self) and _OUTPUT in vars(self):
+            super().__setattr__(_OUTPUT, vars(self)[_OUTPUT])
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
