@@ -1,14 +1,24 @@
 """The commands of `remotegpu offload` and their options; what they do stands in the modules beside this one."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from remotegpu.api import names
 from remotegpu.cli import exits
 from remotegpu.cli.offload import jupyter, reverse
-from remotegpu.cli.options import JsonOption
+from remotegpu.cli.options import (
+    ApplianceOption,
+    CaOption,
+    JsonOption,
+    ServerNameOption,
+    TokenFileOption,
+    TokenOption,
+    read_access,
+    required,
+)
+from remotegpu.cli.options import split as split_names
 
 offload = typer.Typer(
     name="offload",
@@ -28,6 +38,60 @@ ConfigOption = Annotated[
 PythonOption = Annotated[
     str | None, typer.Option("--python", help="The interpreter of the program; else `python` of the shell.")
 ]
+
+
+@offload.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="Exit code: the program's own; before it runs, as of `remotegpu run`.",
+)
+def run(
+    program: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT [ARGS...]", help="As `python` gets it; also `-- -m MODULE`.")
+    ],
+    split: Annotated[
+        Literal["torch", "rules", "app"],
+        typer.Option(help="rules: as the configuration says; torch: only its torch rule; app: all of it runs there."),
+    ] = "rules",
+    config: ConfigOption = None,
+    python: PythonOption = None,
+    backend: Annotated[
+        Literal["cuda", "rocm", "xpu", "cpu"] | None, typer.Option(help="In place of the configured ones.")
+    ] = None,
+    appliance: ApplianceOption = "",
+    count: Annotated[
+        int,
+        typer.Option("-n", "--count", min=1, max=1024, help="Shares, on several appliances if need be; for switching."),
+    ] = 1,
+    fraction: Annotated[str | None, typer.Option("-p", "--fraction", help="Part of a GPU, as 0.25.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a GPU, as 4GiB.")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")] = True,
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Run a Python program; what its configuration names runs on an appliance. Without one: on this machine's CPU."""
+    from remotegpu.cli.child import StoppedError, end_like  # noqa: PLC0415
+    from remotegpu.cli.offload.run import RunOptions, run  # noqa: PLC0415
+
+    options = RunOptions(
+        program=program,
+        split=split,
+        config=config,
+        python=python,
+        backend=backend,
+        count=count,
+        fraction=fraction,
+        memory=memory,
+        appliances=split_names(appliance),
+        access=read_access(token, token_file, ca, server_name),
+        wait=wait,
+    )
+    try:
+        result = run(options)
+    except StoppedError as stopped:
+        result = -stopped.number
+    raise typer.Exit(end_like(result))
 
 
 @offload.command()
@@ -64,3 +128,43 @@ def bench(
     from remotegpu.cli.offload.bench import BenchOptions, bench  # noqa: PLC0415
 
     bench(BenchOptions(python, everything, quick, runs), "json" if as_json else "table")
+
+
+@offload.command()
+def stats(
+    session: Annotated[str | None, typer.Argument(help="One in detail; else all of this user.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show running sessions: where they run, what crossed."""
+    from remotegpu.cli.offload import sessions  # noqa: PLC0415
+
+    sessions.stats(session, as_json=as_json)
+
+
+@offload.command()
+def switch(
+    session: Annotated[str, typer.Argument(help="Its id, as `stats` shows it.")],
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help="cuda, rocm, xpu or cpu.")] = None,
+    environment: Annotated[str | None, typer.Option("--environment", "-e", help="That one and no other.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds that calls may take to end.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a running session to another acceptor; its program goes on and loses nothing."""
+    from remotegpu.cli.offload import sessions  # noqa: PLC0415
+
+    sessions.switch(session, backend, environment, timeout, as_json=as_json)
+
+
+@offload.command()
+def backends(
+    appliances: ApplianceOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List where programs could run: each appliance's environments with their accelerator and packages."""
+    from remotegpu.cli.offload import sessions  # noqa: PLC0415
+
+    sessions.backends(required(appliances), read_access(token, token_file, ca, server_name), as_json=as_json)
