@@ -140,7 +140,18 @@ def _usable(parents: Iterable[Parent]) -> Iterable[Parent]:
             probe.rmdir()
         except OSError:
             continue
+        _sweep(parent.folder)
         yield parent
+
+
+def _sweep(folder: Path) -> None:
+    """Groups of an appliance that was killed and could not remove them."""
+    for group in folder.glob(f"{_PREFIX}*-*"):
+        pid = group.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            # A group with processes stays.
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
 
 def _lines(path: str) -> list[str]:
