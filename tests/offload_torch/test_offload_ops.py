@@ -300,6 +300,14 @@ def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> Non
         (x + 1).sum().item()
 
 
+def test_a_refused_write_spoils_nothing() -> None:
+    """It was told where it was called, and the program may go on, as with any device."""
+    x = there(torch.zeros(4))
+    with pytest.raises(RuntimeError, match="output with shape"):
+        x.add_(there(torch.ones(3, 4)))
+    same(x.add_(1), torch.ones(4))
+
+
 def test_the_host_cannot_see_the_memory() -> None:
     x = there(A)
     with pytest.raises(TypeError, match="can't convert remote:0 device type tensor to numpy"):

@@ -131,6 +131,8 @@ class Engine:
     def blueprint(self, meta: Meta) -> Blueprint:
         found = self._blueprints.get(meta)
         if found is None:
+            if len(self._blueprints) >= TEMPLATES:
+                self._blueprints.clear()
             found = self._blueprints[meta] = Blueprint(self.storages, meta)
         return found
 

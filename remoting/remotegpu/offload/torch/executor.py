@@ -39,6 +39,10 @@ _HOST: Final = torch.device("cpu")
 _UNTOLD: Final = 100
 
 
+# So many views of one storage are kept for the next use: a cache that is filled piece by piece has ever new ones.
+_VIEWS: Final = 256
+
+
 class Failure:
     """What stands for a storage that an operation failed to make."""
 
@@ -88,6 +92,8 @@ class Executor:
         # Generators of random numbers by the client's ids.
         self.generator: Callable[[int], Any] | None = None
         self._operations: dict[int, _Compiled] = {}
+        # Forgotten, but another of the client's threads may just have looked one up.
+        self._older: dict[int, _Compiled] = {}
         self._untold: list[Failure] = []
         self._exported = itertools.count(codec.FIRST_THERE)
 
@@ -100,7 +106,7 @@ class Executor:
         with torch.no_grad():
             while at < end:
                 number = read(batch, at)[0]
-                operation = operations.get(number)
+                operation = operations.get(number) or self._older.get(number)
                 if operation is not None:
                     values = operation.read(batch, at + 4)
                     at += 4 + operation.size
@@ -117,12 +123,15 @@ class Executor:
         key = (address, meta)
         found = held.tensors.get(key)
         if found is None:
+            if len(held.tensors) >= _VIEWS:
+                held.tensors.clear()
             found = held.tensors[key] = self._view(held.storage, address & _OFFSET, meta)
         return found
 
     def export(self, storage: Any) -> int:
         """An address for a storage that a function has made, until the client frees it."""
-        number = next(self._exported)
+        # After a move there are those of the acceptor before.
+        number = next(number for number in self._exported if number not in self.storages)
         self.storages[number] = Storage(storage)
         return number << SHIFT
 
@@ -189,6 +198,7 @@ class Executor:
                 self._resize(old, new, count)
                 return at + RESIZE_ENTRY.size
             case codec.FORGET:
+                self._older = self._operations.copy()
                 self._operations.clear()
                 return at + ENTRY.size
         raise ValueError(f"no template has the number {number}")
@@ -234,12 +244,15 @@ class Executor:
                 for address, meta, made in zip(values[-len(operation.outs) :], operation.outs, flat, strict=True):
                     self._result(operation, address, meta, made)
         except FailedError as error:
-            for address in operation.written(values):
-                self.storages[address >> SHIFT] = error.failure
             if operation.outs is None:
                 self.results[operation.ticket(values)] = error.failure
+                return
+            for address in operation.written(values):
+                self.storages[address >> SHIFT] = error.failure
         except Exception as error:
-            failure = self._fail(error, operation.described(self.executed), operation.written(values))
+            # Whoever waits for the results is told now, and can go on with what was to be written.
+            written = () if operation.outs is None else operation.written(values)
+            failure = self._fail(error, operation.described(self.executed), written)
             if operation.outs is None:
                 self.results[operation.ticket(values)] = failure
 

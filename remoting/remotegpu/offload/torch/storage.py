@@ -6,6 +6,7 @@ takes the slot comes after it.
 """
 
 import ctypes
+import itertools
 import struct
 import weakref
 from collections.abc import Callable
@@ -69,7 +70,8 @@ class Storages:
         self.device = device
         self.append = append
         self._free: list[Slot] = []
-        self._next = _FIRST
+        # Atomic: several threads take slots.
+        self._next = itertools.count(_FIRST)
         # Weak references live as long as they are somewhere.
         self._watched: dict[int, weakref.ref[Any]] = {}
 
@@ -120,7 +122,7 @@ class Storages:
         return made
 
     def _mint(self) -> Slot:
-        slot, self._next = self._next, self._next + 1
+        slot = next(self._next)
         if slot >= _LAST:
             raise MemoryError(f"more than {_LAST - _FIRST} storages are in use on the remote device")
         address = slot << SHIFT
