@@ -45,6 +45,9 @@ class Page:
 class Finder(importlib.abc.MetaPathFinder):
     """Finds what the client serves. `counters`: faults (round trips for modules), modules, refused, absent."""
 
+    # Whoever serves modules must not serve those of its own client.
+    remotegpu_watches = True
+
     def __init__(self, link: Link, hello: Mapping[str, Any], areas: Areas) -> None:
         self.link = link
         self.areas = areas
@@ -242,6 +245,8 @@ class _Folder(importlib.abc.PathEntryFinder):
 
 class _Inner(importlib.abc.MetaPathFinder):
     """Stands in front, so that no file of this machine is taken for a part of the client's package."""
+
+    remotegpu_watches = True
 
     def __init__(self, outer: Finder) -> None:
         self.outer = outer

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from remotegpu.offload.code.finder import Finder
+from remotegpu.offload.files import adapters
 from remotegpu.offload.files.areas import Areas
 from remotegpu.offload.files.cache import Cache
 from remotegpu.offload.files.entries import Entry, Scan
@@ -299,6 +300,7 @@ class Layer:
         # It would ask for descriptors of folders.
         self._replace(shutil, "_use_fd_functions", False)
         self._replace_copies(by_identity)
+        adapters.install(self)
 
     def remove(self) -> None:
         for module, name, before in reversed(self._replaced):
