@@ -112,6 +112,9 @@ class Executor:
                     at += 4 + operation.size
                     self.executed += 1
                     self._execute(operation, values)
+                elif number == codec.FREE:
+                    self.storages.pop(FREE_ENTRY.unpack_from(batch, at)[1] >> SHIFT, None)
+                    at += FREE_ENTRY.size
                 else:
                     at = self._manage(number, batch, at, data)
 
@@ -176,9 +179,6 @@ class Executor:
     def _manage(self, number: int, batch: Any, at: int, data: Any) -> int:
         """An entry that is no operation; returns where the next one begins."""
         match number:
-            case codec.FREE:
-                self.storages.pop(FREE_ENTRY.unpack_from(batch, at)[1] >> SHIFT, None)
-                return at + FREE_ENTRY.size
             case codec.TEMPLATE:
                 begin = at + TEMPLATE_ENTRY.size
                 end: int = begin + TEMPLATE_ENTRY.unpack_from(batch, at)[1]
