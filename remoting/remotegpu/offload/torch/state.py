@@ -128,7 +128,8 @@ class TorchPart:
                 peer.notify(Service.TORCH, sent.header, sent.buffers)
 
     def _fetch(self, wanted: list[tuple[int, int]]) -> list[Buffer]:
-        return list(checked(self._stream.ask("get_many", {"pieces": wanted})).buffers)
+        # What other threads have appended since the index was made is not in it, and comes after it.
+        return list(checked(self._stream.ask("get_many", {"pieces": wanted}, alone=True)).buffers)
 
 
 def _pieces(index: list[Any], fetch: Callable[[list[tuple[int, int]]], list[Buffer]]) -> Iterator[_Storage]:

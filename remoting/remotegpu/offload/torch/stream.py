@@ -65,8 +65,12 @@ class Stream:
         if not self._wake.is_set():
             self._awake()
 
-    def ask(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> Message:
+    def ask(
+        self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = (), *, alone: bool = False
+    ) -> Message:
         """Send what there is and, when all of it has been executed, have `then` done: one round trip.
+
+        `alone` leaves what there is for later: only what was sent before is executed.
 
         The reply may tell of an operation's error: `errors.checked` raises it. Raises LostError when the acceptor is
         gone.
@@ -75,7 +79,7 @@ class Stream:
         peer = self._peer()
         whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
         with self._lock:
-            mine = self._take(always=True)
+            mine = self._number(b"") if alone else self._take(always=True)
             assert mine is not None
             mine.extend(buffers)
             self._note(whole, mine)
@@ -178,11 +182,15 @@ class Stream:
         taken = self.entries[:count]
         del self.entries[:count]
         buffers, self._buffers, self._buffered = self._buffers, [], 0
-        body = BATCH.pack(self.batches) + b"".join(taken)
-        self.batches += 1
         self.operations += count
+        return [*self._number(b"".join(taken)), *buffers]
+
+    def _number(self, entries: bytes) -> list[Buffer]:
+        """A batch of these entries. With the lock."""
+        body = BATCH.pack(self.batches) + entries
+        self.batches += 1
         self.bytes += len(body)
-        return [body, *buffers]
+        return [body]
 
     def _awake(self) -> None:
         """Have the sender look after what is appended from now on."""
