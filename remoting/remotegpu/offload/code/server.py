@@ -157,12 +157,10 @@ class CodeServer:
         return news
 
     def may_read(self, real: str) -> bool:
-        """Whether a file is a served module's source, or data in the folder of a served package."""
+        """Whether a file is a module's source that was sent, or lies in the folder of a served package."""
         if self.main is not None and real == os.path.realpath(self.main.path):
             return True
-        if self.allowed.path(real) and real.endswith(".py"):
-            return True
-        return self._in_package(real)
+        return any(page.real == real for page in list(self._served.values())) or self._in_package(real)
 
     def answer(self, request: Request) -> Message:
         """One request of an acceptor. What the rules or the file system refuse is an answer: `refused`, or `error`."""

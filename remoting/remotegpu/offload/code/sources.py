@@ -188,4 +188,6 @@ def _kind(path: str | None) -> Kind:
 def _holds_sources(folder: str, levels: int) -> bool:
     if levels == 0:
         return False
+    if os.path.isfile(os.path.join(folder, "__init__.py")):
+        return True
     return any(path is None or _holds_sources(path, levels - 1) for _, path in _entries(folder))
