@@ -1,4 +1,4 @@
-"""A training moves to another acceptor, or loses its own, and does not notice: losses are bit for bit those of one that stays."""
+"""A training moves to another acceptor, or loses its own, and does not notice: its losses are the same bit for bit."""
 
 import os
 import signal

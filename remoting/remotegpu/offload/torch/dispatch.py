@@ -99,6 +99,7 @@ class Engine:
         self._kept = 0
         # The entries of all templates, for an acceptor that must learn them anew.
         self.known: list[bytes] = []
+        stream.known = lambda: self.known
         self._blueprints: dict[Meta, Blueprint] = {}
         self._caches: list[dict[Any, Plan]] = []
 

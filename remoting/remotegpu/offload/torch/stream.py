@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from remotegpu.offload.torch.codec import BATCH
+from remotegpu.offload.torch.history import last_operation
 from remotegpu.offload.torch.journal import Journal
 from remotegpu.offload.wire.errors import LostError, OffloadError
 from remotegpu.offload.wire.frames import Buffer, Message, Service
@@ -38,6 +39,9 @@ class Stream:
         self.operations = 0
         self.batches = 0
         self.bytes = 0
+        # The last batch that was not empty, and the templates that tell what is in it.
+        self._last = b""
+        self.known: Callable[[], Sequence[bytes]] = tuple
         # What was sent, where a lost acceptor is to be made up for.
         self.journal: Journal | None = None
         self._peer = peer
@@ -55,7 +59,7 @@ class Stream:
     def flush(self) -> None:
         """Send what there is. Raises LostError when the acceptor is gone."""
         self.idle = False
-        peer = self._peer()
+        peer = self._reach()
         with self._lock:
             buffers = self._take()
             told = buffers is None or self._tell(peer, {"op": "run"}, buffers)
@@ -76,7 +80,7 @@ class Stream:
         gone.
         """
         self.idle = False
-        peer = self._peer()
+        peer = self._reach()
         whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
         with self._lock:
             mine = self._number(b"") if alone else self._take(always=True)
@@ -89,11 +93,11 @@ class Stream:
             while True:
                 try:
                     return peer.request(Service.TORCH, whole, mine)
-                except LostError:
+                except LostError as error:
                     if self.journal is None:
-                        raise
+                        raise self._named(error) from None
                 # Where another acceptor has executed the batch already, only the question is left of it.
-                peer = self._peer()
+                peer = self._reach()
         finally:
             with self._asked:
                 self._asking -= 1
@@ -104,7 +108,7 @@ class Stream:
         gone.
         """
         self.idle = False
-        peer = self._peer()
+        peer = self._reach()
         with self._lock:
             mine = self._take(always=True)
             assert mine is not None
@@ -150,6 +154,17 @@ class Stream:
         self.entries.clear()
         self._buffers.clear()
 
+    def _reach(self) -> Peer:
+        try:
+            return self._peer()
+        except LostError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: LostError) -> LostError:
+        """The same with the operation that was sent last."""
+        name = last_operation(self._last, self.known())
+        return LostError(f"{error} [the last operation sent was {name}]") if name else error
+
     def _note(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
         if self.journal is not None:
             self.journal.add(self.batches - 1, header, buffers)
@@ -159,16 +174,16 @@ class Stream:
         self._note(header, buffers)
         try:
             peer.notify(Service.TORCH, header, buffers)
-        except LostError:
+        except LostError as error:
             if self.journal is None:
-                raise
+                raise self._named(error) from None
             return False
         return True
 
     def _tell_another(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
         """Say it to the acceptor in the place of a lost one; it does not mind if the journal has told it already."""
         while True:
-            peer = self._peer()
+            peer = self._reach()
             with contextlib.suppress(LostError):
                 peer.notify(Service.TORCH, header, buffers)
                 return
@@ -188,6 +203,8 @@ class Stream:
     def _number(self, entries: bytes) -> list[Buffer]:
         """A batch of these entries. With the lock."""
         body = BATCH.pack(self.batches) + entries
+        if entries:
+            self._last = body
         self.batches += 1
         self.bytes += len(body)
         return [body]
