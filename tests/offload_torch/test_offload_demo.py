@@ -1,4 +1,4 @@
-"""`make demo-offload`, with fewer epochs: the same program five ways, and the report that compares them."""
+"""`make demo-offload`: the same program five ways, and the report that compares them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "10-offload" / "demo.py"
 
 
 def test_five_ways_give_the_same_losses_and_one_round_trip_a_step() -> None:
-    command = [sys.executable, str(DEMO), "--python", sys.executable, "--epochs", "4"]
+    command = [sys.executable, str(DEMO), "--python", sys.executable, "--epochs", "8"]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=800, check=False
     )
@@ -23,10 +23,9 @@ def test_five_ways_give_the_same_losses_and_one_round_trip_a_step() -> None:
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if re.match(r"(\w+) +0\.9\d+ ", line)}
     assert list(rows) == ["plain", "device", "switched", "function", "program"]
     digests = {name: row[2] for name, row in rows.items()}
-    assert digests["plain"] == digests["function"] == digests["program"]
-    assert digests["device"] == digests["switched"]
-    # A mask whose size depends on values, and `.item()`.
+    assert len(set(digests.values())) == 1, digests
+    # One `.item()` a step, and the start.
     trips = {name: float(row[-2]) for name, row in rows.items() if name != "plain"}
-    assert trips["device"] < 3
-    assert trips["function"] < 1
-    assert done.stdout.count("yes  ") == 4 and "NO  " not in done.stdout
+    assert 1 <= trips["device"] < 1.2
+    assert trips["function"] < 0.1
+    assert done.stdout.count("yes  ") == 5 and "NO  " not in done.stdout

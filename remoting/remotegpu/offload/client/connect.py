@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.api.names import CONNECT_ENV
+from remotegpu.api.names import CONNECT_ENV, STATS_ENV
 from remotegpu.offload.client.places import Connector, Wish
 from remotegpu.offload.wire import OffloadError
 from remotegpu.paths import NotBuiltError, find_dist
@@ -58,7 +58,11 @@ def open_connection(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
     try:
         with theirs:
             # In a session of its own: Ctrl-C is the program's, and what it does about it still needs the connection.
-            process = subprocess.Popen(arguments, stdin=theirs.fileno(), stdout=subprocess.PIPE, start_new_session=True)
+            # It would count CUDA calls of its own, of which there are none, in the place of this program's figures.
+            variables = {name: value for name, value in os.environ.items() if name != STATS_ENV}
+            process = subprocess.Popen(
+                arguments, stdin=theirs.fileno(), stdout=subprocess.PIPE, env=variables, start_new_session=True
+            )
         # It ends when our end of the socket is closed.
         threading.Thread(target=process.wait, name=f"remotegpu waits for {PROGRAM}", daemon=True).start()
         assert process.stdout is not None
