@@ -27,6 +27,7 @@ from remotegpu.offload.config.load import parse
 from remotegpu.offload.config.model import EVERY_OTHER, ClassRule, Config, FunctionRule, ModuleRule, TorchRule
 from remotegpu.offload.config.suggest import meant
 from remotegpu.offload.files import rules
+from remotegpu.offload.functions import profiles
 
 Level: TypeAlias = Literal["OK", "NOTE", "FAIL"]
 # What looks like a secret in names of variables and files.
@@ -89,10 +90,13 @@ def _torch(index: int, rule: TorchRule, given: bool) -> Finding:
 
 def _module(index: int, rule: ModuleRule) -> Finding:
     subject = f"module {rule.module}"
-    name = rule.module if rule.profile == "auto" else rule.profile
-    return Finding(
-        "OK", index, subject, f"its objects live at the acceptor (profile {name}), which must have it installed"
+    message = profiles.missing(rule)
+    if message:
+        return Finding("FAIL", index, subject, message)
+    text = (
+        f"{len(profiles.expand(rule))} of its classes and functions live at the acceptor, which must have it installed"
     )
+    return Finding("OK", index, subject, text)
 
 
 def _callables(index: int, rule: FunctionRule | ClassRule, config: Config) -> Iterator[Finding]:
@@ -172,8 +176,8 @@ def _callable(rule: FunctionRule | ClassRule, value: Any, config: Config) -> tup
         head = "instances live there; methods are calls"
     else:
         head = "runs there"
-        if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
-            return "FAIL", "is asynchronous: only plain functions and generators can run there; name what it calls"
+        if inspect.isasyncgenfunction(value):
+            return "FAIL", "is an asynchronous generator, which cannot run there: name what it calls"
     unknown = _unknown_arguments(rule, value)
     if unknown:
         argument, parameters = unknown

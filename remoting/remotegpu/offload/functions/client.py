@@ -14,8 +14,8 @@ from types import FunctionType
 from typing import Any, Final
 
 from remotegpu.offload.client.session import Session, current
-from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
-from remotegpu.offload.functions import classes, estimators, mutation, standins
+from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
+from remotegpu.offload.functions import classes, estimators, mutation, profiles, standins
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.functions.plan import MARK, Plan, named
 from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
@@ -43,7 +43,7 @@ class Client:
         self.link = Link(self.codec, lambda: session.peer, self._called_back, "the program")
         self.codec.stand_ins.update(standins.kinds(self.link))
         self._levels: dict[str, int] = {}
-        self._resident = [rule.pattern for rule in config.classes]
+        self._resident = [rule.pattern for rule in profiles.rules(config) if isinstance(rule, ClassRule)]
         session.objects = self.codec
         session.serve(Service.CALL, self._serve)
         session.serve(Service.OBJECTS, self.link.answer_about_objects)
@@ -177,17 +177,17 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
     if getattr(value, MARK, None) is not None:
         return value
     if isinstance(value, type):
-        for rule in config.classes:
-            if rule.matches(name):
+        for rule in profiles.rules(config):
+            if isinstance(rule, ClassRule) and rule.matches(name):
                 base = estimators.EstimatorShell if estimators.is_estimator(value) else classes.Shell
                 where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
                 made = classes.stub(value, rule, lambda: of(session), where, base)
                 _replaced[id(value)] = Replaced((value.__module__, value.__qualname__), value)
                 return made
     elif callable(value):
-        for each in config.functions:
-            if each.matches(name):
-                return wrap(value, each, session, method)
+        for rule in profiles.rules(config):
+            if isinstance(rule, FunctionRule) and rule.matches(name):
+                return wrap(value, rule, session, method)
     return value
 
 
@@ -198,8 +198,7 @@ def install(module: Any, config: Config, session: Session | None = None) -> list
     """
     replaced = []
     home: str = module.__name__
-    rules: list[FunctionRule | ClassRule] = [*config.functions, *config.classes]
-    for rule in rules:
+    for rule in profiles.rules(config):
         for holder, attribute, name in _named(module, home, rule):
             value = inspect.getattr_static(holder, attribute)
             kind = type(value) if isinstance(value, staticmethod | classmethod) else None
@@ -249,9 +248,7 @@ def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) ->
 
 def _packages(config: Config) -> set[str]:
     """The packages that the rules name: results may be instances of their classes."""
-    names = [rule.pattern for rule in (*config.functions, *config.classes)]
-    names += [rule.module for rule in config.rules if isinstance(rule, ModuleRule)]
-    return {name.partition(".")[0] for name in names}
+    return {rule.pattern.partition(".")[0] for rule in profiles.rules(config)}
 
 
 def _levels() -> dict[str, int]:

@@ -56,7 +56,9 @@ def arm_from_environment() -> None:
 
 def names_in(config: "Config", module: str) -> bool:
     """Whether a rule for functions or classes may mean something in this module."""
-    return any(_may_mean(rule.pattern, module) for rule in (*config.functions, *config.classes))
+    from remotegpu.offload.functions import profiles  # noqa: PLC0415 - only for who uses it
+
+    return any(_may_mean(rule.pattern, module) for rule in profiles.rules(config))
 
 
 def main_code(source: bytes, file: str, config: "Config") -> Any:

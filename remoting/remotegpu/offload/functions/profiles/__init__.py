@@ -1,0 +1,62 @@
+"""Cut C: which functions and classes of a library are worth executing elsewhere, one file for each library.
+
+A profile is a list of rules of cut B, tried with the library that it names. There is no proxy for a whole module.
+"""
+
+import functools
+import tomllib
+from importlib import resources
+from typing import Any
+
+from remotegpu.offload.config.errors import ConfigError, Problem
+from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
+
+
+def names() -> list[str]:
+    """The profiles that there are."""
+    files = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def name_of(rule: ModuleRule) -> str:
+    return rule.module if rule.profile == "auto" else rule.profile
+
+
+@functools.cache
+def _profile(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = tomllib.loads((resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
+    return read
+
+
+def missing(rule: ModuleRule) -> str:
+    """Why there is no profile for a rule, and what to do; empty if there is one."""
+    if name_of(rule) in names():
+        return ""
+    return (
+        f"there is no stub profile {name_of(rule)!r}; there are {', '.join(names())}: write rules for the functions "
+        "and classes that matter instead"
+    )
+
+
+def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
+    """The rules that a profile stands for.
+
+    Raises ConfigError where there is no such profile.
+    """
+    message = missing(rule)
+    if message:
+        raise ConfigError("remotegpu.yaml", [Problem(rule.line, f"module {rule.module}", message)])
+    profile = _profile(name_of(rule))
+    functions = [FunctionRule(name, line=rule.line) for name in profile.get("functions", ())]
+    return [*functions, *(ClassRule(name, line=rule.line) for name in profile.get("classes", ()))]
+
+
+def rules(config: Config) -> list[FunctionRule | ClassRule]:
+    """All rules for functions and classes, in their order; a profile's at the place of its module."""
+    found: list[FunctionRule | ClassRule] = []
+    for rule in config.rules:
+        if isinstance(rule, ModuleRule):
+            found += expand(rule)
+        elif isinstance(rule, FunctionRule | ClassRule):
+            found.append(rule)
+    return found
