@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from remotegpu.offload.wire.errors import FrameError
 
@@ -63,8 +63,7 @@ class Message:
     buffers: Sequence[Buffer] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame. `id` is 0 for a notice, else what the reply repeats."""
 
     kind: Kind

@@ -1,10 +1,16 @@
 """Ctrl-C where it must not come in between: held back in the main thread until what goes on is whole again."""
 
+import importlib
 import signal
 import threading
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final
+
+# The functions of `signal` themselves: around them that module makes enums of numbers, which takes ten times as long.
+_signal: Final[Any] = importlib.import_module("_signal")
+_SIGINT: Final = int(signal.SIGINT)
+_default_handler: Final = signal.default_int_handler
 
 # Somebody who presses it so often wants out, whatever is left behind.
 _ENOUGH: Final = 3
@@ -26,17 +32,17 @@ class Held:
 
     def __enter__(self) -> "Held":
         if threading.get_ident() == threading.main_thread().ident:
-            handler = signal.getsignal(signal.SIGINT)
-            if handler is signal.default_int_handler or _is_ours(handler):
+            handler = _signal.getsignal(_SIGINT)
+            if handler is _default_handler or _is_ours(handler):
                 self._outer = handler
                 self._active = True
-                signal.signal(signal.SIGINT, self._interrupted)
+                _signal.signal(_SIGINT, self._interrupted)
         return self
 
     def __exit__(self, *_: object) -> None:
         if not self._active:
             return
-        signal.signal(signal.SIGINT, self._outer)
+        _signal.signal(_SIGINT, self._outer)
         if self.count and not self.forgiven():
             raise KeyboardInterrupt
 
@@ -68,14 +74,14 @@ class Allowed:
     def __enter__(self) -> None:
         self._held: Any = None
         if threading.get_ident() == threading.main_thread().ident:
-            handler = signal.getsignal(signal.SIGINT)
+            handler = _signal.getsignal(_SIGINT)
             if _is_ours(handler):
                 self._held = handler
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                _signal.signal(_SIGINT, _default_handler)
 
     def __exit__(self, *_: object) -> None:
         if self._held is not None:
-            signal.signal(signal.SIGINT, self._held)
+            _signal.signal(_SIGINT, self._held)
 
 
 def _is_ours(handler: object) -> bool:
