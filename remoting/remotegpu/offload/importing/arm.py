@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from remotegpu.offload.config.model import Config
 
 _WILD: Final = frozenset("*?[")
+# What Python itself looks for when it starts, and what reading the configuration needs.
+_NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "remotegpu", "cloudpickle", "yaml", "_yaml"))
 # What the main module calls to have one of its own functions or classes wrapped.
 _WRAP: Final = "__remotegpu_wrap__"
 
@@ -26,7 +28,7 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False) -> Non
 
     def concerns(name: str) -> bool:
         top = name.partition(".")[0]
-        if top in sys.stdlib_module_names or top in ("remotegpu", "cloudpickle", "yaml", "_yaml"):
+        if top in sys.stdlib_module_names or top in _NO_CONCERN:
             return False
         if name == "torch":
             return config().torch is not None
