@@ -1,7 +1,7 @@
 """train.py five times: here, on an acceptor as a device, switched in the middle, as a function, as a whole program.
 
-All five compute on this machine's CPU by the same kernels, so all losses must agree to the last bit. Ends with a report;
-exits 1 if anything differs or the accuracy is low.
+All five compute on this machine's CPU by the same kernels, so all losses must agree to the last bit. Ends with a
+report; exits 1 if anything differs or the accuracy is low.
 """
 
 from __future__ import annotations

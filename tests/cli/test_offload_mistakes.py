@@ -30,6 +30,16 @@ def offload(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (["explain", "--config", "absent.yaml", "good.py"], exits.USAGE, "cannot be read (No such file or directory)"),
         (["explain", "--python", "/bin/false", "good.py"], exits.SOFTWARE, "nothing was counted"),
         (["nix"], exits.USAGE, "No such command"),
+        (["run"], exits.USAGE, "Missing argument"),
+        (["run", "--python", "no-such-python", "good.py"], exits.NOT_FOUND, "there is no such interpreter"),
+        (["run", "--config", "absent.yaml", "good.py"], exits.USAGE, "cannot be read (No such file or directory)"),
+        (["run", "--split", "half", "good.py"], exits.USAGE, "'half'"),
+        (["run", "-p", "2.5", "good.py"], exits.USAGE, "neither part of one GPU nor a number of whole ones"),
+        (["run", "-a", "127.0.0.1:1", "good.py"], exits.UNAVAILABLE, "127.0.0.1:1"),
+        (["backends"], exits.USAGE, "no appliance is named"),
+        (["stats", "12345678"], exits.USAGE, "no session 12345678 runs as this user"),
+        (["switch", "12345678", "-b", "cpu"], exits.USAGE, "no session 12345678 runs as this user"),
+        (["bench", "--python", sys.executable], exits.USAGE, "has no torch, which is measured"),
     ],
 )
 def test_mistakes_are_one_line_and_say_what_to_do(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:

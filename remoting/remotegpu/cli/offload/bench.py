@@ -72,6 +72,10 @@ class _Sizes:
     calls: int
     mib: int
 
+    def far(self) -> "_Sizes":
+        """Where each answer takes its time."""
+        return _Sizes(self.tiny // 2, self.heavy // 2, self.calls // 5, self.mib // 4)
+
 
 def bench(options: BenchOptions, form: Form) -> None:
     """Measure and print. Raises CliError where a program does not run."""
@@ -103,7 +107,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
     python = interpreter.chosen(options.python)
     _require_torch(python)
     runs = options.runs or (1 if options.quick else 3)
-    sizes = _Sizes(20, 3, 100, 64) if options.quick else _Sizes(100, 10, 500, 256)
+    sizes = _Sizes(20, 3, 100, 64) if options.quick else _Sizes(80, 8, 400, 128)
     cpus = sorted(os.sched_getaffinity(0))
     load = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="remotegpu-bench-") as folder:
@@ -114,7 +118,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
         results = []
         for configuration in configurations(cpus, everything=options.everything):
             tell(configuration.name)
-            found = _medians([measuring.run(configuration) for _ in range(runs)])
+            found = _medians(measuring.runs(configuration, runs))
             results.append({"name": _name(configuration), "figures": _with_ratios(found, here)})
     return {
         "version": __version__,
@@ -156,23 +160,25 @@ class _Measuring:
         """The steps on this machine's CPU, where the acceptor would compute."""
         _, far = ends("split" if len(self._lab.cpus) > 1 else "same", self._lab.cpus)
         with on_cpus(far):
-            return _steps(self._said([self._python, *self._steps("cpu")], os.environ))
+            program, *options = _step_options("cpu", self._sizes)
+            return _steps(self._said([self._python, str(_PROGRAMS / program), *options], os.environ))
 
-    def run(self, configuration: Configuration) -> dict[str, float]:
-        """All that is measured in a configuration; at a distance only what waits for answers."""
+    def runs(self, configuration: Configuration, count: int) -> list[dict[str, float]]:
+        """All that is measured in a configuration, so often; at a distance only what waits for answers, and fewer."""
         offered = [word for name in _ENVIRONMENTS for word in ("--offload", f"{name}={self._python}:cpu")]
         with self._lab.site(configuration, *offered) as site:
             near, _ = ends(configuration.placement, self._lab.cpus)
             with on_cpus(near):
-                return self._measured(configuration, site)
+                return [self._measured(configuration, site) for _ in range(count)]
 
     def _measured(self, configuration: Configuration, site: Site) -> dict[str, float]:
         since = time.time()
-        steps = _steps(self._offloaded(configuration, site, *self._steps("cuda"), "--since", str(since)))
+        sizes = self._sizes.far() if configuration.delay_ms else self._sizes
+        steps = _steps(self._offloaded(configuration, site, *_step_options("cuda", sizes), "--since", str(since)))
         operations = steps.get("tiny_operations")
         if operations:
             steps["client_cpu_us_per_operation"] = steps.pop("tiny_client_cpu_ms") / operations * 1e3
-        calls = ["calls.py", "--calls", str(self._sizes.calls), "--mib", str(self._sizes.mib // 4)]
+        calls = ["calls.py", "--calls", str(sizes.calls), "--mib", str(sizes.mib // 4)]
         found = steps | self._offloaded(configuration, site, *calls)
         if configuration.delay_ms:
             return found
@@ -185,10 +191,6 @@ class _Measuring:
     @property
     def _stats(self) -> Path:
         return self._lab.folder / "stats.json"
-
-    def _steps(self, device: str) -> list[str]:
-        counts = ["--tiny", str(self._sizes.tiny), "--heavy", str(self._sizes.heavy)]
-        return ["steps.py" if device != "cpu" else str(_PROGRAMS / "steps.py"), device, *counts]
 
     def _offloaded(
         self, configuration: Configuration, site: Site, program: str, *arguments: str, whole: bool = False
@@ -226,6 +228,10 @@ def _require_torch(python: str) -> None:
         raise exits.CliError(
             exits.USAGE, f"{python} has no torch, which is measured: name an interpreter that has it in --python"
         )
+
+
+def _step_options(device: str, sizes: _Sizes) -> list[str]:
+    return ["steps.py", device, "--tiny", str(sizes.tiny), "--heavy", str(sizes.heavy)]
 
 
 def _steps(said: Mapping[str, Any]) -> dict[str, float]:
