@@ -169,6 +169,16 @@ def test_resized_storages_and_failures_move_too(session: Session) -> None:
         bad.cpu()
 
 
+def test_the_number_of_threads_moves_too(session: Session) -> None:
+    try:
+        torch.set_num_threads(3)
+        assert link.ask({"op": "index"}).header["threads"] == 3
+        session.switch()
+        assert link.ask({"op": "index"}).header["threads"] == 3
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_generators_begin_anew_on_another_kind_of_device(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     part = session.parts["torch"]
     assert isinstance(part, state.TorchPart)

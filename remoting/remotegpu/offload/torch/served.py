@@ -207,6 +207,13 @@ def _get_many(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buf
     return Message({}, [memory(piece) for piece in pieces])
 
 
+def _threads(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
+    """How many threads execute an operation, where that is a CPU's to say."""
+    if executor.device.type == "cpu":
+        torch.set_num_threads(max(1, int(header["count"])))
+    return Message({})
+
+
 def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
     """What there is to save: storages with the slots that mean them, failures by slot, generators with their states."""
     slots: dict[int, list[int]] = {}
@@ -222,6 +229,7 @@ def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffe
     return Message(
         {
             "backend": executor.device.type,
+            "threads": torch.get_num_threads(),
             "storages": [[numbers, sizes[key]] for key, numbers in slots.items()],
             "failed": failed,
             "generators": [[number, one.initial_seed()] for number, one in generators.items()],
@@ -266,6 +274,7 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "rng_get": _rng_get,
     "rng_set": _rng_set,
     "seed": _seed,
+    "threads": _threads,
 }
 ANSWERS: Final = {name: _after_ends(answer) for name, answer in _ANSWERS.items()}
 """What a message may name in `then`."""

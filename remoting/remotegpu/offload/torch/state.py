@@ -52,6 +52,7 @@ class State:
     storages: tuple[_Storage, ...]
     failed: list[Any]
     generators: tuple[tuple[int, int, Buffer], ...]
+    threads: int
 
 
 class TorchPart:
@@ -84,6 +85,7 @@ class TorchPart:
             tuple(storages),
             found["failed"],
             generators,
+            int(found["threads"]),
         )
         if self._stream.journal is not None:
             # The state before this one may still be what is resumed from, should this one come to nothing.
@@ -121,6 +123,8 @@ class TorchPart:
                 loader.send({"then": "rng_set", "generator": number, "own": 1}, (content,))
             else:
                 loader.send({"then": "seed", "generator": number, "seed": seed})
+        if same:
+            loader.send({"then": "threads", "count": state.threads})
         loader.finish()
         peer.request(Service.TORCH, {"op": "begin", "number": state.number})
         for sent in list(journal.sent) if journal is not None else ():

@@ -3,12 +3,13 @@ the device.
 """
 
 import functools
+import threading
 from typing import Any, Final
 
 import torch
 from torch._subclasses import fake_tensor
 
-from remotegpu.offload.torch import spoken
+from remotegpu.offload.torch import link, spoken
 from remotegpu.offload.torch.cuda import figures, refused
 
 _ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
@@ -30,10 +31,27 @@ def install() -> None:
         return module_of(spoken.shown() if device is None else device)
 
     torch.get_device_module = get_device_module
+    _threads()
     _compile()
     _distributed()
     _tensor_methods()
     _nvtx()
+
+
+def _threads() -> None:
+    """Where the acceptor's device is a CPU, it is its threads that the program means; and with them results to the
+    last bit.
+    """
+    original = torch.set_num_threads
+
+    @functools.wraps(original)
+    def set_num_threads(count: int) -> None:
+        original(count)
+        # In other threads it is about that thread, such as the one that pins memory.
+        if threading.current_thread() is threading.main_thread():
+            link.later({"op": "threads", "count": count})
+
+    torch.set_num_threads = set_num_threads
 
 
 def _compile() -> None:
