@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from remotegpu.offload.functions import mutation, standins
+from remotegpu.offload.functions import moving, mutation, standins
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.objects.codec import Codec, CrossingError
 from remotegpu.offload.objects.encoder import Encoder, register
@@ -31,6 +31,7 @@ class Calls:
         self.codec = Codec(client=False)
         self.codec.named = find
         self.link = Link(self.codec, lambda: session.peer, self._perform, f"the acceptor {session.environment.name}")
+        self.link.store = moving.Store(self.codec)
         self.codec.stand_ins.update(standins.kinds(self.link))
         self._told = _Told()
 

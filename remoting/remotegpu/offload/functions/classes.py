@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from remotegpu.offload.config.model import ClassRule
 from remotegpu.offload.functions.mutation import Key
-from remotegpu.offload.functions.plan import MARK, Plan, named
+from remotegpu.offload.functions.plan import MARK, Plan, named, outgoing
 from remotegpu.offload.objects import encoder, vocabulary
 from remotegpu.offload.objects.codec import CALLER, HANDLE, Codec, CrossingError, RefusedError, handle_of
 from remotegpu.offload.objects.encoder import Encoder
@@ -90,7 +90,7 @@ class Shell:
         if name in (HANDLE, CALLER):
             object.__setattr__(self, name, value)
             return
-        call(self, {"op": "call", "t": ["builtins", "setattr"]}, (self, name, value))
+        call(self, {"op": "call", "t": ["builtins", "setattr"]}, (self, name, outgoing(value)))
 
     def __delattr__(self, name: str) -> None:
         call(self, {"op": "call", "t": ["builtins", "delattr"]}, (self, name))

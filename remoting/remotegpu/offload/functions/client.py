@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from remotegpu.offload.client.session import Session, current
 from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu.offload.functions import classes, estimators, mutation, profiles, standins
+from remotegpu.offload.functions import classes, estimators, moving, mutation, profiles, standins
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.functions.plan import MARK, Plan, named
 from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
@@ -45,8 +45,15 @@ class Client:
         self._levels: dict[str, int] = {}
         self._resident = [rule.pattern for rule in profiles.rules(config) if isinstance(rule, ClassRule)]
         session.objects = self.codec
+        session.register(moving.ObjectsPart(self))
+        # Until something lives there, nothing is lost with an acceptor.
+        session.states.setdefault(moving.ObjectsPart.name, None)
         session.serve(Service.CALL, self._serve)
         session.serve(Service.OBJECTS, self.link.answer_about_objects)
+
+    def begin_anew(self) -> None:
+        """The acceptor is another one, which knows nothing of this program's settings."""
+        self._levels = {}
 
     def call(self, plan: Plan, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """One call of a function: one round trip."""

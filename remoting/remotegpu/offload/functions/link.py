@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from remotegpu.offload.functions import errors
 from remotegpu.offload.objects import pages
@@ -40,6 +40,12 @@ def _reading() -> Iterator[None]:
         ) from error
 
 
+class Store(Protocol):
+    """Moves an acceptor's objects: `moving.Store`."""
+
+    def answer(self, header: dict[str, Any], buffers: Sequence[Any]) -> Message: ...
+
+
 class Link:
     """One end of the calls of a session.
 
@@ -58,6 +64,8 @@ class Link:
     ) -> None:
         self.codec = codec
         codec.fetch = self.fetch
+        # At the acceptor: what moves its objects.
+        self.store: Store | None = None
         self.where = where
         self._peer = peer
         self._perform = perform
@@ -218,6 +226,8 @@ class Link:
             case "free":
                 self.codec.exports.release((int(ident), int(count)) for ident, count in header["free"])
                 return Message({})
+            case "save" | "piece" | "begin" | "more" | "take" if self.store is not None:
+                return self.store.answer(header, request.buffers)
             case other:
                 request.fail(f"{other!r} is nothing that objects can do: run the same version on both ends")
                 return None

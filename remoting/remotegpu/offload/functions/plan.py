@@ -57,8 +57,8 @@ class Plan:
         """What is sent in the arguments' place, and which of them are looked at for changes; None: none is."""
         if self._simple:
             return (
-                tuple([_outgoing(value) for value in arguments]),
-                {name: _outgoing(value) for name, value in keywords.items()},
+                tuple([outgoing(value) for value in arguments]),
+                {name: outgoing(value) for name, value in keywords.items()},
                 None,
             )
         names = self._names()
@@ -115,10 +115,10 @@ def _by_mode(value: Any, mode: str) -> Any:
         case "ref":
             # An object that happens to be callable, as a model is, is no function.
             return Here(value) if isinstance(value, _FUNCTIONS) else There(value)
-    return _outgoing(value)
+    return outgoing(value)
 
 
-def _outgoing(value: Any) -> Any:
+def outgoing(value: Any) -> Any:
     """A callable of the program's own runs here when it is called there; so too in a list, tuple or dict."""
     if value.__class__ in (list, tuple):
         if len(value) <= _LOOKED_INTO and any(_stays_here(each) for each in value):

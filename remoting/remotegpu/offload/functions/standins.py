@@ -37,18 +37,19 @@ METHODS: Final = {
 AHEAD: Final = 64
 
 
-class _StandIn:
+class StandIn:
     """Has a handle, and a way to ask."""
 
-    def __init__(self, link: Link, handle: Handle, _info: Any) -> None:
+    def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         self._link = link
+        self.info = info
         setattr(self, HANDLE, handle)
 
     def _ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         return self._link.ask({"o": handle_of(self).ident, "m": method}, (arguments, keywords))
 
 
-class RemoteFunction(_StandIn):
+class RemoteFunction(StandIn):
     """A callable of the other end; calling it runs it there."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -64,7 +65,7 @@ class RemoteFunction(_StandIn):
         return f"<function {self.__name__} of the other end>"
 
 
-class RemoteIterator(_StandIn):
+class RemoteIterator(StandIn):
     """A generator or iterator of the other end. Values are fetched one, two, four, ... at a time if they come fast."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -127,7 +128,7 @@ class RemoteIterator(_StandIn):
         return f"<{self._name} of the other end>"
 
 
-class RemoteFile(_StandIn):
+class RemoteFile(StandIn):
     """An open file of the other end: what is read and written there is read and written at its position."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -178,7 +179,7 @@ class RemoteFile(_StandIn):
         return f"<file {self.name!r} of the other end>"
 
 
-class RemoteObject(_StandIn):
+class RemoteObject(StandIn):
     """Something of the other end that stays there: pass it to calls, or `fetch` a copy."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -198,7 +199,7 @@ class RemoteObject(_StandIn):
 
 def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
     """What stands for the objects of the other end, by kind."""
-    made: dict[str, type[_StandIn]] = {
+    made: dict[str, type[StandIn]] = {
         "call": RemoteFunction,
         "iter": RemoteIterator,
         "file": RemoteFile,
@@ -207,10 +208,10 @@ def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
     return {kind: partial(stand, link) for kind, stand in made.items()}
 
 
-def _reduce(writer: encoder.Encoder, value: _StandIn) -> Any:
+def _reduce(writer: encoder.Encoder, value: StandIn) -> Any:
     if value._link.codec is not writer.codec:
         raise CrossingError(f"{value!r} lives at another acceptor: fetch() its value, and pass that")
     return vocabulary.own, (handle_of(value).ident,)
 
 
-encoder.register(_StandIn, _reduce)
+encoder.register(StandIn, _reduce)

@@ -258,13 +258,15 @@ class Codec:
             pieces[index] = _assembled([found[name] for name, _, _ in listed], sum(size for _, size, _ in listed))
         return pieces
 
-    def _foreign(self, ident: int, kind: str, info: Any) -> Any:
+    def _foreign(self, ident: int, kind: str, info: Any, count: int = 1) -> Any:
         make = self.stand_ins.get(kind)
         if make is None:
             raise RefusedError(f"the other end sent a handle of the unknown kind {kind!r}")
         if not isinstance(ident, int) or not 0 < ident < 1 << 64:
             raise RefusedError(f"the other end sent the handle {ident!r}, which is no id")
-        return self.held.receive(ident, kind, lambda handle: make(handle, info), handle_of)
+        return self.held.receive(
+            Handle(ident, kind, self.held.dead, count), lambda handle: make(handle, info), handle_of
+        )
 
     def _made(self, ident: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         value = function(*arguments)
@@ -290,9 +292,8 @@ class Codec:
     # The other end is another one
 
     def forget(self) -> None:
-        """The other end has nothing any more of what was sent to it."""
+        """The other end has none of the pages any more that were sent to it."""
         self.ledger.clear()
-        self.residents.clear()
 
 
 def _joined(written: list[bytes | bytearray]) -> list[Buffer]:

@@ -120,6 +120,8 @@ class Table:
             for ident, kind, count, value in items:
                 self._put(ident, value, kind)
                 self._entries[ident].count = count
+                if ident >= ACCEPTORS:
+                    self._ids = itertools.count(max(ident + 1, next(self._ids)))
 
     def clear(self) -> None:
         with self._lock:
@@ -135,10 +137,10 @@ class Handle:
 
     __slots__ = ("_gone", "count", "ident", "kind")
 
-    def __init__(self, ident: int, kind: str, gone: "deque[tuple[int, int]]") -> None:
+    def __init__(self, ident: int, kind: str, gone: "deque[tuple[int, int]]", count: int = 1) -> None:
         self.ident = ident
         self.kind = kind
-        self.count = 1
+        self.count = count
         self._gone = gone
 
     def __del__(self) -> None:
@@ -200,15 +202,16 @@ class Held:
     def stands(self, ident: int, value: Any) -> None:
         self._stands[ident] = value
 
-    def receive(self, ident: int, kind: str, make: Callable[[Handle], Any], handle_of: Callable[[Any], Handle]) -> Any:
-        """Who stands for the object with this id: the one there is, or else a new one."""
+    def receive(self, handle: Handle, make: Callable[[Handle], Any], handle_of: Callable[[Any], Handle]) -> Any:
+        """Who stands for an object that was sent: the one there is, or else a new one."""
         with self._lock:
-            value = self._stands.get(ident)
+            value = self._stands.get(handle.ident)
             if value is not None:
-                handle_of(value).count += 1
+                handle_of(value).count += handle.count
+                handle.count = 0
                 return value
-            value = make(Handle(ident, kind, self.dead))
-            self._stands[ident] = value
+            value = make(handle)
+            self._stands[handle.ident] = value
             return value
 
     def gone(self) -> list[tuple[int, int]]:
