@@ -366,6 +366,21 @@ def test_deep_nesting_does_not_end_the_process(codec: Codec) -> None:
     assert value == ()
 
 
+def test_a_deep_key_is_not_hashed(codec: Codec) -> None:
+    deep = b")" + b"\x85" * 500_000
+    doubled = b")" + b"\x94h\x00\x86" + b"".join(b"\x94h" + bytes([n]) + b"\x86" for n in range(1, 200))
+    for key in (deep, doubled):
+        for stream in (b"}" + key + b"Ns.", b"}(" + key + b"Nu.", b"\x8f(" + key + b"\x90.", b"(" + key + b"\x91."):
+            with pytest.raises(RefusedError, match="too many parts"):
+                read(codec, b"\x80\x05" + stream)
+
+
+def test_a_memo_is_no_larger_than_its_pickle(codec: Codec) -> None:
+    for filling in (b"K\x010" * 5000, b"G12345678" + b"0K\x01" * 5000):
+        with pytest.raises(RefusedError):
+            read(codec, b"\x80\x05" + filling + b"r\xff\xff\xff\xff.")
+
+
 @pytest.mark.parametrize("ident", [0, -1, 99, 1 << 63, 1 << 80, "1", None, 1.0])
 def test_no_id_of_another_session_is_taken(codec: Codec, ident: Any) -> None:
     raw = pickle.dumps(ident, 5)[2:-1]

@@ -10,6 +10,7 @@ import decimal
 import enum
 import fractions
 import pathlib
+import pickle
 import threading
 import types
 import uuid
@@ -23,6 +24,7 @@ import scipy.sparse
 
 from remotegpu.offload.objects import pages
 from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, UnknownObjectError
+from remotegpu.offload.objects.plain import is_plain
 
 
 class Colour(enum.Enum):
@@ -460,3 +462,31 @@ def test_a_class_is_taken_once_it_has_been_sent() -> None:
     with pytest.raises(RefusedError, match="Point"):
         ends.back(Point(1.0, []))
     assert ends.both(Point(1.0, [2])) == Point(1.0, [2])
+
+
+LONG: list[Any] = [
+    [float(n) for n in range(5000)],
+    [(n, -n, n * 1000, str(n), None, True, b"x" * (n % 300)) for n in range(2000)],
+    {str(n): [n, {"deep": [n * 1.5]}] for n in range(2000)},
+    {n: {n, n + 1} for n in range(2000)},
+    [1 << n for n in range(300)] * 9,
+    ["word " * 100, "w" * 70_000, b"b" * 300] * 20,
+    [{"a": (n,)} for n in range(2000)],
+    [frozenset((n,)) for n in range(2000)],
+]
+
+
+@pytest.mark.parametrize("value", LONG, ids=[str(number) for number in range(len(LONG))])
+def test_long_plain_values_come_back_equal(ends: Ends, value: Any) -> None:
+    found = ends.back(value)
+    assert found == value and type(found) is type(value)
+
+
+def test_which_pickles_are_plain() -> None:
+    plain = [pickle.dumps(value, 5) for value in LONG]
+    assert [is_plain(stream) for stream in plain] == [True] * 6 + [False] * 2
+    for value in (Point(1.0, []), [object()], len, 2j, bytearray(9), Colour.RED, slice(1)):
+        assert not is_plain(pickle.dumps(value, 5))
+    for stream in plain[:6]:
+        for broken in (stream[:-1], stream + b".", stream[:-1] + b"r\0\0\0\0.", stream[:-1] + b"Q.", b""):
+            assert not is_plain(broken)

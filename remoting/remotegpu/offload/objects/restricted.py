@@ -19,6 +19,7 @@ from remotegpu.offload.objects import values, vocabulary
 from remotegpu.offload.objects.encoder import LIBRARIES
 from remotegpu.offload.objects.errors import RefusedError, UnknownObjectError
 from remotegpu.offload.objects.pages import Buffer
+from remotegpu.offload.objects.plain import is_plain
 
 calls: Final[dict[tuple[str, str], Callable[..., Any]]] = dict(values.CALLS)
 types_taken: Final[dict[tuple[str, str], type]] = dict(values.TYPES)
@@ -101,6 +102,24 @@ class _Call:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.function = function
         self.name = name
+
+
+# So small a pickle is read sooner than it is looked through.
+_SMALL: Final = 4096
+# Tuples within a key of a dictionary, or in a set: hashing goes through all of them, by recursion.
+_KEY_PARTS: Final = 10_000
+
+
+def _hashed(keys: Iterable[Any]) -> None:
+    for key in keys:
+        if type(key) not in (tuple, frozenset):
+            continue
+        parts, looked_at = [key], 0
+        while parts:
+            looked_at += 1
+            if looked_at > _KEY_PARTS:
+                _refuse("a key of too many parts")
+            parts += [part for part in parts.pop() if type(part) in (tuple, frozenset)]
 
 
 # References to an object that nobody has but a variable and the function that counts.
@@ -211,18 +230,26 @@ class Unpickler(pickle._Unpickler):
 
     def add_all(self) -> None:
         items = self.pop_mark()
+        _hashed(items)
         self._changeable(self.stack[-1], set).update(items)
 
     def set_one(self) -> None:
         value = self.stack.pop()
         key = self.stack.pop()
+        _hashed((key,))
         self._changeable(self.stack[-1], dict)[key] = value
 
     def set_all(self) -> None:
         items = self.pop_mark()
+        _hashed(items[::2])
         target = self._changeable(self.stack[-1], dict)
         for index in range(0, len(items), 2):
             target[items[index]] = items[index + 1]
+
+    def frozen_set(self) -> None:
+        items = self.pop_mark()
+        _hashed(items)
+        self.append(frozenset(items))
 
     def byte_array(self) -> None:
         length = int.from_bytes(self.read(8), "little")
@@ -240,7 +267,7 @@ _PLAIN: Final = (
     pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.NONE, pickle.NEWTRUE,
     pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.LONG4, pickle.BINFLOAT,
     pickle.SHORT_BINUNICODE, pickle.BINUNICODE, pickle.BINUNICODE8, pickle.SHORT_BINBYTES, pickle.BINBYTES,
-    pickle.BINBYTES8, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.EMPTY_DICT, pickle.EMPTY_SET, pickle.FROZENSET,
+    pickle.BINBYTES8, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.EMPTY_DICT, pickle.EMPTY_SET,
     pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET,
     pickle.STACK_GLOBAL, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER,
 )  # fmt: skip
@@ -253,6 +280,7 @@ Unpickler.dispatch = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _
     pickle.APPEND[0]: Unpickler.append_one,
     pickle.APPENDS[0]: Unpickler.append_all,
     pickle.ADDITEMS[0]: Unpickler.add_all,
+    pickle.FROZENSET[0]: Unpickler.frozen_set,
     pickle.SETITEM[0]: Unpickler.set_one,
     pickle.SETITEMS[0]: Unpickler.set_all,
     pickle.BYTEARRAY8[0]: Unpickler.byte_array,
@@ -265,6 +293,8 @@ def loads(stream: bytes, buffers: Sequence[Buffer], policy: Policy, contextual: 
     Raises RefusedError for what is no value of the kinds that are taken.
     """
     try:
+        if len(stream) > _SMALL and not buffers and is_plain(stream):
+            return pickle.loads(stream)  # noqa: S301 - it makes plain values alone
         return Unpickler(stream, buffers, policy, contextual).load()
     except (RefusedError, UnknownObjectError):
         raise
