@@ -252,8 +252,8 @@ def test_an_interrupt_arrives_once(project: Project) -> None:
         project,
         """
         import time
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             time.sleep(1000)
         except KeyboardInterrupt:
             print("interrupted")
@@ -283,8 +283,8 @@ def test_an_interrupt_reaches_a_program_that_waits(project: Project, waiting: st
     process = _started(
         project,
         f"""
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             {waiting}
         except KeyboardInterrupt:
             print("interrupted")
@@ -313,6 +313,28 @@ def test_a_second_interrupt_abandons_a_program_that_does_not_listen(project: Pro
     _, err, code = _ended(process)
     assert code == -signal.SIGINT
     assert b"interrupted twice" in err
+
+
+def test_an_interrupt_in_the_middle_of_output_repeats_nothing(project: Project) -> None:
+    process = _started(
+        project,
+        """
+        try:
+            print("ready", flush=True)
+            for number in range(1_000_000_000):
+                print(number, flush=True)
+        except KeyboardInterrupt:
+            pass
+        """,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(1000)]
+    process.send_signal(signal.SIGINT)
+    lines += process.stdout.readlines()
+    out, err, code = _ended(process)
+    assert (out, err, code) == (b"", b"", 0)
+    # The last line may lack its end.
+    assert [int(line) for line in lines[:-1]] == list(range(len(lines) - 1))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])

@@ -19,17 +19,19 @@ _NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "remotegpu", "
 _WRAP: Final = "__remotegpu_wrap__"
 
 
-def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False) -> None:
-    """Arm this process. The configuration is read when the first module outside of the standard library is imported.
+def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, already: bool = True) -> None:
+    """Arm this process. The configuration is read when the first module outside of the standard library is imported,
+    or now if one of them is `already`.
 
     `find_config` may raise ConfigError, which that import then raises.
     """
     config = cache(find_config)
 
-    def concerns(name: str) -> bool:
+    def may_concern(name: str) -> bool:
         top = name.partition(".")[0]
-        if top in sys.stdlib_module_names or top in _NO_CONCERN:
-            return False
+        return top not in sys.stdlib_module_names and top not in _NO_CONCERN
+
+    def concerns(name: str) -> bool:
         if name == "torch":
             return config().torch is not None
         return not torch_only and names_in(config(), name)
@@ -42,7 +44,7 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False) -> Non
 
             client.install(module, config())
 
-    when_imported(concerns, told)
+    when_imported(concerns, told, maybe=may_concern, already=already)
 
 
 def arm_from_environment() -> None:
@@ -53,7 +55,8 @@ def arm_from_environment() -> None:
 
         return load()
 
-    arm(find)
+    # What is imported by now came with Python's own start.
+    arm(find, already=False)
 
 
 def names_in(config: "Config", module: str) -> bool:

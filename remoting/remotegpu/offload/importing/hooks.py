@@ -17,15 +17,18 @@ class Watcher(MetaPathFinder):
     # So that whoever asks where a module lies does not ask us.
     remotegpu_watches = True
 
-    def __init__(self, matches: Matches, told: Told) -> None:
+    def __init__(self, matches: Matches, told: Told, maybe: Matches) -> None:
         self.matches = matches
         self.told = told
+        self.maybe = maybe
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if not self.matches(name):
+        if not self.maybe(name):
             return None
         spec = self._found_by_others(name, path, target)
-        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+        if spec is None or spec.loader is None or not self.matches(name):
+            return spec
+        if hasattr(spec.loader, "exec_module"):
             spec.loader = _Watched(spec.loader, self.told)
         return spec
 
@@ -64,15 +67,16 @@ class _Watched(Loader):
         return getattr(self._real, name)
 
 
-def when_imported(matches: Matches | str, told: Told) -> Watcher:
-    """Call `told` with each module that matches (a predicate, or one name), now if it was imported already.
+def when_imported(matches: Matches | str, told: Told, *, maybe: Matches | None = None, already: bool = True) -> Watcher:
+    """Call `told` with each module that matches (a predicate, or one name), now if it was imported `already`.
 
-    What `told` raises, the import raises.
+    Where `maybe` is given, `matches` is asked only of names for which that is true, and only if there is such a module.
+    What either raises, the import raises.
     """
     wanted = matches.__eq__ if isinstance(matches, str) else matches
-    watcher = Watcher(lambda name: wanted(name) is True, told)
+    watcher = Watcher(lambda name: wanted(name) is True, told, maybe or (lambda name: wanted(name) is True))
     sys.meta_path.insert(0, watcher)
-    for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and name != "__main__" and watcher.matches(name):
+    for name, module in list(sys.modules.items()) if already else ():
+        if isinstance(module, ModuleType) and name != "__main__" and watcher.maybe(name) and watcher.matches(name):
             told(module)
     return watcher

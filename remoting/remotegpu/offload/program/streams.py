@@ -13,6 +13,7 @@ import io
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -24,9 +25,11 @@ from typing import Any, Final
 from remotegpu.offload.code.link import Link
 from remotegpu.offload.wire.errors import OffloadError
 from remotegpu.offload.wire.frames import Service
+from remotegpu.offload.wire.interrupts import Held
 
 _PIECE: Final = 1 << 16
 _BUFFER: Final = 8192
+_LATER_SECONDS: Final = 0.01
 
 
 class Streams:
@@ -155,7 +158,19 @@ class Output(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         data = bytes(content)
-        self._streams.write(self._number, data)
+        sent = False
+        try:
+            with Held():
+                self._streams.write(self._number, data)
+                sent = True
+        except KeyboardInterrupt:
+            if not sent:
+                raise
+            # Whoever buffers above us would send it again; the interrupt comes when we are out of this.
+            main = threading.main_thread().ident
+            timer = threading.Timer(_LATER_SECONDS, signal.pthread_kill, (main, signal.SIGINT))
+            timer.daemon = True
+            timer.start()
         return len(data)
 
     def fileno(self) -> int:
