@@ -116,6 +116,17 @@ def test_rules_that_cannot_work_fail_with_the_way_out(project: Path, rule: str, 
     assert text in told
 
 
+def test_a_module_needs_a_stub_profile(project: Path) -> None:
+    code, report = check(project, "offload: [{module: sklearn}, {module: numpy}]")
+    found = said(report)
+    assert found["module sklearn"][0] == "OK"
+    assert (
+        found["module numpy"][0] == "FAIL"
+        and "there is no stub profile 'numpy'; there are " in found["module numpy"][2]
+    )
+    assert code == 2
+
+
 def test_source_that_may_not_leave_is_told(project: Path) -> None:
     _, report = check(project, "offload: [{function: mypkg.train.score}]\ncode: {page: [mypkg], never: [mypkg.train]}")
     assert "its source stays here" in said(report)["function mypkg.train.score"][2]
