@@ -46,11 +46,11 @@ _ALWAYS: Final = (
     "clock_adjtime", "adjtimex", "syslog", "iopl", "ioperm", "modify_ldt", "vhangup", "personality",
 )  # fmt: skip
 # Where no namespace keeps sessions apart: other processes and programs, connections, and what all processes of a user
-# share. The same list as the worker's (worker/src/sandbox.rs).
+# share. The same list as the worker's (worker/src/sandbox.rs), but for `sched_setscheduler`, of which below.
 _ALONE: Final = (
     "execve", "execveat", "fork", "vfork", "tkill", "pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo",
     "socket", "connect", "bind", "listen", "accept", "accept4",
-    "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler", "setpriority", "ioprio_set",
+    "sched_setaffinity", "sched_setattr", "sched_setparam", "setpriority", "ioprio_set",
     "shmget", "shmat", "msgget", "semget", "mq_open",
 )  # fmt: skip
 
@@ -58,6 +58,7 @@ _CLONE_THREAD: Final = 0x10000
 # Every CLONE_NEW*, the user namespace among them, in which a process has all capabilities again.
 _CLONE_NAMESPACES: Final = 0x7E020080
 _F_SETOWN, _F_SETOWN_EX, _FIOSETOWN, _SIOCSPGRP = 8, 15, 0x8901, 0x8902
+_SCHED_OTHER: Final = 0
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
@@ -99,6 +100,8 @@ def rules(own_pid: int, *, alone: bool) -> list[Rule]:
         Rule("clone", argument=0, all_clear=_CLONE_THREAD),
         *(Rule(name, argument=0, other_than=(own_pid,)) for name in ("kill", "tgkill", "rt_tgsigqueueinfo")),
         Rule("prlimit64", argument=0, other_than=(0, own_pid)),
+        # Each thread of ZeroMQ gives itself the ordinary policy, and ends the process if it may not.
+        Rule("sched_setscheduler", argument=1, other_than=(_SCHED_OTHER,)),
         # A descriptor's owner gets any signal that its owner chose, SIGKILL too.
         Rule("fcntl", argument=1, equal=(_F_SETOWN, _F_SETOWN_EX)),
         Rule("ioctl", argument=1, equal=(_FIOSETOWN, _SIOCSPGRP)),

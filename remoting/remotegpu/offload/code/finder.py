@@ -1,5 +1,6 @@
 """The acceptor's half of code paging: modules that are not installed here come from the client."""
 
+import contextlib
 import importlib.abc
 import importlib.util
 import linecache
@@ -310,7 +311,9 @@ def attach(session: "AcceptorSession") -> None:
     session.stats["code"] = lambda: dict(finder.counters)
     session.peer.serve(Service.CODE, finder.answer, inline=True)
     session.peer.on_lost.append(lambda _reason: finder.remove())
-    Relay(session.peer, link.relay, lambda request: _for_children(finder, request))
+    # A sandbox that denies sockets denies processes too: there is nobody who could come.
+    with contextlib.suppress(PermissionError):
+        Relay(session.peer, link.relay, lambda request: _for_children(finder, request))
     prepare(finder)
 
 
