@@ -11,6 +11,8 @@ from remotegpu.offload.files.remote import RemoteFiles, Written
 
 READ_BUFFER: Final = 1 << 20
 WRITE_BUFFER: Final = 64 << 10
+# So that the client writes while the rest is on its way.
+_WRITE_PIECE: Final = 4 << 20
 
 
 class PagedFile(io.RawIOBase):
@@ -105,9 +107,11 @@ class PagedFile(io.RawIOBase):
         if self._flags & os.O_APPEND:
             self._position = self._size
         self._remote.counters["bytes_written"] += len(view)
-        # Whoever wrote may reuse the buffer at once.
-        self._remote.tell("write", [bytes(view)], handle=self._handle, offset=self._position)
-        self._position += len(view)
+        for at in range(0, len(view), _WRITE_PIECE):
+            # Whoever wrote may reuse the buffer at once.
+            piece = bytes(view[at : at + _WRITE_PIECE])
+            self._remote.tell("write", [piece], handle=self._handle, offset=self._position)
+            self._position += len(piece)
         self._size = max(self._size, self._position)
         return len(view)
 
