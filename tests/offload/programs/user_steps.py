@@ -178,7 +178,8 @@ def size(data):
     return len(data)
 
 
-def spin():
+def spin(begun):
+    begun()
     while True:
         for _ in range(1000):
             pass
