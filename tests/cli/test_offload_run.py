@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 110.0
+PATIENCE = 180.0
+# An appliance starts for each run.
+pytestmark = pytest.mark.timeout(600)
 
 
 def command(*arguments: str) -> list[str]:

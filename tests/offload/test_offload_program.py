@@ -12,6 +12,10 @@ import pytest
 from support.offload_programs import PATIENCE, Project, same
 
 
+# Each test runs programs several times, on machines that may be busy with other things.
+pytestmark = pytest.mark.timeout(400)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path)

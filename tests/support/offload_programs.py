@@ -12,7 +12,7 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "offload" / "programs"
 _SUPPORT = Path(__file__).resolve().parent
-PATIENCE = 100.0
+PATIENCE = 180.0
 
 # Python's own ways to a file end here, as on another machine; status calls are not audited, but lead to these.
 _BLIND = """
