@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from support.offload_programs import PATIENCE, Project, same
 
-
 # Each test runs programs several times, on machines that may be busy with other things.
 pytestmark = pytest.mark.timeout(400)
 
