@@ -27,7 +27,7 @@ class Calls:
     """What the client may have called here, which is anything: the process is its own."""
 
     def __init__(self, session: "AcceptorSession") -> None:
-        self._peer = session.peer
+        self._loaded = session.loaded
         self.codec = Codec(client=False)
         self.codec.named = find
         self.link = Link(self.codec, lambda: session.peer, self._perform, f"the acceptor {session.environment.name}")
@@ -52,6 +52,9 @@ class Calls:
                     self.codec.reducers.clear()
                 self._told.warnings = []
                 value, more = self._call(header, payload)
+                if Service.FILES in self._loaded:
+                    # What the call wrote through memory maps.
+                    self._loaded[Service.FILES].remote.sync()
                 if self._told.warnings:
                     more["warned"] = self._told.warnings
                 return value, more

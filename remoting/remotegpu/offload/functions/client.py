@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from remotegpu.offload.client.session import Session, current
+from remotegpu.offload.code.server import CodeServer
 from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
 from remotegpu.offload.functions import classes, estimators, moving, mutation, profiles, standins
 from remotegpu.offload.functions.link import Link
@@ -43,6 +44,8 @@ class Client:
         self.link = Link(self.codec, lambda: session.peer, self._called_back, "the program")
         self.codec.stand_ins.update(standins.kinds(self.link))
         self._levels: dict[str, int] = {}
+        self._session = session
+        self._code = session.services.get("code")
         self._resident = [rule.pattern for rule in profiles.rules(config) if isinstance(rule, ClassRule)]
         session.objects = self.codec
         session.register(moving.ObjectsPart(self))
@@ -85,6 +88,9 @@ class Client:
             header["resident"] = self._resident
         if keys is not None:
             header["mutates"] = keys
+        if isinstance(self._code, CodeServer):
+            # A source that was edited since, as in a notebook, is loaded anew there.
+            self._code.refresh(self._session.peer)
         result, answered = self.link.ask_fully(header, payload)
         if "changes" in answered:
             result = self._changed(result, answered, keys or [], arguments, keywords or {})

@@ -1,0 +1,71 @@
+"""What a call meets that others serve: sources that were edited meanwhile, and files that are mapped into memory."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.offload import local_session
+
+from remotegpu.offload.client.session import Session
+from remotegpu.offload.config.model import CodeRules, Config, FileRules, FunctionRule
+from remotegpu.offload.functions import client
+
+FIRST = """
+import numpy as np
+from edited_constants import FACTOR
+
+def scaled(value):
+    return value * FACTOR
+
+def fill(path, value):
+    mapped = np.memmap(path, dtype=np.float64, mode="r+")
+    mapped[3:5] = value
+    return None
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "edited_steps.py").write_text(FIRST)
+    (tmp_path / "edited_constants.py").write_text("FACTOR = 2\n")
+    sys.path.insert(0, str(tmp_path))
+    importlib.invalidate_caches()
+    try:
+        yield tmp_path
+    finally:
+        sys.path.remove(str(tmp_path))
+        for name in ("edited_steps", "edited_constants"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def session(folder: Path) -> Iterator[Session]:
+    config = Config(
+        rules=(FunctionRule("edited_steps.*"),),
+        code=CodeRules(page=("edited_*",)),
+        files=FileRules(write=(f"{folder}/*.bin",)),
+    )
+    with local_session(config) as session:
+        client.install(importlib.import_module("edited_steps"), config, session)
+        yield session
+
+
+def test_a_call_runs_the_source_as_it_is_now(session: Session, folder: Path) -> None:
+    scaled = importlib.import_module("edited_steps").scaled
+    assert scaled(21) == 42
+    trips = session.peer.counters.round_trips
+    (folder / "edited_constants.py").write_text("FACTOR = 1000\n")
+    assert scaled(21) == 21000
+    assert scaled(2) == 2000
+    # Looking for changes asks nobody.
+    assert session.peer.counters.round_trips - trips == 2
+
+
+def test_what_a_call_writes_through_a_map_is_in_the_file_when_it_returns(session: Session, folder: Path) -> None:
+    path = folder / "numbers.bin"
+    np.arange(8, dtype=np.float64).tofile(path)
+    importlib.import_module("edited_steps").fill(str(path), 7.5)
+    assert np.fromfile(path).tolist() == [0.0, 1.0, 2.0, 7.5, 7.5, 5.0, 6.0, 7.0]
