@@ -84,5 +84,13 @@ class Allowed:
             _signal.signal(_SIGINT, self._held)
 
 
+def pending() -> bool:
+    """Whether the calling thread has a Ctrl-C held back."""
+    if threading.get_ident() != threading.main_thread().ident:
+        return False
+    handler = _signal.getsignal(_SIGINT)
+    return _is_ours(handler) and handler.__self__.count > 0
+
+
 def _is_ours(handler: object) -> bool:
     return isinstance(getattr(handler, "__self__", None), Held)

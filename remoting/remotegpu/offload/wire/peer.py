@@ -263,7 +263,12 @@ class Peer:
             self.counters.round_trips += 1
             self.counters.by_service[service.name] += 1
         try:
-            self._send(parts)
+            try:
+                self._send(parts)
+            except KeyboardInterrupt:
+                # What is left of the request will still be sent.
+                self._sender.send(self._cancelling(thread), wait=False)
+                raise
             answer = self._await(wait, thread, timeout, held)
         finally:
             with self._lock:
@@ -447,7 +452,7 @@ class Peer:
                     held.forget()
                     raise KeyboardInterrupt
                 asked_to_stop = True
-                self.notify(Service.SESSION, {"op": "cancel", "thread": thread})
+                self._send(self._cancelling(thread))
             if wait.mailbox.inbox:
                 self._execute_next(wait.mailbox)
             elif wait.answer is not None:
@@ -463,6 +468,10 @@ class Peer:
                     raise TimeoutError(
                         f"no answer from {self.name} within {timeout:g} s; see its log, and check the network"
                     ) from None
+
+    @staticmethod
+    def _cancelling(thread: int) -> Sequence[Buffer]:
+        return encode(Frame(Kind.NOTICE, Service.SESSION, thread, 0, {"op": "cancel", "thread": thread}, ()))
 
     def _leave(self, logical: _Logical, thread: int, mailbox: _Mailbox) -> None:
         """The innermost wait of a logical thread is over. With the lock."""

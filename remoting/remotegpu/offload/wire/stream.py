@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 
 from remotegpu.offload.wire.errors import LostError
 from remotegpu.offload.wire.frames import Buffer
+from remotegpu.offload.wire.interrupts import Allowed, pending
 
 _BUFFERED = 256 << 10
 _IOV_MAX = 1024
+# For how long Ctrl-C is not seen while another thread sends.
+_PATIENCE_SECONDS = 0.1
 # Answers that the other side does not take.
 _MAX_OUTBOX = 512 << 20
 
@@ -42,9 +45,12 @@ class Sender:
             LostError: the other side does not take what is sent to it.
         """
         rest = [memoryview(part) for part in parts if len(part)]
-        if not self._lock.acquire(blocking=wait):
-            self._leave(rest)
-            return
+        while not self._lock.acquire(blocking=wait, timeout=_PATIENCE_SECONDS if wait else -1):
+            if not wait:
+                self._leave(rest)
+                return
+            if pending():
+                raise KeyboardInterrupt
         try:
             if wait:
                 self._drain()
@@ -66,14 +72,18 @@ class Sender:
         self._filled.set()
 
     def _write(self, rest: list[memoryview], wait: bool) -> None:
-        flags = socket.MSG_NOSIGNAL | (0 if wait else socket.MSG_DONTWAIT)
+        flags = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
         while rest:
             counts: list[int] = []
             try:
                 # The count is stored by the same call that sends: no interrupt comes in between.
                 counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (flags,)))
             except BlockingIOError:
-                return
+                if not wait:
+                    return
+                # This may take long, so that Ctrl-C must end it.
+                with Allowed():
+                    counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (socket.MSG_NOSIGNAL,)))
             finally:
                 for count in counts:
                     self.bytes_out += count
