@@ -22,6 +22,7 @@ from remotegpu.offload.code.scan import related
 from remotegpu.offload.code.server import CodeServer
 from remotegpu.offload.code.sources import Main
 from remotegpu.offload.files.areas import Areas
+from remotegpu.offload.files.rules import pattern
 from remotegpu.offload.wire import Peer, Service
 
 
@@ -354,6 +355,17 @@ def test_what_may_leave_by_name_and_by_folder(tmp_path: Path) -> None:
     for name, origin in yes + no:
         place = None if origin is None else str(tmp_path / origin)
         assert rules.module(name, place) is ((name, origin) in yes), name
+
+
+def test_modules_in_a_volume_of_a_config_map_may_leave(tmp_path: Path) -> None:
+    """As the kubelet writes it: links to links, so that all files change at once."""
+    version = tmp_path / "..2026_11_22_10_00_00.1"
+    version.mkdir()
+    (version / "steps.py").write_text("pass\n")
+    (tmp_path / "..data").symlink_to(version.name)
+    (tmp_path / "steps.py").symlink_to("..data/steps.py")
+    assert allowed([str(tmp_path)], [], "/").module("steps", str(tmp_path / "steps.py"))
+    assert pattern("./**", str(tmp_path)).matches(str((tmp_path / "steps.py").resolve()))
 
 
 def test_a_link_out_of_a_served_folder_serves_nothing(

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from remotegpu.offload.files.rules import hidden
+
 _NOT_OURS = frozenset(("site-packages", "dist-packages", "__pycache__"))
 
 
@@ -41,7 +43,7 @@ class Allowed:
         for folder in self.folders:
             if _path_below(real, folder):
                 rest = real[len(folder) :].split("/")
-                if not any(part.startswith(".") or part in _NOT_OURS for part in rest):
+                if not any(hidden(part) or part in _NOT_OURS for part in rest):
                     return True
         return False
 

@@ -20,7 +20,7 @@ class Pattern:
     """A glob as the configuration has it, against real paths.
 
     `*`, `?` and `[...]` match within one name, `**` any number of folders. As in shells, wildcards match no name that
-    begins with a dot. A pattern without wildcards, or one that ends in "/", means that file, or that folder with all
+    begins with a dot (but see `hidden`). A pattern without wildcards, or one that ends in "/", means that file, or that folder with all
     in it.
     """
 
@@ -94,13 +94,19 @@ def below(path: str, folder: str) -> list[str] | None:
     return [name for name in path[len(prefix) :].split("/") if name] if path.startswith(prefix) else None
 
 
+def hidden(name: str) -> bool:
+    """Whether globs pass it by. Not the folders with two dots in which the files of a ConfigMap really lie: there
+    `steps.py` is a link to `..2026_11_22_10_00_00.1/steps.py`."""
+    return name.startswith(".") and not name.startswith("..")
+
+
 def _match(rest: Sequence[str], names: Sequence[str]) -> bool:
     if not names:
         return not rest
     if names[0] == "**":
         if _match(rest, names[1:]):
             return True
-        return bool(rest) and not rest[0].startswith(".") and _match(rest[1:], names)
+        return bool(rest) and not hidden(rest[0]) and _match(rest[1:], names)
     return bool(rest) and _fits(rest[0], names[0]) and _match(rest[1:], names[1:])
 
 
