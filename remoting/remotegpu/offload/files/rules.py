@@ -20,8 +20,8 @@ class Pattern:
     """A glob as the configuration has it, against real paths.
 
     `*`, `?` and `[...]` match within one name, `**` any number of folders. As in shells, wildcards match no name that
-    begins with a dot (but see `hidden`). A pattern without wildcards, or one that ends in "/", means that file, or that folder with all
-    in it.
+    begins with a dot (but see `hidden`). A pattern without wildcards, or one that ends in "/", means that file, or that
+    folder with all in it.
     """
 
     text: str  # as it was written, for people
