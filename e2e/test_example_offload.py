@@ -38,7 +38,7 @@ def pool(kubectl: Kubectl, installation: Installation, nodes: list[str]) -> Iter
 
 def result(log: str) -> dict[str, str]:
     """What the program prints, by line."""
-    patterns = ("program runs on", "features come from", "features", "accuracy")
+    patterns = ("program runs on", "described on", "features", "accuracy")
     found = {name: re.search(rf"^{name} (.*)$", log, re.MULTILINE) for name in patterns}
     assert all(found.values()), log
     return {name: match[1] for name, match in found.items() if match}
@@ -63,8 +63,8 @@ def test_a_program_offloads_what_its_config_map_says(
         namespace.wait_for_phase(name, "Succeeded", seconds=120)
 
     local, offloaded = result(namespace.logs("plain")), result(namespace.logs("offload"))
-    assert (offloaded["program runs on"], offloaded["features come from"]) == ("offload", f"{appliance['name']}-0")
-    assert local["features come from"] == "plain"
+    assert (offloaded["program runs on"], offloaded["described on"]) == ("offload", f"{appliance['name']}-0")
+    assert local["described on"] == "plain"
     for line in ("features", "accuracy"):
         assert offloaded[line] == local[line]
     pod = installation.appliance(appliance["name"])

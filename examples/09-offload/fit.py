@@ -12,6 +12,6 @@ forest = RandomForestClassifier(n_estimators=50, random_state=0)
 forest.fit(features[:1200], digits.target[:1200])
 
 print("program runs on", socket.gethostname())
-print("features come from", where)
+print("described on", where)
 print(f"features {features.shape} {features.sum():.6f}")
 print(f"accuracy {forest.score(features[1200:], digits.target[1200:]):.6f}")
