@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use appliance::{Appliance, Certificate, stranger};
 use remotegpu_client::connect::{
-    Ca, Carrier, ConnectError, ErrorKind, Share, device_state, hello, open_data_over, open_fds, open_session,
+    Ca, Carrier, ConnectError, ErrorKind, Share, Wish, device_state, hello, offload_hello, open_data_over, open_fds,
+    open_offload_session, open_session,
 };
 
 const CARRIERS: [Carrier; 3] = [Carrier::Auto, Carrier::Direct, Carrier::Grpc];
@@ -95,6 +96,31 @@ fn sockets_inside_are_listed_for_a_forked_child() {
     assert!(!listed.contains(&client.as_raw_fd()), "that one is its owner's");
     drop(client);
     let _ = worker.read(&mut [0]);
+}
+
+#[test]
+fn an_offload_session_is_of_an_environment_and_no_table_need_fit() {
+    for appliance in appliances() {
+        let share = appliance.share();
+        let hello = offload_hello(&share).unwrap();
+        let [environment] = &hello.environments[..] else { panic!("{hello:?}") };
+        assert_eq!((environment.name.as_str(), environment.backend.as_str()), ("torch", "cpu"));
+        assert_eq!((environment.python.as_str(), &environment.packages["torch"][..]), ("3.12.4", "2.15.0"));
+        let wish = Wish {
+            environment: "mine".into(),
+            backends: vec!["rocm".into(), "cpu".into()],
+            python: "3.12.9".into(),
+            packages: [("torch".into(), "2.15.1".into())].into(),
+            allow_skew: true,
+            pid: 7,
+            process_name: "python train.py".into(),
+        };
+        let (ticket, environment) = open_offload_session(&share, &hello, &wish).unwrap();
+        assert_eq!((ticket, environment.name.as_str()), (appliance.ticket(), "mine"));
+        let full = Share { lease_secret: "full".into(), ..share };
+        let error = open_offload_session(&full, &hello, &wish).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Busy);
+    }
 }
 
 #[test]

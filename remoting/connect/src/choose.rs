@@ -1,7 +1,7 @@
 //! Which of the shares gets the session.
 
 use remotegpu_client::connect::{
-    self, ConnectError, Environment, ErrorKind, Hello, SessionTicket, Share, Wish, open_offload_session,
+    ConnectError, Environment, ErrorKind, Hello, SessionTicket, Share, Wish, offload_hello, open_offload_session,
 };
 
 use crate::options::Options;
@@ -22,7 +22,7 @@ pub fn open(shares: &[Share], options: &Options) -> Result<(Found, Environment),
     let mut first_error = None;
     let mut greeted = Vec::new();
     for (index, share) in asked {
-        match connect::hello(share) {
+        match offload_hello(share) {
             Ok(hello) => greeted.push((index, share, hello)),
             Err(error) => drop(first_error.get_or_insert(error)),
         }

@@ -25,13 +25,18 @@ use super::{DeviceInfo, DeviceState, Hello, Process, SessionTicket, TIMEOUT, thr
 /// # Errors
 /// If there is no appliance, or it and this client do not fit.
 pub fn hello(share: &Share) -> Result<Hello, ConnectError> {
+    greet(share, versions())
+}
+
+/// The same for a program of these versions.
+pub fn greet(share: &Share, ours: Versions) -> Result<Hello, ConnectError> {
     let request = HelloRequest {
-        versions: Some(versions()),
+        versions: Some(ours.clone()),
         lease_id: share.lease_id.clone(),
         lease_secret: share.lease_secret.clone(),
     };
     let reply = call(share, async move |mut control| control.hello(request).await)?;
-    check_versions(&share.endpoint, &reply)?;
+    check_versions(&share.endpoint, &reply, &ours)?;
     let devices = reply.devices.into_iter().map(device).collect::<Option<Vec<_>>>();
     let data_port = u16::try_from(reply.data_port).ok().filter(|port| *port != 0);
     let (Some(devices), Some(data_port)) = (devices, data_port) else { return Err(malformed(share)) };
@@ -145,6 +150,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
     ConnectError::new(kind, message)
 }
 
+/// Of this client. A table of 0 stands for no CUDA calls: then any will do.
 pub fn versions() -> Versions {
     Versions {
         wire: protocol::WIRE_VERSION,
@@ -153,13 +159,12 @@ pub fn versions() -> Versions {
     }
 }
 
-fn check_versions(peer: &str, reply: &HelloReply) -> Result<(), ConnectError> {
-    let ours = versions();
+fn check_versions(peer: &str, reply: &HelloReply, ours: &Versions) -> Result<(), ConnectError> {
     let theirs = reply.versions.clone().unwrap_or_default();
     let why = if !reply.refusal.is_empty() {
         reply.refusal.clone()
-    } else if (ours.wire, ours.table_hash) != (theirs.wire, theirs.table_hash) {
-        format!("it is {}, this client is {}", name(&theirs), name(&ours))
+    } else if ours.wire != theirs.wire || (ours.table_hash != 0 && ours.table_hash != theirs.table_hash) {
+        format!("it is {}, this client is {}", name(&theirs), name(ours))
     } else {
         return Ok(());
     };

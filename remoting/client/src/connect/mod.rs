@@ -22,7 +22,7 @@ pub use control::{device_state, hello, open_session};
 pub use data::{Carrier, open_data, open_data_over};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
-pub use offload::{Environment, Wish, open_offload_session};
+pub use offload::{Environment, Wish, offload_hello, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use carrier::proto::{self, OpenSessionRequest};
+use carrier::proto::{self, OpenSessionRequest, Versions};
 use serde::Serialize;
 
-use super::control::{call, malformed, ticket, versions};
+use super::control::{self, call, greet, malformed, ticket};
 use super::error::ConnectError;
 use super::shares::Share;
 use super::{Hello, SessionTicket};
@@ -53,6 +53,18 @@ impl Wish {
         (self.environment.is_empty() || self.environment == environment.name)
             && (self.backends.is_empty() || self.backends.contains(&environment.backend))
     }
+}
+
+/// Asks an appliance who it is and which environments it has.
+///
+/// # Errors
+/// If there is no appliance, or it and this program do not fit.
+pub fn offload_hello(share: &Share) -> Result<Hello, ConnectError> {
+    greet(share, versions())
+}
+
+fn versions() -> Versions {
+    Versions { table_hash: 0, ..control::versions() }
 }
 
 /// Starts an acceptor on the appliance.
