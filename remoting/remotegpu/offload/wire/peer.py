@@ -341,7 +341,10 @@ class Peer:
         self._sock.close()
 
     def abandon(self, reason: str) -> None:
-        """In a forked child: forgets the connection, which is its parent's. Takes no lock: who held it is not here."""
+        """In a forked child: forgets the connection, which is its parent's. Whoever holds its locks is not here."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._paused_by = 0
         self._lost = reason
         self._sock.close()
         self.closed.set()
