@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ipaddress
 import signal
 import subprocess
@@ -12,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from support.certificates import certificate
 from support.stand_in import StandIn
 from support.system import free_port, until
 
@@ -93,28 +90,6 @@ def test_tokens(dist: Path, tmp_path: Path) -> None:
         with pytest.raises(ApplianceError) as caught:
             appliance.client.inventory()
         assert caught.value.failure is Failure.DENIED
-
-
-def certificate(folder: Path, name: str, host: x509.GeneralName) -> None:
-    """A self-signed certificate, which is its own authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([host]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / f"{name}.pem").write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    (folder / f"{name}.key").write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
 
 
 def test_tls(dist: Path, tmp_path: Path) -> None:

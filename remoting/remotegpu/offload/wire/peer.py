@@ -347,6 +347,7 @@ class Peer:
         self._paused_by = 0
         self._lost = reason
         self._sock.close()
+        self.closed = threading.Event()
         self.closed.set()
 
     @property
