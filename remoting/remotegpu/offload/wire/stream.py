@@ -12,6 +12,9 @@ from remotegpu.offload.wire.interrupts import Allowed, pending
 
 _BUFFERED = 256 << 10
 _IOV_MAX = 1024
+# As numbers: adding enums takes longer than sending.
+_WAITING = int(socket.MSG_NOSIGNAL)
+_AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 # For how long Ctrl-C is not seen while another thread sends.
 _PATIENCE_SECONDS = 0.1
 # Answers that the other side does not take.
@@ -72,18 +75,17 @@ class Sender:
         self._filled.set()
 
     def _write(self, rest: list[memoryview], wait: bool) -> None:
-        flags = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
         while rest:
             counts: list[int] = []
             try:
                 # The count is stored by the same call that sends: no interrupt comes in between.
-                counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (flags,)))
+                counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (_AT_ONCE,)))
             except BlockingIOError:
                 if not wait:
                     return
                 # This may take long, so that Ctrl-C must end it.
                 with Allowed():
-                    counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (socket.MSG_NOSIGNAL,)))
+                    counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (_WAITING,)))
             finally:
                 for count in counts:
                     self.bytes_out += count
