@@ -243,10 +243,14 @@ def _started(project: Project, source: str) -> subprocess.Popen[bytes]:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, int]:
+    """Its standard input stays open until then: its end could arrive before a signal does."""
+    stdin, process.stdin = process.stdin, None
     try:
         out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
+        if stdin is not None:
+            stdin.close()
     return out, err, process.returncode
 
 
