@@ -158,6 +158,8 @@ class Output(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         data = bytes(content)
+        # Known beforehand: an interrupt that came in a call after the sending would have it sent again.
+        size = len(data)
         sent = False
         try:
             with Held():
@@ -171,7 +173,7 @@ class Output(io.RawIOBase):
             timer = threading.Timer(_LATER_SECONDS, signal.pthread_kill, (main, signal.SIGINT))
             timer.daemon = True
             timer.start()
-        return len(data)
+        return size
 
     def fileno(self) -> int:
         return self._number
