@@ -45,6 +45,7 @@ ENDINGS = {
     "a chain": "try:\n    {}['a']\nexcept KeyError as error:\n    raise ValueError('b') from error\n",
     "a note": "error = OSError(2, 'x')\nerror.add_note('noted')\nraise error\n",
     "an assertion of several lines": "assert (\n    1 ==\n    2\n), 'no'\n",
+    "the end of its input": "print('before')\nname = input('name? ')\n",
     "a group": "raise ExceptionGroup('two', [ValueError(1), TypeError(2)])\n",
     "at once": "import os; print('kept', flush=True); print('lost'); os._exit(9)",
     "exit functions": "import atexit, sys\n"
@@ -279,10 +280,19 @@ def test_an_interrupt_that_nobody_catches_ends_both(project: Project) -> None:
     assert b"main.py" in err and b"remotegpu" not in err
 
 
+def test_an_interrupt_while_it_waits_for_input_shows_only_the_program(project: Project) -> None:
+    process = _started(project, "print('ready', flush=True)\nname = input()\n")
+    process.send_signal(signal.SIGINT)
+    _, err, code = _ended(process)
+    assert code == -signal.SIGINT
+    assert err.endswith(b"KeyboardInterrupt\n")
+    assert b"main.py" in err and b"remotegpu" not in err
+
+
 @pytest.mark.parametrize(
     "waiting",
-    ["__import__('threading').Event().wait()", "open('fifo').read()"],
-    ids=["lock", "fifo"],
+    ["input()", "__import__('threading').Event().wait()", "open('fifo').read()"],
+    ids=["input", "lock", "fifo"],
 )
 def test_an_interrupt_reaches_a_program_that_waits(project: Project, waiting: str) -> None:
     if "fifo" in waiting:
@@ -320,6 +330,35 @@ def test_a_second_interrupt_abandons_a_program_that_does_not_listen(project: Pro
     _, err, code = _ended(process)
     assert code == -signal.SIGINT
     assert b"interrupted twice" in err
+
+
+def test_a_handler_may_print_while_the_program_prints(project: Project) -> None:
+    process = _started(
+        project,
+        """
+        import signal
+        heard = []
+        def hear(number, frame):
+            heard.append(number)
+            print("heard", flush=True)
+        signal.signal(signal.SIGUSR1, hear)
+        print("ready", flush=True)
+        count = 0
+        while len(heard) < 20:
+            print(count, flush=True)
+            count += 1
+        """,
+    )
+    assert process.stdout is not None
+    lines = []
+    for _ in range(20):
+        # Each only when the one before was heard: signals of one number are not counted.
+        process.send_signal(signal.SIGUSR1)
+        while (line := process.stdout.readline()) != b"heard\n":
+            lines.append(line)
+    out, err, code = _ended(process)
+    assert (err, code) == (b"", 0)
+    assert [int(line) for line in lines + out.splitlines()] == list(range(len(lines) + len(out.splitlines())))
 
 
 def test_an_interrupt_in_the_middle_of_output_repeats_nothing(project: Project) -> None:

@@ -54,6 +54,9 @@ class Program:
         self._files = files
         self._streams = streams
         self._request: Request | None = None
+        # Signals that came before the program began, until it does.
+        self._early: list[int] | None = []
+        self._beginning = threading.Lock()
 
     def answer(self, request: Request) -> Message | None:
         match request.header.get("op"):
@@ -84,6 +87,10 @@ class Program:
         return {how: number}
 
     def _main(self, kind: str, value: str) -> None:
+        with self._beginning:
+            early, self._early = self._early, None
+        for number in early or ():
+            self._signal(number)
         self._load(kind, value)()
 
     def _load(self, kind: str, value: str) -> Callable[[], None]:
@@ -122,6 +129,10 @@ class Program:
         """On the receiving thread. What would end the process without a word is told to the client first."""
         if number not in PASSED_ON:
             return
+        with self._beginning:
+            if self._early is not None:
+                self._early.append(number)
+                return
         if signal.getsignal(number) == signal.SIG_DFL and self._request is not None:
             # The receiving thread does not wait until its answers have left; this one does.
             threading.Thread(target=self._end_by, args=(self._request, number), daemon=True).start()

@@ -97,6 +97,8 @@ def _show(error: BaseException) -> None:
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     error.__traceback__ = trimmed(error.__traceback__)
+    if isinstance(error, (KeyboardInterrupt, EOFError)):
+        _cut(error.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as second:
@@ -106,6 +108,14 @@ def _show(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
     with contextlib.suppress(Exception):
         sys.stderr.flush()
+
+
+def _cut(traceback: TracebackType | None) -> None:
+    """Without the frames into which the program came where the interpreter has none: of streams and files."""
+    while traceback is not None:
+        if traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code.co_filename.startswith(_OURS):
+            traceback.tb_next = None
+        traceback = traceback.tb_next
 
 
 def _flushed() -> bool:

@@ -5,6 +5,7 @@ that are started) arrives in pipes, or in pseudo terminals where the client's ar
 that Python writes, so that a program which waits for its child shows both in the right order.
 """
 
+import builtins
 import contextlib
 import ctypes
 import errno
@@ -13,7 +14,6 @@ import io
 import os
 import pty
 import select
-import signal
 import struct
 import sys
 import termios
@@ -29,7 +29,6 @@ from remotegpu.offload.wire.interrupts import Held
 
 _PIECE: Final = 1 << 16
 _BUFFER: Final = 8192
-_LATER_SECONDS: Final = 0.01
 
 
 class Streams:
@@ -63,14 +62,13 @@ class Streams:
         program = bool(self.hello.get("program"))
         encodings = self.hello.get("encoding") or [["utf-8", "strict"]] * 3
         unbuffered = bool(self.hello.get("unbuffered"))
-        raw: io.RawIOBase = Input(self)
-        _install("stdin", _text(io.BufferedReader(raw, _BUFFER), encodings[0]))
+        _install("stdin", _text(io.BufferedReader(Input(self), _BUFFER), encodings[0]))
+        builtins.input = _input
         for number, name in ((1, "stdout"), (2, "stderr")):
-            raw = Output(self, number)
-            buffered: Any = raw if unbuffered else io.BufferedWriter(raw, _BUFFER)
+            output = Output(self, number, 0 if unbuffered else _BUFFER)
             # Outside of a whole program nobody flushes for a function that prints.
             lines = number == 2 or not program or self.tty(number)
-            _install(name, _text(buffered, encodings[number], lines=lines, at_once=unbuffered))
+            _install(name, _text(output, encodings[number], lines=lines, at_once=unbuffered))
 
     def resize(self, size: Any) -> None:
         """The client's terminal has this many columns and lines."""
@@ -143,37 +141,44 @@ class Streams:
                 self._drain()
 
 
-class Output(io.RawIOBase):
-    """The raw file below sys.stdout and sys.stderr."""
+class Output(io.BufferedIOBase):
+    """What is below sys.stdout and sys.stderr.
 
-    def __init__(self, streams: Streams, number: int) -> None:
+    The interpreter's own buffer would call into Python code while it is locked: a signal handler of the program that
+    runs there and prints would fail, and what an exception left in the buffer would be sent twice.
+    """
+
+    mode = "wb"
+
+    def __init__(self, streams: Streams, number: int, size: int) -> None:
         super().__init__()
         self.name = f"<{('', 'stdout', 'stderr')[number]}>"
-        self.mode = "wb"
+        self.raw = self
         self._streams = streams
         self._number = number
+        self._size = size
+        self._pending = bytearray()
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Any) -> int:
+        if self.closed:
+            raise ValueError("write to closed file")
         data = bytes(content)
-        # Known beforehand: an interrupt that came in a call after the sending would have it sent again.
-        size = len(data)
-        sent = False
-        try:
-            with Held():
-                self._streams.write(self._number, data)
-                sent = True
-        except KeyboardInterrupt:
-            if not sent:
-                raise
-            # Whoever buffers above us would send it again; the interrupt comes when we are out of this.
-            main = threading.main_thread().ident
-            timer = threading.Timer(_LATER_SECONDS, signal.pthread_kill, (main, signal.SIGINT))
-            timer.daemon = True
-            timer.start()
-        return size
+        with Held():
+            self._pending += data
+            if len(self._pending) > self._size:
+                self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        empty = bytearray()
+        with Held():
+            # No call in this line: nothing comes in between.
+            content, self._pending = self._pending, empty
+            if content:
+                self._streams.write(self._number, bytes(content))
 
     def fileno(self) -> int:
         return self._number
@@ -197,10 +202,11 @@ class Input(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
+        name = os.urandom(8).hex()
         try:
-            reply = self._streams.link.request(Service.STDIO, {"op": "read", "count": len(view)})
+            reply = self._streams.link.request(Service.STDIO, {"op": "read", "count": len(view), "name": name})
         except KeyboardInterrupt:
-            self._streams.link.notify(Service.STDIO, {"op": "forget"})
+            self._streams.link.notify(Service.STDIO, {"op": "forget", "name": name})
             raise
         content = reply.buffers[0]
         view[: len(content)] = content
@@ -211,6 +217,27 @@ class Input(io.RawIOBase):
 
     def isatty(self) -> bool:
         return self._streams.tty(0)
+
+
+_builtin_input: Final = builtins.input
+
+
+def _input(prompt: object = "", /) -> str:
+    """`input`. The interpreter's own ignores a Ctrl-C that is raised in Python code of a stream which it flushes."""
+    stdin = sys.stdin
+    if stdin is not sys.__stdin__ or stdin is None or sys.stdout is None:
+        return _builtin_input(prompt)
+    sys.audit("builtins.input", prompt)
+    with Held():
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        sys.stdout.write(str(prompt))
+        sys.stdout.flush()
+    line = str(stdin.readline())
+    if not line:
+        raise EOFError("EOF when reading a line")
+    sys.audit("builtins.input/result", line)
+    return line.removesuffix("\n")
 
 
 def _text(buffered: Any, encoding: list[str], *, lines: bool = False, at_once: bool = False) -> io.TextIOWrapper:

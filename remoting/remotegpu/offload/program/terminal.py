@@ -5,7 +5,7 @@ import errno
 import os
 import select
 import sys
-import threading
+from collections import deque
 from typing import Any, Final
 
 from remotegpu.offload.wire.errors import LostError
@@ -14,6 +14,7 @@ from remotegpu.offload.wire.peer import Peer, Request
 
 _LARGEST_READ: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2
+_FORGOTTEN: Final = 64
 
 
 class Terminal:
@@ -26,7 +27,8 @@ class Terminal:
     def __init__(self, *, descriptors: bool) -> None:
         self._descriptors = descriptors
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in (1, 2)}
-        self._forgotten = threading.Event()
+        # By the names of reads. One may be forgotten before it begins here, or when it has ended.
+        self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN)
         self._peer: Peer | None = None
 
     def attach(self, peer: Peer) -> None:
@@ -53,10 +55,10 @@ class Terminal:
                 return Message({})
             case "read":
                 count = max(1, min(int(request.header.get("count", 1)), _LARGEST_READ))
-                return Message({}, [self._read(count)])
+                return Message({}, [self._read(count, str(request.header.get("name")))])
             case "forget":
                 # Who waited for input was interrupted: what is typed next is for somebody else.
-                self._forgotten.set()
+                self._forgotten.append(str(request.header.get("name")))
                 return Message({})
             case other:
                 raise ValueError(f"the terminal knows no {other!r}")
@@ -94,9 +96,8 @@ class Terminal:
             except LostError:
                 return
 
-    def _read(self, count: int) -> bytes:
-        self._forgotten.clear()
-        while self._peer is not None and not self._peer.closed.is_set() and not self._forgotten.is_set():
+    def _read(self, count: int, name: str) -> bytes:
+        while self._peer is not None and not self._peer.closed.is_set() and name not in self._forgotten:
             try:
                 ready, _, _ = select.select([0], [], [], _LOOK_SECONDS)
                 if ready:

@@ -1,4 +1,8 @@
-"""Ctrl-C where it must not come in between: held back in the main thread until what goes on is whole again."""
+"""Signals where they must not come in between: held back in the main thread until what goes on is whole again.
+
+Ctrl-C raises KeyboardInterrupt anywhere, and a handler of the program's own may print or compute, which uses the very
+connection that its thread is about to write to.
+"""
 
 import importlib
 import signal
@@ -10,6 +14,11 @@ from typing import Any, Final
 # The functions of `signal` themselves: around them that module makes enums of numbers, which takes ten times as long.
 _signal: Final[Any] = importlib.import_module("_signal")
 _SIGINT: Final = int(signal.SIGINT)
+# Those that programs handle.
+_NUMBERS: Final = (
+    _SIGINT,
+    *map(int, (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)),
+)
 _default_handler: Final = signal.default_int_handler
 
 # Somebody who presses it so often wants out, whatever is left behind.
@@ -17,48 +26,103 @@ _ENOUGH: Final = 3
 
 
 class Held:
-    """Inside `with`, Ctrl-C only counts and wakes whoever waits on `wake`; KeyboardInterrupt is raised at the end.
+    """Inside `with`, signals that Python code handles are only noted, and wake whoever waits on `wake`.
 
-    Does nothing in other threads than the main one, and where the program has its own handler.
+    At the end KeyboardInterrupt is raised for Ctrl-C, and the program's own handlers run. Does nothing in other threads
+    than the main one, where no handler runs.
     """
 
-    __slots__ = ("_active", "_outer", "_wake", "count")
+    __slots__ = ("_before", "_noted", "_wake", "count")
 
     def __init__(self, wake: "SimpleQueue[None] | None" = None) -> None:
+        # Of Ctrl-C, where the program does not handle it.
         self.count = 0
         self._wake = wake
-        self._active = False
-        self._outer: Any = None
+        self._before: dict[int, Any] = {}
+        self._noted: list[int] = []
 
     def __enter__(self) -> "Held":
         if threading.get_ident() == threading.main_thread().ident:
-            handler = _signal.getsignal(_SIGINT)
-            if handler is _default_handler or _is_ours(handler):
-                self._outer = handler
-                self._active = True
-                _signal.signal(_SIGINT, self._interrupted)
+            for number in _NUMBERS:
+                handler = _signal.getsignal(number)
+                if callable(handler):
+                    self._before[number] = handler
+                    _signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._active:
+        if not self._before:
             return
-        _signal.signal(_SIGINT, self._outer)
-        if self.count and not self.forgiven():
-            raise KeyboardInterrupt
-
-    def forgiven(self) -> bool:
-        """Whether it is counted further out, where it is raised later."""
-        if _is_ours(self._outer):
-            self._outer.__self__.count += self.count
-            return True
-        return False
+        self._restore()
+        outer: Any = self._before.get(_SIGINT)
+        if self._noted:
+            self._pass_on()
+        if self.count:
+            if _is_ours(outer):
+                # It is raised later.
+                outer.__self__.count += self.count
+            else:
+                raise KeyboardInterrupt
 
     def forget(self) -> None:
-        """What was counted was meant for something that has ended, or is raised by the caller."""
+        """The Ctrl-C that was counted was meant for something that has ended, or is raised by the caller."""
         self.count = 0
 
-    def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
+    def deliver(self) -> None:
+        """Run the program's own handlers of what has been noted: now is as good as later."""
+        if self._noted:
+            with Allowed():
+                pass
+
+    def root(self, number: int) -> "Held":
+        """The outermost of us, which has the program's handler."""
+        handler = self._before[number]
+        return handler.__self__.root(number) if _is_ours(handler) else self
+
+    def handler(self, number: int) -> Any:
+        """The program's."""
+        return self.root(number)._before[number]
+
+    def replace(self, number: int, handler: Any) -> None:
+        """The program has another one from now on."""
+        self.root(number)._before[number] = handler
+
+    def take(self, number: int) -> bool:
+        """Whether it has been noted, by us or an outer one; it no longer is."""
+        handler = self._before[number]
+        noted = bool(_is_ours(handler) and handler.__self__.take(number))
+        if number in self._noted:
+            self._noted.remove(number)
+            noted = True
+        return noted
+
+    def _restore(self) -> None:
+        try:
+            for number, handler in self._before.items():
+                _signal.signal(number, handler)
+        except BaseException:
+            # A handler that was in place again has raised it.
+            self._restore()
+            raise
+
+    def _pass_on(self) -> None:
+        """To an outer one of us, or to the program's handlers, of which each may raise something."""
+        number = self._noted.pop(0)
+        try:
+            handler = self._before[number]
+            if _is_ours(handler):
+                handler.__self__._noted.append(number)
+            else:
+                _signal.raise_signal(number)
+        finally:
+            if self._noted:
+                self._pass_on()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if number == _SIGINT and self.handler(number) is _default_handler:
+            self.count += 1
+        elif number not in self._noted:
+            self._noted.append(number)
         if self._wake is not None:
             self._wake.put(None)
         if self.count >= _ENOUGH:
@@ -67,21 +131,34 @@ class Held:
 
 
 class Allowed:
-    """Inside `with`, Ctrl-C raises at once again: for the program's own code that is called in between."""
+    """Inside `with`, signals are handled at once again, first those noted before: for the program's own code."""
 
     __slots__ = ("_held",)
 
     def __enter__(self) -> None:
-        self._held: Any = None
-        if threading.get_ident() == threading.main_thread().ident:
-            handler = _signal.getsignal(_SIGINT)
-            if _is_ours(handler):
-                self._held = handler
-                _signal.signal(_SIGINT, _default_handler)
+        self._held: dict[int, Any] = {}
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        noted: list[int] = []
+        try:
+            for number in _NUMBERS:
+                handler = _signal.getsignal(number)
+                if _is_ours(handler):
+                    self._held[number] = handler
+                    _signal.signal(number, handler.__self__.handler(number))
+                    if handler.__self__.take(number):
+                        noted.append(number)
+            while noted:
+                _signal.raise_signal(noted.pop(0))
+        except BaseException:
+            self.__exit__()
+            for number in noted:
+                _signal.raise_signal(number)
+            raise
 
     def __exit__(self, *_: object) -> None:
-        if self._held is not None:
-            _signal.signal(_SIGINT, self._held)
+        for number, handler in self._held.items():
+            handler.__self__.replace(number, _signal.signal(number, handler))
 
 
 def pending() -> bool:

@@ -28,6 +28,8 @@ from remotegpu.offload.wire.stream import Receiver, Sender
 MAIN_THREAD: Final = 1
 # How long a thread of ours waits for more work of its logical thread.
 _IDLE_SECONDS: Final = 5.0
+# A signal that comes just before a thread begins to wait does not wake it: how often it looks.
+_LOOK_SECONDS: Final = 0.5
 _MAX_THREADS: Final = 1024
 
 log = logging.getLogger("remotegpu.offload")
@@ -451,6 +453,7 @@ class Peer:
         deadline = None if timeout is None else time.monotonic() + timeout
         asked_to_stop = False
         while True:
+            held.deliver()
             if held.count > asked_to_stop:
                 if asked_to_stop or self._accepting:
                     held.forget()
@@ -463,15 +466,14 @@ class Peer:
                 return wait.answer
             elif self._lost is not None:
                 raise LostError(self._lost)
-            elif deadline is None:
-                wait.mailbox.wake.get()
+            elif deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"no answer from {self.name} within {timeout:g} s; see its log, and check the network"
+                )
             else:
-                try:
-                    wait.mailbox.wake.get(timeout=max(0.0, deadline - time.monotonic()))
-                except Empty:
-                    raise TimeoutError(
-                        f"no answer from {self.name} within {timeout:g} s; see its log, and check the network"
-                    ) from None
+                left = _LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+                with contextlib.suppress(Empty):
+                    wait.mailbox.wake.get(timeout=min(left, _LOOK_SECONDS))
 
     @staticmethod
     def _cancelling(thread: int) -> Sequence[Buffer]:
@@ -543,6 +545,8 @@ class Peer:
                     self._execute_next(mailbox)
                     continue
                 mailbox.wake.get(timeout=_IDLE_SECONDS)
+                if self._lost is None:
+                    continue
             except Empty:
                 pass
             except KeyboardInterrupt:
@@ -550,11 +554,10 @@ class Peer:
             with self._lock:
                 if mailbox.inbox:
                     continue
-                if self._lost is not None or mailbox.wake.empty():
-                    logical.runner = None
-                    if not logical.waits:
-                        self._logical.pop(number, None)
-                    return
+                logical.runner = None
+                if not logical.waits:
+                    self._logical.pop(number, None)
+                return
 
     # Receiving
 

@@ -1,6 +1,5 @@
 """Whole frames over a socket: sending from many threads, receiving on one."""
 
-import contextlib
 import socket
 import threading
 from collections import deque
@@ -17,16 +16,29 @@ _WAITING = int(socket.MSG_NOSIGNAL)
 _AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 # For how long Ctrl-C is not seen while another thread sends.
 _PATIENCE_SECONDS = 0.1
+# How often a thread that waits for its frame to be sent looks whether it will be.
+_LOOK_SECONDS = 0.5
 # Answers that the other side does not take.
 _MAX_OUTBOX = 512 << 20
+
+
+class _Entry:
+    """What waits to be sent."""
+
+    __slots__ = ("done", "rest", "size")
+
+    def __init__(self, rest: list[memoryview]) -> None:
+        self.rest = rest
+        self.size = sum(map(len, rest))
+        self.done = threading.Event()
 
 
 class Sender:
     """Sends frames whole and in order.
 
-    The thread that receives must never wait for the other side to receive, or two such threads wait for each other:
-    what it cannot send at once is left to a thread that can wait. So is the rest of a frame whose sender was
-    interrupted.
+    What cannot be sent at once is left to a thread that does nothing else. Who receives must never wait for the other
+    side to receive, or two such threads wait for each other; and who waits must hold no lock, because a signal handler
+    of the program may run meanwhile, and send.
     """
 
     def __init__(self, sock: socket.socket, name: str, lost: Callable[[str], None]) -> None:
@@ -34,76 +46,66 @@ class Sender:
         self._name = name
         self._on_lost = lost
         self._lock = threading.Lock()
-        self._outbox: deque[list[memoryview]] = deque()
+        self._outbox: deque[_Entry] = deque()
         self._filled = threading.Event()
         self._writer: threading.Thread | None = None
         self._stopped = False
         self.bytes_out = 0
 
     def send(self, parts: Sequence[Buffer], *, wait: bool) -> None:
-        """Sends them, or where `wait` is false takes care that they will be.
+        """Sends them, or where `wait` is false takes care that they will be. The main thread calls it in `Held`.
 
         Raises:
+            KeyboardInterrupt: the rest will still be sent.
             OSError: the connection ended.
             LostError: the other side does not take what is sent to it.
         """
-        rest = [memoryview(part) for part in parts if len(part)]
+        entry = _Entry([memoryview(part) for part in parts if len(part)])
         while not self._lock.acquire(blocking=wait, timeout=_PATIENCE_SECONDS if wait else -1):
             if not wait:
-                self._leave(rest)
+                self._leave(entry)
                 return
             if pending():
                 raise KeyboardInterrupt
         try:
-            if wait:
-                self._drain()
-            elif self._outbox:
-                self._leave(rest)
-                return
-            self._write(rest, wait)
+            if not self._outbox:
+                self._write(entry.rest, _AT_ONCE)
         finally:
-            # An interrupt (Ctrl-C) may have come at any point: half a frame would be the end of the connection.
+            # Half a frame would be the end of the connection.
             try:
-                if rest:
-                    self._leave(rest, first=True)
+                if entry.rest:
+                    self._leave(entry, limited=not wait)
             finally:
                 self._lock.release()
+        if wait and entry.rest:
+            with Allowed():
+                while not entry.done.wait(_LOOK_SECONDS):
+                    if self._stopped:
+                        raise LostError(f"{self._name} is gone")
 
     def stop(self) -> None:
         """Ends the thread that sends what is left; the connection is gone or about to be closed."""
         self._stopped = True
         self._filled.set()
 
-    def _write(self, rest: list[memoryview], wait: bool) -> None:
+    def _write(self, rest: list[memoryview], flags: int) -> None:
         while rest:
             counts: list[int] = []
             try:
                 # The count is stored by the same call that sends: no interrupt comes in between.
-                counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (_AT_ONCE,)))
+                counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (flags,)))
             except BlockingIOError:
-                if not wait:
-                    return
-                # This may take long, so that Ctrl-C must end it.
-                with Allowed():
-                    counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (_WAITING,)))
+                return
             finally:
                 for count in counts:
                     self.bytes_out += count
                     consume(rest, count)
 
-    def _drain(self) -> None:
-        while self._outbox:
-            entry = self._outbox[0]
-            self._write(entry, True)
-            with contextlib.suppress(IndexError):
-                self._outbox.popleft()
-
-    def _leave(self, rest: list[memoryview], *, first: bool = False) -> None:
-        if sum(map(len, rest)) + sum(map(len, (part for entry in list(self._outbox) for part in entry))) > _MAX_OUTBOX:
+    def _leave(self, entry: _Entry, *, limited: bool = True) -> None:
+        if limited and entry.size + sum(each.size for each in list(self._outbox)) > _MAX_OUTBOX:
+            entry.rest.clear()
             raise LostError(f"{self._name} takes none of the answers that it asked for")
-        kept = rest[:]
-        rest.clear()
-        (self._outbox.appendleft if first else self._outbox.append)(kept)
+        self._outbox.append(entry)
         self._filled.set()
         if self._writer is None:
             self._writer = threading.Thread(target=self._run, name=f"remotegpu writer {self._name}", daemon=True)
@@ -117,7 +119,9 @@ class Sender:
                 return
             try:
                 with self._lock:
-                    self._drain()
+                    while self._outbox:
+                        self._write(self._outbox[0].rest, _WAITING)
+                        self._outbox.popleft().done.set()
             except (OSError, ValueError) as error:
                 self._on_lost(str(error))
                 return
