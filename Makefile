@@ -34,7 +34,7 @@ target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh 
 demo: build ## Train on 0.25 of a GPU that another process holds, and compare with the software GPU alone
 	@$(PYTHON) examples/01-digits/demo.py
 
-demo-offload: build target/frameworks/.installed ## A torch program, unmodified, on acceptors of another process: as a device, switched, as a function, as a whole
+demo-offload: build target/frameworks/.installed ## A torch program, unmodified, on appliances of this machine: as a device, moved from one to another, as a function, as a whole
 	@$(PYTHON) examples/10-offload/demo.py --python target/frameworks/bin/python
 
 cluster: .venv/.installed ## A Kubernetes cluster of two nodes on this machine (root; its programs take 12 minutes the first time)

@@ -1,4 +1,5 @@
-"""train.py five times: here, on an acceptor as a device, switched in the middle, as a function, as a whole program.
+"""train.py five times: here, on an appliance as a device, switched to another appliance in the middle, as a function,
+and as a whole program.
 
 All five compute on this machine's CPU by the same kernels, so all losses must agree to the last bit. Ends with a
 report; exits 1 if anything differs or the accuracy is low.
@@ -26,6 +27,8 @@ OUT = HERE / "out"
 REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
 LEAST_ACCURACY = 0.95
 SECONDS = 600
+# What the two appliances offer: an interpreter under a name, so that one can be chosen.
+ENVIRONMENTS = ("first", "second")
 
 
 def say(text: str) -> None:
@@ -71,7 +74,7 @@ def run(name: str, command: Sequence[str], epochs: int, *options: str) -> dict[s
 
 
 def run_and_switch(name: str, command: Sequence[str], epochs: int, environment: str) -> dict[str, Any]:
-    """As `run`; after half of the epochs the session moves."""
+    """As `run`; after half of the epochs the session moves to the appliance that has this environment."""
     started = time.monotonic()
     process = start(name, command, epochs)
     middle = f"epoch {epochs // 2} "
@@ -80,8 +83,9 @@ def run_and_switch(name: str, command: Sequence[str], epochs: int, environment: 
         if not session:
             [session] = [found["id"] for found in sessions() if found["pid"] == descendant(process.pid, found["pid"])]
         if line.startswith(middle):
-            say(f"remotegpu offload switch {session} --environment {environment}")
-            switched = subprocess.run([REMOTEGPU, "offload", "switch", session, "--environment", environment])
+            switch = ["offload", "switch", session, "--backend", "cpu", "--environment", environment]
+            say(f"remotegpu {' '.join(switch)}")
+            switched = subprocess.run([REMOTEGPU, *switch])
             if switched.returncode:
                 process.kill()
                 fail(f"the session did not move (code {switched.returncode}), see above")
@@ -109,13 +113,12 @@ def descendant(ancestor: int, pid: int) -> int:
 
 
 def crossed(name: str) -> dict[str, Any]:
-    """What the session counted."""
-    file = OUT / f"{name}.stats"
-    counted: dict[str, Any] = json.loads(file.read_text())
-    return counted["counters"]
+    """What the session said at its end: `counters`, `moves`, and its last `place`."""
+    said: dict[str, Any] = json.loads((OUT / f"{name}.stats").read_text())
+    return {key: said[key] for key in ("counters", "moves", "place")}
 
 
-def report(results: dict[str, dict[str, Any]]) -> bool:
+def report(results: dict[str, dict[str, Any]], appliances: Sequence[str]) -> bool:
     plain = results["plain"]
     print(
         f"\n{'':<12} {'accuracy':>9} {'losses':>18} {'training':>10} {'ratio':>6} {'trips/step':>11} {'bytes/step':>11}"
@@ -130,10 +133,15 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
             f"{name:<12} {result['accuracy']:>9.4f} {result['digest']:>18} {result['seconds']:>8.1f} s {ratio:>6} "
             f"{trips:>11} {size:>11}"
         )
+    device, switched = results["device"], results["switched"]
     checks = {
-        "as a device, the same losses as here": results["device"]["losses"] == plain["losses"],
-        "switched in the middle, the device gives the same losses": results["switched"]["losses"]
-        == results["device"]["losses"],
+        "as a device, the same losses as here": device["losses"] == plain["losses"],
+        f"the session moved from {appliances[0]} to {appliances[1]}": (
+            device["place"].endswith(f" {appliances[0]}")
+            and switched["place"].endswith(f" {appliances[1]}")
+            and switched["moves"] == 1
+        ),
+        "switched in the middle, the device gives the same losses": switched["losses"] == device["losses"],
         "as a function, the same losses as here": results["function"]["losses"] == plain["losses"],
         "as a whole program, the same losses as here": results["program"]["losses"] == plain["losses"],
         f"every accuracy is at least {LEAST_ACCURACY}": all(
@@ -160,22 +168,29 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         say("1. train.py by plain Python")
         results["plain"] = run("plain", [python], epochs, "--device", "cpu")
-        say(f"an appliance with two environments, first and second, both {python}")
-        offered = [word for name in ("first", "second") for word in ("--offload", f"{name}={python}:cpu")]
-        appliance = stack.enter_context(local_appliance(Ask(), *offered))
-        offload = [REMOTEGPU, "offload", "run", "--appliance", appliance, "--python", python]
+        say(f"two appliances, each a process of its own that offers {python}")
+        appliances = [
+            stack.enter_context(local_appliance(Ask(), "--offload", f"{name}={python}:cpu")) for name in ENVIRONMENTS
+        ]
+        both = ",".join(appliances)
+        shown = subprocess.run([REMOTEGPU, "offload", "backends", "--appliance", both])
+        if shown.returncode:
+            fail("the appliances do not say what they offer, see above")
+        here = [REMOTEGPU, "offload", "run", "--python", python]
+        offload = [*here, "--appliance", appliances[0]]
         say("2. cut A: what train.py calls cuda is an acceptor's device")
         results["device"] = run("device", offload, epochs)
-        say("3. the same, and after half of it the session moves to another acceptor")
-        results["switched"] = run_and_switch("switched", offload, epochs, "second")
+        say("3. the same with a share of each appliance, and after half of it the session moves from one to the other")
+        shares = [*here, "-n", "2", "--appliance", both]
+        results["switched"] = run_and_switch("switched", shares, epochs, ENVIRONMENTS[1])
         say("4. cut B: its function main runs in an acceptor")
         results["function"] = run("function", [*offload, "--config", "function.yaml"], epochs, "--device", "cpu")
         say("5. cut D: the whole program runs in an acceptor")
         whole = [*offload, "--split", "app", "--config", "app.yaml"]
         results["program"] = run("program", whole, epochs, "--device", "cpu")
     for name in ("device", "switched", "function", "program"):
-        results[name]["counters"] = crossed(name)
-    good = report(results)
+        results[name] |= crossed(name)
+    good = report(results, appliances)
     say("done" if good else "something differs")
     sys.exit(0 if good else 1)
 
