@@ -20,7 +20,6 @@ from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.service import ask_of, refusal_of_versions
 from remotegpu.appliance.settings import Settings
 from remotegpu.appliance.tokens import TokenFile, parse_tokens
-from remotegpu.appliance.workers import Staging
 from remotegpu.rpc import pb
 
 OURS = pb.Versions(wire=1, table_hash=0xABC, program="remotegpu 0.1.0")
@@ -101,21 +100,6 @@ def test_snapshot() -> None:
     assert (snapshot.driver_version, snapshot.table_hash) == (13040, 0)
     assert snapshot.gpus[0].attributes == {1: 1024}
     assert snapshot.gpus[0].pci == (0, 1, 2)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's workers have another uid")
-def test_what_another_uid_cannot_read_is_copied(tmp_path: Path) -> None:
-    (tmp_path / "hidden").mkdir(mode=0o700)
-    program = tmp_path / "hidden" / "program"
-    program.write_text("content")
-    staging = Staging()
-    copy = staging.readable(program)
-    assert copy != program
-    assert copy.read_text() == "content"
-    assert copy.stat().st_mode & 0o555 == 0o555
-    assert staging.readable(Path("/bin/sh")) == Path("/bin/sh")
-    staging.remove()
-    assert not copy.parent.parent.exists()
 
 
 def statuses(settings: Settings, *gpus: Capacity, **situation: Any) -> dict[str, str]:

@@ -40,9 +40,10 @@ from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings
+from remotegpu.appliance.staging import Staging, sweep
 from remotegpu.appliance.tokens import TokenFile
 from remotegpu.appliance.uids import Uids
-from remotegpu.appliance.workers import Staging, Workers
+from remotegpu.appliance.workers import Workers
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc import pb, pb_grpc
 
@@ -80,6 +81,7 @@ async def _run(settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         if api_server is not None:
             stack.push_async_callback(api_server.close)
+        sweep()
         staging = Staging()
         stack.callback(staging.remove)
         backend = make_backend(settings, dist, staging)

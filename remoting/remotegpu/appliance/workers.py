@@ -2,11 +2,7 @@
 
 import asyncio
 import contextlib
-import os
-import shutil
 import socket
-import stat
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,38 +133,3 @@ async def start_worker(
 
 def exit_text(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-class Staging:
-    """Copies of programs and libraries that lie where another uid cannot read, as under /root."""
-
-    def __init__(self) -> None:
-        self._folder: Path | None = None
-
-    def readable(self, path: Path) -> Path:
-        """`path` itself if every user can read it (or nobody else will), else a copy."""
-        if os.geteuid() != 0 or _readable_by_all(path):
-            return path
-        copy = self.folder(path.parent.name) / path.name
-        shutil.copyfile(path, copy)
-        copy.chmod(0o755)
-        return copy
-
-    def folder(self, name: str) -> Path:
-        """A folder that every user can read, and that ends with the appliance."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="remotegpu-"))
-            self._folder.chmod(0o755)
-        folder = self._folder / name
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)
-        return folder
-
-    def remove(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _readable_by_all(path: Path) -> bool:
-    real = path.resolve()
-    return bool(real.stat().st_mode & stat.S_IROTH) and all(p.stat().st_mode & stat.S_IXOTH for p in real.parents)

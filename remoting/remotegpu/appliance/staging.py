@@ -1,0 +1,105 @@
+"""The appliance's own folder: what other users have to be able to read, and the scratch folders of sessions."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = "remotegpu-appliance-"
+_log = logging.getLogger(__name__)
+
+
+class Staging:
+    """A folder in the machine's temporary one, made when it is first needed; and copies of programs and libraries that
+    lie where another uid cannot read, as under /root."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._lock: int | None = None
+
+    def readable(self, path: Path) -> Path:
+        """`path` itself if every user can read it (or nobody else will), else a copy."""
+        if os.geteuid() != 0 or _readable_by_all(path):
+            return path
+        copy = self.folder(path.parent.name) / path.name
+        shutil.copyfile(path, copy)
+        copy.chmod(0o755)
+        return copy
+
+    def folder(self, name: str) -> Path:
+        """A folder that every user can read, and that ends with the appliance."""
+        if self._folder is None:
+            self._folder, self._lock = _make()
+            self._folder.chmod(0o755)
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+        return folder
+
+    def remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def sweep() -> None:
+    """Remove the folders of this user's appliances that were killed and could not do it themselves."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        lock = None
+        with contextlib.suppress(OSError):
+            lock = _hold(path)
+        if lock is None:
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+        _log.info("removed %s, which an appliance that was killed left behind", path)
+
+
+def _make() -> tuple[Path, int | None]:
+    """A new folder, held."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        try:
+            lock = _hold(path)
+        except OSError:
+            # A file system without locks: there nobody sweeps either.
+            return path, None
+        if lock is not None:
+            return path, lock
+        # Another appliance's sweep came between, and removes it.
+
+
+def _hold(path: Path) -> int | None:
+    """A descriptor that holds a folder of this user; None if it is not there, somebody else's, or held.
+
+    The kernel lets go of it with the last process that has the descriptor, however that ends. Raises OSError: the
+    folder cannot be opened (a link never is), or its file system has no locks.
+    """
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    held = False
+    try:
+        if os.fstat(folder).st_uid == os.geteuid():
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it before may have removed it in the meantime.
+            held = os.path.samestat(os.fstat(folder), path.lstat())
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    finally:
+        if not held:
+            os.close(folder)
+    return folder if held else None
+
+
+def _readable_by_all(path: Path) -> bool:
+    real = path.resolve()
+    return bool(real.stat().st_mode & stat.S_IROTH) and all(p.stat().st_mode & stat.S_IXOTH for p in real.parents)
