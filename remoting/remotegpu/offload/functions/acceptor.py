@@ -34,6 +34,8 @@ class Calls:
         self.link.store = moving.Store(self.codec)
         self.codec.stand_ins.update(standins.kinds(self.link))
         self._told = _Told()
+        # Functions that came by value, by the client's numbers, for as long as they do not change there.
+        self._functions: dict[int, Any] = {}
 
     def _perform(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
         match header.get("op"):
@@ -73,6 +75,12 @@ class Calls:
         else:
             function, given, keywords = payload
             arguments = given
+            for number in header.get("dead", ()):
+                self._functions.pop(number, None)
+            if "f" in header:
+                if function is None and (function := self._functions.get(header["f"])) is None:
+                    return None, {"unknown": True}
+                self._functions[header["f"]] = function
         keys = header.get("mutates")
         if keys is None:
             return self._returned(header, _run(function, arguments, keywords)), {}

@@ -1,6 +1,7 @@
 """This program's part of functions and classes: what stands in their place, and what the acceptor may call back."""
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import inspect
@@ -16,7 +17,7 @@ from typing import Any, Final
 from remotegpu.offload.client.session import Session, current
 from remotegpu.offload.code.server import CodeServer
 from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu.offload.functions import classes, estimators, moving, mutation, profiles, standins
+from remotegpu.offload.functions import classes, estimators, moving, mutation, profiles, standins, unchanged
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.functions.plan import MARK, Plan, named
 from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
@@ -25,6 +26,10 @@ from remotegpu.offload.wire.peer import Request
 
 # What rules have replaced in this process: the acceptor knows it under the same name.
 _replaced: Final[dict[int, Replaced]] = {}
+
+
+class _NotThereError(Exception):
+    """The acceptor has not the function that the header names: the session has moved meanwhile."""
 
 
 class Client:
@@ -44,6 +49,7 @@ class Client:
         self.link = Link(self.codec, lambda: session.peer, self._called_back, "the program")
         self.codec.stand_ins.update(standins.kinds(self.link))
         self._levels: dict[str, int] = {}
+        self._sent = unchanged.Sent()
         self._session = session
         self._code = session.services.get("code")
         self._resident = [rule.pattern for rule in profiles.rules(config) if isinstance(rule, ClassRule)]
@@ -57,20 +63,43 @@ class Client:
     def begin_anew(self) -> None:
         """The acceptor is another one, which knows nothing of this program's settings."""
         self._levels = {}
+        self._sent.clear()
 
     def call(self, plan: Plan, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """One call of a function: one round trip."""
         sent, sent_keywords, keys = plan.arguments(arguments, keywords)
         if len(sent) > 1 and _have_arrays(sent):
             sent = importlib.import_module("remotegpu.offload.objects.arrays").sharing(sent)
-        header = dict(plan.header)
-        payload = (
-            (sent, sent_keywords) if plan.name is not None or "m" in header else (plan.function, sent, sent_keywords)
-        )
         try:
-            return self.send(header, payload, keys, arguments, keywords)
+            if plan.name is not None or "m" in plan.header:
+                return self.send(dict(plan.header), (sent, sent_keywords), keys, arguments, keywords)
+            return self._call_by_value(plan, sent, sent_keywords, keys, arguments, keywords)
         except CrossingError as error:
             raise plan.about_argument(error) from error.__cause__
+
+    def _call_by_value(
+        self,
+        plan: Plan,
+        sent: tuple[Any, ...],
+        sent_keywords: dict[str, Any],
+        keys: list[mutation.Key] | None,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        function = plan.function
+        header = dict(plan.header)
+        if gone := self._sent.gone():
+            header["dead"] = gone
+        content = unchanged.content(function)
+        if content is None:
+            return self.send(header, (function, sent, sent_keywords), keys, arguments, keywords)
+        header["f"] = number = self.codec.identify(function)
+        if self._sent.has(function, content):
+            with contextlib.suppress(_NotThereError):
+                return self.send(dict(header), (None, sent, sent_keywords), keys, arguments, keywords)
+        result = self.send(header, (function, sent, sent_keywords), keys, arguments, keywords)
+        self._sent.add(function, number, content)
+        return result
 
     def send(
         self,
@@ -92,6 +121,8 @@ class Client:
             # A source that was edited since, as in a notebook, is loaded anew there.
             self._code.refresh(self._session.peer)
         result, answered = self.link.ask_fully(header, payload)
+        if "unknown" in answered:
+            raise _NotThereError
         if "changes" in answered:
             result = self._changed(result, answered, keys or [], arguments, keywords or {})
         if "warned" in answered:
