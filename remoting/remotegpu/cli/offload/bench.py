@@ -113,13 +113,11 @@ def measure(options: BenchOptions) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="remotegpu-bench-") as folder:
         lab = Lab(find_dist(), cpus, Path(folder))
         measuring = _Measuring(lab, python, sizes)
-        tell("the same steps here")
-        here = _medians([measuring.here() for _ in range(runs)])
         results = []
         for configuration in configurations(cpus, everything=options.everything):
             tell(configuration.name)
-            found = _medians(measuring.runs(configuration, runs))
-            results.append({"name": _name(configuration), "figures": _with_ratios(found, here)})
+            found, here = measuring.runs(configuration, runs)
+            results.append({"name": _name(configuration), "figures": _with_ratios(_medians(found), _medians(here))})
     return {
         "version": __version__,
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -161,15 +159,23 @@ class _Measuring:
         _, far = ends("split" if len(self._lab.cpus) > 1 else "same", self._lab.cpus)
         with on_cpus(far):
             program, *options = _step_options("cpu", self._sizes)
-            return _steps(self._said([self._python, str(_PROGRAMS / program), *options], os.environ))
+            environment = {**os.environ, **_ONE_THREAD}
+            return _steps(self._said([self._python, str(_PROGRAMS / program), *options], environment))
 
-    def runs(self, configuration: Configuration, count: int) -> list[dict[str, float]]:
-        """All that is measured in a configuration, so often; at a distance only what waits for answers, and fewer."""
+    def runs(self, configuration: Configuration, count: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+        """All that is measured in a configuration, so often, and in turns with it the steps here.
+
+        At a distance only what waits for answers, and fewer.
+        """
         offered = [word for name in _ENVIRONMENTS for word in ("--offload", f"{name}={self._python}:cpu")]
         with self._lab.site(configuration, *offered) as site:
             near, _ = ends(configuration.placement, self._lab.cpus)
-            with on_cpus(near):
-                return [self._measured(configuration, site) for _ in range(count)]
+            there, here = [], []
+            for _ in range(count):
+                here.append(self.here())
+                with on_cpus(near):
+                    there.append(self._measured(configuration, site))
+            return there, here
 
     def _measured(self, configuration: Configuration, site: Site) -> dict[str, float]:
         since = time.time()
@@ -202,8 +208,7 @@ class _Measuring:
             **os.environ,
             names.CARRIER_ENV: configuration.carrier,
             names.STATS_ENV: str(self._stats),
-            # As `steps.py` here: both ends have one CPU.
-            "OMP_NUM_THREADS": "1",
+            **_ONE_THREAD,
         }
         return self._said([*command, str(_PROGRAMS / program), *arguments], environment)
 
@@ -217,6 +222,8 @@ class _Measuring:
         return found
 
 
+# Both ends have one CPU.
+_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
 _REMOTEGPU: Final = (sys.executable, "-m", "remotegpu.cli")
 
 
