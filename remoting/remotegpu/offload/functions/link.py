@@ -87,10 +87,17 @@ class Link:
                 f"this program and the acceptor have called each other back {DEEPEST} times within one call: "
                 "make the recursion one function that runs at one end"
             )
-        packed = self.codec.dumps(payload, paged=True)
-        header.update(packed.header)
         if depth > 1:
             header["depth"] = depth
+            return self._asked(header, payload)
+        try:
+            return self._asked(header, payload)
+        finally:
+            self._forget_raised()
+
+    def _asked(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        packed = self.codec.dumps(payload, paged=True)
+        header.update(packed.header)
         try:
             reply = self._peer().request(Service.CALL, header, packed.buffers)
         finally:
@@ -100,8 +107,6 @@ class Link:
             if described is None:
                 return self.codec.loads(reply.header, reply.buffers), reply.header
             error = self._error(described, reply.header, reply.buffers)
-        if depth == 1 and self.codec.client:
-            self._local.raised.clear()
         try:
             raise error
         finally:
@@ -112,9 +117,18 @@ class Link:
         """The next values of an iterator of the other end, at most so many, and what ended it."""
         packed = self.codec.dumps(((), {}))
         header = {"o": ident, "m": "__next__", "most": most, **packed.header}
-        reply = self._peer().request(Service.CALL, header, packed.buffers)
-        with _reading():
-            return self._pulled(reply)
+        try:
+            reply = self._peer().request(Service.CALL, header, packed.buffers)
+            with _reading():
+                return self._pulled(reply)
+        finally:
+            if not self._local.depth:
+                self._forget_raised()
+
+    def _forget_raised(self) -> None:
+        """What was raised here within a call that is over: the acceptor may have handled it."""
+        if self.codec.client:
+            self._local.raised.clear()
 
     def _pulled(self, reply: Message) -> tuple[list[Any], BaseException | None]:
         described = reply.header.get("raised")

@@ -83,7 +83,8 @@ class Codec:
         # For the encoder. Its reducers by exact type; what rules have replaced, by id.
         self.reducers: dict[type, encoding.Reducer] = {}
         self.replaced: dict[int, Replaced] = {}
-        self.sent_types: set[type] = set()
+        # A class of a function or a notebook that is gone can come back from nobody.
+        self.sent_types: weakref.WeakSet[type] = weakref.WeakSet()
         # What stands in a function's or class's place here: it has `name` and `function`.
         self.stands_for: Callable[[Any], Any] = lambda _value: None
         # The class of which an instance is made that is read here.

@@ -12,7 +12,7 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSet, Sequence
 from typing import Any, ClassVar, Final, NoReturn
 
 from remotegpu.offload.objects import values, vocabulary
@@ -42,7 +42,7 @@ def allow_type(kind: type) -> None:
 class Policy:
     """Whose classes are taken: those of which this program has sent instances, and those of the rules' packages."""
 
-    def __init__(self, sent: set[type], packages: Iterable[str], plain: Callable[[Any], Any]) -> None:
+    def __init__(self, sent: MutableSet[type], packages: Iterable[str], plain: Callable[[Any], Any]) -> None:
         self._plain = plain
         self._sent = sent
         self._packages = {name for name in packages if name not in _OWN_WAY and name not in sys.stdlib_module_names}

@@ -31,6 +31,8 @@ _IDLE_SECONDS: Final = 5.0
 # A signal that comes just before a thread begins to wait does not wake it: how often it looks.
 _LOOK_SECONDS: Final = 0.5
 _MAX_THREADS: Final = 1024
+# With so many, one that is idle ends for another: a program may start a thread for each call.
+_MANY_THREADS: Final = 256
 
 log = logging.getLogger("remotegpu.offload")
 
@@ -545,18 +547,19 @@ class Peer:
                     self._execute_next(mailbox)
                     continue
                 mailbox.wake.get(timeout=_IDLE_SECONDS)
-                if self._lost is None:
+                if self._lost is None and logical.runner is mailbox:
                     continue
             except Empty:
                 pass
             except KeyboardInterrupt:
                 continue
             with self._lock:
-                if mailbox.inbox:
-                    continue
-                logical.runner = None
-                if not logical.waits:
-                    self._logical.pop(number, None)
+                if logical.runner is mailbox:
+                    if mailbox.inbox:
+                        continue
+                    logical.runner = None
+                    if not logical.waits:
+                        self._logical.pop(number, None)
                 return
 
     # Receiving
@@ -595,12 +598,25 @@ class Peer:
             return
         with self._lock:
             logical = self._logical.get(frame.thread)
+            if logical is None and len(self._logical) >= _MANY_THREADS:
+                self._retire()
             if logical is None and len(self._logical) < _MAX_THREADS:
                 logical = self._logical[frame.thread] = _Logical()
             if logical is not None:
                 self._dispatch(logical, request)
                 return
         request.fail(f"more than {_MAX_THREADS} threads at once", type="TooManyThreads")
+
+    def _retire(self) -> None:
+        """Ends the oldest of the threads of ours that have nothing to do. With the lock."""
+        for number, logical in self._logical.items():
+            runner = logical.runner
+            if number == MAIN_THREAD or runner is None or runner.inbox or logical.waits or logical.executor:
+                continue
+            logical.runner = None
+            del self._logical[number]
+            runner.wake.put(None)
+            return
 
     def _dispatch(self, logical: _Logical, request: Request) -> None:
         """Gives a request to the thread that waits, or to one that executes. With the lock."""
