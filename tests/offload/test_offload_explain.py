@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.offload_explain import explain
 
 from remotegpu.offload.explain.calls import Calls, Profile, pickled_bytes
 from remotegpu.offload.explain.suggest import CALL_SECONDS, crossing_seconds, suggest
-
-
-def explain(folder: Path, program: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    script = folder / "program.py"
-    script.write_text(program)
-    command = [
-        str(Path(sys.executable).parent / "remotegpu"),
-        "offload",
-        "explain",
-        "--json",
-        "--python",
-        sys.executable,
-    ]
-    done = subprocess.run(
-        [*command, str(script), *arguments], cwd=folder, capture_output=True, text=True, timeout=110, check=False
-    )
-    start = done.stdout.find("{\n")
-    return done, json.loads(done.stdout[start:]) if start >= 0 else {}
 
 
 def by_name(report: dict[str, Any]) -> dict[str, dict[str, Any]]:

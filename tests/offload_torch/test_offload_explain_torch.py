@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.offload_explain import explain
 
 pytestmark = pytest.mark.frameworks
 
@@ -34,26 +33,14 @@ main()
 """
 
 
-def explain(folder: Path, program: str) -> dict[str, object]:
-    script = folder / "program.py"
-    script.write_text(program)
-    command = [
-        str(Path(sys.executable).parent / "remotegpu"),
-        "offload",
-        "explain",
-        "--json",
-        "--python",
-        sys.executable,
-    ]
-    done = subprocess.run([*command, str(script)], cwd=folder, capture_output=True, text=True, timeout=110, check=False)
+def report_of(folder: Path, program: str) -> dict[str, Any]:
+    done, report = explain(folder, program)
     assert done.returncode == 0, done.stderr
-    report: dict[str, object] = json.loads(done.stdout[done.stdout.index("{\n") :])
     return report
 
 
 def test_lines_that_wait_are_named_and_counted(tmp_path: Path) -> None:
-    found = explain(tmp_path, PROGRAM)["torch"]
-    assert isinstance(found, dict)
+    found = report_of(tmp_path, PROGRAM)["torch"]
     waits = {(Path(wait["file"]).name, wait["line"]): wait["times"] for wait in found["waits"] if wait["line"]}
     assert waits[("program.py", 10)] == 7
     assert waits[("program.py", 18)] == 1
@@ -63,12 +50,12 @@ def test_lines_that_wait_are_named_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_program_without_torch_has_no_such_part(tmp_path: Path) -> None:
-    assert explain(tmp_path, "print(1)")["torch"] is None
-    assert explain(tmp_path, "import torch\nprint(torch.ones(2).sum())")["torch"] is None, "nothing is on the device"
+    assert report_of(tmp_path, "print(1)")["torch"] is None
+    assert report_of(tmp_path, "import torch\nprint(torch.ones(2).sum())")["torch"] is None, "nothing is on the device"
 
 
 def test_arguments_of_functions_are_sized_without_fetching_them(tmp_path: Path) -> None:
-    report = explain(tmp_path, PROGRAM)
-    functions = {line["name"]: line for line in report["functions"]}  # type: ignore[attr-defined]
+    report = report_of(tmp_path, PROGRAM)
+    functions = {line["name"]: line for line in report["functions"]}
     size = functions["__main__.step"]["argument_bytes"]
     assert (8 + 32 * 8) * 4 <= size < (8 + 32 * 8) * 4 + 1000
