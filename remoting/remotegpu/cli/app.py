@@ -14,10 +14,15 @@ from remotegpu.cli.offload.app import offload
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
+    CountOption,
+    FractionOption,
     JsonOption,
+    QuickOption,
+    RunsOption,
     ServerNameOption,
     TokenFileOption,
     TokenOption,
+    WaitOption,
     read_access,
     required,
     split,
@@ -46,13 +51,13 @@ app.add_typer(offload)
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command, best after `--`.")],
     appliance: ApplianceOption = "",
-    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1024, help="How many GPUs.")] = 1,
-    fraction: Annotated[str | None, typer.Option("-p", "--fraction", help="Part of each GPU, as 0.25.")] = None,
+    count: CountOption = 1,
+    fraction: FractionOption = None,
     memory: Annotated[str | None, typer.Option("-m", "--memory", help="Memory of each GPU, as 4GiB.")] = None,
     native: Annotated[
         bool, typer.Option("--native", help="The software GPU in the program itself, no network.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")] = True,
+    wait: WaitOption = True,
     report: Annotated[
         bool, typer.Option("--report", help="Say at the end what programs asked for that is not provided.")
     ] = False,
@@ -65,7 +70,7 @@ def run(
     server_name: ServerNameOption = "",
 ) -> None:
     """Run a command on a share of a GPU. Without --appliance: on a software GPU of this machine."""
-    from remotegpu.cli.child import StoppedError, end_like  # noqa: PLC0415
+    from remotegpu.cli.child import end_like  # noqa: PLC0415
     from remotegpu.cli.run import RunOptions, parse_ask, run  # noqa: PLC0415
 
     options = RunOptions(
@@ -78,11 +83,7 @@ def run(
         report=report,
         report_file=report_file,
     )
-    try:
-        result = run(options)
-    except StoppedError as stopped:
-        result = -stopped.number
-    raise typer.Exit(end_like(result))
+    raise typer.Exit(end_like(lambda: run(options)))
 
 
 @app.command()
@@ -138,8 +139,8 @@ def bench(
     ] = "share",
     appliance: ApplianceOption = "",
     everything: Annotated[bool, typer.Option("--all", help="Also TLS, and 1 and 10 ms away.")] = False,
-    quick: Annotated[bool, typer.Option(help="Less of everything: seconds, and rough figures.")] = False,
-    runs: Annotated[int | None, typer.Option(min=1, help="How often each configuration is measured; 3.")] = None,
+    quick: QuickOption = False,
+    runs: RunsOption = None,
     reference: Annotated[
         str | None,
         typer.Option(

@@ -4,7 +4,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from remotegpu.cli import exits
@@ -81,8 +81,12 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[
             return os.waitstatus_to_exitcode(status)
 
 
-def end_like(result: int) -> int:
-    """The exit code for `result`; does not return if it stands for a signal, of which we then die as well."""
+def end_like(run: Callable[[], int]) -> int:
+    """The exit code that `run` returns; does not return if that stands for a signal, of which we then die as well."""
+    try:
+        result = run()
+    except StoppedError as stopped:
+        result = -stopped.number
     if result >= 0:
         return result
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,7 +1,7 @@
 """The options that several commands have, and what is made of them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,7 +27,33 @@ CaOption = Annotated[
 ServerNameOption = Annotated[
     str, typer.Option("--server-name", envvar=names.SERVER_NAME_ENV, help="Name in the certificate, if not the host.")
 ]
+CountOption = Annotated[
+    int,
+    typer.Option("--count", "-n", min=1, max=1024, help="How many GPUs, of several appliances if need be."),
+]
+FractionOption = Annotated[str | None, typer.Option("--fraction", "-p", help="Part of each GPU, as 0.25.")]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Less of everything: rough figures.")]
+RunsOption = Annotated[int | None, typer.Option("--runs", min=1, help="How often everything is measured; 3.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+# Of `remotegpu offload`.
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar=names.CONFIG_ENV, help="The configuration; else remotegpu.yaml of this folder."
+    ),
+]
+PythonOption = Annotated[
+    str | None, typer.Option("--python", help="The interpreter of the program; else `python` of the shell.")
+]
+BackendOption = Annotated[
+    Literal["cuda", "rocm", "xpu", "cpu"] | None,
+    typer.Option("--backend", "-b", help="That kind of accelerator, whatever the configuration says."),
+]
+EnvironmentOption = Annotated[
+    str | None, typer.Option("--environment", "-e", help="That environment of an appliance; else the first that fits.")
+]
 
 
 def split(appliances: str) -> list[str]:

@@ -5,16 +5,24 @@ from typing import Annotated, Literal
 
 import typer
 
-from remotegpu.api import names
 from remotegpu.cli import exits
 from remotegpu.cli.offload import jupyter, reverse
 from remotegpu.cli.options import (
     ApplianceOption,
+    BackendOption,
     CaOption,
+    ConfigOption,
+    CountOption,
+    EnvironmentOption,
+    FractionOption,
     JsonOption,
+    PythonOption,
+    QuickOption,
+    RunsOption,
     ServerNameOption,
     TokenFileOption,
     TokenOption,
+    WaitOption,
     read_access,
     required,
 )
@@ -28,16 +36,6 @@ offload = typer.Typer(
 
 reverse.register(offload)
 offload.add_typer(jupyter.commands)
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", "-c", envvar=names.CONFIG_ENV, help="The configuration; else remotegpu.yaml of this folder."
-    ),
-]
-PythonOption = Annotated[
-    str | None, typer.Option("--python", help="The interpreter of the program; else `python` of the shell.")
-]
 
 
 @offload.command(
@@ -54,24 +52,20 @@ def run(
     ] = "rules",
     config: ConfigOption = None,
     python: PythonOption = None,
-    backend: Annotated[
-        Literal["cuda", "rocm", "xpu", "cpu"] | None, typer.Option(help="In place of the configured ones.")
-    ] = None,
+    backend: BackendOption = None,
     appliance: ApplianceOption = "",
-    count: Annotated[
-        int,
-        typer.Option("-n", "--count", min=1, max=1024, help="Shares, on several appliances if need be; for switching."),
-    ] = 1,
-    fraction: Annotated[str | None, typer.Option("-p", "--fraction", help="Part of a GPU, as 0.25.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a GPU, as 4GiB.")] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")] = True,
+    count: CountOption = 1,
+    fraction: FractionOption = None,
+    # Without -m, which after `python` stands for a module.
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory of each GPU, as 4GiB.")] = None,
+    wait: WaitOption = True,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
     server_name: ServerNameOption = "",
 ) -> None:
     """Run a Python program; what its configuration names runs on an appliance. Without one: on this machine's CPU."""
-    from remotegpu.cli.child import StoppedError, end_like  # noqa: PLC0415
+    from remotegpu.cli.child import end_like  # noqa: PLC0415
     from remotegpu.cli.offload.run import RunOptions, run  # noqa: PLC0415
 
     options = RunOptions(
@@ -87,11 +81,7 @@ def run(
         access=read_access(token, token_file, ca, server_name),
         wait=wait,
     )
-    try:
-        result = run(options)
-    except StoppedError as stopped:
-        result = -stopped.number
-    raise typer.Exit(end_like(result))
+    raise typer.Exit(end_like(lambda: run(options)))
 
 
 @offload.command()
@@ -119,8 +109,8 @@ def explain(
 @offload.command()
 def bench(
     everything: Annotated[bool, typer.Option("--all", help="Also 1 and 10 ms away.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Less of everything: rough figures.")] = False,
-    runs: Annotated[int | None, typer.Option(min=1, help="How often everything is measured; 3.")] = None,
+    quick: QuickOption = False,
+    runs: RunsOption = None,
     python: PythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -144,8 +134,8 @@ def stats(
 @offload.command()
 def switch(
     session: Annotated[str, typer.Argument(help="Its id, as `stats` shows it.")],
-    backend: Annotated[str | None, typer.Option("--backend", "-b", help="cuda, rocm, xpu or cpu.")] = None,
-    environment: Annotated[str | None, typer.Option("--environment", "-e", help="That one and no other.")] = None,
+    backend: BackendOption = None,
+    environment: EnvironmentOption = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds that calls may take to end.")] = None,
     as_json: JsonOption = False,
 ) -> None:

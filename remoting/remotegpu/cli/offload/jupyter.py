@@ -3,11 +3,12 @@
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from remotegpu.cli import exits
+from remotegpu.cli.options import BackendOption, EnvironmentOption
 
 commands = typer.Typer(name="jupyter", help="Notebooks whose kernel runs in an acceptor.", no_args_is_help=True)
 
@@ -21,10 +22,8 @@ def _group() -> None:
 def install(
     name: Annotated[str, typer.Option("--name", help="Of the kernel, in lower case.")] = "remotegpu",
     display_name: Annotated[str, typer.Option("--display-name", help="As Jupyter shows it.")] = "",
-    backend: Annotated[
-        Literal["", "cuda", "rocm", "xpu", "cpu"], typer.Option("--backend", "-b", help="Else as remotegpu.yaml says.")
-    ] = "",
-    environment: Annotated[str, typer.Option("--environment", help="Of the appliance; else the first that fits.")] = "",
+    backend: BackendOption = None,
+    environment: EnvironmentOption = None,
     appliance: Annotated[
         str, typer.Option("--appliance", "-a", metavar="HOST:PORT", help="Borrow a share there for each kernel.")
     ] = "",
@@ -47,7 +46,11 @@ def install(
         )
     shown = display_name or f"Python (remotegpu{f', {backend}' if backend else ''})"
     spec = kernelspec.kernelspec(
-        shown, backend=backend, environment=environment, appliance=appliance, fraction=fraction if appliance else 0
+        shown,
+        backend=backend or "",
+        environment=environment or "",
+        appliance=appliance,
+        fraction=fraction if appliance else 0,
     )
     folder = Path(jupyter_data_dir()) if user else Path(sys.prefix, "share", "jupyter")
     try:
