@@ -4,108 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import functools
-import gc
-import importlib.util
 import inspect
-import io
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.offload import local_session
+from support.offload_steps import FILE, Trips, config, load, ruled, session_beside, session_of_steps, steps_of
 
 from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import CodeRules, Config, FunctionRule
+from remotegpu.offload.config.model import FunctionRule
 from remotegpu.offload.functions import client
-from remotegpu.offload.functions.errors import RemoteError, RemoteTraceback, TooDeepError
-from remotegpu.offload.functions.standins import RemoteFunction, RemoteIterator, RemoteObject
+from remotegpu.offload.functions.errors import RemoteError, RemoteTraceback
 from remotegpu.offload.objects import pages
-from remotegpu.offload.objects.codec import CrossingError, UnknownObjectError
-
-FILE = Path(__file__).parent / "programs" / "user_steps.py"
-
-
-def load() -> ModuleType:
-    """The user's module, anew."""
-    spec = importlib.util.spec_from_file_location("user_steps", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["user_steps"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def config(*rules: FunctionRule, **more: Any) -> Config:
-    return Config(rules=rules or (FunctionRule("user_steps.*"),), code=CodeRules(page=("user_steps",)), **more)
+from remotegpu.offload.objects.codec import CrossingError
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """With `user_steps` on the path, so that it can be paged."""
-    sys.path.insert(0, str(FILE.parent))
-    try:
-        with local_session(config()) as session:
-            yield session
-    finally:
-        sys.path.remove(str(FILE.parent))
-        sys.modules.pop("user_steps", None)
+    yield from session_of_steps()
 
 
 @pytest.fixture
 def local(session: Session) -> ModuleType:
-    """The module as it is."""
+    """The user's module as it is."""
     return load()
 
 
 @pytest.fixture
 def steps(session: Session) -> Any:
     """The module with all its functions replaced."""
-    module = load()
-    client.install(module, config(), session)
-    return module
-
-
-def ruled(session: Session, name: str, **rule: Any) -> Any:
-    """One function of the module under a rule of its own."""
-    module = sys.modules["user_steps"]
-    function = getattr(module, name)
-    return client.wrap(getattr(function, "__wrapped__", function), FunctionRule(f"user_steps.{name}", **rule), session)
-
-
-class Trips:
-    """Counts round trips, of both directions."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.start = self.total()
-
-    def total(self) -> int:
-        counters = self.session.peer.counters
-        return counters.round_trips + sum(counters.served.values())
-
-    @property
-    def count(self) -> int:
-        return self.total() - self.start
-
-
-def held(session: Session) -> tuple[int, int, int]:
-    """Objects that the acceptor holds for us, that we hold of it, that it holds of us."""
-    codec = client.of(session).codec
-    gc.collect()
-    # What died is said with the next message.
-    client.of(session).link.ask({"op": "call", "t": ["builtins", "len"]}, (([],), {}))
-    there = session.stats()["acceptor"]["objects"]["held"]
-    return there, len(codec.held), len(codec.exports)
+    return steps_of(session)
 
 
 def test_a_call_runs_there_in_one_round_trip(session: Session, steps: Any) -> None:
@@ -224,55 +159,6 @@ def test_exceptions_are_of_the_same_type_and_show_where_they_were_raised(session
         steps.add()
 
 
-def test_functions_of_the_program_run_here_when_they_are_called_there(session: Session, steps: Any) -> None:
-    seen: list[tuple[int, int, int]] = []
-
-    def note(x: int) -> int:
-        seen.append((os.getpid(), threading.get_ident(), x))
-        return x * 10
-
-    trips = Trips(session)
-    assert steps.each([1, 2], note) == [10, 20]
-    assert seen == [(os.getpid(), threading.get_ident(), 1), (os.getpid(), threading.get_ident(), 2)]
-    assert trips.count == 3
-    out: list[int] = []
-    steps.each([3, 4], out.append)
-    assert out == [3, 4]
-    assert steps.apply(functools.partial(note, 5)) == 50
-    assert steps.apply([note, {}][0], 1) == 10
-    # A function of a module is found there by its name.
-    assert steps.apply(os.getpid) != os.getpid()
-    assert steps.apply(np.sum, np.ones(3)) == 3
-    held_now = held(session)
-    assert held_now == (0, 0, 0)
-
-
-def test_what_a_callback_raises_comes_back_as_itself(session: Session, steps: Any) -> None:
-    class OwnError(Exception):
-        pass
-
-    def fail() -> None:
-        raise OwnError("mine", 3)
-
-    with pytest.raises(OwnError) as raised:
-        steps.apply(fail)
-    assert raised.value.args == ("mine", 3) and raised.traceback[-1].name == "fail"
-    # Also where it has passed through several calls.
-    with pytest.raises(OwnError):
-        steps.apply(lambda: steps.apply(lambda: steps.apply(fail)))
-
-
-def test_calls_nest_and_end_with_a_sentence_when_too_deep(session: Session, steps: Any) -> None:
-    def down(n: int) -> int:
-        return n if n == 0 else 1 + int(steps.apply(down, n - 1))
-
-    assert steps.apply(down, 12) == 12
-    with pytest.raises(TooDeepError, match="called each other back 40 times"):
-        steps.apply(down, 500)
-    # It goes on to work.
-    assert steps.apply(down, 3) == 3
-
-
 def test_functions_of_main_and_of_functions_travel_by_value(session: Session, steps: Any) -> None:
     base, offset = 100, np.ones(3)
 
@@ -298,64 +184,6 @@ def test_a_recursive_function_by_value_is_itself_there(session: Session) -> None
     assert fibonacci(12) == 144 and trips.count == 1
 
 
-def test_generators_are_pulled_in_growing_parts(session: Session, steps: Any) -> None:
-    trips = Trips(session)
-    found = steps.squares(200)
-    assert isinstance(found, RemoteIterator)
-    assert list(found) == [n * n for n in range(200)]
-    assert trips.count < 40
-    assert [float(array[0]) for array in steps.same_array(20)] == list(range(20))
-    failing = steps.fails_in_the_middle()
-    assert [next(failing), next(failing)] == [1, 2]
-    with pytest.raises(KeyError, match="three"):
-        next(failing)
-    with pytest.raises(StopIteration):
-        next(failing)
-
-
-def test_a_generator_takes_values_and_ends(session: Session, steps: Any) -> None:
-    generator = steps.echo()
-    assert next(generator) == [] and generator.send(1) == [1] and generator.send("b") == [1, "b"]
-    with pytest.raises(StopIteration) as ended:
-        next(generator)
-    assert ended.value.value == "end"
-    del ended  # its traceback holds the generator
-    abandoned = steps.squares(10_000)
-    assert next(abandoned) == 0
-    abandoned.close()
-    assert list(abandoned) == []
-    del generator, abandoned
-    assert held(session) == (0, 0, 0)
-
-
-def test_the_programs_own_generators_are_pulled_from_there(session: Session, steps: Any) -> None:
-    ended = []
-
-    def numbers() -> Iterator[int]:
-        try:
-            yield from range(300)
-        finally:
-            ended.append(True)
-
-    trips = Trips(session)
-    assert steps.total(numbers()) == 44850 and ended == [True] and trips.count < 40
-    assert steps.total(map(str.__len__, ["a", "bc"])) == 3
-    assert held(session) == (0, 0, 0)
-
-
-def test_open_files_are_read_and_written_here(session: Session, steps: Any, tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
-    with path.open("w") as file:
-        steps.write_to(file, "a\n")
-        file.write("b\n")
-        steps.write_to(file, "c\n")
-    assert path.read_text() == "a\nb\nc\n"
-    with path.open() as file:
-        assert file.readline() == "a\n"
-        assert steps.read_lines(file) == ["b", "c"]
-    assert steps.read_lines(io.StringIO("x\ny\n")) == ["x", "y"]
-
-
 def test_logging_and_warnings_are_the_programs_own(
     session: Session, steps: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -371,71 +199,11 @@ def test_logging_and_warnings_are_the_programs_own(
     assert "quiet" not in caplog.text
 
 
-def test_what_a_call_returns_may_stay_there(session: Session, local: Any) -> None:
-    make = ruled(session, "identity", returns="ref")
-    handle = make({"n": 1})
-    assert isinstance(handle, RemoteObject) and repr(handle) == "<dict of the other end>"
-    keep = ruled(session, "keep")
-    assert keep(handle, 5) == 6 and keep(handle, 5) == 11
-    assert handle.fetch() == {"n": 11}
-    assert held(session) == (1, 1, 0)
-    del handle
-    assert held(session) == (0, 0, 0)
-
-
-def test_an_argument_by_ref_lives_there_from_its_first_call_on(session: Session, local: Any) -> None:
-    weigh = ruled(session, "weigh", args={"model": "ref"})
-    model = local.Result(1.0)
-    assert [weigh(model), weigh(model), weigh(model=model)] == [1, 2, 3] and model.step == 0
-    written = ruled(session, "weigh", args={"model": "ref"}, mutates=("model",))
-    assert written(model) == 4 and model.step == 4
-    assert held(session)[0] == 1
-    del model
-    weigh(local.Result(1.0))
-    assert held(session) == (0, 0, 0)
-    with pytest.raises(CrossingError, match="weak reference"):
-        weigh([1])
-
-
-def test_results_that_cannot_travel(session: Session, steps: Any) -> None:
-    adder = steps.make_adder(3)
-    assert isinstance(adder, RemoteFunction) and adder(4) == 7
-    assert steps.apply(adder, 1) == 4
-    with pytest.raises(CrossingError, match=r"a _thread\.lock, cannot be sent"):
-        steps.make_lock()
-    assert isinstance(ruled(session, "make_lock", returns="auto")(), RemoteObject)
-    assert ruled(session, "identity", returns="auto")(5) == 5
-
-
 def test_an_unpicklable_argument_is_named(session: Session, steps: Any) -> None:
     with pytest.raises(CrossingError, match=r"^argument things: \['a'\]\[1\], a _thread\.lock, cannot be sent"):
         steps.change(things={"a": [1, threading.Lock()]})
     with pytest.raises(CrossingError, match=r"^argument 1 \(b\), a _thread\.lock"):
         steps.add(1, threading.Lock())
-
-
-def test_a_handle_is_good_only_at_its_own_acceptor(session: Session, local: Any) -> None:
-    handle = ruled(session, "identity", returns="ref")([1])
-    with local_session_beside(session) as other, pytest.raises(CrossingError, match="another acceptor"):
-        ruled(other, "identity")(handle)
-
-
-def local_session_beside(session: Session) -> Any:
-    """A second one in this process."""
-    import contextlib
-
-    from remotegpu.offload.client.session import use
-
-    @contextlib.contextmanager
-    def beside() -> Iterator[Session]:
-        use(None)
-        try:
-            with local_session(config()) as other:
-                yield other
-        finally:
-            use(session)
-
-    return beside()
 
 
 def test_threads_call_at_the_same_time(session: Session, steps: Any) -> None:
@@ -508,41 +276,10 @@ def test_views_of_one_array_share_memory_there_too(session: Session, local: Any)
     assert base[0] == 5.0
 
 
-def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: Any) -> None:
-    """In a loop there, so that it is quick: each calls back here, with a handle that lives for that call."""
-    count = 0
-
-    def note(x: int) -> None:
-        nonlocal count
-        count += 1
-
-    make = ruled(session, "identity", returns="ref")
-    for _ in range(300):
-        make([1])
-    for n in range(20):
-        steps.each(range(100), note)
-        steps.total(iter([n]))
-    assert count == 2000
-    identity = steps.identity
-    codec = client.of(session).codec
-    # Sent and let go without a message each, as many as there are.
-    for _ in range(1000):
-        packed = codec.dumps([iter([]) for _ in range(100)])
-        codec.unsent(packed)
-    identity(1)
-    assert held(session) == (0, 0, 0) and len(codec.outgoing) == 0 and len(codec.residents) == 0
-
-
-def test_unknown_handles_are_refused_there(session: Session, steps: Any) -> None:
-    link = client.of(session).link
-    with pytest.raises(UnknownObjectError, match="holds no object 12345"):
-        link.ask({"o": 12345, "m": "__call__"}, ((), {}))
-
-
 def test_a_lost_acceptor_names_itself(session: Session) -> None:
     from remotegpu.offload.wire.errors import LostError
 
-    with local_session_beside(session) as other:
+    with session_beside(session) as other:
         load()
         kill = client.wrap(os._exit, FunctionRule("os._exit"), other)
         with pytest.raises(LostError, match="acceptor local0 of this test is gone"):
