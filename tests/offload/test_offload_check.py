@@ -102,7 +102,6 @@ def test_a_glob_means_the_module_s_own_functions(project: Path) -> None:
         ("function: mypkg.train.Net", "is not a function but a type: write `class: mypkg.train.Net`"),
         ("class: mypkg.train.score", "is not a class but a function: write `function: mypkg.train.score`"),
         ("class: builtins.bool", "no class can be derived from it"),
-        ("function: mypkg.train.serve", "is an asynchronous generator"),
         ("function: mypkg.broken.f", "importing mypkg.broken fails: No module named 'not_installed_here'; install"),
         ("function: mypkg.failing.f", "importing mypkg.failing fails: RuntimeError: no device"),
         ("{function: mypkg.train.score, args: {modle: ref}}", "has no argument 'modle'; did you mean 'model'?"),

@@ -239,12 +239,6 @@ def test_asynchronous_functions_do_not_hold_up_the_loop(session: Session, steps:
 
     assert asyncio.run(main()) == [1, 2, 3]
 
-    async def numbers() -> Any:
-        yield 1
-
-    with pytest.raises(TypeError, match="asynchronous generators"):
-        client.wrap(numbers, FunctionRule("x.numbers"), session)
-
 
 def test_methods_of_a_class_can_be_named(session: Session, local: Any) -> None:
     rules = [FunctionRule(f"user_steps.Tool.{name}") for name in ("times", "static", "of_class")]

@@ -176,8 +176,6 @@ def _callable(rule: FunctionRule | ClassRule, value: Any, config: Config) -> tup
         head = "instances live there; methods are calls"
     else:
         head = "runs there"
-        if inspect.isasyncgenfunction(value):
-            return "FAIL", "is an asynchronous generator, which cannot run there: name what it calls"
     unknown = _unknown_arguments(rule, value)
     if unknown:
         argument, parameters = unknown

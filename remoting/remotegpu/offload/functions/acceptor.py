@@ -1,8 +1,6 @@
 """The acceptor's part of functions and classes: it calls what the client names."""
 
-import asyncio
 import importlib
-import inspect
 import logging
 import sys
 import threading
@@ -10,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from remotegpu.offload.functions import moving, mutation, standins
+from remotegpu.offload.functions import asynchronous, moving, mutation, standins
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.objects.codec import Codec, CrossingError
 from remotegpu.offload.objects.encoder import Encoder, register
@@ -83,9 +81,9 @@ class Calls:
                 self._functions[header["f"]] = function
         keys = header.get("mutates")
         if keys is None:
-            return self._returned(header, _run(function, arguments, keywords)), {}
+            return self._returned(header, asynchronous.finished(function(*arguments, **keywords))), {}
         watch = mutation.Watch(given, keywords, keys, self._digest)
-        result = _run(function, arguments, keywords)
+        result = asynchronous.finished(function(*arguments, **keywords))
         more: dict[str, Any] = {"changes": True}
         same = watch.same(result)
         if same is not None:
@@ -216,15 +214,6 @@ def is_fitted(estimator: Any) -> bool:
     except exceptions.NotFittedError:
         return False
     return True
-
-
-def _run(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = function(*arguments, **keywords)
-    return asyncio.run(_awaited(result)) if inspect.iscoroutine(result) else result
-
-
-async def _awaited(coroutine: Any) -> Any:
-    return await coroutine
 
 
 def attach(session: "AcceptorSession") -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from remotegpu.offload.config.model import ClassRule
+from remotegpu.offload.functions import asynchronous
 from remotegpu.offload.functions.mutation import Key
 from remotegpu.offload.functions.plan import MARK, Plan, named, outgoing
 from remotegpu.offload.objects import encoder, vocabulary
@@ -190,10 +191,14 @@ def _forward(
             namespace[name] = _class_level(original, name, member, rule)
         elif hasattr(member, "check") and hasattr(member, "fn"):
             namespace[name] = _Conditional(name, member, rule)
-        elif inspect.isroutine(member):
+        elif callable(member) or isinstance(member, _METHODS):
             namespace[name] = method(name, member, rule)
         elif not (name[:2] == "__" and name[-2:] == "__"):
             namespace[name] = _Attribute(name, member)
+
+
+# Methods that cannot be called themselves; other descriptors, as cached properties, are attributes.
+_METHODS: Final = (functools.partialmethod, functools.singledispatchmethod)
 
 
 def method(name: str, function: Any, rule: ClassRule) -> Callable[..., Any]:
@@ -211,7 +216,7 @@ def method(name: str, function: Any, rule: ClassRule) -> Callable[..., Any]:
             keys = [key for key in keys if key != 0]
         return caller_of(self).send(dict(plan.header), (sent, sent_keywords), keys, given, keywords)
 
-    made: Callable[..., Any] = _looking_like(forwarder, name, function)
+    made: Callable[..., Any] = _looking_like(asynchronous.like(function, forwarder), name, function)
     return made
 
 

@@ -1,6 +1,5 @@
 """This program's part of functions and classes: what stands in their place, and what the acceptor may call back."""
 
-import asyncio
 import contextlib
 import functools
 import importlib
@@ -17,7 +16,16 @@ from typing import Any, Final
 from remotegpu.offload.client.session import Session, current
 from remotegpu.offload.code.server import CodeServer
 from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu.offload.functions import classes, estimators, moving, mutation, profiles, standins, unchanged
+from remotegpu.offload.functions import (
+    asynchronous,
+    classes,
+    estimators,
+    moving,
+    mutation,
+    profiles,
+    standins,
+    unchanged,
+)
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.functions.plan import MARK, Plan, named
 from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
@@ -194,22 +202,11 @@ def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | No
     """
     name = named(function)
     plan = Plan(function, rule, name, method)
-    if inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"{rule.pattern}: asynchronous generators cannot run at an acceptor; name a function that it calls"
-        )
-    if inspect.iscoroutinefunction(function):
 
-        @functools.wraps(function)
-        async def wrapper(*arguments: Any, **keywords: Any) -> Any:
-            return await asyncio.to_thread(of(session).call, plan, arguments, keywords)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return of(session).call(plan, arguments, keywords)
 
-    else:
-
-        @functools.wraps(function)
-        def wrapper(*arguments: Any, **keywords: Any) -> Any:
-            return of(session).call(plan, arguments, keywords)
-
+    wrapper = functools.wraps(function)(asynchronous.like(function, call))
     setattr(wrapper, MARK, plan)
     if name is not None:
         _replaced[id(function)] = Replaced(name, function)
@@ -226,7 +223,9 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
                 base = estimators.EstimatorShell if estimators.is_estimator(value) else classes.Shell
                 where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
                 made = classes.stub(value, rule, lambda: of(session), where, base)
-                _replaced[id(value)] = Replaced((value.__module__, value.__qualname__), value)
+                # One of `__main__` goes by value: for its name the whole script would be executed there.
+                if (called := named(value)) is not None:
+                    _replaced[id(value)] = Replaced(called, value)
                 return made
     elif callable(value):
         for rule in profiles.rules(config):

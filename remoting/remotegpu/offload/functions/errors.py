@@ -57,6 +57,9 @@ def describe(error: BaseException, where: str) -> dict[str, Any]:
 def contents(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Its arguments, and its attributes."""
     state = {key: value for key, value in vars(error).items() if key not in ("__notes__", PASSED)}
+    if isinstance(error, OSError) and type(error).__module__ == "builtins":
+        # With the names of files, which its `args` lack.
+        return error.__reduce__()[1], state  # type: ignore[return-value]
     return error.args, state
 
 
