@@ -11,6 +11,7 @@ from support.offload_programs import Project, same
 from remotegpu.offload.config.errors import ConfigError
 from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
 from remotegpu.offload.functions import profiles
+from remotegpu.offload.functions.classes import Shell
 
 
 @pytest.mark.parametrize("name", ["rules", "estimators"])
@@ -22,13 +23,28 @@ def test_programs_say_the_same(tmp_path: Path, name: str) -> None:
 
 
 def test_every_name_of_a_profile_exists() -> None:
+    # ONNX Runtime's are looked for among the tests of frameworks.
+    for rule in profiles.expand(ModuleRule("sklearn")):
+        module, _, attribute = rule.pattern.rpartition(".")
+        value = getattr(importlib.import_module(module), attribute)
+        assert isinstance(value, type) is isinstance(rule, ClassRule)
+
+
+def test_every_profile_stands_for_rules_of_its_own_library() -> None:
+    assert profiles.names() == ["onnxruntime", "sklearn"]
     for name in profiles.names():
         found = profiles.expand(ModuleRule(name))
-        for rule in found:
-            module, _, attribute = rule.pattern.rpartition(".")
-            value = getattr(importlib.import_module(module), attribute)
-            assert isinstance(value, type) is isinstance(rule, ClassRule)
         assert len(found) == len({rule.pattern for rule in found}) > 0
+        for rule in found:
+            assert rule.pattern.startswith(f"{name}.")
+            if isinstance(rule, ClassRule) and rule.shell:
+                module, _, attribute = rule.shell.rpartition(".")
+                assert issubclass(getattr(importlib.import_module(module), attribute), Shell)
+
+
+def test_results_may_hold_instances_of_classes_that_are_named_but_not_of_onnxruntimes() -> None:
+    config = Config(rules=(FunctionRule("a.b"), ModuleRule("sklearn"), ModuleRule("onnxruntime"), ClassRule("c.d.E")))
+    assert profiles.packages(config) == {"a", "sklearn", "c"}
 
 
 def test_what_a_rule_names_really_runs_there(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Client:
         config = session.config
         self.codec = Codec(
             client=True,
-            packages=_packages(config),
+            packages=profiles.packages(config),
             trusted=config.trust == "full",
         )
         self.codec.replaced = _replaced
@@ -220,7 +220,7 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
     if isinstance(value, type):
         for rule in profiles.rules(config):
             if isinstance(rule, ClassRule) and rule.matches(name):
-                base = estimators.EstimatorShell if estimators.is_estimator(value) else classes.Shell
+                base = _shell(value, rule)
                 where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
                 made = classes.stub(value, rule, lambda: of(session), where, base)
                 # One of `__main__` goes by value: for its name the whole script would be executed there.
@@ -232,6 +232,15 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
             if isinstance(rule, FunctionRule) and rule.matches(name):
                 return wrap(value, rule, session, method)
     return value
+
+
+def _shell(kind: type, rule: ClassRule) -> type[classes.Shell]:
+    """What the class's stub has besides it."""
+    if rule.shell:
+        module, _, name = rule.shell.rpartition(".")
+        found: type[classes.Shell] = getattr(importlib.import_module(module), name)
+        return found
+    return estimators.EstimatorShell if estimators.is_estimator(kind) else classes.Shell
 
 
 def install(module: Any, config: Config, session: Session | None = None) -> list[str]:
@@ -287,11 +296,6 @@ def _have_arrays(arguments: tuple[Any, ...]) -> bool:
 
 def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) -> Any:
     return arguments[key] if isinstance(key, int) else keywords[key]
-
-
-def _packages(config: Config) -> set[str]:
-    """The packages that the rules name: results may be instances of their classes."""
-    return {rule.pattern.partition(".")[0] for rule in profiles.rules(config)}
 
 
 def _levels() -> dict[str, int]:

@@ -151,6 +151,9 @@ def _stays_here(value: Any) -> bool:
 def named(function: Callable[..., Any]) -> tuple[str, str] | None:
     """Where the acceptor finds a function: by its name unless it is of `__main__`, or of another function."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if isinstance(function, types.BuiltinFunctionType) and not isinstance(function.__self__, type | types.ModuleType):
+        # Its qualified name may be that of the object which it is a method of, as pybind11's functions are.
+        name = function.__name__
     if not module or not name or module == "__main__" or "<" in name:
         return None
     return module, name

@@ -1,6 +1,9 @@
 """Cut C: which functions and classes of a library are worth executing elsewhere, one file for each library.
 
 A profile is a list of rules of cut B, tried with the library that it names. There is no proxy for a whole module.
+Its keys: `classes` and `functions`, qualified names; `shells`, which of our classes an instance's stub has besides its
+own class, instead of `classes.Shell`; `instances = false`, where an acceptor's values must not hold instances of the
+library's classes.
 """
 
 import functools
@@ -48,7 +51,22 @@ def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
         raise ConfigError("remotegpu.yaml", [Problem(rule.line, f"module {rule.module}", message)])
     profile = _profile(name_of(rule))
     functions = [FunctionRule(name, line=rule.line) for name in profile.get("functions", ())]
-    return [*functions, *(ClassRule(name, line=rule.line) for name in profile.get("classes", ()))]
+    shells = profile.get("shells", {})
+    classes = [ClassRule(name, line=rule.line, shell=shells.get(name, "")) for name in profile.get("classes", ())]
+    return [*functions, *classes]
+
+
+def packages(config: Config) -> set[str]:
+    """The packages that the rules name: results may be instances of their classes."""
+    found = set()
+    for rule in config.rules:
+        if isinstance(rule, FunctionRule | ClassRule):
+            found.add(rule.pattern.partition(".")[0])
+        elif isinstance(rule, ModuleRule):
+            expanded = expand(rule)
+            if _profile(name_of(rule)).get("instances", True):
+                found.update(each.pattern.partition(".")[0] for each in expanded)
+    return found
 
 
 def rules(config: Config) -> list[FunctionRule | ClassRule]:
