@@ -104,6 +104,24 @@ def test_generators_of_their_own() -> None:
     assert torch.cuda.default_generators[0].device == torch.device("cuda:0")
 
 
+def test_normal_in_each_of_its_forms() -> None:
+    def draws() -> list[Any]:
+        torch.manual_seed(3)
+        ones, generator = torch.ones(3, device="cuda"), torch.Generator("cuda").manual_seed(1)
+        return [
+            torch.normal(0.0, 1.0, (3,), device="cuda"),
+            torch.normal(mean=0.0, std=1.0, size=(3,), device=torch.device("cuda:0"), generator=generator),
+            torch.normal(ones, 2.0),
+            torch.normal(1.0, ones),
+            torch.normal(ones, ones),
+        ]
+
+    first, second = draws(), draws()
+    assert all(str(made.device) == "cuda:0" and made.shape == (3,) for made in first)
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert torch.normal(0.0, 1.0, (3,)).device.type == "cpu"
+
+
 def test_a_generator_of_another_device_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"Expected a 'cuda' device type for generator but found 'cpu'"):
         draw(generator=torch.Generator())

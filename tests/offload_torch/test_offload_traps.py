@@ -82,6 +82,28 @@ def test_4_fused_cells_that_only_cuda_has(kind: Any) -> None:
     both(lambda y: copy.deepcopy(cell).to(y.device)(y), torch.randn(3, 4))
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_4_sequences_are_packed_on_the_device(batch_first: bool) -> None:
+    """How many sequences go on at each step is the host's, also where the rows are not."""
+    lengths = torch.tensor([2, 5, 3])
+
+    def run(x: Any) -> Any:
+        x = x.clone().requires_grad_()
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+        assert packed.batch_sizes.device.type == "cpu" and packed.data.device == x.device
+        packed.data.square().sum().backward()
+        rows, found = nn.utils.rnn.pad_packed_sequence(packed, batch_first)
+        return packed.data, x.grad, rows, found, packed.batch_sizes
+
+    for x in (torch.randn(3, 5, 4), torch.randn(5, 3, 4).transpose(0, 1)):
+        x = x if batch_first else x.transpose(0, 1)
+        same(run(there(x)), run(x))
+        for wrong in ([1, 2, 3], [3, 2, 0], [3, 2]):
+            for where in (x, there(x)):
+                with pytest.raises(RuntimeError, match="length"):
+                    nn.utils.rnn.pack_padded_sequence(where, torch.tensor(wrong), batch_first)
+
+
 def test_4_attention_decomposes() -> None:
     q, k, v = torch.randn(3, 2, 2, 5, 8)
     both(lambda *t: nn.functional.scaled_dot_product_attention(*t, is_causal=True), q, k, v, rtol=1e-4, atol=1e-5)

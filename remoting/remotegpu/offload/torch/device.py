@@ -1,5 +1,7 @@
 """The remote torch device of this process: torch's PrivateUse1 back end in pure Python, with kernels that send."""
 
+import functools
+import operator
 import os
 from typing import Any, Final, Protocol
 
@@ -118,6 +120,7 @@ class Remote:
         own = {
             **kernels.factories(engine, transfers),
             **kernels.copies(transfers, run["copy_"], run["_to_copy"]),
+            **kernels.packing(transfers),
             **{name: kernels.local(_operation(f"aten::{name}")) for name in kernels.LOCAL},
         }
         assert set(own) == kernels.OWN
@@ -188,13 +191,21 @@ def prepare() -> None:
             f"torch {torch.__version__} cannot have a device that is written in Python: {advice}"
         )
     try:
-        setup(NAME, backend_module=_Module())
+        setup(NAME, backend_module=_Module(), device_guard=_guard())
         _self_test()
     except Exception as error:
         raise UnsupportedTorchError(
             f"torch {torch.__version__} did not take the remote device ({error}): {advice}"
         ) from error
     _state.prepared = True
+
+
+def _guard() -> Any:
+    """What tells torch the type of the device, all in C: torch calls it where an exception is the end of the process,
+    and Ctrl-C may raise one in any Python function.
+    """
+    answer = functools.partial(operator.getitem, (torch._C._autograd.DeviceType.PrivateUse1,), 0)
+    return type("Guard", (torch._C._acc.DeviceGuard,), {"type_": answer})()
 
 
 def _self_test() -> None:

@@ -39,7 +39,7 @@ LEASED: Final = 64
 
 _FORMS: Final = {bool: "?", int: "q", float: "d"}
 _CALCULATED: Final = frozenset(("arange", "range", "linspace", "logspace"))
-_ON_HOST: Final = frozenset(("_pack_padded_sequence", "_ctc_loss", "segment_reduce", "_pad_packed_sequence"))
+_ON_HOST: Final = frozenset(("_ctc_loss", "segment_reduce", "_pad_packed_sequence"))
 _NUMBERS: Final = frozenset(
     ("number", "Optional[number]", "List[number]", "float", "Optional[float]", "Tensor", "Optional[Tensor]")
 )

@@ -43,6 +43,7 @@ OWN: Final = frozenset(
         "copy_",
         "_to_copy",
         "_local_scalar_dense",
+        "_pack_padded_sequence",
     )
 )
 """What has a kernel of its own below."""
@@ -287,6 +288,18 @@ def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any
         return run(tensor, there, *args, **kwargs)
 
     return indexed
+
+
+def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
+    """Sequences of different lengths: how many go on at each step stays on the host, as on every device."""
+
+    def pack_padded(tensor: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
+        # The host's kernel checks the lengths, and says of numbered rows which ones are kept, in which order.
+        numbered = torch.arange(tensor.shape[0] * tensor.shape[1]).view(tensor.shape[:2])
+        order, sizes = _ops._pack_padded_sequence.default(numbered, lengths, batch_first)
+        return _ops.index_select.default(tensor.flatten(0, 1), 0, transfers.upload(order)), sizes
+
+    return {"_pack_padded_sequence": pack_padded}
 
 
 def lstm_cell(

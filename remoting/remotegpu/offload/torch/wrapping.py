@@ -81,7 +81,7 @@ def _wrap_functions() -> None:
         if schema.name.startswith("aten::") and any(argument.name == "device" for argument in schema.arguments)
     }
     takers |= set(_BY_HAND) | {constructor.__name__ for constructor in _device._device_constructors()}
-    takers -= {"to", "pin_memory", "is_pinned", "Generator", "normal"}
+    takers -= {"to", "pin_memory", "is_pinned", "Generator"}
     for owner in (torch, torch.Tensor, *_OTHER):
         for name in sorted(takers):
             function = getattr(owner, name, None)
