@@ -490,3 +490,25 @@ def test_without_rules_a_program_runs_here_as_with_python(project: Project, spli
         same(project.local("main.py"), project.offloaded("main.py", split=split))
     project.write("main.py", "import sys, aside\nprint(sys.argv, sys.path[0], __file__, __spec__)\naside.f(0)\n")
     same(project.local("main.py", "--split"), project.offloaded("main.py", "--split", split=split))
+
+
+def test_what_an_environment_has_imported_before_opens_the_clients_files(project: Project, tmp_path: Path) -> None:
+    """As on an appliance, where environments have imported their packages when a session begins."""
+    with (tmp_path / "blind" / "sitecustomize.py").open("a") as file:
+        file.write("import bz2, tokenize, numpy.lib._datasource\n")
+    project.write("remotegpu.yaml", "version: 1\nfiles: {read: ['./data/**'], write: ['./data/**']}\n")
+    project.write("data/table.csv", "1,2\n3,4\n")
+    project.write(
+        "main.py",
+        textwrap.dedent(
+            """
+            import bz2, tokenize
+            import numpy as np
+            print(np.loadtxt("data/table.csv", delimiter=","), np.genfromtxt("data/table.csv", delimiter=","))
+            with bz2.open("data/table.bz2", "wt") as file:
+                file.write("5,6")
+            print(np.loadtxt("data/table.bz2", delimiter=","), tokenize.open("data/table.csv").read())
+            """
+        ),
+    )
+    same(project.local("main.py"), project.offloaded("main.py"))

@@ -291,6 +291,7 @@ class Layer:
         for supported in (os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
             supported.update(new for name, new in replacements.items() if self.real[name] in supported)
         by_identity = {id(self.real[name]): replacement for name, replacement in replacements.items()}
+        by_identity[id(io.open)] = self.open
         for name, replacement in replacements.items():
             if name.startswith("os."):
                 self._replace(os, name[3:], replacement)
@@ -323,6 +324,10 @@ class Layer:
             for key, value in own:
                 if id(value) in replacements and callable(value):
                     self._replace(module, key, replacements[id(value)])
+        # What NumPy's readers of text open files by.
+        openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
+        if openers is not None:
+            self._replace(openers, "_file_openers", {**openers._file_openers, None: self.open})
 
 
 class _Descriptor(io.RawIOBase):
