@@ -4,12 +4,15 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from support.offload import local_session
 
+import remotegpu.offload
 from remotegpu.offload.client.session import Session
+from remotegpu.offload.code.server import CodeServer
 from remotegpu.offload.config.model import CodeRules, Config, FileRules, FunctionRule
 from remotegpu.offload.functions import client
 
@@ -69,3 +72,41 @@ def test_what_a_call_writes_through_a_map_is_in_the_file_when_it_returns(session
     np.arange(8, dtype=np.float64).tofile(path)
     importlib.import_module("edited_steps").fill(str(path), 7.5)
     assert np.fromfile(path).tolist() == [0.0, 1.0, 2.0, 7.5, 7.5, 5.0, 6.0, 7.0]
+
+
+OURS = """
+import importlib
+import sys
+
+def loaded(names):
+    import remotegpu.offload.reverse.signing
+    for name in names:
+        assert name not in sys.modules
+        importlib.import_module(name)
+    ours = [name for name in sys.modules if name.partition(".")[0] == "remotegpu"]
+    return {name: type(sys.modules[name].__loader__).__name__ for name in ours}
+"""
+
+
+@pytest.mark.parametrize("page", ["./", "remotegpu", "./remotegpu/offload"])
+@pytest.mark.parametrize("prefer", ["server-installed", "client"])
+def test_the_acceptor_runs_its_own_modules(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, page: str, prefer: Literal["server-installed", "client"]
+) -> None:
+    """Though the client's folder holds this very package, and its module imports some of it."""
+    (folder / "edited_ours.py").write_text(OURS)
+    rules = (FunctionRule("edited_ours.*"),)
+    code = CodeRules(page=(page, "edited_*"), prefer=prefer)
+    home = Path(remotegpu.offload.__file__).parents[2]
+    monkeypatch.syspath_prepend(str(home))
+    with local_session(Config(rules=rules, code=code, folder=home)) as session:
+        module = importlib.import_module("edited_ours")
+        client.install(module, session.config, session)
+        late = ["remotegpu.offload.objects.sparse", "remotegpu.offload.explain.suggest", "remotegpu.api"]
+        found = module.loaded(late)
+        served = session.services["code"]
+        assert isinstance(served, CodeServer) and "edited_ours" in served._served
+        assert not [name for name in served._served if name.startswith("remotegpu")]
+    del sys.modules["edited_ours"]
+    assert found.keys() >= {*late, "remotegpu.offload.reverse.signing", "remotegpu.offload.wire.peer"}
+    assert set(found.values()) == {"SourceFileLoader"}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from remotegpu.offload.code.naming import is_ours
 from remotegpu.offload.files.rules import hidden
 
 _NOT_OURS = frozenset(("site-packages", "dist-packages", "__pycache__"))
@@ -31,8 +32,8 @@ class Allowed:
         return origin is not None and self.path(os.path.realpath(origin))
 
     def kept(self, name: str, origin: str | None) -> bool:
-        """Whether `code.never` names it."""
-        if any(_name_below(name, pattern) for pattern in self.never_names):
+        """Whether `code.never` names it, or the acceptor has its own in any case."""
+        if is_ours(name) or any(_name_below(name, pattern) for pattern in self.never_names):
             return True
         return origin is not None and self._never(os.path.realpath(origin))
 

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any, Final
 
 from remotegpu.offload.code.link import SOCKET_NAME, Link, Relay
-from remotegpu.offload.code.naming import MAIN_ALIAS
+from remotegpu.offload.code.naming import MAIN_ALIAS, is_ours
 from remotegpu.offload.code.resources import PagedResources, entries_from
 from remotegpu.offload.files.areas import Areas, areas_of, own_folders
 from remotegpu.offload.wire.frames import Message, Service
@@ -26,6 +26,7 @@ from remotegpu.offload.wire.peer import Request
 if TYPE_CHECKING:
     from remotegpu.offload.acceptor.session import AcceptorSession
 
+_OWN_FOLDER: Final = __file__.rpartition("/offload/")[0]
 _CELL: Final = re.compile(r"<(ipython|python)-input-|.*[/\\]ipykernel_\d+[/\\]\d+\.py\Z")
 
 
@@ -82,6 +83,8 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
+        if is_ours(name):
+            return None
         parent = name.rpartition(".")[0]
         if not parent:
             if name not in self.serves and name not in self._more_names():
@@ -148,6 +151,8 @@ class Finder(importlib.abc.MetaPathFinder):
             return
         with self._lock:
             for name in header.get("names", ()):
+                if is_ours(name):
+                    continue
                 page = self.pages.pop(name, None)
                 sys.modules.pop(name, None)
                 if page is not None and page.origin is not None:
@@ -171,6 +176,9 @@ class Finder(importlib.abc.MetaPathFinder):
                 self._keep(described, zlib.decompress(text))
 
     def _keep(self, described: Mapping[str, Any], text: bytes) -> None:
+        if is_ours(described["name"]):
+            # What serves this session is this machine's own, whatever the client has.
+            return
         folders = described["folders"]
         page = Page(
             name=described["name"],
@@ -219,7 +227,9 @@ class Finder(importlib.abc.MetaPathFinder):
         return self.serves
 
     def _is_clients(self, path: str) -> bool:
-        return path.startswith("/") and self.areas.is_clients(os.path.normpath(path))
+        # Our own package is found here, even where the client serves the folders around it.
+        here = path == _OWN_FOLDER or path.startswith(_OWN_FOLDER + "/")
+        return path.startswith("/") and not here and self.areas.is_clients(os.path.normpath(path))
 
     def _folder(self, path: str) -> "_Folder":
         """A hook of sys.path_hooks. Raises ImportError for folders that are not the client's."""

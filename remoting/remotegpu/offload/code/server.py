@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from remotegpu.offload.code import sources
 from remotegpu.offload.code.allowed import Allowed, allowed
-from remotegpu.offload.code.naming import MAIN_ALIAS
+from remotegpu.offload.code.naming import MAIN_ALIAS, is_ours
 from remotegpu.offload.code.scan import related
 from remotegpu.offload.code.sources import Main, Source
 from remotegpu.offload.files.opening import read_regular
@@ -218,6 +218,10 @@ class CodeServer:
             if self._main_source is None and self.main is not None:
                 self._main_source = sources.load_main(self.main)
             return self._main_source
+        if is_ours(name):
+            raise self._refused(
+                f"{name} stays with the client: the acceptor runs its own; install the same version there"
+            )
         if self.allowed.kept(name, None):
             raise self._refused(f"{name} stays with the client: code.never names it")
         if name.partition(".")[0] not in self._names:

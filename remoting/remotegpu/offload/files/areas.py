@@ -46,5 +46,6 @@ def areas_of(hello: Mapping[str, Any], own: Iterable[str]) -> Areas:
 def own_folders(folder: str) -> list[str]:
     """What stays the acceptor's: the system, its interpreter and what that finds packages in, the session's folder."""
     mine = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), folder, *_SYSTEM}
-    mine |= {__file__.rpartition("/remotegpu/")[0], *sys.path}
+    ours = __file__.rpartition("/offload/")[0]
+    mine |= {ours, os.path.dirname(ours), *sys.path}
     return sorted(path for path in mine if path.startswith("/") and path != "/")
