@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remotegpu.offload.functions.inference import model
-from remotegpu.offload.functions.inference.there import offered
+from remotegpu.offload.functions.inference.shells import profile_path
+from remotegpu.offload.functions.inference.there import Opening, offered, opened
+from remotegpu.offload.objects.codec import RefusedError
 
 CPU, CUDA, MIGRAPHX = "CPUExecutionProvider", "CUDAExecutionProvider", "MIGraphXExecutionProvider"
 
@@ -113,3 +116,27 @@ def test_a_model_is_laid_out_as_it_was(tmp_path: Path) -> None:
     assert model.read(str(here / "m.onnx")).beside == {}
     with pytest.raises(FileNotFoundError):
         model.read(str(here / "none.onnx"))
+
+
+def test_a_profile_is_written_where_the_program_said() -> None:
+    assert profile_path("/a/mine", "mine_2026-11-22_03-50-54.json") == Path("/a/mine_2026-11-22_03-50-54.json")
+    assert profile_path("b", "b_1.json") == Path("b_1.json")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".bashrc", "../mine_1.json", "mine_/../x.json", "mine_1.json\n", "mine_1.py", "mine.json", "yours_1.json", 3],
+)
+def test_an_acceptor_names_no_other_file(name: Any) -> None:
+    with pytest.raises(RefusedError, match="does not begin with 'mine'"):
+        profile_path("/a/mine", name)
+
+
+def test_an_acceptor_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    class Session:
+        pass
+
+    with pytest.raises(ModuleNotFoundError, match=r"has no onnxruntime: install there .* or name another environment"):
+        opened(Session, Opening(b"", None, None, None, {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import copy
 import gc
@@ -365,6 +366,7 @@ def test_what_profiling_writes_is_written_here(there: Any, tmp_path: Path) -> No
     name = remote.end_profiling()
     assert Path(name).parent == tmp_path and Path(name).name.startswith("mine")
     assert "model_run" in {each["name"] for each in json.loads(Path(name).read_text())}
+    assert there.InferenceSession(SMALL).end_profiling() == onnxruntime.InferenceSession(SMALL).end_profiling() == ""
 
 
 def test_a_class_of_the_programs_own_derived_from_it(there: Any) -> None:
@@ -380,6 +382,28 @@ def test_a_class_of_the_programs_own_derived_from_it(there: Any) -> None:
     found, process = made.doubled(X)
     expected = onnxruntime.InferenceSession(SMALL).run(["y"], {"x": X})[0] * 2
     assert found.tobytes() == expected.tobytes() and process != os.getpid() and made.get_inputs()[0].name == "x"
+
+
+def test_options_derived_by_the_program(there: Any) -> None:
+    class Mine(there.SessionOptions):  # type: ignore[misc]
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.add_free_dimension_override_by_name("batch", size)
+
+    made = there.InferenceSession(SMALL, Mine(2))
+    assert made.get_inputs()[0].shape == [2, 4]
+    with pytest.raises(TypeError, match=r"sess_options is a str that cannot travel: make it by onnxruntime.Sess"):
+        there.InferenceSession(SMALL, "fast")
+
+
+def test_threads_of_the_program_run_at_the_same_time(there: Any) -> None:
+    remote = there.InferenceSession(SMALL)
+    inputs = [np.full((3, 4), number, np.float32) for number in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda given: remote.run(None, {"x": given}), inputs))
+    local = onnxruntime.InferenceSession(SMALL)
+    for given, results in zip(inputs, found, strict=True):
+        equal(results, local.run(None, {"x": given}))
 
 
 def test_sessions_move_to_another_acceptor(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ travel as what was set. What a model takes and gives, which never changes, is as
 """
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from remotegpu.offload.functions import classes
 from remotegpu.offload.functions.inference import model, there
 from remotegpu.offload.functions.plan import MARK
 from remotegpu.offload.objects import restricted
-from remotegpu.offload.objects.codec import HANDLE
+from remotegpu.offload.objects.codec import HANDLE, RefusedError
 from remotegpu.offload.objects.encoder import Encoder, register
 
 _THERE: Final = there.__name__
@@ -87,8 +88,11 @@ class SessionShell(LibraryShell):
         provider_options: Any = None,
         **kwargs: Any,
     ) -> None:
+        if not isinstance(sess_options, OptionsShell | None):
+            kind = type(sess_options).__qualname__
+            raise TypeError(f"sess_options is a {kind} that cannot travel: make it by onnxruntime.SessionOptions()")
         given = _model(classes.plan_of(type(self)).original, path_or_bytes)
-        settings = sess_options._remotegpu_settings() if isinstance(sess_options, OptionsShell) else None
+        settings = None if sess_options is None else sess_options._remotegpu_settings()
         opening = there.Opening(given, settings, providers, provider_options, kwargs)
         if HANDLE in vars(self):
             # A class that is derived from it has set attributes before.
@@ -156,12 +160,25 @@ class SessionShell(LibraryShell):
         threading.Thread(target=wait, name="onnxruntime", daemon=True).start()
 
     def end_profiling(self) -> str:
-        """As onnxruntime's: the file's name. The file is written here."""
+        """As onnxruntime's: the file's name, empty without profiling. The file is written here.
+
+        Raises RefusedError for the name of a file that is none for it.
+        """
+        options = self.get_session_options()
+        if not options.enable_profiling:
+            return ""
         name, data = self._remotegpu_ask("profile")
-        prefix = self.get_session_options().profile_file_prefix
-        path = Path(prefix).parent / Path(str(name)).name
+        path = profile_path(options.profile_file_prefix, name)
         path.write_bytes(data)
         return str(path)
+
+
+def profile_path(prefix: str, name: Any) -> Path:
+    """Where a profile is written here: below the prefix that the program set, under the name that the acceptor gave."""
+    where = Path(prefix)
+    if not re.fullmatch(re.escape(where.name) + r"_[\w.-]*\.json", str(name), re.ASCII):
+        raise RefusedError(f"the acceptor named the profile {name!r}, which does not begin with {where.name!r}")
+    return where.parent / str(name)
 
 
 class ValueShell(LibraryShell):
@@ -226,8 +243,9 @@ class OptionsShell(classes.Shell):
     ))  # fmt: skip
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if MARK in vars(cls) and classes.plan_of(cls).original.__module__.startswith("onnxruntime."):
+        # What a program derives from it is this program's alone.
+        super(classes.Shell, cls).__init_subclass__(**keywords)
+        if MARK in vars(cls):
             for name, member in vars(classes.plan_of(cls).original).items():
                 if callable(member) and not name.startswith("_"):
                     setattr(cls, name, _recorded(name, member, here=name in cls._here))
@@ -297,7 +315,7 @@ def _model(original: type, given: Any) -> Any:
         return model.read(os.fspath(given))
     except OSError:
         # onnxruntime says in its own words what is wrong with it.
-        original(given)
+        next(base for base in original.__mro__ if base.__module__.startswith("onnxruntime."))(given)
         raise
 
 

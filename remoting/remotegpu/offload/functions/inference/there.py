@@ -3,6 +3,7 @@
 import copyreg
 import importlib
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -108,7 +109,16 @@ def opened(session: Any, opening: Opening) -> Any:
 
 
 def _library() -> Any:
-    return importlib.import_module("onnxruntime")
+    try:
+        return importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise ModuleNotFoundError(
+            f"the acceptor's Python ({sys.executable}) has no onnxruntime: install there the build for its "
+            "accelerator, or name another environment of the appliance in remotegpu.yaml",
+            name="onnxruntime",
+        ) from None
 
 
 def _scratch(session: Any) -> str:
