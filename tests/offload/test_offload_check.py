@@ -126,6 +126,19 @@ def test_a_module_needs_a_stub_profile(project: Path) -> None:
     assert code == 2
 
 
+def test_a_module_with_a_profile_must_be_here_with_its_names(project: Path) -> None:
+    fake = project / "sklearn"
+    fake.mkdir()
+    (fake / "__init__.py").write_text("")
+    (fake / "svm.py").write_text("class SVC: ...\nclass SVR: ...\n")
+    code, report = check(project, "offload: [{module: sklearn}]")
+    level, _, text = said(report)["module sklearn"]
+    assert (level, code) == ("NOTE", 0) and text.startswith("2 of its classes") and "here lacks sklearn." in text
+    code, report = check(project, "offload: [{module: not_installed_here, profile: sklearn}]")
+    level, _, text = said(report)["module not_installed_here"]
+    assert (level, code) == ("FAIL", 2) and "has no not_installed_here: install it there" in text
+
+
 def test_source_that_may_not_leave_is_told(project: Path) -> None:
     _, report = check(project, "offload: [{function: mypkg.train.score}]\ncode: {page: [mypkg], never: [mypkg.train]}")
     assert "its source stays here" in said(report)["function mypkg.train.score"][2]
@@ -141,7 +154,7 @@ def test_what_may_cross_is_counted_and_secrets_are_named(project: Path) -> None:
     code, report = check(
         project,
         """offload: []
-code: {page: [./absent, numpyy]}
+code: {page: [./absent, numpyy], never: [mypkg.train]}
 files: {read: [./data/**, ./keys/*, ./nowhere/**], write: [./out/**]}
 env: {pass: [MYAPP_*, APP_*, NOBODY]}
 trust: full
@@ -161,6 +174,7 @@ trust: full
     assert found["env.pass APP_*"] == ("NOTE", "APP_TOKEN crosses, which looks like a secret")
     assert found["env.pass NOBODY"][0] == "NOTE"
     assert found["code.page ./absent"][0] == found["code.page numpyy"][0] == "FAIL"
+    assert found["code.never mypkg.train"] == ("OK", "its source never travels")
     assert found["trust"][0] == "NOTE"
     assert code == 2
 

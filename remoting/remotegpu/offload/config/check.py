@@ -93,10 +93,27 @@ def _module(index: int, rule: ModuleRule) -> Finding:
     message = profiles.missing(rule)
     if message:
         return Finding("FAIL", index, subject, message)
+    if importlib.util.find_spec(rule.module.partition(".")[0]) is None:
+        text = (
+            f"{sys.executable} has no {rule.module}: install it there, choose another with --python, or remove the rule"
+        )
+        return Finding("FAIL", index, subject, text)
+    named = [each.pattern for each in profiles.expand(rule)]
+    lacking = [name for name in named if _is_lacking(name)]
     text = (
-        f"{len(profiles.expand(rule))} of its classes and functions live at the acceptor, which must have it installed"
+        f"{len(named) - len(lacking)} of its classes and functions live at the acceptor, which must have it installed"
     )
-    return Finding("OK", index, subject, text)
+    if lacking:
+        text += f"; the version here lacks {', '.join(lacking[:_SHOWN])}"
+    return Finding("NOTE" if lacking else "OK", index, subject, text)
+
+
+def _is_lacking(name: str) -> bool:
+    try:
+        _resolve(name)
+    except _UnresolvedError:
+        return True
+    return False
 
 
 def _callables(index: int, rule: FunctionRule | ClassRule, config: Config) -> Iterator[Finding]:
