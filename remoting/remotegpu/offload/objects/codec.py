@@ -134,6 +134,12 @@ class Codec:
             packed = Packed({"v": stream}, pieces)
         packed.counted = writer.sent
         packed.kept = writer.kept
+        if not packed.hold and (size := sum(map(len, pieces))) > pages.LARGEST:
+            self.unsent(packed)
+            raise CrossingError(
+                f"a {type(value).__qualname__} of {size} bytes is more than is sent at once ({pages.LARGEST}): return "
+                "it in parts, as a generator's values, write it to a file, or let it stay there with `returns: ref`"
+            )
         gone = self.held.gone()
         if gone:
             packed.header["free"] = gone
