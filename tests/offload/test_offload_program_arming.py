@@ -165,3 +165,53 @@ def test_only_two_libraries_are_lent(tmp_path: Path) -> None:
     assert all(
         (Path(folder) / "yaml").is_dir() or (Path(folder) / "cloudpickle").is_dir() for folder in libraries().split(":")
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("function: steps.wher", "steps has no 'wher'; did you mean 'where'?"),
+        ("function: steps.Thing", "it is a class: write `class: steps.Thing`"),
+        ("class: steps.where", "it is a function: write `function: steps.where`"),
+        ("function: __main__.main_wher", "the script has no 'main_wher'; did you mean 'main_where'?"),
+    ],
+)
+def test_a_rule_that_names_nothing_is_said_and_the_program_runs_here(project: Project, rule: str, words: str) -> None:
+    project.write("remotegpu.yaml", f"version: 1\noffload:\n  - {rule}\n")
+    project.write("steps.py", "import os\nclass Thing: pass\ndef where(): return os.getpid()\n")
+    project.write("main.py", "import os, steps\ndef main_where(): pass\nprint(steps.where() == os.getpid())\n")
+    done = project.offloaded("main.py", split="rules")
+    assert (done.returncode, done.stdout) == (0, "True\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"remotegpu: {project.folder}/remotegpu.yaml:3: {rule.replace(': ', ' ')} does nothing: {words}"
+    )
+
+
+def test_globs_packages_and_lazy_modules_are_not_guessed_about(project: Project) -> None:
+    rules = ["lazy.late", "pkg.below", "pkg.below.f", "pkg.*", "unused.f"]
+    project.write("remotegpu.yaml", f"version: 1\noffload: [{', '.join(f'{{function: {rule}}}' for rule in rules)}]\n")
+    project.write("lazy.py", "def __getattr__(name): return name\n")
+    project.write("pkg/__init__.py", "")
+    project.write("pkg/below.py", "def f(): return 1\n")
+    project.write("main.py", "import lazy, pkg, pkg.below\nprint(lazy.some)\n")
+    done = project.offloaded("main.py", split="rules")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "some\n", "")
+
+
+def test_what_goes_wrong_shows_the_programs_lines_and_not_ours(project: Project) -> None:
+    """A sentence of ours, an error from there, a module that is not sent."""
+    project.write("remotegpu.yaml", "version: 1\noffload: [{function: steps.*}]\ncode: {never: [hidden]}\n")
+    project.write("hidden.py", "")
+    project.write("steps.py", "def take(x): import hidden\ndef fail(): return 1 / 0\n")
+    lines = {
+        "steps.take(__import__('threading').Lock())": "CrossingError",
+        "steps.fail()": "ZeroDivisionError",
+        "steps.take(1)": "remotegpu: hidden is neither installed in the acceptor's environment nor served",
+    }
+    for line, words in lines.items():
+        project.write("main.py", f"import steps\n{line}\n")
+        done = project.offloaded("main.py", split="rules")
+        assert done.returncode == 1 and words in done.stderr, done.stderr
+        shown = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
+        assert shown and not any("remotegpu/offload" in frame for frame in shown), done.stderr

@@ -335,6 +335,17 @@ def inherit(hello: Mapping[str, Any], relay: str, folder: str) -> Finder:
     return finder
 
 
+def explain(error: BaseException, finder: Finder) -> None:
+    """Add to an import error the sentence that it needs here and a local one would not."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    top = (name or "").partition(".")[0]
+    if top and top not in finder.serves and not hasattr(error, "__notes__"):
+        error.add_note(
+            f"remotegpu: {top} is neither installed in the acceptor's environment nor served by the client: "
+            "install it there, or add it to code.page in remotegpu.yaml"
+        )
+
+
 def prepare(finder: Finder) -> None:
     """What every process of the session needs: pickles find the main module's classes, cells have their source."""
     main = sys.modules["__main__"]

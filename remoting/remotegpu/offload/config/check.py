@@ -252,10 +252,10 @@ def _code(config: Config) -> Iterator[Finding]:
                 if not folder.exists():
                     yield Finding("FAIL", None, subject, f"{folder} does not exist: correct the name")
             else:
-                yield from _paged_module(subject, entry)
+                yield from _paged_module(subject, entry, key == "page")
 
 
-def _paged_module(subject: str, entry: str) -> Iterator[Finding]:
+def _paged_module(subject: str, entry: str, may: bool) -> Iterator[Finding]:
     parts = entry.split(".")
     name = ".".join(parts[: next((n for n, part in enumerate(parts) if "*" in part or "?" in part), len(parts))])
     try:
@@ -265,6 +265,9 @@ def _paged_module(subject: str, entry: str) -> Iterator[Finding]:
     if spec is None:
         tops = {path.name for path in _importable()}
         yield Finding("FAIL", None, subject, f"there is no module {name!r} in this interpreter; {_near(name, tops)}")
+        return
+    if not may:
+        yield Finding("OK", None, subject, "its source never travels")
         return
     folders = [Path(place) for place in spec.submodule_search_locations or ()]
     machine = [path for folder in folders for path in folder.rglob("*") if path.name.endswith(_EXTENSIONS)]

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from remotegpu.offload.code.finder import explain
 from remotegpu.offload.functions import asynchronous, moving, mutation, standins
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.objects.codec import Codec, CrossingError
@@ -30,6 +31,7 @@ class Calls:
         self.codec.named = find
         self.link = Link(self.codec, lambda: session.peer, self._perform, f"the acceptor {session.environment.name}")
         self.link.store = moving.Store(self.codec)
+        self.link.explain = self._explain
         self.codec.stand_ins.update(standins.kinds(self.link))
         self._told = _Told()
         # Functions that came by value, by the client's numbers, for as long as they do not change there.
@@ -58,6 +60,10 @@ class Calls:
                 if self._told.warnings:
                     more["warned"] = self._told.warnings
                 return value, more
+
+    def _explain(self, error: BaseException) -> None:
+        if Service.CODE in self._loaded:
+            explain(error, self._loaded[Service.CODE])
 
     def _pull(self, header: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
         values: Iterator[Any] = self.codec.exports.get(header["o"])

@@ -66,6 +66,8 @@ class Link:
         codec.fetch = self.fetch
         # At the acceptor: what moves its objects.
         self.store: Store | None = None
+        # May add notes to what is raised here, before the other end hears of it.
+        self.explain: Callable[[BaseException], None] = lambda _error: None
         self.where = where
         self._peer = peer
         self._perform = perform
@@ -221,6 +223,7 @@ class Link:
         return self._perform(request.header, payload)
 
     def _raised(self, error: BaseException) -> Message:
+        self.explain(error)
         described = errors.describe(error, self.where)
         raised = self._local.raised
         raised[id(error)] = error

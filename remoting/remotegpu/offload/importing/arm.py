@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _WILD: Final = frozenset("*?[")
 # What Python itself looks for when it starts, and what reading the configuration needs.
 _NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "remotegpu", "cloudpickle", "yaml", "_yaml"))
+_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # What the main module calls to have one of its own functions or classes wrapped.
 _WRAP: Final = "__remotegpu_wrap__"
 
@@ -41,8 +42,10 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, alread
             _arm_torch(config())
         if not torch_only and names_in(config(), module.__name__):
             from remotegpu.offload.functions import client  # noqa: PLC0415 - only for who uses it
+            from remotegpu.offload.importing import misnamed  # noqa: PLC0415
 
             client.install(module, config())
+            misnamed.warn_of(config(), module)
 
     when_imported(concerns, told, maybe=may_concern, already=already)
 
@@ -75,10 +78,13 @@ def main_code(source: bytes, file: str, config: "Config") -> Any:
     if not rules:
         return compile(source, file, "exec", dont_inherit=True)
     tree = ast.parse(source, file)
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
     for node in tree.body:
-        if isinstance(node, definitions) and any(rule.matches(f"__main__.{node.name}") for rule in rules):
+        if isinstance(node, _DEFINITIONS) and any(rule.matches(f"__main__.{node.name}") for rule in rules):
             node.decorator_list.insert(0, ast.copy_location(ast.Name(_WRAP, ast.Load()), node))
+    from remotegpu.offload.importing import misnamed  # noqa: PLC0415 - only for who uses it
+
+    misnamed.warn_of_main(config, defined)
     return compile(tree, file, "exec", dont_inherit=True)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.code.finder import Finder
+from remotegpu.offload.code.finder import Finder, explain
 from remotegpu.offload.code.link import RELAY_ENV
 from remotegpu.offload.code.naming import MAIN_ALIAS
 from remotegpu.offload.files.layer import Layer
@@ -78,7 +78,7 @@ class Program:
         sys.argv[:] = header["argv"]
         sys.path.insert(0, header["folder"])
         kind, value = header["kind"], header.get("value", "")
-        how, number = run_to_end(partial(self._main, kind, value), self._explain)
+        how, number = run_to_end(partial(self._main, kind, value), partial(explain, finder=self._finder))
         self._files.remote.sync()
         self._streams.finish()
         if not self._streams.is_own_process():
@@ -112,18 +112,6 @@ class Program:
         run = new_main(code, spec, page.origin, None)
         sys.modules[MAIN_ALIAS] = sys.modules["__main__"]
         return run
-
-    def _explain(self, error: BaseException) -> None:
-        """The sentence that an import error here needs and a local one would not."""
-        name = error.name if isinstance(error, ModuleNotFoundError) else None
-        if not name:
-            return
-        top = name.partition(".")[0]
-        if top not in self._finder.serves:
-            error.add_note(
-                f"remotegpu: {top} is neither installed in the acceptor's environment nor served by the client: "
-                f"install it there, or add it to code.page in remotegpu.yaml"
-            )
 
     def _signal(self, number: int) -> None:
         """On the receiving thread. What would end the process without a word is told to the client first."""

@@ -12,6 +12,10 @@ from importlib.machinery import ModuleSpec
 from types import TracebackType
 from typing import Any, Final
 
+from remotegpu.offload.functions.errors import PASSED
+from remotegpu.offload.objects.errors import CrossingError, RefusedError
+from remotegpu.offload.wire.errors import OffloadError
+
 _OURS: Final = __file__.rpartition("/program/")[0]
 
 
@@ -99,6 +103,9 @@ def _show(error: BaseException) -> None:
     error.__traceback__ = trimmed(error.__traceback__)
     if isinstance(error, (KeyboardInterrupt, EOFError)):
         _cut(error.__traceback__)
+    elif isinstance(error, (OffloadError, CrossingError, RefusedError)) or hasattr(error, PASSED):
+        # The program's error, or said in a sentence: how it came through us tells nobody anything.
+        _thin(error)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as second:
@@ -116,6 +123,22 @@ def _cut(traceback: TracebackType | None) -> None:
         if traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code.co_filename.startswith(_OURS):
             traceback.tb_next = None
         traceback = traceback.tb_next
+
+
+def _thin(error: BaseException) -> None:
+    """It and what it came from, without our frames."""
+    found: BaseException | None = error
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        found.__traceback__ = traceback = trimmed(found.__traceback__)
+        while traceback is not None:
+            following = traceback.tb_next
+            while following is not None and following.tb_frame.f_code.co_filename.startswith(_OURS):
+                following = following.tb_next
+            traceback.tb_next = following
+            traceback = following
+        found = found.__cause__ or found.__context__
 
 
 def _flushed() -> bool:
