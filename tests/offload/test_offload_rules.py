@@ -37,7 +37,7 @@ def test_every_profile_stands_for_rules_of_its_own_library() -> None:
         assert len(found) == len({rule.pattern for rule in found}) > 0
         for rule in found:
             assert rule.pattern.startswith(f"{name}.")
-            if isinstance(rule, ClassRule) and rule.shell:
+            if isinstance(rule, profiles.ShellRule):
                 module, _, attribute = rule.shell.rpartition(".")
                 assert issubclass(getattr(importlib.import_module(module), attribute), Shell)
 

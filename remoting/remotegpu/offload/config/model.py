@@ -68,8 +68,6 @@ class FunctionRule(_CallRule):
 class ClassRule(_CallRule):
     """Cut B: instances of this class live there; its methods are calls."""
 
-    shell: str = ""  # only of a profile: which class of ours its stub has besides it, "module.Class"
-
 
 @dataclass(frozen=True, slots=True)
 class ModuleRule:

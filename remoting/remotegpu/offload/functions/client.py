@@ -236,7 +236,7 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
 
 def _shell(kind: type, rule: ClassRule) -> type[classes.Shell]:
     """What the class's stub has besides it."""
-    if rule.shell:
+    if isinstance(rule, profiles.ShellRule):
         module, _, name = rule.shell.rpartition(".")
         found: type[classes.Shell] = getattr(importlib.import_module(module), name)
         return found

@@ -8,11 +8,19 @@ library's classes.
 
 import functools
 import tomllib
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from remotegpu.offload.config.errors import ConfigError, Problem
 from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
+
+
+@dataclass(frozen=True, slots=True)
+class ShellRule(ClassRule):
+    """Of a profile: the class's stub has this class of ours besides it, "module.Class"."""
+
+    shell: str = ""
 
 
 def names() -> list[str]:
@@ -52,7 +60,10 @@ def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
     profile = _profile(name_of(rule))
     functions = [FunctionRule(name, line=rule.line) for name in profile.get("functions", ())]
     shells = profile.get("shells", {})
-    classes = [ClassRule(name, line=rule.line, shell=shells.get(name, "")) for name in profile.get("classes", ())]
+    classes = [
+        ShellRule(name, line=rule.line, shell=shells[name]) if name in shells else ClassRule(name, line=rule.line)
+        for name in profile.get("classes", ())
+    ]
     return [*functions, *classes]
 
 
