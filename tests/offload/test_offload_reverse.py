@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,6 +266,34 @@ def test_permissions_are_shown_asked_for_and_enforced(application: Path, tmp_pat
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("end", ["pass", "1 / 0", "os.kill(os.getpid(), 9)"])
+def test_its_folders_are_made_and_its_scratch_folder_is_gone_when_it_has_ended(published: Published, end: str) -> None:
+    permissions = Permissions((), ("./made/deep/**",))
+    published.server.shelf.collect = {
+        "digits": lambda: collect(published.folder, "digits", permissions=permissions),
+    }
+    (published.folder / "main.py").write_text(
+        "import os, tempfile\n"
+        "if not os.path.isdir('made/deep'): os.makedirs('made/deep')\n"
+        "open('made/deep/a', 'w').write('x')\n"
+        "open(os.path.join(tempfile.mkdtemp(), 'b'), 'w').write('y')\n"
+        f"print(tempfile.gettempdir(), flush=True)\n{end}\n"
+    )
+    published.server.shelf._current.clear()
+    ended = published.open()
+    shown = [line for line in ended.stderr.splitlines() if not line.startswith("  ")]
+    assert shown == (
+        ["Traceback (most recent call last):", "ZeroDivisionError: division by zero"] if "/" in end else []
+    )
+    assert (published.home / "made" / "deep" / "a").read_text() == "x"
+    scratch = Path(ended.stdout.strip())
+    assert scratch.name.startswith("remotegpu-app-")
+    deadline = time.monotonic() + SECONDS
+    while scratch.exists():
+        assert time.monotonic() < deadline, "the scratch folder stays"
+        time.sleep(0.01)
 
 
 def test_a_person_is_asked_on_a_terminal(published: Published) -> None:

@@ -47,6 +47,12 @@ def folder_of(pattern: str, here: Path) -> Path:
     return Path(*parts)
 
 
+def folders(patterns: Iterable[str], here: Path) -> list[Path]:
+    """The folders in which the files of globs lie; a path without a wildcard has none."""
+    found = ((pattern, folder_of(pattern, here)) for pattern in patterns)
+    return [folder for pattern, folder in found if any(letter in pattern for letter in "*?[")]
+
+
 def confine(permissions: Permissions, here: Path, *, readable: Iterable[Path], writable: Iterable[Path]) -> None:
     """From now on: read the system's files and what is permitted or `readable`, write what is permitted or `writable`.
 
