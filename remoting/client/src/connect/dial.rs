@@ -276,3 +276,80 @@ impl AsyncWrite for Connection {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpSocket;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A port that is taken and at which nobody listens yet.
+    fn silent() -> (TcpSocket, u16) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        (socket, port)
+    }
+
+    fn target(port: u16, in_a_pod: bool) -> Target {
+        let claim = Claim { namespace: "team".into(), name: "train".into(), token: "/nowhere/token".into() };
+        let share = Share {
+            endpoint: format!("127.0.0.1:{port}"),
+            lease_id: String::new(),
+            lease_secret: String::new(),
+            ca: None,
+            server_name: None,
+            claim: in_a_pod.then_some(claim),
+        };
+        Target::new(&share, None).unwrap()
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn a_pods_program_tries_again_until_it_is_let_in() {
+        block_on(async {
+            let (socket, port) = silent();
+            let late = tokio::spawn(async move {
+                sleep(3 * POLICY_PAUSE).await;
+                socket.listen(1).unwrap()
+            });
+            let tcp = target(port, true).tcp().await.unwrap();
+            let (_, from) = late.await.unwrap().accept().await.unwrap();
+            assert_eq!(from, tcp.local_addr().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_pods_program_gives_up_after_the_delay_and_names_its_claim() {
+        block_on(async {
+            let (_socket, port) = silent();
+            let begun = Instant::now();
+            let error = target(port, true).tcp().await.unwrap_err();
+            assert!(begun.elapsed() >= POLICY_DELAY);
+            assert_eq!(error.kind, ErrorKind::Unreachable);
+            assert!(error.message.contains("kubectl describe gpuclaim train -n team"), "{error}");
+        });
+    }
+
+    #[test]
+    fn outside_of_a_pod_nobody_waits() {
+        block_on(async {
+            let (_socket, port) = silent();
+            let target = target(port, false);
+            let error = timeout(POLICY_DELAY / 2, target.tcp()).await.unwrap().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unreachable);
+            assert!(error.message.contains("nothing listens"), "{error}");
+        });
+    }
+
+    #[test]
+    fn only_a_pod_is_given_the_delay_beside_a_limit() {
+        let limit = Duration::from_secs(1);
+        assert_eq!(target(1, true).limit(limit), limit + POLICY_DELAY);
+        assert_eq!(target(1, false).limit(limit), limit);
+    }
+}
