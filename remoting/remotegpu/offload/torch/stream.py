@@ -14,9 +14,11 @@ from typing import Any, Final
 
 from remotegpu.offload.torch.codec import BATCH
 from remotegpu.offload.torch.history import last_operation
+from remotegpu.offload.torch.interrupt import watch
 from remotegpu.offload.torch.journal import Journal
 from remotegpu.offload.wire.errors import LostError, OffloadError
 from remotegpu.offload.wire.frames import Buffer, Message, Service
+from remotegpu.offload.wire.interrupts import Held
 from remotegpu.offload.wire.peer import Peer
 
 ENTRIES: Final = 64
@@ -60,12 +62,13 @@ class Stream:
         """Send what there is. Raises LostError when the acceptor is gone."""
         self.idle = False
         peer = self._reach()
-        with self._lock:
-            buffers = self._take()
-            told = buffers is None or self._tell(peer, {"op": "run"}, buffers)
-        if not told:
-            assert buffers is not None
-            self._tell_another({"op": "run"}, buffers)
+        with Held():
+            with self._lock:
+                buffers = self._take()
+                told = buffers is None or self._tell(peer, {"op": "run"}, buffers)
+            if not told:
+                assert buffers is not None
+                self._tell_another({"op": "run"}, buffers)
         if not self._wake.is_set():
             self._awake()
 
@@ -82,26 +85,27 @@ class Stream:
         self.idle = False
         peer = self._reach()
         whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
-        with self._lock:
-            mine = self._number(b"") if alone else self._take(always=True)
-            assert mine is not None
-            mine.extend(buffers)
-            self._note(whole, mine)
-            with self._asked:
-                self._asking += 1
-        try:
-            while True:
-                try:
-                    return peer.request(Service.TORCH, whole, mine)
-                except LostError as error:
-                    if self.journal is None:
-                        raise self._named(error) from None
-                # Where another acceptor has executed the batch already, only the question is left of it.
-                peer = self._reach()
-        finally:
-            with self._asked:
-                self._asking -= 1
-                self._asked.notify_all()
+        with Held():
+            with self._lock:
+                mine = self._number(b"") if alone else self._take(always=True)
+                assert mine is not None
+                mine.extend(buffers)
+                self._note(whole, mine)
+                with self._asked:
+                    self._asking += 1
+            try:
+                while True:
+                    try:
+                        return peer.request(Service.TORCH, whole, mine)
+                    except LostError as error:
+                        if self.journal is None:
+                            raise self._named(error) from None
+                    # Where another acceptor has executed the batch already, only the question is left of it.
+                    peer = self._reach()
+            finally:
+                with self._asked:
+                    self._asking -= 1
+                    self._asked.notify_all()
 
     def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
         """As `ask`, but nobody waits: an error is told at the next answer. Raises LostError when the acceptor is
@@ -109,21 +113,22 @@ class Stream:
         """
         self.idle = False
         peer = self._reach()
-        with self._lock:
-            mine = self._take(always=True)
-            assert mine is not None
-            mine.extend(buffers)
-            whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
-            told = self._tell(peer, whole, mine)
-        if not told:
-            self._tell_another(whole, mine)
+        with Held():
+            with self._lock:
+                mine = self._take(always=True)
+                assert mine is not None
+                mine.extend(buffers)
+                whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
+                told = self._tell(peer, whole, mine)
+            if not told:
+                self._tell_another(whole, mine)
 
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
         """An entry with bytes. They are read before this returns; `snapshot` tells that they may change while they
         wait.
         """
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
-        with self._lock:
+        with Held(), self._lock:
             small = size < BYTES
             self._buffers.append(bytes(data) if snapshot and small else data)
             self._buffered += size
@@ -155,6 +160,7 @@ class Stream:
         self._buffers.clear()
 
     def _reach(self) -> Peer:
+        watch()
         try:
             return self._peer()
         except LostError as error:

@@ -19,7 +19,8 @@ _NUMBERS: Final = (
     _SIGINT,
     *map(int, (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)),
 )
-_default_handler: Final = signal.default_int_handler
+defaults: Final[list[Any]] = [signal.default_int_handler]
+"""The handlers of Ctrl-C that only raise KeyboardInterrupt."""
 
 # Somebody who presses it so often wants out, whatever is left behind.
 _ENOUGH: Final = 3
@@ -119,7 +120,7 @@ class Held:
                 self._pass_on()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        if number == _SIGINT and self.handler(number) is _default_handler:
+        if number == _SIGINT and self.handler(number) in defaults:
             self.count += 1
         elif number not in self._noted:
             self._noted.append(number)
