@@ -18,8 +18,9 @@ PATIENCE = 180.0
 _BLIND = """
 import os, sys
 _folder = os.environ["BLIND_TO"]
+_EVENTS = ("open", "sqlite3.connect", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
 def _refuse(event, arguments):
-    if event in ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename", "os.rmdir"):
+    if event in _EVENTS:
         path = arguments[0] if arguments else None
         if isinstance(path, (str, bytes)):
             path = os.fsdecode(path)

@@ -1,18 +1,35 @@
-"""Libraries that take a path in Python and open it in C, but take an open file as well: they get that."""
+"""Libraries that take a path in Python and open it in C: they get an open file, or a copy that goes back."""
 
+import atexit
+import contextlib
 import functools
+import os
+import weakref
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from remotegpu.offload.files.paged import PagedFile
 from remotegpu.offload.importing.hooks import when_imported
 
 if TYPE_CHECKING:
     from remotegpu.offload.files.layer import Layer
 
+# What `h5py.File` calls its modes.
+_HDF5_FLAGS: Final = {
+    "r": os.O_RDONLY,
+    "r+": os.O_RDWR,
+    "w": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+    "w-": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "a": os.O_RDWR | os.O_CREAT,
+}
+
 
 def install(layer: "Layer") -> None:
     """From now on, and for what is imported later."""
     when_imported("torch", lambda torch: _adapt_torch(torch, layer))
+    when_imported("sqlite3", lambda sqlite3: _adapt_sqlite(sqlite3, layer))
+    when_imported("h5py", lambda h5py: _adapt_h5py(h5py, layer))
 
 
 def _adapt_torch(torch: ModuleType, layer: "Layer") -> None:
@@ -29,3 +46,68 @@ def _adapt_torch(torch: ModuleType, layer: "Layer") -> None:
     serialization: Any = getattr(torch, "serialization", None)
     if serialization is not None:
         serialization.save = save
+
+
+def _adapt_sqlite(sqlite3: Any, layer: "Layer") -> None:
+    from remotegpu.offload.files.databases import Databases  # noqa: PLC0415 - for who uses sqlite3
+
+    sqlite3.connect = sqlite3.dbapi2.connect = Databases(layer).connect
+
+
+class _Hdf5File(PagedFile):
+    """What HDF5 reads and writes through Python. What is written stays in a copy here until it is flushed."""
+
+    def __init__(self, layer: "Layer", path: str, flags: int, shown: str) -> None:
+        super().__init__(layer.remote, path, flags)
+        self._shown = shown
+        if self.writable():
+            self.fileno()
+
+    def __repr__(self) -> str:
+        # h5py calls the file so.
+        return self._shown
+
+    def flush(self) -> None:
+        super().flush()
+        if not self.closed and self._written is not None:
+            self._written.write_back()
+
+
+def _adapt_h5py(h5py: Any, layer: "Layer") -> None:
+    kind = h5py.File
+    begin, end = kind.__init__, kind.close
+    # By `id`: closed ones have no hash.
+    ours: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    @functools.wraps(begin)
+    def opened(self: Any, name: Any, mode: str = "r", driver: Any = None, *arguments: Any, **keywords: Any) -> None:
+        path = layer.theirs(name) if driver is None and mode in _HDF5_FLAGS else None
+        if path is None:
+            begin(self, name, mode, driver, *arguments, **keywords)
+            return
+        file = _Hdf5File(layer, path, _HDF5_FLAGS[mode], os.fsdecode(name))
+        if mode == "a" and file.seek(0, os.SEEK_END):
+            mode = "r+"
+        try:
+            begin(self, file, mode if mode in ("r", "r+") else "w", None, *arguments, **keywords)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                file.close()
+            raise
+        self.remotegpu_file = file
+        ours[id(self)] = self
+
+    @functools.wraps(end)
+    def closed(self: Any) -> None:
+        end(self)
+        if id(self) in ours:
+            del ours[id(self)]
+            self.remotegpu_file.close()
+
+    def close_all() -> None:
+        for file in list(ours.values()):
+            file.close()
+
+    kind.__init__, kind.close = opened, closed
+    # As HDF5 itself does when a process ends.
+    atexit.register(close_all)
