@@ -191,6 +191,16 @@ def test_an_offloaded_cell_that_fails_shows_its_own_lines(kernels: Path) -> None
         assert "write `%remotegpu use BACKEND`" in str(each)
 
 
+def test_the_traceback_of_an_offloaded_cell_is_not_one_of_ours(kernels: Path) -> None:
+    frames = (
+        "import sys, traceback\n"
+        "sorted({each.filename.rpartition('/')[2] for each in traceback.extract_tb(sys.last_traceback)"
+        " if '/remotegpu/offload/' in each.filename})"
+    )
+    shows = run("local", kernels, *MAGIC, "%%offload\n1 / 0", frames, allow_errors=True)
+    assert shows[3:] == [[("ZeroDivisionError", "division by zero")], ["[]"]]
+
+
 @pytest.mark.parametrize(
     ("source", "reads", "writes"),
     [

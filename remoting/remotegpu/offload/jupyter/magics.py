@@ -14,6 +14,7 @@ from remotegpu.offload.client import session as sessions
 from remotegpu.offload.config.model import Backend, FunctionRule
 from remotegpu.offload.functions import client
 from remotegpu.offload.jupyter import cell
+from remotegpu.offload.program.main import thin
 from remotegpu.offload.wire import OffloadError
 
 _USAGE: Final = "write `%remotegpu use BACKEND` (cuda, rocm, xpu or cpu), `%remotegpu stats` or `%remotegpu close`"
@@ -64,7 +65,12 @@ class OffloadMagics(Magics):  # type: ignore[misc]
         space = self.shell.user_ns
         values, modules = cell.split(space, names.reads)
         run = client.wrap(cell.run, _RULE, session)
-        changed, last = run(text, f"<offloaded cell {next(self._numbers)}>", values, modules, names.writes)
+        try:
+            changed, last = run(text, f"<offloaded cell {next(self._numbers)}>", values, modules, names.writes)
+        except Exception as error:
+            # The cell's error, below many lines of ours that nobody wrote into the notebook.
+            thin(error)
+            raise
         cell.define(text, space)
         space.update(changed)
         return last

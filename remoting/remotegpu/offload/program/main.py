@@ -105,7 +105,7 @@ def _show(error: BaseException) -> None:
         _cut(error.__traceback__)
     elif isinstance(error, (OffloadError, CrossingError, RefusedError)) or hasattr(error, PASSED):
         # The program's error, or said in a sentence: how it came through us tells nobody anything.
-        _thin(error)
+        thin(error)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as second:
@@ -125,7 +125,7 @@ def _cut(traceback: TracebackType | None) -> None:
         traceback = traceback.tb_next
 
 
-def _thin(error: BaseException) -> None:
+def thin(error: BaseException) -> None:
     """It and what it came from, without our frames."""
     found: BaseException | None = error
     seen: set[int] = set()
