@@ -11,7 +11,7 @@ import threading
 import types
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any, Final
@@ -58,6 +58,8 @@ class Finder(importlib.abc.MetaPathFinder):
         self.pages: dict[str, Page] = {}
         self.by_origin: dict[str, Page] = {}
         self.counters: Counter[str] = Counter()
+        # Called when modules are imported anew: whoever keeps something of the old ones lets it go.
+        self.on_changed: list[Callable[[], None]] = []
         # Absent and refused names, with the client's sentence.
         self.missing: dict[str, str] = {}
         self._known_path = set(hello.get("path", ()))
@@ -164,6 +166,8 @@ class Finder(importlib.abc.MetaPathFinder):
                     self.pages[name] = replace(page, submodules=submodules)
             self.serves |= frozenset(header.get("serves", ()))
             self.missing.clear()
+        for callback in self.on_changed:
+            callback()
 
     def _take(self, name: str, reply: Message) -> None:
         header = reply.header

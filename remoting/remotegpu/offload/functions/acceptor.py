@@ -65,6 +65,10 @@ class Calls:
         if Service.CODE in self._loaded:
             explain(error, self._loaded[Service.CODE])
 
+    def forget_functions(self) -> None:
+        """The client sends them again."""
+        self._functions.clear()
+
     def _pull(self, header: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
         values: Iterator[Any] = self.codec.exports.get(header["o"])
         return self.link.push(values, int(header["most"])), {}
@@ -234,6 +238,10 @@ def attach(session: "AcceptorSession") -> None:
         "pages": len(calls.codec.cache),
         "page_bytes": calls.codec.cache.bytes,
     }
+    finder = session.loaded.get(Service.CODE)
+    if finder is not None:
+        # What they refer to is the modules' as they were.
+        finder.on_changed.append(calls.forget_functions)
     # A whole program has loggers and filters of its own, and its stderr is the client's.
     if not (session.hello.get("stdio") or {}).get("program"):
         warnings.showwarning = calls.warned  # type: ignore[assignment]
