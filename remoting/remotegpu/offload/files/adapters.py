@@ -30,6 +30,8 @@ def install(layer: "Layer") -> None:
     when_imported("torch", lambda torch: _adapt_torch(torch, layer))
     when_imported("sqlite3", lambda sqlite3: _adapt_sqlite(sqlite3, layer))
     when_imported("h5py", lambda h5py: _adapt_h5py(h5py, layer))
+    when_imported("pyarrow", lambda pyarrow: _adapt_arrow_files(pyarrow, layer))
+    when_imported("pyarrow.fs", lambda fs: _adapt_arrow(fs, layer))
 
 
 def _adapt_torch(torch: ModuleType, layer: "Layer") -> None:
@@ -111,3 +113,31 @@ def _adapt_h5py(h5py: Any, layer: "Layer") -> None:
     kind.__init__, kind.close = opened, closed
     # As HDF5 itself does when a process ends.
     atexit.register(close_all)
+
+
+def _adapt_arrow(fs: Any, layer: "Layer") -> None:
+    """Parquet, ORC and datasets ask here which file system a path is on."""
+    original = fs._resolve_filesystem_and_path
+
+    @functools.wraps(original)
+    def resolve(path: Any, filesystem: Any = None, **options: Any) -> Any:
+        theirs = layer.theirs(path) if filesystem is None else None
+        if theirs is None or (isinstance(path, str) and "://" in path):
+            return original(path, filesystem, **options)
+        from remotegpu.offload.files.arrow import ClientFiles  # noqa: PLC0415 - imports pyarrow
+
+        return fs.PyFileSystem(ClientFiles()), os.path.normpath(theirs)
+
+    fs._resolve_filesystem_and_path = resolve
+
+
+def _adapt_arrow_files(pyarrow: Any, layer: "Layer") -> None:
+    """What pandas writes Parquet by."""
+    original = pyarrow.OSFile
+
+    def made(_kind: Any, path: Any, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:
+        if layer.theirs(path) is None:
+            return original(path, mode, *arguments, **keywords)
+        return pyarrow.PythonFile(layer.open(path, mode.replace("b", "") + "b"), mode=mode[0])
+
+    pyarrow.OSFile = type("OSFile", (original,), {"__new__": made, "__module__": original.__module__})

@@ -3,12 +3,12 @@
 Covered: `open`, `io.open`, `os.open`, `pathlib`, `os.stat` and what rests on it (`os.path`), listing, making, removing,
 renaming, `os.getcwd` and `os.chdir`, `shutil`, `glob`, `np.load`, `np.fromfile`, `np.memmap` (reading), `mmap`, pandas,
 `torch.save`, `torch.load`, and whatever else is written in Python or asks Python for a descriptor; by `adapters.py`
-also `sqlite3` and `h5py`.
+also `sqlite3`, `h5py`, and Parquet by Arrow.
 
 Not covered, because these ask the kernel themselves, and find no such file: other libraries in C that open a path
-(Parquet by Arrow, `torch.load(mmap=True)`), and programs that are started. Descriptors of folders (`dir_fd`), and links
-do not reach the client either. What is written through a memory map after its file was closed arrives when
-the program next looks at a file, or ends.
+(cv2, `torch.load(mmap=True)`), and programs that are started. Descriptors of folders (`dir_fd`), and links do not reach
+the client either. What is written through a memory map after its file was closed arrives when the program next
+looks at a file, or ends.
 """
 
 import builtins
