@@ -216,3 +216,21 @@ def test_wrong_names_are_refused() -> None:
     assert spoken.names() == ("cuda", "xpu", "mps")
     names.arm(("cuda",))
     assert spoken.names() == ("cuda", "xpu", "mps")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2), device="cuda"), r"are dense.*\.to_dense\(\)"),
+        (lambda: torch.eye(2).to_sparse().to("cuda"), r"are dense.*\.to_dense\(\)"),
+        (lambda: torch.eye(2, device="cuda").to_sparse(), "no kernel for it"),
+        (lambda: torch.empty(2, dtype=torch.qint8, device="cuda"), "no quantized tensors"),
+    ],
+    ids=("made", "moved", "converted", "quantized"),
+)
+def test_what_the_device_lacks_is_one_sentence(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(NotImplementedError, match=words) as caught:
+        make()
+    said = str(caught.value)
+    assert said.startswith("aten::") and "not on a remote device" in said and "--split app" in said
+    assert "\n" not in said

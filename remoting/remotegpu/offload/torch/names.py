@@ -4,7 +4,7 @@ at once.
 
 from collections.abc import Callable, Iterable
 
-from remotegpu.offload.torch import amp, checkpoint, cuda, device, link, loader, random, spoken, wrapping
+from remotegpu.offload.torch import absent, amp, checkpoint, cuda, device, link, loader, random, spoken, wrapping
 
 
 def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] | None = None) -> None:
@@ -29,6 +29,7 @@ def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] 
     amp.install()
     loader.install()
     checkpoint.install()
+    absent.install()
 
 
 def _current() -> device.Source:
