@@ -33,9 +33,11 @@ RULES = (
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PROGRAMS))
+        # Where `remotegpu offload stats` would find this session.
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
         with local_session(Config(rules=RULES, code=CodeRules(page=("endurance",)))) as session:
             yield session
     sys.modules.pop("endurance", None)
@@ -122,21 +124,30 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: 
     def calls() -> int:
         return session.peer.counters.by_service["CALL"] + session.peer.counters.served["CALL"]
 
-    def until(many: int) -> tuple[Any, Any]:
+    def repeat(many: int) -> None:
         number = 0
         while calls() < many:
             for kind in kinds:
                 kind(number)
                 number += 1
+
+    def inventories() -> tuple[Any, Any]:
         # What died here is said with the next message.
         there()
         return steps.inventory(), there()
 
-    before = until(EARLY)
-    after = until(CALLS)
+    repeat(EARLY)
+    before = inventories()
+    repeat(CALLS)
+    # What is left behind stays; a command that asks this session something does not.
+    for _ in range(5):
+        after = inventories()
+        if [found for found, _ in after] == [found for found, _ in before]:
+            break
     assert calls() >= CALLS
     for (found_before, sizes_before), (found, sizes) in zip(before, after, strict=True):
-        assert found == found_before
+        changed = {name for name in found | found_before if found.get(name) != found_before.get(name)}
+        assert {name: (found_before.get(name), found.get(name)) for name in changed} == {}
         # Where a socket was full for the first time there is a thread that writes from then on.
         assert sizes["threads"] <= sizes_before["threads"] + 1
         assert sizes["tracked"] - sizes_before["tracked"] < TRACKED
@@ -148,8 +159,8 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: 
 def test_thousands_of_threads_one_after_the_other(session: Session, steps: Any) -> None:
     """Each is a logical thread, for which the acceptor has a thread that is soon nobody's."""
     answers: list[int] = []
-    for number in range(2500):
+    for number in range(1500):
         thread = threading.Thread(target=lambda: answers.append(steps.add(number, 1)))  # noqa: B023 - joined below
         thread.start()
         thread.join()
-    assert answers == list(range(1, 2501))
+    assert answers == list(range(1, 1501))

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -91,14 +90,18 @@ def test_a_hundred_thousand_steps_leave_nothing_behind(remote: Remote) -> None: 
             with pytest.raises(RuntimeError):
                 torch.linalg.cholesky(there(-torch.eye(2)))[0].sum().item()
 
-    def steps(begin: int, end: int) -> Any:
-        for number in range(begin, end):
-            step(number)
-        return inventory(remote)
-
-    found_before, before = steps(0, EARLY)
-    found, sizes = steps(EARLY, STEPS)
-    assert found == found_before
+    for number in range(EARLY):
+        step(number)
+    found_before, before = inventory(remote)
+    for number in range(EARLY, STEPS):
+        step(number)
+    # What is left behind stays; a command that asks this session something does not.
+    for _ in range(5):
+        found, sizes = inventory(remote)
+        if found == found_before:
+            break
+    changed = {name for name in found | found_before if found.get(name) != found_before.get(name)}
+    assert {name: (found_before.get(name), found.get(name)) for name in changed} == {}
     # Where a socket was full for the first time there is a thread that writes from then on.
     assert sizes["threads"] <= before["threads"] + 1
     assert sizes["threads there"] <= before["threads there"] + 1
