@@ -213,6 +213,40 @@ def test_hdf5(project: Project) -> None:
     same(content, project.local("read.py"))
 
 
+def test_functions_over_there_have_them_too(project: Project) -> None:
+    project.write(
+        "remotegpu.yaml",
+        'version: 1\noffload: [{function: steps.work}]\nfiles: {read: ["./data/**"], write: ["./out/**"]}\n',
+    )
+    people(project.folder / "data/people.db")
+    project.write(
+        "steps.py",
+        """
+import os
+import sqlite3
+
+import h5py
+
+def work():
+    ages = sqlite3.connect("data/people.db").execute("SELECT age FROM people ORDER BY age").fetchall()
+    with sqlite3.connect("out/x.db") as made:
+        made.execute("CREATE TABLE t (x)")
+        made.executemany("INSERT INTO t VALUES (?)", ages)
+    with h5py.File("out/x.h5", "w") as file:
+        file["ages"] = [age for age, in ages]
+    return os.getpid()
+""",
+    )
+    project.write(
+        "main.py",
+        "import os, sqlite3, h5py, steps\n"
+        "print(steps.work() == os.getpid())\n"
+        "print(sqlite3.connect('out/x.db').execute('SELECT * FROM t').fetchall(), h5py.File('out/x.h5')['ages'][:])\n",
+    )
+    done = project.offloaded("main.py", split="rules")
+    assert done.stdout == "False\n[(0,), (1,), (2,)] [0 1 2]\n", done.stderr
+
+
 class Here:
     """Both halves in this process; `cut` ends the connection between them."""
 

@@ -203,11 +203,17 @@ class Databases:
         **more: Any,
     ) -> sqlite3.Connection:
         """As `sqlite3.connect`. Raises sqlite3.OperationalError if the client's rules or files do not allow it."""
-        arguments = (timeout, detect_types, isolation_level, check_same_thread)
+        more |= {
+            "timeout": timeout,
+            "detect_types": detect_types,
+            "isolation_level": isolation_level,
+            "check_same_thread": check_same_thread,
+            "cached_statements": cached_statements,
+        }
         name, query = _named(database, uri)
         theirs = None if name in (None, "", ":memory:") or "mode=memory" in query else self._layer.theirs(name)
         if theirs is None:
-            own: sqlite3.Connection = _connect(database, *arguments, factory, cached_statements, uri, **more)
+            own: sqlite3.Connection = _connect(database, factory=factory, uri=uri, **more)
             return own
         if not isinstance(factory, type):
             raise sqlite3.NotSupportedError("for a database of the client `factory` is a class")
@@ -226,7 +232,7 @@ class Databases:
                     query = [each for each in query if not each.startswith(("mode=", "immutable="))]
                     query += ["mode=ro", "immutable=1"]
                 target = f"file:{quote(twin.file)}" + ("?" + "&".join(query) if query else "")
-                made: Any = _connect(target, *arguments, _watched(factory), cached_statements, True, **more)
+                made: Any = _connect(target, factory=_watched(factory), uri=True, **more)
                 made.remotegpu_twin = twin
                 twin.connections.add(made)
         return made  # type: ignore[no-any-return]
