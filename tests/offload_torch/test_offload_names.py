@@ -107,6 +107,34 @@ def test_modules_and_their_devices() -> None:
     assert not module.cpu().running_mean.is_cuda
 
 
+def test_parameters_that_move_stay_the_same_objects() -> None:
+    """Modules that share one go on sharing it, and an optimizer that was made before trains it."""
+
+    def train(where: str) -> tuple[list[float], Any]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False))
+        net[1].weight = net[0].weight
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+        before = [id(parameter) for parameter in net.parameters()]
+        net.to(where)
+        assert before == [id(parameter) for parameter in net.parameters()] and net[1].weight is net[0].weight
+        losses = []
+        for _ in range(4):
+            loss = torch.nn.functional.cross_entropy(net(torch.arange(5, device=where)), torch.arange(5, device=where))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        # While a graph has the parameters.
+        kept = net(torch.arange(5, device=where)).sum()
+        net.cpu()
+        return losses, (kept.item(), net[0].weight.detach())
+
+    (got, (_, weight)), (want, (_, other)) = train("cuda"), train("cpu")
+    assert got == pytest.approx(want, rel=1e-5) and got[-1] < got[0]
+    assert torch.allclose(weight, other, atol=1e-5) and weight.device.type == "cpu"
+
+
 def test_default_devices() -> None:
     with torch.device("cuda"):
         assert torch.zeros(2).is_cuda

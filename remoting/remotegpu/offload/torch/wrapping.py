@@ -29,6 +29,7 @@ def install() -> None:
     _wrap_tensor()
     _wrap_storage()
     _wrap_default_device()
+    _wrap_moves()
 
 
 def _with_device(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,6 +213,35 @@ def _bytes_of(storage: Any) -> Any:
     device = NAME if storage.device.type in state.names else storage.device
     tensor = torch.empty(0, dtype=torch.uint8, device=device)
     return tensor.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def _wrap_moves() -> None:
+    """Parameters that move stay the same objects, as on CUDA: those that modules share, and those that optimizers have.
+
+    torch gives a parameter other data only where both devices' tensors are of one kind, and makes a new one otherwise.
+    """
+    apply = torch.nn.Module._apply
+    swaps, swap = (
+        torch.__future__.get_swap_module_params_on_conversion,
+        torch.__future__.set_swap_module_params_on_conversion,
+    )
+
+    @functools.wraps(apply)
+    def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        if swaps():
+            return apply(self, fn, recurse)
+        swap(True)
+        try:
+            return apply(self, fn, recurse)
+        except RuntimeError as error:
+            # A graph or a weak reference has it.
+            if "Couldn't swap" not in str(error):
+                raise
+        finally:
+            swap(False)
+        return apply(self, fn, recurse)
+
+    torch.nn.Module._apply = _apply
 
 
 def _wrap_default_device() -> None:
