@@ -21,6 +21,7 @@ from remotegpu.offload.files.layer import Layer
 from remotegpu.offload.program.main import new_main, run_to_end
 from remotegpu.offload.program.streams import Streams
 from remotegpu.offload.wire.frames import Message, Service
+from remotegpu.offload.wire.interrupts import nudge
 from remotegpu.offload.wire.peer import Request
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Program:
             os.killpg(os.getpgrp(), number)
         else:
             os.kill(os.getpid(), number)
+        nudge()
 
     def _end_by(self, request: Request, number: int) -> None:
         request.reply({"signal": number})

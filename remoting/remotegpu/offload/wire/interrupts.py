@@ -7,6 +7,7 @@ connection that its thread is about to write to.
 import importlib
 import signal
 import threading
+import time
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final
@@ -24,6 +25,39 @@ defaults: Final[list[Any]] = [signal.default_int_handler]
 
 # Somebody who presses it so often wants out, whatever is left behind.
 _ENOUGH: Final = 3
+
+
+# Nobody else's, and without a meaning: it only interrupts a system call.
+_NUDGE: Final = signal.SIGRTMAX
+_NUDGES_SECONDS: Final = (0.01, 0.1, 1.0)
+
+
+def take_nudges() -> None:
+    """Once in a process in which `nudge` is called, if this is its main thread."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(_NUDGE, _nothing)
+
+
+def nudge() -> None:
+    """Have the main thread notice a signal that this thread has just sent to it.
+
+    Who is woken by the interpreter lock that the main thread has let go, to wait in a system call, sends a signal
+    before that call has begun: it is noted, and then the call waits. Another signal ends the wait.
+    """
+    if signal.getsignal(_NUDGE) is _nothing:
+        threading.Thread(target=_nudge, name="remotegpu signal", daemon=True).start()
+
+
+def _nudge() -> None:
+    main = threading.main_thread().ident
+    for seconds in _NUDGES_SECONDS:
+        time.sleep(seconds)
+        if main is not None:
+            signal.pthread_kill(main, _NUDGE)
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    return
 
 
 class Held:

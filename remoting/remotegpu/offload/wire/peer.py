@@ -22,7 +22,7 @@ from typing import Any, Final, final
 
 from remotegpu.offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure
 from remotegpu.offload.wire.frames import Buffer, Frame, Kind, Message, Service, encode, read_frame
-from remotegpu.offload.wire.interrupts import Allowed, Held
+from remotegpu.offload.wire.interrupts import Allowed, Held, nudge, take_nudges
 from remotegpu.offload.wire.stream import Receiver, Sender
 
 MAIN_THREAD: Final = 1
@@ -208,6 +208,7 @@ class Peer:
             if logical.runner is not None:
                 raise OffloadError("logical thread 1 has a thread already: call run_main before start")
             logical.runner = mailbox
+        take_nudges()
         self.start()
         self._local.logical = MAIN_THREAD
         with Held() as held:
@@ -329,6 +330,7 @@ class Peer:
         """KeyboardInterrupt in the thread that executes. With the lock."""
         if logical.executor == threading.main_thread().ident:
             signal.pthread_kill(logical.executor, signal.SIGINT)
+            nudge()
         else:
             kind = ctypes.py_object(KeyboardInterrupt)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(logical.executor), kind)
