@@ -6,15 +6,19 @@ signals on that way too.
 """
 
 import ctypes
+import importlib
 import os
 import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from remotegpu.offload.wire import interrupts
 
+# Without the module's enums, which take longer than the rest of a flush.
+_signal: Final[Any] = importlib.import_module("_signal")
+_SIGINT: Final = int(signal.SIGINT)
 _AGAIN_SECONDS: Final = 0.001
 _DEEPEST: Final = 64
 _TORCH: Final = ("libtorch", "libc10")
@@ -39,7 +43,7 @@ _process: Final = ctypes.PyDLL(None)
 def watch() -> None:
     """Handle Ctrl-C if nobody but Python's own handler does. Often called, for notebooks put that one back."""
     if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        _signal.getsignal(_SIGINT) is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()
     ):
         signal.signal(signal.SIGINT, _interrupted)

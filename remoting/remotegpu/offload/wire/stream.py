@@ -60,24 +60,26 @@ class Sender:
             OSError: the connection ended.
             LostError: the other side does not take what is sent to it.
         """
-        entry = _Entry([memoryview(part) for part in parts if len(part)])
+        rest = [memoryview(part) for part in parts if len(part)]
         while not self._lock.acquire(blocking=wait, timeout=_PATIENCE_SECONDS if wait else -1):
             if not wait:
-                self._leave(entry)
+                self._leave(rest)
                 return
             if pending():
                 raise KeyboardInterrupt
+        entry = None
+        first = not self._outbox
         try:
-            if not self._outbox:
-                self._write(entry.rest, _AT_ONCE)
+            if first:
+                self._write(rest, _AT_ONCE)
         finally:
-            # Half a frame would be the end of the connection.
+            # Half a frame would be the end of the connection, as would one that was left without the lock in between.
             try:
-                if entry.rest:
-                    self._leave(entry, limited=not wait)
+                if rest:
+                    entry = self._leave(rest, first=first, limited=not wait)
             finally:
                 self._lock.release()
-        if wait and entry.rest:
+        if wait and entry is not None:
             with Allowed():
                 while not entry.done.wait(_LOOK_SECONDS):
                     if self._stopped:
@@ -101,15 +103,16 @@ class Sender:
                     self.bytes_out += count
                     consume(rest, count)
 
-    def _leave(self, entry: _Entry, *, limited: bool = True) -> None:
+    def _leave(self, rest: list[memoryview], *, first: bool = False, limited: bool = True) -> _Entry:
+        entry = _Entry(rest)
         if limited and entry.size + sum(each.size for each in list(self._outbox)) > _MAX_OUTBOX:
-            entry.rest.clear()
             raise LostError(f"{self._name} takes none of the answers that it asked for")
-        self._outbox.append(entry)
+        (self._outbox.appendleft if first else self._outbox.append)(entry)
         self._filled.set()
         if self._writer is None:
             self._writer = threading.Thread(target=self._run, name=f"remotegpu writer {self._name}", daemon=True)
             self._writer.start()
+        return entry
 
     def _run(self) -> None:
         while True:
