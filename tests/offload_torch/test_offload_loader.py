@@ -61,6 +61,14 @@ def test_persistent_workers_and_seeds() -> None:
     assert sorted(rounds[0]) == sorted(rounds[1]) == list(range(12)) and rounds[0] != rounds[1]
 
 
+@pytest.mark.timeout(120)
+def test_workers_that_meet_tensors_of_the_device_say_so() -> None:
+    """As with CUDA: it is an error here, and nobody waits for a batch that no worker can send."""
+    data = TensorDataset(torch.arange(8.0, device="cuda"))
+    with pytest.raises((OffloadError, RuntimeError), match=r"forked|parent|another process"):
+        list(DataLoader(data, batch_size=2, num_workers=1))
+
+
 def test_pinning_is_the_tensor_itself() -> None:
     x = torch.ones(3)
     assert not x.is_pinned()

@@ -60,8 +60,8 @@ class Stream:
 
     def flush(self) -> None:
         """Send what there is. Raises LostError when the acceptor is gone."""
-        self.idle = False
         peer = self._reach()
+        self.idle = False
         with Held():
             with self._lock:
                 buffers = self._take()
@@ -156,6 +156,8 @@ class Stream:
         self._asking, self._asked = 0, threading.Condition()
         self._sender = None
         self._wake = threading.Event()
+        # Each operation is told at once that there is no device, not only those that need an answer.
+        self.idle = True
         self.entries.clear()
         self._buffers.clear()
 
