@@ -77,6 +77,7 @@ def test_a_lost_appliance_is_an_error_not_a_signal(remote: Appliance, sigpipe: P
         assert program.wait(10) == 0
 
 
+@pytest.mark.timeout(300)
 def test_a_client_stopped_for_a_minute_keeps_its_session(own_remote: Appliance) -> None:
     with own_remote.start("endless_calls.py", "63") as client:
         assert line(client) == "ready"
