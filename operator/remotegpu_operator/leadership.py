@@ -96,11 +96,24 @@ class Leadership:
         self._trusted_until = float("-inf")
 
     async def release(self) -> None:
-        """Let another take over at once."""
-        if self.held and self._lease is not None:
-            self._lease["spec"]["holderIdentity"] = ""
-            await self._api.replace(LEASES, self._namespace, self._lease)
-        self._trusted_until = float("-inf")
+        """Let another take over at once.
+
+        Raises `ApiError` or one of `Unanswered` where it is not given back: another must then wait until it runs out.
+        """
+        try:
+            while self.held and self._lease is not None:
+                spec = self._lease["spec"] | {"holderIdentity": ""}
+                try:
+                    await self._api.replace(LEASES, self._namespace, self._lease | {"spec": spec})
+                    return
+                except ApiError as error:
+                    if not error.conflict:
+                        raise
+                # `keep` was cancelled in a renewal, and that was written all the same.
+                if not await self._read_ours():
+                    return
+        finally:
+            self._trusted_until = float("-inf")
 
     def _report(self, problem: str) -> None:
         self.problem = problem
@@ -108,9 +121,12 @@ class Leadership:
 
     async def _still_ours(self) -> bool:
         try:
-            lease = await self._read()
+            return await self._read_ours()
         except (ApiError, *Unanswered):
             return True  # unknown; the clock decides
+
+    async def _read_ours(self) -> bool:
+        lease = await self._read()
         if lease is None or lease.get("spec", {}).get("holderIdentity") != self._identity:
             return False
         self._lease = lease

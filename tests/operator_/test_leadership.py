@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.kubelab import SYSTEM, Kube
 
 from remotegpu_operator import leadership
-from remotegpu_operator.kube import Api, configuration
+from remotegpu_operator.kube import Api, Object, configuration
 from remotegpu_operator.leadership import LEASE_SECONDS, TRUST_SECONDS, Leadership, NotLeaderError
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/remotegpu-operator"
@@ -99,6 +100,34 @@ def test_a_holder_that_renews_keeps_it_and_one_that_releases_hands_it_over_at_on
             await first.release()
             await asyncio.wait_for(taking, 10)
             assert may_write(second)
+            assert not may_write(first)
+
+    asyncio.run(follow())
+
+
+def test_a_lease_is_given_back_when_the_holder_is_stopped_in_a_renewal(leases: Kube) -> None:
+    async def follow() -> None:
+        async with Api(await configuration(leases.kubeconfig)) as api:
+            first = Leadership(api, SYSTEM, "first")
+            await acquired(first)
+            written = asyncio.Event()
+            replace = api.replace
+
+            async def unheard(*arguments: Any) -> Object:
+                """The API server writes, and its answer does not come."""
+                await replace(*arguments)
+                written.set()
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(api, "replace", unheard)
+                keeping = asyncio.create_task(first.keep())
+                await asyncio.wait_for(written.wait(), 10)
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+            await first.release()
+            assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
             assert not may_write(first)
 
     asyncio.run(follow())
