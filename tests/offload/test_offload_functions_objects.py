@@ -8,38 +8,23 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from support.offload_steps import Trips, held, load, ruled, session_beside, session_of_steps, steps_of
+from support.offload_modules import Trips, UserModule, held, session_beside
 
 from remotegpu.offload.client.session import Session
+from remotegpu.offload.config.model import FunctionRule
 from remotegpu.offload.functions import client
 from remotegpu.offload.functions.errors import TooDeepError
 from remotegpu.offload.functions.standins import RemoteFunction, RemoteIterator, RemoteObject
 from remotegpu.offload.objects.codec import CrossingError, UnknownObjectError
 
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    yield from session_of_steps()
+USER = UserModule("user_steps", FunctionRule("user_steps.*"))
 
 
-@pytest.fixture
-def local(session: Session) -> ModuleType:
-    """The user's module as it is."""
-    return load()
-
-
-@pytest.fixture
-def steps(session: Session) -> Any:
-    """The module with all its functions replaced."""
-    return steps_of(session)
-
-
-def test_functions_of_the_program_run_here_when_they_are_called_there(session: Session, steps: Any) -> None:
+def test_functions_of_the_program_run_here_when_they_are_called_there(session: Session, there: Any) -> None:
     seen: list[tuple[int, int, int]] = []
 
     def note(x: int) -> int:
@@ -47,22 +32,22 @@ def test_functions_of_the_program_run_here_when_they_are_called_there(session: S
         return x * 10
 
     trips = Trips(session)
-    assert steps.each([1, 2], note) == [10, 20]
+    assert there.each([1, 2], note) == [10, 20]
     assert seen == [(os.getpid(), threading.get_ident(), 1), (os.getpid(), threading.get_ident(), 2)]
     assert trips.count == 3
     out: list[int] = []
-    steps.each([3, 4], out.append)
+    there.each([3, 4], out.append)
     assert out == [3, 4]
-    assert steps.apply(functools.partial(note, 5)) == 50
-    assert steps.apply([note, {}][0], 1) == 10
+    assert there.apply(functools.partial(note, 5)) == 50
+    assert there.apply([note, {}][0], 1) == 10
     # A function of a module is found there by its name.
-    assert steps.apply(os.getpid) != os.getpid()
-    assert steps.apply(np.sum, np.ones(3)) == 3
+    assert there.apply(os.getpid) != os.getpid()
+    assert there.apply(np.sum, np.ones(3)) == 3
     held_now = held(session)
     assert held_now == (0, 0, 0)
 
 
-def test_what_a_callback_raises_comes_back_as_itself(session: Session, steps: Any) -> None:
+def test_what_a_callback_raises_comes_back_as_itself(session: Session, there: Any) -> None:
     class OwnError(Exception):
         pass
 
@@ -70,32 +55,32 @@ def test_what_a_callback_raises_comes_back_as_itself(session: Session, steps: An
         raise OwnError("mine", 3)
 
     with pytest.raises(OwnError) as raised:
-        steps.apply(fail)
+        there.apply(fail)
     assert raised.value.args == ("mine", 3) and raised.traceback[-1].name == "fail"
     # Also where it has passed through several calls.
     with pytest.raises(OwnError):
-        steps.apply(lambda: steps.apply(lambda: steps.apply(fail)))
+        there.apply(lambda: there.apply(lambda: there.apply(fail)))
 
 
-def test_calls_nest_and_end_with_a_sentence_when_too_deep(session: Session, steps: Any) -> None:
+def test_calls_nest_and_end_with_a_sentence_when_too_deep(session: Session, there: Any) -> None:
     def down(n: int) -> int:
-        return n if n == 0 else 1 + int(steps.apply(down, n - 1))
+        return n if n == 0 else 1 + int(there.apply(down, n - 1))
 
-    assert steps.apply(down, 12) == 12
+    assert there.apply(down, 12) == 12
     with pytest.raises(TooDeepError, match="called each other back 40 times"):
-        steps.apply(down, 500)
+        there.apply(down, 500)
     # It goes on to work.
-    assert steps.apply(down, 3) == 3
+    assert there.apply(down, 3) == 3
 
 
-def test_generators_are_pulled_in_growing_parts(session: Session, steps: Any) -> None:
+def test_generators_are_pulled_in_growing_parts(session: Session, there: Any) -> None:
     trips = Trips(session)
-    found = steps.squares(200)
+    found = there.squares(200)
     assert isinstance(found, RemoteIterator)
     assert list(found) == [n * n for n in range(200)]
     assert trips.count < 40
-    assert [float(array[0]) for array in steps.same_array(20)] == list(range(20))
-    failing = steps.fails_in_the_middle()
+    assert [float(array[0]) for array in there.same_array(20)] == list(range(20))
+    failing = there.fails_in_the_middle()
     assert [next(failing), next(failing)] == [1, 2]
     with pytest.raises(KeyError, match="three"):
         next(failing)
@@ -103,14 +88,14 @@ def test_generators_are_pulled_in_growing_parts(session: Session, steps: Any) ->
         next(failing)
 
 
-def test_a_generator_takes_values_and_ends(session: Session, steps: Any) -> None:
-    generator = steps.echo()
+def test_a_generator_takes_values_and_ends(session: Session, there: Any) -> None:
+    generator = there.echo()
     assert next(generator) == [] and generator.send(1) == [1] and generator.send("b") == [1, "b"]
     with pytest.raises(StopIteration) as ended:
         next(generator)
     assert ended.value.value == "end"
     del ended  # its traceback holds the generator
-    abandoned = steps.squares(10_000)
+    abandoned = there.squares(10_000)
     assert next(abandoned) == 0
     abandoned.close()
     assert list(abandoned) == []
@@ -118,7 +103,7 @@ def test_a_generator_takes_values_and_ends(session: Session, steps: Any) -> None
     assert held(session) == (0, 0, 0)
 
 
-def test_the_programs_own_generators_are_pulled_from_there(session: Session, steps: Any) -> None:
+def test_the_programs_own_generators_are_pulled_from_there(session: Session, there: Any) -> None:
     ended = []
 
     def numbers() -> Iterator[int]:
@@ -128,29 +113,29 @@ def test_the_programs_own_generators_are_pulled_from_there(session: Session, ste
             ended.append(True)
 
     trips = Trips(session)
-    assert steps.total(numbers()) == 44850 and ended == [True] and trips.count < 40
-    assert steps.total(map(str.__len__, ["a", "bc"])) == 3
+    assert there.total(numbers()) == 44850 and ended == [True] and trips.count < 40
+    assert there.total(map(str.__len__, ["a", "bc"])) == 3
     assert held(session) == (0, 0, 0)
 
 
-def test_open_files_are_read_and_written_here(session: Session, steps: Any, tmp_path: Path) -> None:
+def test_open_files_are_read_and_written_here(session: Session, there: Any, tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with path.open("w") as file:
-        steps.write_to(file, "a\n")
+        there.write_to(file, "a\n")
         file.write("b\n")
-        steps.write_to(file, "c\n")
+        there.write_to(file, "c\n")
     assert path.read_text() == "a\nb\nc\n"
     with path.open() as file:
         assert file.readline() == "a\n"
-        assert steps.read_lines(file) == ["b", "c"]
-    assert steps.read_lines(io.StringIO("x\ny\n")) == ["x", "y"]
+        assert there.read_lines(file) == ["b", "c"]
+    assert there.read_lines(io.StringIO("x\ny\n")) == ["x", "y"]
 
 
 def test_what_a_call_returns_may_stay_there(session: Session, local: Any) -> None:
-    make = ruled(session, "identity", returns="ref")
+    make = USER.ruled(session, "identity", returns="ref")
     handle = make({"n": 1})
     assert isinstance(handle, RemoteObject) and repr(handle) == "<dict of the other end>"
-    keep = ruled(session, "keep")
+    keep = USER.ruled(session, "keep")
     assert keep(handle, 5) == 6 and keep(handle, 5) == 11
     assert handle.fetch() == {"n": 11}
     assert held(session) == (1, 1, 0)
@@ -159,10 +144,10 @@ def test_what_a_call_returns_may_stay_there(session: Session, local: Any) -> Non
 
 
 def test_an_argument_by_ref_lives_there_from_its_first_call_on(session: Session, local: Any) -> None:
-    weigh = ruled(session, "weigh", args={"model": "ref"})
+    weigh = USER.ruled(session, "weigh", args={"model": "ref"})
     model = local.Result(1.0)
     assert [weigh(model), weigh(model), weigh(model=model)] == [1, 2, 3] and model.step == 0
-    written = ruled(session, "weigh", args={"model": "ref"}, mutates=("model",))
+    written = USER.ruled(session, "weigh", args={"model": "ref"}, mutates=("model",))
     assert written(model) == 4 and model.step == 4
     assert held(session)[0] == 1
     del model
@@ -172,23 +157,23 @@ def test_an_argument_by_ref_lives_there_from_its_first_call_on(session: Session,
         weigh([1])
 
 
-def test_results_that_cannot_travel(session: Session, steps: Any) -> None:
-    adder = steps.make_adder(3)
+def test_results_that_cannot_travel(session: Session, there: Any) -> None:
+    adder = there.make_adder(3)
     assert isinstance(adder, RemoteFunction) and adder(4) == 7
-    assert steps.apply(adder, 1) == 4
+    assert there.apply(adder, 1) == 4
     with pytest.raises(CrossingError, match=r"a _thread\.lock, cannot be sent"):
-        steps.make_lock()
-    assert isinstance(ruled(session, "make_lock", returns="auto")(), RemoteObject)
-    assert ruled(session, "identity", returns="auto")(5) == 5
+        there.make_lock()
+    assert isinstance(USER.ruled(session, "make_lock", returns="auto")(), RemoteObject)
+    assert USER.ruled(session, "identity", returns="auto")(5) == 5
 
 
 def test_a_handle_is_good_only_at_its_own_acceptor(session: Session, local: Any) -> None:
-    handle = ruled(session, "identity", returns="ref")([1])
+    handle = USER.ruled(session, "identity", returns="ref")([1])
     with session_beside(session) as other, pytest.raises(CrossingError, match="another acceptor"):
-        ruled(other, "identity")(handle)
+        USER.ruled(other, "identity")(handle)
 
 
-def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: Any) -> None:
+def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, there: Any) -> None:
     """In a loop there, so that it is quick: each calls back here, with a handle that lives for that call."""
     count = 0
 
@@ -196,14 +181,14 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: 
         nonlocal count
         count += 1
 
-    make = ruled(session, "identity", returns="ref")
+    make = USER.ruled(session, "identity", returns="ref")
     for _ in range(300):
         make([1])
     for n in range(20):
-        steps.each(range(100), note)
-        steps.total(iter([n]))
+        there.each(range(100), note)
+        there.total(iter([n]))
     assert count == 2000
-    identity = steps.identity
+    identity = there.identity
     codec = client.of(session).codec
     # Sent and let go without a message each, as many as there are.
     for _ in range(1000):
@@ -213,7 +198,7 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: 
     assert held(session) == (0, 0, 0) and len(codec.outgoing) == 0 and len(codec.residents) == 0
 
 
-def test_unknown_handles_are_refused_there(session: Session, steps: Any) -> None:
+def test_unknown_handles_are_refused_there(session: Session, there: Any) -> None:
     link = client.of(session).link
     with pytest.raises(UnknownObjectError, match="holds no object 12345"):
         link.ask({"o": 12345, "m": "__call__"}, ((), {}))

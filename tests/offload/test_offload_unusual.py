@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import inspect
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from support.offload import local_session
+from support.offload_modules import UserModule
 from support.offload_programs import Project, same
 
 from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import ClassRule, CodeRules, Config, FunctionRule
-from remotegpu.offload.functions import client
+from remotegpu.offload.config.model import ClassRule, FunctionRule
 from remotegpu.offload.functions.errors import RemoteTraceback
 
-FILE = Path(__file__).parent / "programs" / "user_unusual.py"
 SCRIPT = """
 class Base:
     def __init__(self, size):
@@ -38,41 +32,7 @@ class Further(Base):
 
 print(Base(3).area(), Further(3).area(2), Further(2).size)
 """
-CONFIG = Config(
-    rules=(ClassRule("user_unusual.Unusual"), FunctionRule("user_unusual.*")), code=CodeRules(page=("user_unusual",))
-)
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    sys.path.insert(0, str(FILE.parent))
-    try:
-        with local_session(CONFIG) as session:
-            yield session
-    finally:
-        sys.path.remove(str(FILE.parent))
-        sys.modules.pop("user_unusual", None)
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("user_unusual", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["user_unusual"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def local(session: Session) -> Any:
-    return load()
-
-
-@pytest.fixture
-def there(session: Session) -> Any:
-    module = load()
-    client.install(module, CONFIG, session)
-    return module
+USER = UserModule("user_unusual", ClassRule("user_unusual.Unusual"), FunctionRule("user_unusual.*"))
 
 
 def test_members_that_are_no_plain_methods(there: Any, local: Any) -> None:

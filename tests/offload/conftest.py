@@ -1,0 +1,44 @@
+"""A session under the rules of the test file's own `USER`, and its module as it is here and replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support.offload_modules import UserModule
+from support.offload_programs import Project
+
+from remotegpu.offload.client.session import Session
+
+
+@pytest.fixture(scope="module")
+def user(request: pytest.FixtureRequest) -> UserModule:
+    """What the test file calls `USER`."""
+    module: UserModule = request.module.USER
+    return module
+
+
+@pytest.fixture(scope="module")
+def session(user: UserModule) -> Iterator[Session]:
+    with user.session() as session:
+        yield session
+
+
+@pytest.fixture
+def local(user: UserModule) -> ModuleType:
+    """The user's module as it is."""
+    return user.load()
+
+
+@pytest.fixture
+def there(user: UserModule, session: Session) -> ModuleType:
+    """The user's module with all that its rules name replaced."""
+    return user.replaced(session)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """An empty folder for a program, run locally and in an acceptor that cannot see it."""
+    return Project(tmp_path)
