@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
-from support.offload_programs import PATIENCE, Project, same
+from support.offload_programs import Project, same
 
 # Each test runs programs several times, on machines that may be busy with other things.
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["package", "numbers", "table", "learn", "compiled", "files"])
@@ -88,69 +80,6 @@ def test_errors_in_modules_show_the_users_source(project: Project) -> None:
     assert note.startswith("remotegpu: nowhere_at_all is neither installed in the acceptor's environment nor served")
     project.write("pkg/inner.py", "def broken(:\n    pass\n")
     same(project.local("main.py"), project.offloaded("main.py"))
-
-
-STREAMS = """
-import logging, os, subprocess, sys
-logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-print("one")
-sys.stdout.flush()
-os.system("echo two")
-subprocess.run([sys.executable, "-c", "print('three')"], check=True)
-os.write(1, b"four\\n")
-print("five", end="\\r", flush=True)
-print("six")
-for step in range(3):
-    sys.stderr.write(f"\\rstep {step}")
-logging.info("seven")
-print(sys.stdout.isatty(), sys.stdin.isatty(), sys.stdout.encoding, sys.stdout.fileno(), sys.stderr.line_buffering)
-sys.stdout.buffer.write(b"\\xff\\x00raw\\n")
-print(subprocess.run(["cat"], input=b"through a child", capture_output=True).stdout)
-print([line for line in sys.stdin])
-print(repr(sys.stdin.read()))
-"""
-
-
-def test_streams_are_the_clients(project: Project) -> None:
-    project.write("main.py", STREAMS.replace("raw", "raw").replace("\\xff", ""))
-    for stdin in ("", "a\nb\nno end of line", "x" * 300_000 + "\n"):
-        same(project.local("main.py", stdin=stdin), project.offloaded("main.py", stdin=stdin))
-
-
-def test_both_streams_into_one_file_stay_in_order(project: Project) -> None:
-    project.write(
-        "main.py",
-        "import sys\nfor n in range(300):\n    print(n, file=sys.stdout if n % 3 else sys.stderr, flush=True)\n",
-    )
-    done = subprocess.run(
-        project.launch("main.py"),
-        cwd=project.folder,
-        env=project.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=PATIENCE,
-        check=True,
-    )
-    assert done.stdout.split() == [str(n).encode() for n in range(300)]
-
-
-def test_a_reader_that_leaves_ends_the_program(project: Project) -> None:
-    project.write("main.py", "import sys\nwhile True:\n    print('y' * 1000)\n")
-    with subprocess.Popen(
-        project.launch("main.py"),
-        cwd=project.folder,
-        env=project.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(1000) == b"y" * 1000
-        process.stdout.close()
-        assert process.stderr is not None
-        first, *_, last = process.stderr.read().splitlines()
-        assert first == b"Traceback (most recent call last):"
-        assert last == b"BrokenPipeError: [Errno 32] Broken pipe"
-        assert process.wait(PATIENCE) in (1, 120)
 
 
 def test_modules_and_commands_run_as_with_python(project: Project) -> None:
@@ -224,181 +153,6 @@ def test_what_may_cross_of_the_environment(project: Project) -> None:
     assert (there.stdout, there.stderr) == ("1 None\n", "")
 
 
-# --- signals ---
-
-
-def _started(project: Project, source: str) -> subprocess.Popen[bytes]:
-    """The program, once it has said that it is ready."""
-    project.write("main.py", textwrap.dedent(source))
-    process = subprocess.Popen(
-        project.launch("main.py"),
-        cwd=project.folder,
-        env=project.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
-
-
-def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, int]:
-    """Its standard input stays open until then: its end could arrive before a signal does."""
-    stdin, process.stdin = process.stdin, None
-    try:
-        out, err = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-        if stdin is not None:
-            stdin.close()
-    return out, err, process.returncode
-
-
-def test_an_interrupt_arrives_once(project: Project) -> None:
-    process = _started(
-        project,
-        """
-        import time
-        try:
-            print("ready", flush=True)
-            time.sleep(1000)
-        except KeyboardInterrupt:
-            print("interrupted")
-        """,
-    )
-    process.send_signal(signal.SIGINT)
-    assert _ended(process) == (b"interrupted\n", b"", 0)
-
-
-@pytest.mark.parametrize("waiting", ["__import__('time').sleep(1000)", "name = input()"], ids=["sleep", "input"])
-def test_an_interrupt_that_nobody_catches_ends_both_and_shows_only_the_program(project: Project, waiting: str) -> None:
-    process = _started(project, f"print('ready', flush=True)\n{waiting}\n")
-    process.send_signal(signal.SIGINT)
-    _, err, code = _ended(process)
-    assert code == -signal.SIGINT
-    assert err.endswith(b"KeyboardInterrupt\n")
-    assert b"main.py" in err and b"remotegpu" not in err
-
-
-@pytest.mark.parametrize(
-    "waiting",
-    ["input()", "__import__('threading').Event().wait()", "open('fifo').read()"],
-    ids=["input", "lock", "fifo"],
-)
-def test_an_interrupt_reaches_a_program_that_waits(project: Project, waiting: str) -> None:
-    if "fifo" in waiting:
-        waiting = "__import__('subprocess').run(['sleep', '1000'])"
-    process = _started(
-        project,
-        f"""
-        try:
-            print("ready", flush=True)
-            {waiting}
-        except KeyboardInterrupt:
-            print("interrupted")
-        """,
-    )
-    process.send_signal(signal.SIGINT)
-    out, err, code = _ended(process)
-    assert (out, code) == (b"interrupted\n", 0), err
-
-
-def test_a_second_interrupt_abandons_a_program_that_does_not_listen(project: Project) -> None:
-    process = _started(
-        project,
-        """
-        import signal, time
-        signal.signal(signal.SIGINT, lambda number, frame: print("heard", flush=True))
-        print("ready", flush=True)
-        while True:
-            time.sleep(1)
-        """,
-    )
-    assert process.stdout is not None
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == b"heard\n"
-    process.send_signal(signal.SIGINT)
-    _, err, code = _ended(process)
-    assert code == -signal.SIGINT
-    assert b"interrupted twice" in err
-
-
-def test_a_handler_may_print_while_the_program_prints(project: Project) -> None:
-    process = _started(
-        project,
-        """
-        import signal
-        heard = []
-        def hear(number, frame):
-            heard.append(number)
-            print("heard", flush=True)
-        signal.signal(signal.SIGUSR1, hear)
-        print("ready", flush=True)
-        count = 0
-        while len(heard) < 20:
-            print(count, flush=True)
-            count += 1
-        """,
-    )
-    assert process.stdout is not None
-    lines = []
-    for _ in range(20):
-        # Each only when the one before was heard: signals of one number are not counted.
-        process.send_signal(signal.SIGUSR1)
-        while (line := process.stdout.readline()) != b"heard\n":
-            lines.append(line)
-    out, err, code = _ended(process)
-    assert (err, code) == (b"", 0)
-    assert [int(line) for line in lines + out.splitlines()] == list(range(len(lines) + len(out.splitlines())))
-
-
-def test_an_interrupt_in_the_middle_of_output_repeats_nothing(project: Project) -> None:
-    process = _started(
-        project,
-        """
-        try:
-            print("ready", flush=True)
-            for number in range(1_000_000_000):
-                print(number, flush=True)
-        except KeyboardInterrupt:
-            pass
-        """,
-    )
-    assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(1000)]
-    process.send_signal(signal.SIGINT)
-    lines += process.stdout.readlines()
-    out, err, code = _ended(process)
-    assert (out, err, code) == (b"", b"", 0)
-    # The last line may lack its end.
-    assert [int(line) for line in lines[:-1]] == list(range(len(lines) - 1))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_ends_the_program_as_locally(project: Project, number: int) -> None:
-    process = _started(project, "import time\nprint('ready', flush=True)\ntime.sleep(1000)\n")
-    process.send_signal(number)
-    assert _ended(process)[2] == -number
-
-
-def test_a_program_handles_its_signals(project: Project) -> None:
-    process = _started(
-        project,
-        """
-        import signal, sys, time
-        def end(number, frame):
-            print("saving")
-            sys.exit(12)
-        signal.signal(signal.SIGTERM, end)
-        print("ready", flush=True)
-        time.sleep(1000)
-        """,
-    )
-    process.send_signal(signal.SIGTERM)
-    assert _ended(process) == (b"saving\n", b"", 12)
-
-
 def test_an_acceptor_that_dies_is_said_to_be_gone(project: Project) -> None:
     project.write("main.py", "import os, signal\nprint('alive', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n")
     there = project.offloaded("main.py")
@@ -406,47 +160,6 @@ def test_an_acceptor_that_dies_is_said_to_be_gone(project: Project) -> None:
     assert there.returncode == 69
     assert there.stderr.startswith("remotegpu: acceptor here")
     assert "is gone" in there.stderr
-
-
-# --- a terminal ---
-
-
-def test_a_terminal_is_a_terminal_there(project: Project) -> None:
-    import pty
-
-    project.write(
-        "main.py",
-        "import os, sys\nprint(sys.stdout.isatty(), sys.stdin.isatty(), os.isatty(1), os.get_terminal_size().columns)\n"
-        "os.system('test -t 1 && echo child too')\nprint(input('name? '))\n",
-    )
-    ours, theirs = pty.openpty()
-    import fcntl
-    import struct
-    import termios
-
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 132, 0, 0))
-    process = subprocess.Popen(
-        project.launch("main.py"),
-        cwd=project.folder,
-        env=project.environment(),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    told = b""
-    while b"name? " not in told:
-        told += os.read(ours, 4096)
-    os.write(ours, b"Ada\n")
-    while told.count(b"Ada") < 2:
-        told += os.read(ours, 4096)
-    assert process.wait(PATIENCE) == 0
-    os.close(ours)
-    assert told.replace(b"\r\n", b"\n") == b"True True True 132\nchild too\nname? Ada\nAda\n"
-
-
-# --- what is wrong before the program begins ---
 
 
 def test_no_such_script_is_said_in_pythons_words(project: Project) -> None:

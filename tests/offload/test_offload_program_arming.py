@@ -21,11 +21,6 @@ RULES = "version: 1\noffload:\n  - function: steps.where\n  - function: __main__
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
-
-
-@pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     before, finders = set(sys.modules), list(sys.meta_path)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "offload" / "programs"
 _SUPPORT = Path(__file__).resolve().parent
@@ -76,6 +77,10 @@ class Project:
         self, *arguments: str, stdin: str = "", split: str = "app", environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return self._run(self.launch(*arguments, split=split), stdin, environment)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Offloaded, and not waited for; the options are those of `Popen`."""
+        return subprocess.Popen(self.launch(*arguments), cwd=self.folder, env=self.environment(), **options)
 
     def launch(self, *arguments: str, split: str = "app") -> list[str]:
         bootstrap = (
