@@ -1,4 +1,4 @@
-"""A session under the rules of the test file's own `USER`, and its module as it is here and replaced."""
+"""What test files share: a session under the rules of the file's own `USER`, two peers, a program's folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.offload import peer_pair
 from support.offload_modules import UserModule
 from support.offload_programs import Project
 
 from remotegpu.offload.client.session import Session
+from remotegpu.offload.wire import Peer
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,13 @@ def local(user: UserModule) -> ModuleType:
 def there(user: UserModule, session: Session) -> ModuleType:
     """The user's module with all that its rules name replaced."""
     return user.replaced(session)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Peer, Peer]]:
+    """The program's and the acceptor's end of one connection, both in this process."""
+    with peer_pair() as peers:
+        yield peers
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import stat
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.offload import LocalAcceptors, local_session
+from support.system import until
 
 from remotegpu.offload.client import control
 from remotegpu.offload.client.session import Session, current, opened, use
@@ -76,13 +76,6 @@ class Numbers:
             self.session.peer.request(Service.APP, {"op": "numbered", "number": number})
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
-
-
 def test_a_session_greets_once_and_is_that_of_the_process(acceptors: LocalAcceptors) -> None:
     config = Config(env=EnvRules(("TOY_*",)), session=SessionRules(backends=("cpu",), environment="mine"))
     os.environ["TOY_SEEN"] = "yes"
@@ -131,9 +124,9 @@ def test_a_session_moves_while_threads_call(acceptors: LocalAcceptors) -> None:
             working = [pool.submit(work, which) for which in range(4)]
             try:
                 for move in range(1, 4):
-                    until(lambda move=move: len(pids) == move)  # type: ignore[misc]
+                    until(lambda move=move: len(pids) == move, 60, "calls ran in each place")  # type: ignore[misc]
                     session.switch(environment=f"place {move}")
-                until(lambda: len(pids) == 4)
+                until(lambda: len(pids) == 4, 60, "calls ran in the last place")
             finally:
                 stop.set()
             counts = [future.result(60) for future in working]
@@ -263,7 +256,7 @@ def test_an_acceptor_that_dies_before_the_greeting_is_an_error_and_nothing_stays
     with pytest.raises(LostError, match="local0 of this test is gone"), toy(acceptors):
         pass
     assert acceptors.processes[0].wait(60) == 2 or acceptors.processes[0].returncode == 0
-    until(lambda: threading.active_count() == before)
+    until(lambda: threading.active_count() == before, 60, "its threads end")
 
 
 def test_a_forked_child_has_no_session_and_its_parent_keeps_it(acceptors: LocalAcceptors) -> None:
@@ -348,4 +341,5 @@ def test_the_end_of_the_program_ends_the_acceptor(tmp_path: Path) -> None:
         arguments = [sys.executable, "-W", "ignore", "-c", code, str(Path(TOY).parents[1]), TOY, how]
         done = subprocess.run(arguments, check=False, capture_output=True, text=True)
         assert done.returncode == expected, done.stderr
-        until(lambda pid=int(done.stdout): not Path(f"/proc/{pid}/cwd").exists())  # type: ignore[misc]
+        folder = Path(f"/proc/{int(done.stdout)}/cwd")
+        until(lambda folder=folder: not folder.exists(), 60, "the acceptor ends")  # type: ignore[misc]

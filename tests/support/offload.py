@@ -13,7 +13,7 @@ from remotegpu.offload.client.places import Wish
 from remotegpu.offload.client.services import ClientService
 from remotegpu.offload.client.session import Session, use
 from remotegpu.offload.config.model import Config
-from remotegpu.offload.wire import Peer
+from remotegpu.offload.wire import Message, Peer, Request
 
 
 @contextlib.contextmanager
@@ -34,6 +34,11 @@ def peer_pair(*, start: bool = True) -> Iterator[tuple[Peer, Peer]]:
         client.close()
         acceptor.close()
         assert not [t.name for t in threading.enumerate() if t in (client._reader, acceptor._reader)]
+
+
+def echo(request: Request) -> Message:
+    """A handler that answers with what it got."""
+    return Message({"got": request.header}, request.buffers)
 
 
 class LocalAcceptors:
