@@ -202,8 +202,22 @@ def test_a_session_can_be_closed_by_its_client(tenant: Tenant) -> None:
     with pytest.raises(Exception, match="not its secret"):
         stub.CloseSession(pb.CloseSessionRequest(session_id=session.reply.session_id, lease_secret="00"))
     secret = tenant.granted.lease_secret
-    stub.CloseSession(pb.CloseSessionRequest(session_id=session.reply.session_id, lease_secret=secret))
+    request = pb.CloseSessionRequest(session_id=session.reply.session_id, lease_secret=secret)
+    assert stub.CloseSession(request).exit_code == 0
     assert '"op": "end"' in session.rest()
+    # Once more does no harm.
+    assert stub.CloseSession(request).exit_code == 0
+
+
+@pytest.mark.parametrize("reaped", [False, True])
+def test_whoever_closes_a_session_hears_how_its_process_died(tenant: Tenant, reaped: bool) -> None:
+    session = tenant.session()
+    session.tell(f"die {int(signal.SIGKILL)}")
+    assert session.rest() == "", "its connection ends"
+    if reaped:
+        until(lambda: not tenant.appliance.client.inventory().leases[0].sessions, 60, "the session has ended")
+    request = pb.CloseSessionRequest(session_id=session.reply.session_id, lease_secret=tenant.granted.lease_secret)
+    assert tenant.appliance.client._stub.CloseSession(request).exit_code == -signal.SIGKILL
 
 
 def test_nvml_shows_the_processes_of_the_lease_only(appliance: StandIn, tenant: Tenant) -> None:

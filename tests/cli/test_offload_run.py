@@ -75,6 +75,27 @@ def test_a_signal_passes_through_all_of_them(project: Path) -> None:
     assert (out, err, process.returncode) == (b"stopped\n", b"", 0)
 
 
+@pytest.mark.parametrize(("number", "carrier"), [(signal.SIGSEGV, "direct"), (signal.SIGKILL, "grpc")])
+def test_a_program_that_dies_by_a_signal_dies_here_by_the_same(
+    number: signal.Signals, carrier: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMOTEGPU_CARRIER", carrier)
+    (project / "main.py").write_text(f"import os\nprint('alive', flush=True)\nos.kill(os.getpid(), {int(number)})\n")
+    done = run(project, "--split", "app", "main.py")
+    assert (done.stdout, done.returncode) == ("alive\n", -number)
+    assert f"its process died by {number.name}" in done.stderr
+
+
+def test_a_call_that_kills_its_process_says_so(project: Path) -> None:
+    (project / "remotegpu.yaml").write_text("version: 1\noffload: [{function: __main__.crash}]\n")
+    (project / "main.py").write_text(
+        "import os\ndef crash():\n    os.abort()\ntry:\n    crash()\nexcept RuntimeError as error:\n    print(error)\n"
+    )
+    done = run(project, "main.py")
+    assert done.returncode == 0, done.stderr
+    assert "is gone (its process died by SIGABRT); see its log on the appliance" in done.stdout
+
+
 def test_what_is_wrong_is_said_before_anything_is_started(project: Path) -> None:
     (project / "bad.yaml").write_text("version: 1\nfils: {}\n")
     for arguments, code, words in (

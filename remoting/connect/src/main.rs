@@ -2,26 +2,37 @@
 //!
 //! Its standard input is a connected stream socket, the program's end of the session. One line of JSON on its standard
 //! output says how it went: `{"session", "environment", "endpoint", "share"}`, or `{"error", "kind"}`. Afterwards bytes
-//! pass until either end closes.
+//! pass until either end closes. Where that is the acceptor, a last line may say how its process ended before the
+//! socket is closed: `{"exit_code"}`, minus the signal that ended it.
 
 mod choose;
 mod options;
 mod pass;
 
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-use remotegpu_client::connect::{ConnectError, Environment, ErrorKind, open_data, shares};
+use remotegpu_client::connect::{ConnectError, Environment, ErrorKind, close_offload_session, open_data, shares};
 use serde::Serialize;
 
+use choose::Found;
 use options::{Job, Options};
+use pass::Ended;
+
+/// For the appliance to say how an acceptor ended: it may be gone itself, and the program waits.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Outcome {
     Open { session: String, environment: Environment, endpoint: String, share: usize },
+    Ended { exit_code: i32 },
     Failed { error: String, kind: String },
 }
 
@@ -46,15 +57,27 @@ fn connect(options: &Options) -> ExitCode {
         Ok(opened) => opened,
         Err(error) => return tell_failure(&error),
     };
-    let session = found.ticket.session_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let session = found.ticket.id();
     let endpoint = found.share.endpoint.clone();
     match tell(&Outcome::Open { session, environment, endpoint, share: found.index }) {
         // Nobody reads it: the program has ended.
         Err(_) => ExitCode::FAILURE,
         Ok(()) => {
-            pass::both_ways(program, UnixStream::from(connection));
+            if pass::both_ways(&program, UnixStream::from(connection)) == Ended::Acceptor {
+                tell_ending(found);
+            }
+            let _ = program.shutdown(Shutdown::Both);
             ExitCode::SUCCESS
         }
+    }
+}
+
+fn tell_ending(found: Found) {
+    let (sender, answer) = mpsc::channel();
+    thread::spawn(move || sender.send(close_offload_session(&found.share, &found.ticket)));
+    if let Ok(Ok(exit_code)) = answer.recv_timeout(LAST_ANSWER) {
+        // Nobody reads it: the program has ended as well.
+        let _ = tell(&Outcome::Ended { exit_code });
     }
 }
 

@@ -11,31 +11,37 @@ const PIECE: usize = 256 << 10;
 /// For how long the acceptor may still say something after the program has closed its end.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-enum Ended {
+/// Which end has closed first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
     Program,
     Acceptor,
 }
 
-/// Until either end closes. `connection` may be a socket of any family.
-pub fn both_ways(program: UnixStream, connection: UnixStream) {
-    let (Ok(from_program), Ok(from_acceptor)) = (program.try_clone(), connection.try_clone()) else { return };
+/// Until either end closes. `connection` may be a socket of any family; `program` is left open.
+pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
+    let clones = (program.try_clone(), program.try_clone(), connection.try_clone());
+    let (Ok(from_program), Ok(to_program), Ok(from_acceptor)) = clones else { return Ended::Program };
     let (sender, ended) = mpsc::channel();
     let up = sender.clone();
     thread::spawn(move || {
-        copy(from_program, connection);
+        copy(from_program, &connection);
+        let _ = connection.shutdown(Shutdown::Write);
         let _ = up.send(Ended::Program);
     });
     thread::spawn(move || {
-        copy(from_acceptor, program);
+        copy(from_acceptor, &to_program);
         let _ = sender.send(Ended::Acceptor);
     });
-    if let Ok(Ended::Program) = ended.recv() {
+    let first = ended.recv().unwrap_or(Ended::Program);
+    if first == Ended::Program {
         // What was said last is on its way; the acceptor closes when it has got it.
         let _ = ended.recv_timeout(LAST_WORDS);
     }
+    first
 }
 
-fn copy(mut from: UnixStream, mut to: UnixStream) {
+fn copy(mut from: UnixStream, mut to: &UnixStream) {
     let mut piece = vec![0; PIECE];
     loop {
         match from.read(&mut piece) {
@@ -44,7 +50,6 @@ fn copy(mut from: UnixStream, mut to: UnixStream) {
             _ => break,
         }
     }
-    let _ = to.shutdown(Shutdown::Write);
 }
 
 #[cfg(test)]
@@ -55,7 +60,7 @@ mod tests {
     fn bytes_pass_both_ways_until_an_end_closes() {
         let (mut program, inner) = UnixStream::pair().unwrap();
         let (far, mut acceptor) = UnixStream::pair().unwrap();
-        let passing = thread::spawn(move || both_ways(inner, far));
+        let passing = thread::spawn(move || both_ways(&inner, far));
         let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i >> 7) as u8).collect();
         let expected = sent.clone();
         let echo = thread::spawn(move || {
@@ -75,16 +80,14 @@ mod tests {
         program.read_to_string(&mut last).unwrap();
         assert_eq!(last, "bye");
         echo.join().unwrap();
-        passing.join().unwrap();
+        assert_eq!(passing.join().unwrap(), Ended::Program);
     }
 
     #[test]
     fn it_ends_when_the_acceptor_is_gone() {
-        let (mut program, inner) = UnixStream::pair().unwrap();
+        let (_program, inner) = UnixStream::pair().unwrap();
         let (far, acceptor) = UnixStream::pair().unwrap();
-        let passing = thread::spawn(move || both_ways(inner, far));
         drop(acceptor);
-        assert_eq!(program.read(&mut [0]).unwrap(), 0);
-        passing.join().unwrap();
+        assert_eq!(both_ways(&inner, far), Ended::Acceptor);
     }
 }

@@ -141,11 +141,11 @@ class ControlService(pb_grpc.ControlServicer):
     async def CloseSession(  # noqa: N802
         self, request: pb.CloseSessionRequest, context: Context
     ) -> pb.CloseSessionReply:
-        session = self._sessions.find(request.session_id)
-        if session is not None:
-            await self._authority.closer(_caller("CloseSession", context), session, request.lease_secret)
-            await self._sessions.end(session, 0, "closed by its client")
-        return pb.CloseSessionReply()
+        session = self._sessions.find(request.session_id, ended=True)
+        if session is None:
+            return pb.CloseSessionReply()
+        await self._authority.closer(_caller("CloseSession", context), session, request.lease_secret)
+        return pb.CloseSessionReply(exit_code=await self._sessions.close(session))
 
     @_answering
     async def DeviceState(self, request: pb.DeviceStateRequest, context: Context) -> pb.DeviceStateReply:  # noqa: N802

@@ -25,8 +25,11 @@ CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 
 # The ticket is good for 10 s; a worker whose client has not come by then has none.
 _CONNECT_SECONDS: Final = 12.0
+_OWN_END_SECONDS: Final = 0.5
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
+# Clients ask at once how a session ended.
+_MAX_ENDED: Final = 256
 
 
 class SessionRefusedError(Exception):
@@ -70,6 +73,7 @@ class Sessions:
         self._counters = counters
         self._on_unhealthy = on_unhealthy
         self._live: dict[str, Session] = {}
+        self._ended: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.none_left = asyncio.Event()
         self.none_left.set()
@@ -77,8 +81,9 @@ class Sessions:
     def all(self) -> list[Session]:
         return list(self._live.values())
 
-    def find(self, session_id: str) -> Session | None:
-        return self._live.get(session_id)
+    def find(self, session_id: str, *, ended: bool = False) -> Session | None:
+        """A session that lives or, with `ended`, is one of the last that did."""
+        return self._live.get(session_id) or (self._ended.get(session_id) if ended else None)
 
     async def open(
         self, lease: "Lease", client_pid: int, process_name: str, pod: str = "", launch: Launch | None = None
@@ -125,6 +130,18 @@ class Sessions:
         if session.process is not None:
             await session.process.end(code, reason)
             self._forget(session)
+
+    async def close(self, session: Session) -> int:
+        """End a session, if it has not ended yet: the exit code of its process, or minus the signal that ended it."""
+        if session.process is None:
+            await self.end(session, 0, "closed by its client")
+            return 0
+        try:
+            # Often its process is about to end, which nobody should take for our doing.
+            return await asyncio.wait_for(session.process.wait(), _OWN_END_SECONDS)
+        except TimeoutError:
+            await self.end(session, 0, "closed by its client")
+            return await session.process.wait()
 
     def connected(self, session_id: str) -> None:
         if session := self._live.get(session_id):
@@ -217,6 +234,9 @@ class Sessions:
         if self._live.pop(session.session_id, None) is None:
             return
         session.lease.sessions.pop(session.session_id, None)
+        self._ended[session.session_id] = session
+        if len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
         for quota in session.lease.quotas:
             quota.forget(session.session_id)
         self._uids.give_back(session.uid)

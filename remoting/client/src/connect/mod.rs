@@ -22,7 +22,7 @@ pub use control::{device_state, hello, open_session};
 pub use data::{Carrier, open_data, open_data_over};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
-pub use offload::{Environment, Wish, offload_hello, open_offload_session};
+pub use offload::{Environment, Wish, close_offload_session, offload_hello, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};
 
@@ -65,6 +65,14 @@ pub struct SessionTicket {
     pub session_id: [u8; 16],
     pub ticket: [u8; 32],
     pub data_port: u16,
+}
+
+impl SessionTicket {
+    /// As the control service names the session.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.session_id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// What changes on a device of the lease. `None`: the device does not tell.

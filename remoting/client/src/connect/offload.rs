@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use carrier::proto::{self, OpenSessionRequest, Versions};
+use carrier::proto::{self, CloseSessionRequest, OpenSessionRequest, Versions};
 use serde::Serialize;
 
 use super::control::{self, call, greet, malformed, ticket};
@@ -94,4 +94,13 @@ pub fn open_offload_session(
     let ticket = ticket(share, hello, &reply)?;
     let environment = reply.environment.ok_or_else(|| malformed(share))?;
     Ok((ticket, environment.into()))
+}
+
+/// Ends a session whose data connection has ended: the exit code of its process, or minus the signal that ended it.
+///
+/// # Errors
+/// If the lease has ended, or the appliance cannot be reached.
+pub fn close_offload_session(share: &Share, ticket: &SessionTicket) -> Result<i32, ConnectError> {
+    let request = CloseSessionRequest { session_id: ticket.id(), lease_secret: share.lease_secret.clone() };
+    Ok(call(share, async move |mut control| control.close_session(request).await)?.exit_code)
 }

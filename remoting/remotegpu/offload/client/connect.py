@@ -3,12 +3,11 @@
 import contextlib
 import json
 import os
-import select
+import queue
 import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,8 @@ from remotegpu.paths import NotBuiltError, find_dist
 PROGRAM: Final = "remotegpu-connect"
 # Each call to an appliance has its own, shorter limit; a session waits for no share.
 _SECONDS: Final = 120.0
+# It has asked already when the connection ends.
+_ENDING_SECONDS: Final = 3.0
 _LONGEST_LINE: Final = 1 << 20
 
 
@@ -63,13 +64,11 @@ def open_connection(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
             process = subprocess.Popen(
                 arguments, stdin=theirs.fileno(), stdout=subprocess.PIPE, env=variables, start_new_session=True
             )
-        # It ends when our end of the socket is closed.
-        threading.Thread(target=process.wait, name=f"remotegpu waits for {PROGRAM}", daemon=True).start()
-        assert process.stdout is not None
-        with process.stdout as output:
-            told = _report(output.fileno())
+        said = _Said(process)
+        told = said.report()
         if "error" in told:
             raise ConnectError(str(told["error"]), str(told.get("kind")))
+        told["exit_code"] = said.exit_code
         environment = told["environment"]
         told["place"] = f"acceptor {environment['name']} ({environment['backend']}) at {told['endpoint']}"
     except OSError as error:
@@ -93,19 +92,42 @@ def _options(wanted: Wish) -> list[str]:
     return [*options, *(f"--package={name}={version}" for name, version in sorted(wanted.versions.items()))]
 
 
-def _report(reading: int) -> dict[str, Any]:
-    """The one line that the program writes."""
-    deadline = time.monotonic() + _SECONDS
-    line = b""
-    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
-        if not select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise ConnectError(f"{PROGRAM} has not connected within {_SECONDS:g} s; see the appliance's log", "timeout")
-        piece = os.read(reading, 65536)
-        if not piece:
-            break
-        line += piece
-    with contextlib.suppress(ValueError):
-        told = json.loads(line)
-        if isinstance(told, dict):
-            return told
-    raise ConnectError(f"{PROGRAM} ended without a word; run it by hand to see why", "internal")
+class _Said:
+    """The two lines that the program writes. It ends when our end of its socket is closed."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._exit_code: int | None = None
+        threading.Thread(target=self._read, name=f"remotegpu waits for {PROGRAM}", daemon=True).start()
+
+    def report(self) -> dict[str, Any]:
+        """How it went."""
+        try:
+            told = json.loads(self._lines.get(timeout=_SECONDS))
+        except queue.Empty:
+            raise ConnectError(
+                f"{PROGRAM} has not connected within {_SECONDS:g} s; see the appliance's log", "timeout"
+            ) from None
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            raise ConnectError(f"{PROGRAM} ended without a word; run it by hand to see why", "internal")
+        return told
+
+    def exit_code(self) -> int:
+        """For when the connection has ended: the acceptor's exit code, or minus the signal that ended it; 0 if nobody
+        can tell.
+        """
+        if self._exit_code is None:
+            self._exit_code = 0
+            with contextlib.suppress(queue.Empty, ValueError, LookupError, TypeError):
+                self._exit_code = int(json.loads(self._lines.get(timeout=_ENDING_SECONDS))["exit_code"])
+        return self._exit_code
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for _ in range(2):
+                self._lines.put(output.readline(_LONGEST_LINE))
+        self._process.wait()

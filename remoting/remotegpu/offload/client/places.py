@@ -19,7 +19,8 @@ class Wish:
     allow_skew: bool = False
 
 
-# Opens the connection to an acceptor, and says what it is: `environment` as in control.proto, and for people `place`.
+# Opens the connection to an acceptor, and says what it is: `environment` as in control.proto, for people `place`, and
+# perhaps `exit_code`, which tells after the connection's end how the acceptor ended: minus a signal, 0 in order.
 Connector = Callable[[Wish], tuple[socket.socket, dict[str, Any]]]
 
 

@@ -209,7 +209,7 @@ class Session:
         sock, told = self.connector(wanted)
         environment = Environment.from_dict(told["environment"])
         place = str(told.get("place") or f"acceptor {environment.name}")
-        peer = Peer(sock, name=place)
+        peer = Peer(sock, name=place, exit_code=told.get("exit_code"))
         try:
             peer.serve(Service.SESSION, lambda request: _answer(peer, request), inline=True)
             for service in self.services.values():

@@ -19,6 +19,7 @@ from remotegpu.offload.code.sources import Main
 from remotegpu.offload.config.model import Config
 from remotegpu.offload.program.terminal import terminal_size
 from remotegpu.offload.wire import LostError, Service
+from remotegpu.offload.wire.errors import how_ended
 
 _FORWARDED: Final = (
     signal.SIGINT,
@@ -56,13 +57,22 @@ def open_session(config: Config, target: Target) -> Session:
 def run(session: Session, target: Target) -> int:
     """Run the program in the session's acceptor: its exit code, or minus the signal that ended it.
 
-    Raises LostError where the acceptor is gone before the program has ended.
+    Where a signal ends the acceptor's process, that is the program's end, and a sentence on standard error says so.
+
+    Raises LostError where the acceptor is gone otherwise before the program has ended.
     """
     header = {"op": "run", "kind": target.kind, "argv": list(target.argv), "folder": target.folder}
     if target.kind != "script":
         header["value"] = target.value
-    with _signals(session):
-        ending = session.peer.request(Service.PROGRAM, header).header
+    peer = session.peer
+    try:
+        with _signals(session):
+            ending = peer.request(Service.PROGRAM, header).header
+    except LostError:
+        if (code := peer.exit_code()) >= 0:
+            raise
+        sys.stderr.write(f"remotegpu: {peer.name}: {how_ended(code)}; see its log on the appliance\n")
+        return code
     return -int(ending["signal"]) if "signal" in ending else int(ending["exit"])
 
 

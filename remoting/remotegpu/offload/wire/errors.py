@@ -1,5 +1,6 @@
 """What can go wrong between a program and its acceptor."""
 
+import signal
 from typing import Any
 
 
@@ -25,3 +26,16 @@ class RemoteFailure(OffloadError):  # noqa: N818 - the other side failed, not th
 
     def __reduce__(self) -> tuple[type["RemoteFailure"], tuple[str, dict[str, Any]]]:
         return RemoteFailure, (self.error, self.details)
+
+
+def how_ended(exit_code: int) -> str:
+    """Why the other side has closed the connection: `exit_code` of its process, or minus the signal that ended it."""
+    if exit_code > 0:
+        return f"its process ended with exit code {exit_code}"
+    if exit_code == 0:
+        return "it closed the connection"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"its process died by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")

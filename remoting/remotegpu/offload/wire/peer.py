@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, final
 
-from remotegpu.offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure
+from remotegpu.offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure, how_ended
 from remotegpu.offload.wire.frames import Buffer, Frame, Kind, Message, Service, encode, read_frame
 from remotegpu.offload.wire.interrupts import Allowed, Held, nudge, take_nudges
 from remotegpu.offload.wire.stream import Receiver, Sender
@@ -154,10 +154,20 @@ class Peer:
         name: of the other side, for people: "acceptor cpu at gpu1:7071".
         accepting: this is the acceptor's end. The logical threads that begin at one end have other numbers than those
             of the other end.
+        exit_code: asked when the other side has closed the connection: of its process, or minus the signal that ended
+            it; 0 where it ended in order, or nobody knows.
     """
 
-    def __init__(self, sock: socket.socket, *, name: str, accepting: bool = False) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        name: str,
+        accepting: bool = False,
+        exit_code: Callable[[], int] | None = None,
+    ) -> None:
         self.name = name
+        self.exit_code = exit_code or (lambda: 0)
         self.closed = threading.Event()
         self.on_lost: list[Callable[[str], None]] = []
         self.counters = Counters()
@@ -582,7 +592,7 @@ class Peer:
                     wait.answer = frame
                     wait.mailbox.wake.put(None)
         except EOFError:
-            self._lose("it closed the connection")
+            self._lose(how_ended(self.exit_code()))
         except FrameError as error:
             self._lose(f"it does not speak this protocol: {error}")
         except (OSError, ValueError) as error:

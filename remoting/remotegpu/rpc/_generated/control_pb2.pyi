@@ -218,8 +218,10 @@ class CloseSessionRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
 
 class CloseSessionReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("exit_code",)
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    def __init__(self, exit_code: _Optional[int] = ...) -> None: ...
 
 class DeviceStateRequest(_message.Message):
     __slots__ = ("lease_id", "lease_secret")
