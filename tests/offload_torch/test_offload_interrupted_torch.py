@@ -8,10 +8,12 @@ import time
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 from support.offload_torch import remote  # noqa: F401 - a fixture
 from torch import nn
 
-from remotegpu.offload.torch import device
+from remotegpu.offload.torch import device, interrupt
+from remotegpu.offload.wire import interrupts
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 _TIMES = 150
@@ -56,3 +58,23 @@ def test_a_loop_that_is_interrupted_anywhere_goes_on() -> None:
         signal.signal(signal.SIGINT, before)
     assert steps > 0
     assert interrupted > _TIMES // 2
+
+
+def test_a_notebooks_cells_are_interrupted_as_a_script_is() -> None:
+    """A kernel puts Python's own handler back for each cell; torch could be in the way before the cell's first wait."""
+    shell = InteractiveShell.instance()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        interrupt.watch_cells()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert shell.run_cell("import signal; handler = signal.getsignal(signal.SIGINT)").success
+        handler = shell.user_ns["handler"]
+        assert callable(handler) and handler in interrupts.defaults
+        assert handler is not signal.default_int_handler
+        # A handler of the program's own stays.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert shell.run_cell("handler = signal.getsignal(signal.SIGINT)").success
+        assert shell.user_ns["handler"] is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+        InteractiveShell.clear_instance()

@@ -135,6 +135,23 @@ def test_parameters_that_move_stay_the_same_objects() -> None:
     assert torch.allclose(weight, other, atol=1e-5) and weight.device.type == "cpu"
 
 
+def test_lazy_modules_move_before_they_have_shapes() -> None:
+    def run(where: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.LazyConv1d(4, 2), nn.LazyBatchNorm1d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+        net.to(where)
+        assert torch.nn.parameter.is_lazy(net[0].weight) and torch.nn.parameter.is_lazy(net[1].running_mean)
+        with torch.no_grad():
+            net(torch.ones(3, 2, 5, device=where))
+        assert {each.device.type for each in (*net.parameters(), *net.buffers())} == {where}
+        # The device has random numbers of its own.
+        for each in net.parameters():
+            nn.init.constant_(each, 0.25)
+        return net(torch.arange(30.0, device=where).reshape(3, 2, 5)).cpu()
+
+    assert torch.allclose(run("cuda"), run("cpu"), atol=1e-5)
+
+
 def test_default_devices() -> None:
     with torch.device("cuda"):
         assert torch.zeros(2).is_cuda

@@ -12,6 +12,7 @@ from remotegpu.offload.torch import kernels, patches
 from remotegpu.offload.torch.codec import Meta
 from remotegpu.offload.torch.dispatch import Engine, kernel
 from remotegpu.offload.torch.errors import checked
+from remotegpu.offload.torch.interrupt import watch_cells
 from remotegpu.offload.torch.storage import Blueprint, Storages
 from remotegpu.offload.torch.stream import Stream
 from remotegpu.offload.wire.errors import OffloadError
@@ -232,6 +233,7 @@ def activate(source: Source) -> Remote:
     _state.current = Remote(source)
     patches.install(_state.current.device, _state.current.storages, _state.current.transfers)
     os.register_at_fork(after_in_child=_forked)
+    watch_cells()
     return _state.current
 
 

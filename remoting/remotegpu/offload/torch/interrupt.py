@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -40,8 +41,20 @@ class _Place(ctypes.Structure):
 _process: Final = ctypes.PyDLL(None)
 
 
+def watch_cells() -> None:
+    """In a notebook, whose kernel puts Python's own handler back for each cell: `watch` before each."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        shell.events.register("pre_run_cell", _before_cell)
+
+
+def _before_cell(_cell: object) -> None:
+    watch()
+
+
 def watch() -> None:
-    """Handle Ctrl-C if nobody but Python's own handler does. Often called, for notebooks put that one back."""
+    """Handle Ctrl-C if nobody but Python's own handler does. Often called, since that may be put back."""
     if (
         _signal.getsignal(_SIGINT) is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()

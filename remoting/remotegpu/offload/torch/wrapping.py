@@ -136,6 +136,9 @@ def _wrap_tensor() -> None:
         return type_of(self, dtype, non_blocking, **kwargs)
 
     torch.Tensor.type = type_
+    # What torch allows of parameters that have no shape yet, it looks up by the functions themselves.
+    allowed = torch.nn.parameter.UninitializedTensorMixin._allowed_methods
+    allowed.extend([getattr(torch.Tensor, name) for name in ("to", *state.names)])
 
 
 def _is_called(name: str, original: Callable[[Any], bool], tensor: Any) -> bool:
@@ -226,8 +229,7 @@ def _wrap_moves() -> None:
         torch.__future__.set_swap_module_params_on_conversion,
     )
 
-    @functools.wraps(apply)
-    def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    def move(self: Any, fn: Callable[[Any], Any], recurse: bool) -> Any:
         if swaps():
             return apply(self, fn, recurse)
         swap(True)
@@ -240,6 +242,15 @@ def _wrap_moves() -> None:
         finally:
             swap(False)
         return apply(self, fn, recurse)
+
+    @functools.wraps(apply)
+    def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        lazy = {name: type(each) for name, each in self._parameters.items() if torch.nn.parameter.is_lazy(each)}
+        moved = move(self, fn, recurse)
+        # Other data makes a parameter of them, which would have a shape.
+        for name, kind in lazy.items():
+            self._parameters[name].__class__ = kind
+        return moved
 
     torch.nn.Module._apply = _apply
 
