@@ -64,7 +64,8 @@ def test_two_who_watch_are_both_told_and_errors_reach_the_import(modules: Path) 
     assert len(told) == 2
 
 
-def test_functions_that_a_rule_names_run_there(project: Project) -> None:
+@pytest.mark.parametrize("arguments", [["main.py"], ["-m", "main"]], ids=" ".join)
+def test_functions_that_a_rule_names_run_there(arguments: list[str], project: Project) -> None:
     project.write(
         "steps.py", "import os\n\ndef where():\n    return os.getpid()\n\ndef here():\n    return os.getpid()\n"
     )
@@ -78,12 +79,12 @@ def test_functions_that_a_rule_names_run_there(project: Project) -> None:
         "    print(steps.where() == main_where())\n",
     )
     project.write("remotegpu.yaml", RULES)
-    there = project.offloaded("main.py", split="rules")
+    there = project.offloaded(*arguments, split="rules")
     assert there.stderr == ""
     assert there.stdout.splitlines()[0] == "[False, True, False, True]"
     assert there.stdout.splitlines()[-1] == "True"
     # The torch rule alone leaves functions here.
-    assert project.offloaded("main.py", split="torch").stdout.splitlines()[0] == "[True, True, True, True]"
+    assert project.offloaded(*arguments, split="torch").stdout.splitlines()[0] == "[True, True, True, True]"
 
 
 def _start(project: Project, *arguments: str, pythonpath: str = "") -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from remotegpu.offload.importing.lending import lend
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from remotegpu.offload.config.model import Config
     from remotegpu.offload.program.client import Target
 
@@ -107,6 +109,7 @@ def _run_here(config: "Config", target: "Target", *, torch_only: bool) -> int:
 
 def _execute(config: "Config", target: "Target", *, torch_only: bool) -> None:
     import runpy
+    from importlib.abc import InspectLoader
 
     from remotegpu.offload.importing.arm import main_code, main_names
     from remotegpu.offload.program.main import new_main
@@ -114,23 +117,25 @@ def _execute(config: "Config", target: "Target", *, torch_only: bool) -> None:
     if target.kind == "command":
         new_main(compile(target.value, "<string>", "exec", dont_inherit=True), None, None, None)()
         return
+    spec: ModuleSpec | None = None
+    source: bytes | str | None
     if target.kind == "module":
         try:
             _, spec, code = runpy._get_module_details(target.value, runpy._Error)  # type: ignore[attr-defined]
         except runpy._Error as error:  # type: ignore[attr-defined]
             sys.exit(f"{sys.executable}: {error}")
-        sys.argv[0] = spec.origin
-        new_main(code, spec, spec.origin, spec.parent)()
-        return
-    with open(target.value, "rb") as file:
-        source = file.read()
-    code = (
-        compile(source, target.value, "exec", dont_inherit=True)
-        if torch_only
-        else main_code(source, target.value, config)
-    )
+        assert spec is not None
+        sys.argv[0] = file = str(spec.origin)
+        # Without source it runs as it is, and no rule means anything in it.
+        source = spec.loader.get_source(spec.name) if isinstance(spec.loader, InspectLoader) else None
+    else:
+        file, code = target.value, None
+        with open(file, "rb") as opened:
+            source = opened.read()
+    if source is not None:
+        code = compile(source, file, "exec", dont_inherit=True) if torch_only else main_code(source, file, config)
     assert isinstance(code, types.CodeType)
-    run = new_main(code, None, target.value, None)
+    run = new_main(code, spec, file, None if spec is None else spec.parent)
     if not torch_only:
         sys.modules["__main__"].__dict__.update(main_names(config))
     run()

@@ -69,7 +69,7 @@ def names_in(config: "Config", module: str) -> bool:
     return any(_may_mean(rule.pattern, module) for rule in profiles.rules(config))
 
 
-def main_code(source: bytes, file: str, config: "Config") -> Any:
+def main_code(source: bytes | str, file: str, config: "Config") -> Any:
     """The main module's code, in which each function and class that a rule means (`__main__.name`) wraps itself.
 
     Line numbers stay. Raises SyntaxError.
