@@ -60,15 +60,7 @@ class Stream:
 
     def flush(self) -> None:
         """Send what there is. Raises LostError when the acceptor is gone."""
-        peer = self._reach()
-        self.idle = False
-        with Held():
-            with self._lock:
-                buffers = self._take()
-                told = buffers is None or self._tell(peer, {"op": "run"}, buffers)
-            if not told:
-                assert buffers is not None
-                self._tell_another({"op": "run"}, buffers)
+        self._say({"op": "run"})
         if not self._wake.is_set():
             self._awake()
 
@@ -111,17 +103,7 @@ class Stream:
         """As `ask`, but nobody waits: an error is told at the next answer. Raises LostError when the acceptor is
         gone.
         """
-        self.idle = False
-        peer = self._reach()
-        with Held():
-            with self._lock:
-                mine = self._take(always=True)
-                assert mine is not None
-                mine.extend(buffers)
-                whole = {"op": "run", "then": then, "own": len(buffers), **(header or {})}
-                told = self._tell(peer, whole, mine)
-            if not told:
-                self._tell_another(whole, mine)
+        self._say({"op": "run", "then": then, "own": len(buffers), **(header or {})}, buffers, always=True)
 
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
         """An entry with bytes. They are read before this returns; `snapshot` tells that they may change while they
@@ -177,16 +159,24 @@ class Stream:
         if self.journal is not None:
             self.journal.add(self.batches - 1, header, buffers)
 
-    def _tell(self, peer: Peer, header: dict[str, Any], buffers: Sequence[Buffer]) -> bool:
-        """False when the acceptor is lost and there may be another. With the lock."""
-        self._note(header, buffers)
-        try:
-            peer.notify(Service.TORCH, header, buffers)
-        except LostError as error:
-            if self.journal is None:
-                raise self._named(error) from None
-            return False
-        return True
+    def _say(self, header: dict[str, Any], own: Sequence[Buffer] = (), *, always: bool = False) -> None:
+        peer = self._reach()
+        self.idle = False
+        with Held():
+            with self._lock:
+                buffers = self._take(always=always)
+                if buffers is None:
+                    return
+                buffers.extend(own)
+                self._note(header, buffers)
+                try:
+                    peer.notify(Service.TORCH, header, buffers)
+                except LostError as error:
+                    if self.journal is None:
+                        raise self._named(error) from None
+                else:
+                    return
+            self._tell_another(header, buffers)
 
     def _tell_another(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
         """Say it to the acceptor in the place of a lost one; it does not mind if the journal has told it already."""
