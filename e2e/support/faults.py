@@ -32,7 +32,7 @@ class Tenant:
     def rounds(self) -> int:
         return self.namespace.logs(self.pod).count("round ")
 
-    def goes_on(self, seconds: float = 20) -> None:
+    def goes_on(self, seconds: float = 60) -> None:
         """It computes still: two rounds more than now."""
         now = self.rounds()
         until(lambda: self.rounds() >= now + 2, seconds, f"{self.pod} goes on computing")
