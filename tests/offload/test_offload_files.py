@@ -158,6 +158,19 @@ def test_a_descriptor_is_a_whole_copy_and_is_written_back_where_it_changed(side:
     assert side.server.counters["bytes_written"] - before <= MB + 10
 
 
+def test_what_is_written_is_seen_before_the_file_is_closed_even_if_it_has_a_descriptor(side: Side) -> None:
+    (side.folder / "out/data").write_bytes(b"0123456789")
+    with side.open("out/data", os.O_RDWR) as file:
+        os.fsync(file.fileno())
+        file.seek(8)
+        file.write(b"new and longer")
+        with side.open("out/data") as other:
+            assert other.read() == b"01234567new and longer"
+        os.pwrite(file.fileno(), b"x", 0)
+        os.ftruncate(file.fileno(), 10)
+    assert (side.folder / "out/data").read_bytes() == b"x1234567ne"
+
+
 def test_the_cache_keeps_to_its_limit(side: Side, tmp_path: Path) -> None:
     for number in range(12):
         (side.folder / f"data/{number}").write_bytes(bytes(10 * MB))

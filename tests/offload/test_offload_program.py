@@ -217,3 +217,63 @@ def test_what_an_environment_has_imported_before_opens_the_clients_files(project
         ),
     )
     same(project.local("main.py"), project.offloaded("main.py"))
+
+
+def test_a_named_temporary_file_is_removed_here(project: Project) -> None:
+    project.write(
+        "main.py",
+        "import os, tempfile\n"
+        "os.makedirs('out', exist_ok=True)\n"
+        "with tempfile.NamedTemporaryFile('w+', dir='out') as file:\n"
+        "    file.write('kept?')\n"
+        "    file.flush()\n"
+        "    print(os.listdir('out') == [os.path.basename(file.name)], open(file.name).read())\n"
+        "print(os.listdir('out'))\n"
+        "left = tempfile.NamedTemporaryFile(dir='out')\n"
+        "del left\n"
+        "print(os.listdir('out'))\n"
+        "left = tempfile.NamedTemporaryFile(dir='out')\n",
+    )
+    project.write("remotegpu.yaml", "version: 1\nfiles: {read: ['./out/**'], write: ['./out/**', out]}\n")
+    there = project.offloaded("main.py")
+    assert (there.stdout, there.stderr) == ("True kept?\n[]\n[]\n", "")
+    assert not list((project.folder / "out").iterdir())
+
+
+def test_at_the_end_files_are_flushed_and_finalizers_run(project: Project) -> None:
+    """Also of modules that the main one imports, and where an error ends the program."""
+    project.write(
+        "held.py",
+        "class Held:\n"
+        "    def __init__(self, name): self.name = name\n"
+        "    def __del__(self): print('gone', self.name)\n"
+        "mine = Held('of the module')\n"
+        "notes = open('out/notes.txt', 'w')\n"
+        "print('noted', file=notes)\n",
+    )
+    project.write(
+        "main.py",
+        "import held\n"
+        "def use(): return first, cycle, file\n"
+        "first, cycle = held.Held('first'), [held.Held('in a cycle')]\n"
+        "cycle.append(cycle)\n"
+        "file = open('out/rows.bin', 'wb')\n"
+        "file.write(b'rows')\n"
+        "print('end')\n"
+        "1 / 0\n",
+    )
+    project.write("remotegpu.yaml", "version: 1\nfiles: {read: ['./out/**'], write: ['./out/**']}\n")
+    out = project.folder / "out"
+    out.mkdir()
+    ran = []
+    for run in (project.local, project.offloaded):
+        done = run("main.py")
+        ran.append((sorted(done.stdout.splitlines()), done.stderr, done.returncode))
+        assert {each.name: each.read_bytes() for each in out.iterdir()} == {
+            "notes.txt": b"noted\n",
+            "rows.bin": b"rows",
+        }
+        for each in out.iterdir():
+            each.unlink()
+    assert ran[0] == ran[1]
+    assert ran[1][0] == ["end", "gone first", "gone in a cycle", "gone of the module"]

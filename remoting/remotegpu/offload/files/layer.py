@@ -12,11 +12,14 @@ looks at a file, or ends.
 """
 
 import builtins
+import contextlib
 import errno
 import io
 import os
 import shutil
 import sys
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +28,8 @@ from remotegpu.offload.files import adapters
 from remotegpu.offload.files.areas import Areas
 from remotegpu.offload.files.cache import Cache
 from remotegpu.offload.files.entries import Entry, Scan
-from remotegpu.offload.files.paged import READ_BUFFER, WRITE_BUFFER, PagedFile
+from remotegpu.offload.files.modes import Descriptor, flags_of, wrapped
+from remotegpu.offload.files.paged import PagedFile
 from remotegpu.offload.files.remote import RemoteFiles
 from remotegpu.offload.wire.frames import Service
 
@@ -47,6 +51,7 @@ class Layer:
         self.real: dict[str, Any] = {}
         self._descriptors: dict[int, PagedFile] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
+        self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # --- which path is whose ---
 
@@ -84,14 +89,14 @@ class Layer:
         known = self._descriptors.get(file) if isinstance(file, int) else None
         if (path is None and known is None) or not isinstance(mode, str):
             return self.real["open"](file, mode, buffering, encoding, errors, newline, closefd, opener)
-        flags = _flags(mode)
+        flags = flags_of(mode)
         if opener is not None and path is not None:
             # `tempfile` opens a folder in this way, and what it gets is another file.
             descriptor = opener(file, flags | os.O_CLOEXEC)
             path, known = None, self._descriptors.get(descriptor)
             if known is None:
-                opened = lambda _path, _flags: descriptor  # noqa: E731
-                return self.real["open"](file, mode, buffering, encoding, errors, newline, True, opened)
+                given = lambda _path, _flags: descriptor  # noqa: E731
+                return self.real["open"](file, mode, buffering, encoding, errors, newline, True, given)
         binary = "b" in mode
         if binary and (encoding is not None or errors is not None or newline is not None):
             raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
@@ -101,12 +106,20 @@ class Layer:
             raw: Any = PagedFile(self.remote, path, flags)
             raw.name = file
         else:
-            raw = _Descriptor(self, known, closefd)
+            raw = Descriptor(known, closefd, self.os_close)
         try:
-            return _wrapped(raw, mode, buffering, encoding, errors, newline)
+            opened = wrapped(raw, mode, buffering, encoding, errors, newline)
         except BaseException:
             raw.close()
             raise
+        self._opened.add(opened)
+        return opened
+
+    def flush(self) -> None:
+        """What the program has written goes to the client, also of files that it has not closed."""
+        for file in list(self._opened):
+            with contextlib.suppress(OSError, ValueError):
+                file.flush()
 
     def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """As `os.open`: the descriptor is of a copy, which goes to the client when it is closed."""
@@ -325,91 +338,14 @@ class Layer:
             for key, value in own:
                 if id(value) in replacements and callable(value):
                     self._replace(module, key, replacements[id(value)])
+        # What removes a NamedTemporaryFile, even when modules are gone.
+        for function in vars(tempfile._TemporaryFileCloser).values():  # type: ignore[attr-defined]
+            if defaults := getattr(function, "__defaults__", None):
+                self._replace(function, "__defaults__", tuple(replacements.get(id(each), each) for each in defaults))
         # What NumPy's readers of text open files by.
         openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
         if openers is not None:
             self._replace(openers, "_file_openers", {**openers._file_openers, None: self.open})
-
-
-class _Descriptor(io.RawIOBase):
-    """A file object for a descriptor that `os.open` gave."""
-
-    def __init__(self, layer: Layer, file: PagedFile | None, closefd: bool) -> None:
-        super().__init__()
-        assert file is not None
-        self.name: Any = file.fileno()
-        self._descriptor = file.fileno()
-        self._layer = layer
-        self._file = file
-        self._closefd = closefd
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            if self._closefd:
-                self._layer.os_close(self._descriptor)
-
-    def readable(self) -> bool:
-        return self._file.readable()
-
-    def writable(self) -> bool:
-        return self._file.writable()
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._file.readinto(buffer)
-
-    def write(self, buffer: Any) -> int:
-        return self._file.write(buffer)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def truncate(self, size: int | None = None) -> int:
-        return self._file.truncate(size)
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-
-def _flags(mode: str) -> int:
-    """What `open` makes of a mode. Raises ValueError with the words of `io.open`."""
-    kinds = [letter for letter in mode if letter in "rwxa"]
-    if set(mode) - set("rwxab+t") or len(set(mode)) != len(mode):
-        raise ValueError(f"invalid mode: {mode!r}")
-    if len(kinds) != 1:
-        raise ValueError("must have exactly one of create/read/write/append mode")
-    if "b" in mode and "t" in mode:
-        raise ValueError("can't have text and binary mode at once")
-    creation = {
-        "r": 0,
-        "w": os.O_CREAT | os.O_TRUNC,
-        "x": os.O_CREAT | os.O_EXCL,
-        "a": os.O_CREAT | os.O_APPEND,
-    }[kinds[0]]
-    access = os.O_RDWR if "+" in mode else os.O_RDONLY if kinds == ["r"] else os.O_WRONLY
-    return creation | access
-
-
-def _wrapped(raw: Any, mode: str, buffering: int, encoding: str | None, errors: str | None, newline: str | None) -> Any:
-    if buffering == 0:
-        return raw
-    line_buffering = buffering == 1
-    size = buffering if buffering > 1 else 0
-    buffered: Any
-    if "+" in mode:
-        buffered = io.BufferedRandom(raw, size or WRITE_BUFFER)
-    elif "r" in mode:
-        buffered = io.BufferedReader(raw, size or READ_BUFFER)
-    else:
-        buffered = io.BufferedWriter(raw, size or WRITE_BUFFER)
-    if "b" in mode:
-        return buffered
-    text = io.TextIOWrapper(buffered, io.text_encoding(encoding, 3), errors, newline, line_buffering)
-    text.mode = mode  # type: ignore[misc]
-    return text
 
 
 def layer(finder: Finder, hello: Mapping[str, Any], folder: str) -> Layer:

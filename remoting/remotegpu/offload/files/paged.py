@@ -19,7 +19,7 @@ class PagedFile(io.RawIOBase):
     """One open file. Reads are served from a copy in the session's folder, writes leave at once and in order.
 
     A program that asks for the descriptor gets one of a complete copy in the session's folder. From then on the
-    descriptor is the file; what was written by it goes to the client when the file is closed.
+    descriptor is the file; what was written by it, rather than by us, goes to the client when the file is closed.
     Raises OSError from any method as a local file would; errors of writes come at the latest with `close`.
     """
 
@@ -103,7 +103,10 @@ class PagedFile(io.RawIOBase):
             raise io.UnsupportedOperation("not writable")
         view = memoryview(buffer).cast("B")
         if self._fd >= 0:
-            return int(os.write(self._fd, view))
+            count = os.write(self._fd, view)
+            if self._written is not None:
+                self._written.show(bytes(view[:count]), os.lseek(self._fd, 0, os.SEEK_CUR) - count)
+            return count
         if self._flags & os.O_APPEND:
             self._position = self._size
         self._remote.counters["bytes_written"] += len(view)

@@ -77,6 +77,14 @@ class Written:
         self._digests.append(_digest(content))
         self.size += len(content)
 
+    def show(self, content: Buffer, offset: int) -> None:
+        """Send what has just been written, for whoever opens the file before it is closed.
+
+        `write_back` sends those blocks once more: something else in them may have been written by the descriptor.
+        """
+        self.remote.tell("write", [content], handle=self.handle, offset=offset)
+        self.size = max(self.size, offset + len(content))
+
     def write_back(self) -> None:
         """Send what the client lacks."""
         size = os.fstat(self.fd).st_size

@@ -1,5 +1,6 @@
 """Cut D in the acceptor: runs the client's program as this process's own, and what every session's streams need."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.code.finder import Finder, explain
+from remotegpu.offload.code.finder import Finder, PagedLoader, explain
 from remotegpu.offload.code.link import RELAY_ENV
 from remotegpu.offload.code.naming import MAIN_ALIAS
 from remotegpu.offload.files.layer import Layer
@@ -79,7 +80,8 @@ class Program:
         sys.argv[:] = header["argv"]
         sys.path.insert(0, header["folder"])
         kind, value = header["kind"], header.get("value", "")
-        how, number = run_to_end(partial(self._main, kind, value), partial(explain, finder=self._finder))
+        main, notes = partial(self._main, kind, value), partial(explain, finder=self._finder)
+        how, number = run_to_end(main, notes, self._finalize)
         self._files.remote.sync()
         self._streams.finish()
         if not self._streams.is_own_process():
@@ -93,6 +95,18 @@ class Program:
         for number in early or ():
             self._signal(number)
         self._load(kind, value)()
+
+    def _finalize(self) -> None:
+        """What the program's modules hold goes, as at an interpreter's end: files are flushed, `__del__` runs."""
+        # The collector closes a file and its buffer in any order.
+        self._files.flush()
+        main = sys.modules.get("__main__")
+        for name in list(sys.modules):
+            spec = getattr(sys.modules[name], "__spec__", None)
+            if sys.modules[name] is main or isinstance(getattr(spec, "loader", None), PagedLoader):
+                del sys.modules[name]
+        del main
+        gc.collect()
 
     def _load(self, kind: str, value: str) -> Callable[[], None]:
         """Finds and compiles; errors of that are the program's own, and shown as such."""

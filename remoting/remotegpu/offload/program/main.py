@@ -38,10 +38,13 @@ def new_main(
     return lambda: exec(code, module.__dict__)  # noqa: S102 - this is what running a program means
 
 
-def run_to_end(program: Callable[[], None], explain: Callable[[BaseException], None]) -> tuple[str, int]:
+def run_to_end(
+    program: Callable[[], None], explain: Callable[[BaseException], None], finalize: Callable[[], None]
+) -> tuple[str, int]:
     """Run it, wait for its threads, run what it registered for the exit, and say how the process would have ended.
 
-    The result is ("exit", code) or ("signal", number). `explain` may add notes to an error that nobody caught.
+    The result is ("exit", code) or ("signal", number). `explain` may add notes to an error that nobody caught;
+    `finalize` drops the program's modules.
     """
     ending = outcome(program, explain)
     # As the interpreter: threads first, then the exit functions, and neither changes the code.
@@ -54,6 +57,8 @@ def run_to_end(program: Callable[[], None], explain: Callable[[BaseException], N
     # It prints what goes wrong itself.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
+    with contextlib.suppress(KeyboardInterrupt):
+        finalize()
     if not _flushed() and ending[0] == "exit":
         ending = ("exit", 120)
     return ending
