@@ -12,7 +12,7 @@ from remotegpu.offload.code.finder import explain
 from remotegpu.offload.functions import asynchronous, moving, mutation, standins
 from remotegpu.offload.functions.link import Link
 from remotegpu.offload.objects.codec import Codec, CrossingError
-from remotegpu.offload.objects.encoder import Encoder, register
+from remotegpu.offload.objects.encoder import Encoder, is_manager, register
 from remotegpu.offload.wire.errors import LostError
 from remotegpu.offload.wire.frames import Message, Service
 
@@ -45,7 +45,8 @@ class Calls:
                 if header["m"] == "__next__":
                     return self._pull(header)
                 arguments, keywords = payload
-                return getattr(self.codec.exports.get(header["o"]), header["m"])(*arguments, **keywords), {}
+                result = getattr(self.codec.exports.get(header["o"]), header["m"])(*arguments, **keywords)
+                return self._returned(header, result), {}
             case _:
                 if "levels" in header:
                     self._levels(header["levels"])
@@ -89,6 +90,8 @@ class Calls:
                 if function is None and (function := self._functions.get(header["f"])) is None:
                     return None, {"unknown": True}
                 self._functions[header["f"]] = function
+        if "a" in header:
+            function = getattr(function, header["a"])
         keys = header.get("mutates")
         if keys is None:
             return self._returned(header, asynchronous.finished(function(*arguments, **keywords))), {}
@@ -157,10 +160,14 @@ class _Stays:
 
 
 def _reduce_stays(writer: Encoder, value: _Stays) -> Any:
-    return writer.export(value.value, "object", type(value.value).__qualname__)
+    kind = type(value.value)
+    return writer.export(value.value, "manager" if is_manager(kind) else "object", kind.__qualname__)
 
 
 register(_Stays, _reduce_stays)
+register(
+    asynchronous.Manager, lambda writer, value: writer.export(value, "asynchronous manager", "asynchronous manager")
+)
 
 
 class _Records(logging.Handler):

@@ -1,6 +1,7 @@
 """Coroutines and asynchronous generators whose bodies run at an acceptor: the loop of the program goes on meanwhile."""
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Final
@@ -37,10 +38,29 @@ def _next(values: Any, sent: Any) -> Any:
 
 
 def finished(result: Any) -> Any:
-    """In the acceptor: what a coroutine returns, a generator for an asynchronous one, all else as it is."""
+    """In the acceptor: what a coroutine returns, a generator or context manager for an asynchronous one, all else as
+    it is.
+    """
+    if isinstance(result, contextlib._AsyncGeneratorContextManager):
+        return Manager(result)
     if inspect.isasyncgen(result):
         return _driven(result)
     return asyncio.run(_as_coroutine(result)) if inspect.iscoroutine(result) else result
+
+
+class Manager:
+    """An asynchronous context manager that is entered and left by calls."""
+
+    def __init__(self, manager: contextlib.AbstractAsyncContextManager[Any]) -> None:
+        self._manager = manager
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Any:
+        return self._runner.run(_as_coroutine(self._manager.__aenter__()))
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        with self._runner:
+            return self._runner.run(_as_coroutine(self._manager.__aexit__(kind, error, trace)))
 
 
 async def _as_coroutine(awaitable: Any) -> Any:

@@ -20,6 +20,7 @@ from remotegpu.offload.functions import (
     asynchronous,
     classes,
     estimators,
+    lost,
     moving,
     mutation,
     profiles,
@@ -79,9 +80,10 @@ class Client:
         if len(sent) > 1 and _have_arrays(sent):
             sent = importlib.import_module("remotegpu.offload.objects.arrays").sharing(sent)
         try:
-            if plan.name is not None or "m" in plan.header:
-                return self.send(dict(plan.header), (sent, sent_keywords), keys, arguments, keywords)
-            return self._call_by_value(plan, sent, sent_keywords, keys, arguments, keywords)
+            with lost.naming(lambda: f"in the call of {lost.name_of(plan.function)}"):
+                if plan.name is not None or "m" in plan.header:
+                    return self.send(dict(plan.header), (sent, sent_keywords), keys, arguments, keywords)
+                return self._call_by_value(plan, sent, sent_keywords, keys, arguments, keywords)
         except CrossingError as error:
             raise plan.about_argument(error) from error.__cause__
 
@@ -125,10 +127,11 @@ class Client:
             header["resident"] = self._resident
         if keys is not None:
             header["mutates"] = keys
-        if isinstance(self._code, CodeServer):
-            # A source that was edited since, as in a notebook, is loaded anew there.
-            self._code.refresh(self._session.peer)
-        result, answered = self.link.ask_fully(header, payload)
+        with lost.naming(lambda: lost.called(header, payload)):
+            if isinstance(self._code, CodeServer):
+                # A source that was edited since, as in a notebook, is loaded anew there.
+                self._code.refresh(self._session.peer)
+            result, answered = self.link.ask_fully(header, payload)
         if "unknown" in answered:
             raise _NotThereError
         if "changes" in answered:
@@ -208,9 +211,21 @@ def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | No
 
     wrapper = functools.wraps(function)(asynchronous.like(function, call))
     setattr(wrapper, MARK, plan)
+    if isinstance(function, functools._lru_cache_wrapper):
+        for attribute in ("cache_info", "cache_clear", "cache_parameters"):
+            setattr(wrapper, attribute, _of_cache(function, attribute, name, session))
     if name is not None:
         _replaced[id(function)] = Replaced(name, function)
     return wrapper
+
+
+def _of_cache(
+    function: Callable[..., Any], attribute: str, name: tuple[str, str] | None, session: Session | None
+) -> Callable[[], Any]:
+    """What a cached function can be asked about its cache, which is there."""
+    plan = Plan(function, FunctionRule(attribute), name)
+    plan.header["a"] = attribute
+    return lambda: of(session).call(plan, (), {})
 
 
 def decorated(value: Any, name: str, config: Config, session: Session | None = None, method: str = "") -> Any:

@@ -1,11 +1,14 @@
 """Who stands for an object of the other end: it asks that end whenever it is used."""
 
+import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
 from remotegpu.offload.functions.link import Link
+from remotegpu.offload.functions.lost import naming
 from remotegpu.offload.objects import encoder, vocabulary
 from remotegpu.offload.objects.codec import HANDLE, CrossingError, handle_of
 from remotegpu.offload.objects.table import Handle
@@ -32,6 +35,8 @@ METHODS: Final = {
     "iter": frozenset(("__next__", "send", "throw", "close")),
     "file": _FILES,
     "object": frozenset[str](),
+    "manager": frozenset(("__enter__", "__exit__")),
+    "decorator": frozenset(("__enter__", "__exit__", "_recreate_cm")),
 }
 # How many values of an iterator are fetched ahead at most, and for how long the other end may collect them.
 AHEAD: Final = 64
@@ -46,7 +51,8 @@ class StandIn:
         setattr(self, HANDLE, handle)
 
     def _ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        return self._link.ask({"o": handle_of(self).ident, "m": method}, (arguments, keywords))
+        with naming(lambda: f"in {method.strip('_')} of {self!r}"):
+            return self._link.ask({"o": handle_of(self).ident, "m": method}, (arguments, keywords))
 
 
 class RemoteFunction(StandIn):
@@ -96,7 +102,8 @@ class RemoteIterator(StandIn):
     def _fetch(self) -> None:
         if self._end is not None:
             return
-        values, end = self._link.pull(handle_of(self).ident, self._batch)
+        with naming(lambda: f"in the next values of {self!r}"):
+            values, end = self._link.pull(handle_of(self).ident, self._batch)
         self._fetched.extend(values)
         self._end = end
         self._batch = min(self._batch * 2, AHEAD)
@@ -191,10 +198,41 @@ class RemoteObject(StandIn):
 
         Raises CrossingError for what cannot be copied, RefusedError for what is not taken.
         """
-        return self._link.ask({"op": "copy"}, (self,))
+        with naming(lambda: f"in fetch of {self!r}"):
+            return self._link.ask({"op": "copy"}, (self,))
 
     def __repr__(self) -> str:
         return f"<{self._name} of the other end>"
+
+
+class RemoteManager(RemoteObject):
+    """A context manager of the other end: it is entered and left there, and told of what is raised between."""
+
+    def __enter__(self) -> Any:
+        # What cannot come stays there.
+        return self._link.ask({"o": handle_of(self).ident, "m": "__enter__", "returns": "auto"}, ((), {}))
+
+    def __exit__(self, kind: Any, error: Any, _traceback: Any) -> Any:
+        # A traceback stays here.
+        return self._ask("__exit__", kind, error, None)
+
+
+class RemoteDecorator(RemoteManager, contextlib.ContextDecorator):
+    """What a function under `contextlib.contextmanager` returns."""
+
+    def _recreate_cm(self) -> Any:
+        """As a decorator: another one for each call."""
+        return self._ask("_recreate_cm")
+
+
+class RemoteAsynchronousManager(RemoteObject):
+    """What a function under `contextlib.asynccontextmanager` returns: the program's loop goes on meanwhile."""
+
+    async def __aenter__(self) -> Any:
+        return await asyncio.to_thread(self._ask, "__enter__")
+
+    async def __aexit__(self, kind: Any, error: Any, _traceback: Any) -> Any:
+        return await asyncio.to_thread(self._ask, "__exit__", kind, error, None)
 
 
 def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
@@ -204,6 +242,9 @@ def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
         "iter": RemoteIterator,
         "file": RemoteFile,
         "object": RemoteObject,
+        "manager": RemoteManager,
+        "decorator": RemoteDecorator,
+        "asynchronous manager": RemoteAsynchronousManager,
     }
     return {kind: partial(stand, link) for kind, stand in made.items()}
 

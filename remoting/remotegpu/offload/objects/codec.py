@@ -122,7 +122,7 @@ class Codec:
         except Exception as error:
             self.exports.release((ident, 1) for ident in writer.sent)
             self.residents.forget(writer.kept)
-            if isinstance(error, CrossingError) or not locate.is_pickling(error):
+            if not locate.is_pickling(error):
                 raise
             raise locate.find(value, error, self._crosses) from error
         pieces: list[Buffer] = _joined(writer.pieces)

@@ -1,6 +1,8 @@
 """Writes a value as a pickle: large buffers beside it, and handles in the place of what cannot or must not travel."""
 
+import contextlib
 import enum
+import functools
 import importlib
 import io
 import pickle
@@ -206,8 +208,24 @@ def _here(encoder: Encoder, value: Here) -> Any:
     return encoder.export(value.value, "call", _describe(value.value))
 
 
+# For these a copy is as good as the value itself.
+_ATOMS: Final = (int, float, complex, str, bytes, bool)
+
+
 def _there(encoder: Encoder, value: There) -> Any:
-    ident, known = encoder.codec.residents.ident(value.value)
+    kind = type(value.value)
+    if kind in _ATOMS:
+        return kind, (value.value,)
+    if value.value is None:
+        return kind, ()
+    try:
+        ident, known = encoder.codec.residents.ident(value.value)
+    except TypeError:
+        raise CrossingError(
+            f"a {kind.__module__}.{kind.__qualname__}, cannot go by `ref`, for nothing tells when it is no longer "
+            "used: pass it by `value`, with `mutates` if the call changes it, or let it be an attribute of an "
+            "object that goes by `ref` (a class with `__slots__` has to name `__weakref__` among them)"
+        ) from None
     if known:
         return vocabulary.own, (ident,)
     encoder.kept.append(ident)
@@ -216,6 +234,27 @@ def _there(encoder: Encoder, value: There) -> Any:
 
 def _iterator(encoder: Encoder, value: Iterator[Any]) -> Any:
     return encoder.export(value, "iter", type(value).__name__)
+
+
+def is_manager(kind: type) -> bool:
+    """Whether `with` takes instances of this type."""
+    return hasattr(kind, "__enter__") and hasattr(kind, "__exit__")
+
+
+def _manager(encoder: Encoder, value: Any) -> Any:
+    return encoder.export(value, "decorator", type(value).__name__)
+
+
+def _cached(encoder: Encoder, value: Any) -> Any:
+    stands_for = encoder.codec.replaced.get(id(value))
+    if stands_for is not None:
+        return vocabulary.named, stands_for.name
+    if encoder.codec.client and (value.__module__ == "__main__" or "<" in value.__qualname__):
+        raise CrossingError(
+            f"{value.__qualname__}, whose results are cached, is not found by a name at the other end: define it at "
+            "the top of a module, or let the cached function call one that a rule names"
+        )
+    return NotImplemented
 
 
 def _file(encoder: Encoder, value: io.IOBase) -> Any:
@@ -266,6 +305,10 @@ _OURS: Final[dict[type, Reducer]] = {
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,
     types.GeneratorType: _iterator,
+    # They have a generator, of which there is but one.
+    contextlib._GeneratorContextManager: _manager,
+    functools._lru_cache_wrapper: _cached,
+    functools._CacheInfo: lambda _encoder, value: (values.cache_info, tuple(value)),
     # What io.IOBase, an abstract class, is derived from, and so are files.
     io.IOBase.__bases__[0]: _file,
     Here: _here,

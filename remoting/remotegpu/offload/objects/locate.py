@@ -20,6 +20,8 @@ def is_pickling(error: Exception) -> bool:
 def find(value: Any, error: Exception, crosses: Crosses) -> CrossingError:
     """What cannot be sent, where it is, and what to do."""
     path, part, cause = _deepest(value, error, crosses)
+    if isinstance(cause, CrossingError):
+        return CrossingError(cause.what, path)
     kind = f"{type(part).__module__}.{type(part).__qualname__}"
     if _is_depth(cause):
         advice = "is nested too deeply to be sent: raise sys.setrecursionlimit, or send it in parts"
@@ -45,7 +47,8 @@ def _deepest(value: Any, error: Exception, crosses: Crosses) -> tuple[str, Any, 
             seen.add(id(part))
             looked_at += 1
             found = crosses(part) if looked_at <= _LOOKED_AT else None
-            if found is not None:
+            # One that says itself what is wrong is of the part at fault, or of a part within.
+            if found is not None and (not isinstance(error, CrossingError) or str(found) == str(error)):
                 path, value, error = path + name, part, found
                 break
         else:

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import pathlib
 import re
 import sys
@@ -80,6 +81,25 @@ def _array(kind: Any, code: Any, form: Any, data: Any) -> Any:
     return array._array_reconstructor(kind, code, form, data)  # type: ignore[attr-defined]
 
 
+def cache_info(*numbers: Any) -> Any:
+    """What a cache of functools says of itself."""
+    if len(numbers) != _CACHE_NUMBERS or not all(type(each) in (int, type(None)) for each in numbers):
+        raise TypeError("not what a cache says of itself")
+    return functools._CacheInfo(*numbers)
+
+
+_CACHE_NUMBERS: Final = 4
+_LONGEST_PATTERN: Final = 1 << 20
+
+
+def _pattern(text: Any, flags: Any = 0) -> "re.Pattern[Any]":
+    """A pattern compiled here, of text, which is data: nothing of the sender's is run."""
+    if type(text) not in (str, bytes) or len(text) > _LONGEST_PATTERN or type(flags) not in (int, re.RegexFlag):
+        raise TypeError("not a regular expression")
+    # With it the pattern would be printed.
+    return re.compile(text, flags & ~re.DEBUG)
+
+
 _FACTORIES: Final = (list, dict, set, int, float, str, bytes, tuple, bool, complex, frozenset, collections.OrderedDict)
 
 # What is done where a pickle calls a type.
@@ -116,6 +136,8 @@ MAKERS: Final[dict[type, Callable[..., Any]]] = {
 # What is done where a pickle calls a function, by module and name.
 CALLS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("array", "_array_reconstructor"): _array,
+    ("re", "_compile"): _pattern,
+    ("remotegpu.offload.objects.values", "cache_info"): cache_info,
     ("remotegpu.offload.objects.values", "member"): member,
     ("remotegpu.offload.objects.values", "zone"): zone,
     ("remotegpu.offload.objects.values", "standard"): standard,
