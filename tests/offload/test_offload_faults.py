@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import re
 import signal
+import socket
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.offload import LocalAcceptors, local_session
 from support.offload_appliance import PATIENCE, lease, offload_appliance, open_session, session
 from support.offload_hostile import hostile_environment, run
 from support.stand_in import StandIn, Tenant
 from support.system import until
 
+from remotegpu.offload.client.places import Wish
+from remotegpu.offload.client.services import services
+from remotegpu.offload.client.session import Session
+from remotegpu.offload.code.sources import Main
+from remotegpu.offload.config.model import ClassRule, CodeRules, Config, FileRules, FunctionRule, SessionRules
+from remotegpu.offload.functions import client
+from remotegpu.offload.jupyter import cell
+from remotegpu.offload.program import client as program
 from remotegpu.offload.wire.errors import LostError
 from remotegpu.offload.wire.frames import Service
 from remotegpu.offload.wire.peer import Peer, Request
@@ -239,3 +252,192 @@ def test_a_session_that_nobody_connects_to_ends(tmp_path: Path) -> None:
         assert sessions_now(it) == 1
         until(lambda: sessions_now(it) == 0, 40, "it has ended")
         until(lambda: len(zygotes(it)) == 1, 30, "its processes have ended")
+
+
+class Watched(LocalAcceptors):
+    """Also tells how each acceptor ended, as the connector of an appliance does."""
+
+    def __call__(self, wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
+        sock, told = super().__call__(wanted)
+        return sock, told | {"exit_code": self.processes[-1].wait}
+
+    def kill(self) -> None:
+        """The latest one, and wait until it is no more."""
+        self.processes[-1].kill()
+        self.processes[-1].wait()
+
+
+USER = """
+import os, signal
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def pages():
+    import faults_helper
+    return faults_helper.VALUE
+
+def read(path):
+    with open(path, "rb") as file:
+        return len(file.read())
+
+def numbers():
+    yield 1
+    die()
+
+def calls(back):
+    return back()
+
+def adder(n):
+    return lambda m: n + m if m else die()
+
+class Tool:
+    size = 3
+    def __init__(self, dies=False):
+        if dies:
+            die()
+    def work(self):
+        die()
+    @classmethod
+    def made(cls):
+        die()
+    @property
+    def slow(self):
+        die()
+"""
+
+
+class Faulty:
+    """A user's module under rules in a session whose acceptors can be killed at a moment that a test chooses."""
+
+    def __init__(self, folder: Path, **rules: Any) -> None:
+        (folder / "faults_user.py").write_text(USER)
+        (folder / "faults_helper.py").write_text("VALUE = 42\n")
+        (folder / "data").write_bytes(os.urandom(24 << 20))
+        self.file = str(folder / "data")
+        self.acceptors = Watched()
+        self.config = Config(
+            rules=(FunctionRule("faults_user.*"), ClassRule("faults_user.Tool")),
+            code=CodeRules(page=("faults_user", "faults_helper", "./")),
+            files=FileRules(read=("./data",)),
+            session=SessionRules(**rules),
+            folder=folder,
+            source=folder / "remotegpu.yaml",
+        )
+
+    @contextlib.contextmanager
+    def session(self, **options: Any) -> Iterator[Session]:
+        with local_session(self.config, connector=self.acceptors, **options) as session:
+            yield session
+
+    def module(self, session: Session) -> Any:
+        module = importlib.import_module("faults_user")
+        client.install(module, self.config, session)
+        return module
+
+    def kill_when(self, session: Session, service: Service, op: str) -> list[dict[str, Any]]:
+        """The acceptor is killed while the program is about to answer this request of it, once; what it asked."""
+        asked: list[dict[str, Any]] = []
+        original = session.peer._handlers[service][0]
+
+        def killing(request: Request) -> Any:
+            if request.header.get("op") == op and not asked:
+                asked.append(request.header)
+                self.acceptors.kill()
+            return original(request)
+
+        session.peer.serve(service, killing)
+        return asked
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in ("faults_user", "faults_helper"):
+        sys.modules.pop(name, None)
+
+
+def in_a_cell(_module: Any, session: Session) -> None:
+    # As the magic `%%offload` does it.
+    client.wrap(cell.run, FunctionRule("remotegpu.offload.jupyter.cell.run"), session)(
+        "import os\nos.kill(os.getpid(), 9)", "<cell 1>", {}, {}, ()
+    )
+
+
+# What a program does when its acceptor dies, and how the error names it.
+CALLS: dict[str, tuple[Callable[[Any, Session], object], str]] = {
+    "a function": (lambda user, _: user.die(1), "in the call of faults_user.die"),
+    "a constructor": (lambda user, _: user.Tool(True), "in the call of faults_user.Tool"),
+    "a method": (lambda user, _: user.Tool().work(), "in the call of faults_user.Tool.work"),
+    "a class method": (lambda user, _: user.Tool.made(), "in the call of faults_user.Tool.made"),
+    "a property": (lambda user, _: user.Tool().slow, "in the use of faults_user.Tool.slow"),
+    "a generator": (lambda user, _: list(user.numbers()), "in the next values of <"),
+    "a callback": (lambda user, _: user.calls(lambda: user.die()), "in the call of faults_user.calls"),
+    "a function that was returned": (lambda user, _: user.adder(1)(0), "in call of <function <lambda> of the other"),
+    "a function by value": (
+        lambda _, session: client.wrap(lambda: os.kill(os.getpid(), 9), FunctionRule("x.y"), session)(),
+        r"in the call of test_offload_faults\.<lambda>",
+    ),
+    "a cell": (in_a_cell, "in a cell of the notebook"),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_the_error_of_a_killed_acceptor_names_the_call(folder: Path, what: str) -> None:
+    call, named = CALLS[what]
+    faulty = Faulty(folder)
+    with faulty.session() as session:
+        user = faulty.module(session)
+        with pytest.raises(LostError) as lost:
+            call(user, session)
+        said = str(lost.value)
+        assert re.search(rf"acceptor local0 of this test is gone \(its process died by SIGKILL.*\[({named}).*\]$", said)
+        assert said.count("[in ") == 1 and len(said.splitlines()) == 1
+        # What comes afterwards is named too, although it is not even sent.
+        with pytest.raises(LostError, match=r"is gone.*\[in the call of faults_user\.read\]$"):
+            user.read(faulty.file)
+
+
+SERVED: dict[str, tuple[Service, str, Callable[[Any, str], object], str, int]] = {
+    "a page of code": (Service.CODE, "page", lambda user, _: user.pages(), "pages", 42),
+    "a piece of a file": (Service.FILES, "read", lambda user, path: user.read(path), "read", 24 << 20),
+}
+
+
+@pytest.mark.parametrize("what", SERVED)
+@pytest.mark.parametrize("resumes", [False, True], ids=["fails", "resumes"])
+def test_an_acceptor_killed_while_it_is_served(folder: Path, what: str, resumes: bool) -> None:
+    service, op, call, name, value = SERVED[what]
+    faulty = Faulty(folder, **({"resume_seconds": 60, "snapshot_seconds": 3600} if resumes else {}))
+    with faulty.session() as session:
+        user = faulty.module(session)
+        asked = faulty.kill_when(session, service, op)
+        with pytest.raises(LostError, match=rf"is gone.*\[in the call of faults_user\.{name}\]$"):
+            call(user, faulty.file)
+        assert len(asked) == 1, "it died in the middle of the call"
+        if resumes:
+            # The call may have done half of its work, so it is the program that says whether to do it again.
+            assert call(user, faulty.file) == value
+            assert session.moves == 1 and len(faulty.acceptors.processes) == 2
+        else:
+            with pytest.raises(LostError, match=rf"is gone.*\[in the call of faults_user\.{name}\]$"):
+                call(user, faulty.file)
+
+
+@pytest.mark.parametrize("what", SERVED)
+def test_a_whole_program_whose_acceptor_is_killed_while_it_is_served(
+    folder: Path, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    service, op, *_ = SERVED[what]
+    faulty = Faulty(folder)
+    script = folder / "main.py"
+    script.write_text(f"import faults_helper\nprint(len(open({faulty.file!r}, 'rb').read()))\n")
+    offered = services(faulty.config, main=Main(str(script)), program=True)
+    with faulty.session(offered=offered) as session:
+        asked = faulty.kill_when(session, service, op)
+        assert program.run(session, program.Target("script", str(script), (str(script),))) == -signal.SIGKILL
+    assert len(asked) == 1
+    out, error = capfd.readouterr()
+    assert "24" not in out
+    assert "remotegpu: acceptor local0 of this test: its process died by SIGKILL" in error

@@ -15,6 +15,16 @@ class FrameError(OffloadError):
 class LostError(OffloadError):
     """The other side is gone; what was asked of it will not be answered."""
 
+    _during = ""
+
+    def during(self, what: str) -> "LostError":
+        """The same error, and what was asked: "in the call of m.f". Itself where it says so already."""
+        if self._during or not what:
+            return self
+        named = LostError(f"{self} [{what}]")
+        named._during = what
+        return named
+
 
 class RemoteFailure(OffloadError):  # noqa: N818 - the other side failed, not the wire
     """The other side answered a request with a failure."""
