@@ -1,6 +1,9 @@
 """The way from the facade to the session: opened when the program first needs the device, never in a forked child."""
 
+import contextlib
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -20,9 +23,12 @@ class _Link:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.open: Callable[[], device.Source] | None = None
+        # Set once all that `waiting` has was told: who finds it need not look further.
         self.remote: device.Remote | None = None
+        # Whoever opens the session has it. Entered again by a signal handler that uses the device meanwhile.
+        self.opening = threading.RLock()
         self.waiting: list[dict[str, Any]] = []
-        self.ended: list[tuple[str, int]] = []
+        self.ended: deque[tuple[str, int]] = deque()
 
 
 _link = _Link()
@@ -51,14 +57,25 @@ def remote() -> device.Remote:
     if forked():
         raise OffloadError(_CHILD)
     if _link.remote is None:
-        if _link.open is None:
-            raise OffloadError("there is no remote device: start the program with `remotegpu offload run`")
-        _link.remote = device.activate(_link.open())
-        state.join(_link.remote)
-        waiting, _link.waiting = _link.waiting, []
-        for header in waiting:
-            tell(header)
+        with _link.opening:
+            if _link.remote is None:
+                return _opened()
     return _link.remote
+
+
+def _opened() -> device.Remote:
+    if _link.open is None:
+        raise OffloadError("there is no remote device: start the program with `remotegpu offload run`")
+    made = device.activate(_link.open())
+    try:
+        state.join(made)
+        for header in _link.waiting:
+            _tell(made, header)
+        _link.waiting.clear()
+    finally:
+        # Also where it was lost meanwhile: there is no second one, and whoever uses it hears why.
+        _link.remote = made
+    return made
 
 
 def peer() -> Peer:
@@ -78,9 +95,7 @@ def ask(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> Message:
 
 def tell(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
     """Have the acceptor do something after all operations so far; nobody waits."""
-    stream = remote().stream
-    rest = {**header, **_ended()}
-    stream.tell(rest.pop("op"), rest, buffers)
+    _tell(remote(), header, buffers)
 
 
 def later(header: dict[str, Any]) -> None:
@@ -88,9 +103,11 @@ def later(header: dict[str, Any]) -> None:
     if forked():
         return
     if _link.remote is None:
-        _link.waiting.append(header)
-    else:
-        tell(header)
+        with _link.opening:
+            if _link.remote is None:
+                _link.waiting.append(header)
+                return
+    tell(header)
 
 
 def forget(kind: str, number: int) -> None:
@@ -100,8 +117,15 @@ def forget(kind: str, number: int) -> None:
     _link.ended.append((kind, number))
 
 
+def _tell(to: device.Remote, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
+    rest = {**header, **_ended()}
+    to.stream.tell(rest.pop("op"), rest, buffers)
+
+
 def _ended() -> dict[str, Any]:
-    if not _link.ended:
-        return {}
-    ended, _link.ended = _link.ended, []
-    return {"ended": ended}
+    ended = []
+    # Destructors and other threads add meanwhile: each is taken by one of us.
+    while _link.ended:
+        with contextlib.suppress(IndexError):
+            ended.append(_link.ended.popleft())
+    return {"ended": ended} if ended else {}
