@@ -86,6 +86,18 @@ code: {page: [mypkg]}
     assert (code, report["good"]) == (0, True)
 
 
+def test_a_class_of_torchs_modules_is_said_to_have_no_gradients(project: Path) -> None:
+    home = project / "torch" / "nn" / "modules"
+    home.mkdir(parents=True)
+    for folder in (home, home.parent, home.parent.parent):
+        (folder / "__init__.py").write_text("")
+    (home / "module.py").write_text("class Module: ...\n")
+    (project / "mypkg" / "nets.py").write_text("from torch.nn.modules.module import Module\nclass Big(Module): ...\n")
+    code, report = check(project, "offload: [{class: mypkg.nets.Big}]")
+    level, _, text = said(report)["class mypkg.nets.Big"]
+    assert (level, code) == ("NOTE", 0) and "gradients do not come back" in text and "a torch rule" in text
+
+
 def test_a_glob_means_the_module_s_own_functions(project: Path) -> None:
     _, report = check(project, "offload: [{function: mypkg.train.*}]")
     names = set(said(report))

@@ -123,6 +123,29 @@ def test_tensors_on_the_host_cross_by_value(steps: Any, x: Any) -> None:
     same(got, x * 2)
 
 
+@pytest.mark.parametrize("place", [lambda x: x, there], ids=["host", "remote"])
+def test_a_result_with_a_history_over_there_says_why_it_has_no_gradients(steps: Any, place: Any) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 1), torch.ones(2, 3)
+    expected = model(x)
+    model_there = place(copy.deepcopy(model)) if place is not there else copy.deepcopy(model).to(device.NAME)
+    y = steps.forward(model_there, place(x))
+    assert (y.requires_grad, y.is_leaf) == (expected.requires_grad, expected.is_leaf) == (True, False)
+    same(y.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(RuntimeError, match=r"gradients do not come back through a call .* with its backward"):
+        y.square().mean().backward()
+    # What is computed here goes on from it, in place too.
+    y.mul_(2)
+    same(y.detach(), expected.detach() * 2, rtol=1e-5, atol=1e-6)
+    weight = torch.ones(1, device=y.device, requires_grad=True)
+    (y.detach() * weight).sum().backward()
+    assert weight.grad is not None
+    with torch.no_grad():
+        assert not steps.forward(model_there, place(x)).requires_grad
+    # It goes there again as a value.
+    same(steps.double(y).detach(), expected.detach() * 4, rtol=1e-5, atol=1e-6)
+
+
 def test_what_describes_tensors_crosses(steps: Any) -> None:
     told = steps.describe(there(torch.ones(2, 3, dtype=torch.float16)).requires_grad_())
     assert told == {

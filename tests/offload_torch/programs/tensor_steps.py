@@ -32,6 +32,10 @@ def train(model: Any, x: Any, rate: float) -> float:
     return float(loss.detach())
 
 
+def forward(model: Any, x: Any) -> Any:
+    return model(x)
+
+
 def describe(x: Any) -> dict[str, Any]:
     return {
         "dtype": x.dtype,

@@ -198,6 +198,11 @@ def _callable(rule: FunctionRule | ClassRule, value: Any, config: Config) -> tup
         argument, parameters = unknown
         return "FAIL", f"has no argument {argument!r}; {_near(argument, parameters)}"
     travel = "; ".join(filter(None, [head, _arguments(rule), _where_from(value, config)]))
+    if isinstance(rule, ClassRule) and _is_torch_module(value):
+        return "NOTE", (
+            f"{travel}; gradients do not come back through its calls, and parameters() gives copies: to train it, name "
+            "the function that trains, or use a torch rule instead"
+        )
     return "OK", travel
 
 
@@ -326,6 +331,10 @@ def _env(config: Config) -> Iterator[Finding]:
             yield Finding("NOTE", None, f"env.pass {pattern}", "no variable has this name now")
         else:
             yield Finding("OK", None, f"env.pass {pattern}", f"{', '.join(found[:_SHOWN])} crosses")
+
+
+def _is_torch_module(kind: type) -> bool:
+    return any((base.__module__, base.__name__) == ("torch.nn.modules.module", "Module") for base in kind.__mro__)
 
 
 def _is_function(value: Any) -> bool:

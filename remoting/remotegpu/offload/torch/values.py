@@ -2,7 +2,8 @@
 
 A remote tensor crosses as its address and stays where it is: the function gets the acceptor's own tensor on the same
 storage, so that what it writes is seen here. A tensor on the host crosses with its content. Neither takes its history
-along: a graph that autograd has recorded ends at the call, in both directions.
+along: a graph that autograd has recorded ends at the call, in both directions. Of a result it is remembered here that
+there was one, so that it requires gradients as it would in a local run, and who asks for them hears why there are none.
 """
 
 import pickle
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from remotegpu.offload.torch.device import Remote
 
 _PARAMETER: Final = torch.nn.Parameter
+# In the place of whether a tensor requires gradients: it has a history in the acceptor.
+_HISTORY: Final = 2
 
 
 class Device(Protocol):
@@ -110,7 +113,26 @@ def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any) -> A
     return _dressed(storages.tensor(storage, described, offset // described.dtype.itemsize), wants, parameter)
 
 
+class _Elsewhere(torch.autograd.Function):  # type: ignore[misc] # torch is not typed here
+    """The history of a result: it is in the acceptor."""
+
+    @staticmethod
+    def forward(ctx: Any, _leaf: Any, tensor: Any) -> Any:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(_ctx: Any, *_gradients: Any) -> Any:
+        raise RuntimeError(
+            "gradients do not come back through a call of a function or class that remotegpu.yaml names: what this "
+            "tensor was computed from is at the acceptor. Name the function that does the whole step, with its "
+            "backward(), or have the device there alone, with `torch: {devices: [cuda]}` and no rule for this call"
+        )
+
+
 def _dressed(tensor: Any, wants: Any, parameter: Any) -> Any:
+    if type(wants) is int and wants == _HISTORY:
+        return _Elsewhere.apply(torch.empty(0, requires_grad=True), tensor)
     return _PARAMETER(tensor, bool(wants)) if parameter else tensor.requires_grad_(bool(wants))
 
 
@@ -124,7 +146,9 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
     if value.layout is not torch.strided or value.is_quantized:
         raise TypeError(f"a tensor of layout {value.layout} cannot cross to or from the acceptor: make it dense first")
     parameter = isinstance(value, _PARAMETER)
-    wants = value.is_leaf and value.requires_grad
+    wants: Any = value.is_leaf and value.requires_grad
+    if value.requires_grad and not (value.is_leaf or encoder.codec.client):
+        wants = _HISTORY
     if type(value) not in {torch.Tensor, _PARAMETER}:
         return NotImplemented
     plain = value.detach()
