@@ -109,6 +109,84 @@ def test_4_attention_decomposes() -> None:
     both(lambda *t: nn.functional.scaled_dot_product_attention(*t, is_causal=True), q, k, v, rtol=1e-4, atol=1e-5)
 
 
+PADDING = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)
+PADDINGS = {
+    "no padding": None,
+    "padding": PADDING,
+    "padding in the middle": torch.tensor([[0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [1, 0, 0, 0, 1]], dtype=torch.bool),
+    "padding as numbers": torch.zeros(3, 5).masked_fill(PADDING, -torch.inf),
+    "nothing but padding": torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]], dtype=torch.bool),
+}
+MASKS = {
+    "no mask": None,
+    "a mask": torch.triu(torch.ones(5, 5, dtype=torch.bool), 1),
+    "a mask of numbers": torch.randn(5, 5),
+}
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("padding", PADDINGS.values(), ids=PADDINGS)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_4_transformers_in_inference(mode: Any, padding: Any, mask: Any, batch_first: bool) -> None:
+    """torch has a kernel for a whole layer, one for an attention, and nested tensors for what is padded; what it
+    returns for padding is zeros, or what the norm makes of them.
+    """
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, 8) if batch_first else torch.randn(5, 3, 8)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=batch_first)
+    nested, plain = (nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=on) for on in (True, False))
+    attention = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+    for norm in (nested.norm, plain.norm):
+        nn.init.normal_(norm.bias)
+
+    def run(y: Any, mask: Any, padding: Any) -> Any:
+        results = []
+        for module in (nested, plain, layer):
+            results.append(copy.deepcopy(module).to(y.device).eval()(y, mask, padding))
+        moved = copy.deepcopy(attention).to(y.device).eval()
+        for weights in (True, False):
+            out, found = moved(y, y, y, padding, need_weights=weights, attn_mask=mask)
+            assert (found is not None) is weights
+            results += [out, found]
+        return results
+
+    with mode():
+        both(run, x, mask, padding, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_4_a_whole_transformer_and_encoders_with_options() -> None:
+    whole = nn.Transformer(8, 2, 2, 2, 16, batch_first=True).eval()
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, mask_check=False).eval()
+    x = torch.randn(3, 5, 8)
+
+    def move(module: nn.Module, y: Any) -> Any:
+        return copy.deepcopy(module).to(y.device)
+
+    with torch.no_grad():
+        both(lambda y, p: move(whole, y)(y, y, None, None, None, p, p, p), x, PADDING, **CLOSE)
+        both(lambda y, p: move(encoder, y)(y, None, p, is_causal=True), x, PADDING, **CLOSE)
+        both(lambda y, p: move(encoder, y)(y[0], None, p[0]), x, PADDING, **CLOSE)
+        # The host's own transformers are as before.
+        assert not encoder(x, None, PADDING)[0, 3].any()
+    # In training nobody leaves padding out.
+    rows = move(encoder.train(), there(x))(there(x), None, there(PADDING))
+    assert here(rows)[0, 3].any()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_4_transformers_are_scripted_as_before() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    x = torch.randn(3, 5, 8)
+    scripted = torch.jit.script(encoder)
+    with torch.no_grad():
+        same(scripted(x, None, PADDING), encoder(x, None, PADDING), **CLOSE)
+        same(scripted.to(device.NAME)(there(x)), encoder(x), **CLOSE)
+
+
 def test_5_out_and_results_that_are_arguments() -> None:
     """An empty `out` takes the size of the result, and what is returned is the very object that was given."""
     x = there(torch.randn(3))

@@ -5,13 +5,15 @@ from typing import Any, Final, NoReturn
 
 import torch
 
+from remotegpu.offload.torch import layouts
 from remotegpu.offload.torch.cuda import refused
 
 _KEYS: Final = {
     "PrivateUse1": "the device has no kernel for it",
-    "SparsePrivateUse1": "its tensors are dense; keep sparse ones on the CPU, or make them dense by .to_dense()",
-    "SparseCsrPrivateUse1": "its tensors are dense; keep sparse ones on the CPU, or make them dense by .to_dense()",
-    "QuantizedPrivateUse1": "it has no quantized tensors; keep them on the CPU",
+    "SparsePrivateUse1": layouts.SPARSE,
+    "SparseCsrPrivateUse1": layouts.SPARSE,
+    "QuantizedPrivateUse1": layouts.QUANTIZED,
+    "NestedTensorPrivateUse1": layouts.NESTED,
 }
 
 _libraries: list[Any] = []
@@ -27,6 +29,7 @@ def install() -> None:
 
 def _refusal(reason: str) -> Callable[..., NoReturn]:
     def refuse(operation: Any, *_arguments: Any, **_keywords: Any) -> NoReturn:
-        raise NotImplementedError(refused.sentence(operation.name(), reason))
+        name = operation.name()
+        raise NotImplementedError(refused.sentence(name, layouts.reason(name) or reason))
 
     return refuse

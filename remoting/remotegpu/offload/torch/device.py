@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch.utils import backend_registration
 
-from remotegpu.offload.torch import kernels, patches
+from remotegpu.offload.torch import kernels, layouts, patches
 from remotegpu.offload.torch.codec import Meta
 from remotegpu.offload.torch.dispatch import Engine, kernel
 from remotegpu.offload.torch.errors import checked
@@ -25,7 +25,12 @@ NAME: Final = "remote"
 _KEY: Final = "PrivateUse1"
 # They belong to one vendor's libraries, and say so.
 _VENDORS: Final = ("cudnn", "_cudnn", "miopen", "_miopen", "mkldnn", "_mkldnn", "mps", "_mps", "_thnn_fused")
+_TESTS: Final = ("_test_", "_foobar")
 _OWN_KERNELS: Final = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+
+
+LACKING: Final = frozenset(("not dense", "no kernel for dense tensors", "the acceptor has no kernel"))
+"""What `fate` says of operations that the device refuses."""
 
 
 class Source(Protocol):
@@ -149,8 +154,12 @@ def fate(name: str, there: frozenset[str]) -> str:  # noqa: PLR0911 - one for ea
     if own in kernels.OWN or own in kernels.CELLS:
         return "here" if own in kernels.OWN else "composed"
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if name.removeprefix("aten::").startswith(_VENDORS):
+    if own.startswith(_VENDORS):
         return "one vendor's own"
+    if own.startswith(_TESTS):
+        return "torch's own tests"
+    if layouts.reason(name):
+        return "not dense"
     if not any(has(name, key) for key in _OWN_KERNELS):
         return "composed" if has(name, "CompositeImplicitAutograd") else "no kernel for dense tensors"
     operation = _operation(name)
@@ -162,8 +171,16 @@ def fate(name: str, there: frozenset[str]) -> str:  # noqa: PLR0911 - one for ea
     if torch.Tag.inplace_view in operation.tags or view or {"device", "layout"} & words:
         return "composed"
     if name in there:
-        return "there"
+        if has(name, "CPU") or has(name, "CUDA"):
+            return "there"
+        refused = [how for each in layouts.origins(name) if each in _names() and (how := fate(each, there)) in LACKING]
+        return refused[0] if refused else "there"
     return "composed" if has(name, "CompositeImplicitAutograd") else "the acceptor has no kernel"
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(torch._C._dispatch_get_all_op_names())
 
 
 def _operation(name: str) -> Any:

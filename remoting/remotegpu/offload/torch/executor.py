@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import codec
+from remotegpu.offload.torch import codec, layouts
 from remotegpu.offload.torch.codec import (
     ALLOCATE_ENTRY,
     ENTRY,
@@ -228,6 +228,7 @@ class Executor:
         self.storages[new >> SHIFT] = held
 
     def _execute(self, operation: "_Compiled", values: Sequence[Any]) -> None:
+        out: Any = None
         try:
             args, kwargs = operation.arguments(self, values)
             out = operation.call(*args, **kwargs)
@@ -252,7 +253,7 @@ class Executor:
         except Exception as error:
             # Whoever waits for the results is told now, and can go on with what was to be written.
             written = () if operation.outs is None else operation.written(values)
-            failure = self._fail(error, operation.described(self.executed), written)
+            failure = self._fail(_undense(operation, out) or error, operation.described(self.executed), written)
             if operation.outs is None:
                 self.results[operation.ticket(values)] = failure
 
@@ -435,6 +436,17 @@ def _flat(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [leaf for item in value for leaf in _flat(item)]
     return [value]
+
+
+def _undense(operation: _Compiled, out: Any) -> Exception | None:
+    """What an operation did wrong that has made a tensor that is not dense; None otherwise."""
+    for made in _flat(out):
+        if isinstance(made, torch.Tensor) and (kind := layouts.kind(made)):
+            return NotImplementedError(
+                f"{operation.name} makes a {kind} tensor: the tensors of a remote device are dense. Keep such tensors "
+                "on the CPU, or run the function that needs them at the acceptor, with a rule `function: module.name`"
+            )
+    return None
 
 
 def _among(made: Any, operation: _Compiled, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -3,11 +3,14 @@ way.
 """
 
 import functools
-from typing import Any, Final
+import types
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import _tensor_str
+from torch.nn.modules import transformer
 
+from remotegpu.offload.torch import layouts
 from remotegpu.offload.torch.codec import FLOOR, Meta
 from remotegpu.offload.torch.kernels import Transfers
 from remotegpu.offload.torch.storage import Storages, address_of
@@ -15,10 +18,13 @@ from remotegpu.offload.torch.storage import Storages, address_of
 # Of a larger tensor only the edges are printed, and fetched.
 _PRINTED: Final = 16 << 20
 
+_library: Final = torch.library.Library("aten", "IMPL")
+
 
 def install(device: torch.device, storages: Storages, transfers: Transfers) -> None:
     """For good, once in a process."""
     _print_from_here()
+    _pad_with_masks()
     _make_storages(device, storages, transfers)
 
 
@@ -33,6 +39,41 @@ def _print_from_here() -> None:
         return str(original(tensor, indent))
 
     _tensor_str._tensor_str = from_here
+
+
+class _NestedError(NotImplementedError):
+    """Somebody wants a nested tensor of one with padding."""
+
+
+def _pad_with_masks() -> None:
+    """A transformer's encoder in inference leaves padding out by nested tensors, and returns zeros there: the same by
+    the mask.
+    """
+    original = transformer.TransformerEncoder.forward
+
+    def nested(tensor: Any, mask: Any, mask_check: bool = True) -> NoReturn:  # noqa: ARG001 - as declared
+        from remotegpu.offload.torch.cuda import refused  # noqa: PLC0415 - it imports this module
+
+        raise _NestedError(refused.sentence("aten::_nested_tensor_from_mask", layouts.NESTED))
+
+    def forward(
+        self: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
+    ) -> Any:
+        try:
+            return original(self, src, mask, src_key_padding_mask, is_causal)
+        except _NestedError:
+            padding = src_key_padding_mask if src_key_padding_mask.dtype is torch.bool else src_key_padding_mask != 0
+        # torch has found that there is no other mask, and that all layers are its own.
+        for layer in self.layers:
+            src = layer(src, src_key_padding_mask=padding)
+        src = src.masked_fill(padding.unsqueeze(-1), 0)
+        return src if self.norm is None else self.norm(src)
+
+    _library.impl("_nested_tensor_from_mask", nested, "PrivateUse1")
+    # TorchScript compiles the original's text, with the names that this function knows.
+    known = vars(transformer) | globals()
+    made = types.FunctionType(forward.__code__, known, "forward", forward.__defaults__, forward.__closure__)
+    transformer.TransformerEncoder.forward = functools.update_wrapper(made, original)
 
 
 def _make_storages(device: torch.device, storages: Storages, transfers: Transfers) -> None:

@@ -24,6 +24,8 @@ LEARNT: Final = frozenset(
         "native_group_norm",
         "_embedding_bag",
         "_embedding_bag_forward_only",
+        # Without weights it returns nothing in their place.
+        "_native_multi_head_attention",
     )
 )
 """Operations whose results the acceptor describes the first time; for the same shapes and types they are the same
@@ -41,6 +43,8 @@ SYNCHRONOUS: Final = LEARNT | frozenset(
         "_ctc_loss.Tensor",
         "linalg_lstsq",
         "linalg_lstsq.out",
+        # Nothing instead of gradients where none comes in.
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
     )
 )
 """Operations that wait for the acceptor, although torch would say what they return."""

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _device
 
+from remotegpu.offload.torch import layouts
+from remotegpu.offload.torch.cuda import refused
 from remotegpu.offload.torch.device import NAME
 from remotegpu.offload.torch.spoken import device_type, inward, is_remote, outward, state
 
@@ -95,7 +97,21 @@ def _wrap_functions() -> None:
         _replace(torch.signal.windows, name, _with_device(getattr(torch.signal.windows, name)))
     torch.Tensor.to = _to(torch.Tensor.to)
     torch.nn.Module.to_empty = _with_device(torch.nn.Module.to_empty)
-    _replace(torch.nested, "nested_tensor", _with_device(torch.nested.nested_tensor))
+    for name in ("nested_tensor", "as_nested_tensor"):
+        _replace(torch.nested, name, _not_nested(name, _with_device(getattr(torch.nested, name))))
+
+
+def _not_nested(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch makes nested tensors of torch.strided past all kernels: the first that would be asked is what uses one."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        made = function(*args, **kwargs)
+        if made.layout is torch.strided and is_remote(made):
+            raise NotImplementedError(refused.sentence(f"torch.nested.{name}", layouts.NESTED))
+        return made
+
+    return call
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
