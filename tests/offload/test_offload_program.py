@@ -277,3 +277,32 @@ def test_at_the_end_files_are_flushed_and_finalizers_run(project: Project) -> No
             each.unlink()
     assert ran[0] == ran[1]
     assert ran[1][0] == ["end", "gone first", "gone in a cycle", "gone of the module"]
+
+
+def test_modules_are_loaded_from_files_and_from_relative_folders(project: Project) -> None:
+    project.write("plugins/plug.py", "VALUE = 7\n")
+    project.write("more/other.py", "def f(x):\n    return x * 2\n")
+    project.write("remotegpu.yaml", "version: 1\nfiles: {read: ['./**']}\n")
+    project.write(
+        "main.py",
+        textwrap.dedent(
+            """
+            import importlib.machinery, importlib.util, inspect, os, pkgutil, runpy, sys
+            for path in ("plugins/plug.py", os.path.abspath("plugins/plug.py")):
+                spec = importlib.util.spec_from_file_location("plug", path)
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                print(module, module.VALUE, inspect.getsource(module))
+                print(runpy.run_path(path)["VALUE"])
+            print(importlib.machinery.SourceFileLoader("x", "more/other.py").get_data("more/other.py"))
+            sys.path.append("more")
+            import other
+            print(other.f(4), other.__file__, [name for _, name, _ in pkgutil.iter_modules(["plugins"])])
+            os.chdir("plugins")
+            sys.path.insert(0, ".")
+            import plug
+            print(plug.__file__)
+            """
+        ),
+    )
+    same(project.local("main.py"), project.offloaded("main.py"))

@@ -225,8 +225,8 @@ class Finder(importlib.abc.MetaPathFinder):
         for path in sys.path:
             if path not in self._known_path:
                 self._known_path.add(path)
-                if self._is_clients(path):
-                    self.modules_in(path)
+                if self._is_clients(folder := os.path.abspath(path)):
+                    self.modules_in(folder)
                     self.missing.clear()
         return self.serves
 
@@ -236,10 +236,12 @@ class Finder(importlib.abc.MetaPathFinder):
         return path.startswith("/") and not here and self.areas.is_clients(os.path.normpath(path))
 
     def _folder(self, path: str) -> "_Folder":
-        """A hook of sys.path_hooks. Raises ImportError for folders that are not the client's."""
-        if not self._is_clients(path):
+        """A hook of sys.path_hooks. Raises ImportError for what is no folder of the client."""
+        folder = os.path.abspath(path)
+        # `runpy.run_path` asks whether a script is something to import from.
+        if folder.endswith((".py", ".pyc")) or not self._is_clients(folder):
             raise ImportError("not a folder of the client", path=path)
-        return _Folder(self, path)
+        return _Folder(self, folder)
 
 
 class _Folder(importlib.abc.PathEntryFinder):

@@ -3,6 +3,8 @@
 import atexit
 import contextlib
 import functools
+import importlib.machinery
+import importlib.util
 import os
 import weakref
 from types import ModuleType
@@ -27,11 +29,33 @@ _HDF5_FLAGS: Final = {
 
 def install(layer: "Layer") -> None:
     """From now on, and for what is imported later."""
+    _adapt_imports(layer)
     when_imported("torch", lambda torch: _adapt_torch(torch, layer))
     when_imported("sqlite3", lambda sqlite3: _adapt_sqlite(sqlite3, layer))
     when_imported("h5py", lambda h5py: _adapt_h5py(h5py, layer))
     when_imported("pyarrow", lambda pyarrow: _adapt_arrow_files(pyarrow, layer))
     when_imported("pyarrow.fs", lambda fs: _adapt_arrow(fs, layer))
+
+
+def _adapt_imports(layer: "Layer") -> None:
+    """Modules that the program loads from a file by itself: plug-ins, configurations in Python."""
+    files: Any = importlib.machinery.SourceFileLoader.__mro__[1]
+    read, locate = files.get_data, importlib.util.spec_from_file_location
+
+    @functools.wraps(read)
+    def get_data(self: Any, path: str) -> bytes:
+        if layer.theirs(path) is None:
+            return bytes(read(self, path))
+        with layer.open(path, "rb") as file:
+            return bytes(file.read())
+
+    @functools.wraps(locate)
+    def spec_from_file_location(name: str, location: Any = None, **keywords: Any) -> Any:
+        # It would take the acceptor's current folder.
+        return locate(name, layer.theirs(location) or location, **keywords)
+
+    layer.replace(files, "get_data", get_data)
+    layer.replace(importlib.util, "spec_from_file_location", spec_from_file_location)
 
 
 def _adapt_torch(torch: ModuleType, layer: "Layer") -> None:

@@ -308,12 +308,12 @@ class Layer:
         by_identity[id(io.open)] = self.open
         for name, replacement in replacements.items():
             if name.startswith("os."):
-                self._replace(os, name[3:], replacement)
+                self.replace(os, name[3:], replacement)
         for module in (io, builtins):
-            self._replace(module, "open", self.open)
-        self._replace(io, "open_code", lambda path: self.open(path, "rb"))
+            self.replace(module, "open", self.open)
+        self.replace(io, "open_code", lambda path: self.open(path, "rb"))
         # It would ask for descriptors of folders.
-        self._replace(shutil, "_use_fd_functions", False)
+        self.replace(shutil, "_use_fd_functions", False)
         self._replace_copies(by_identity)
         adapters.install(self)
 
@@ -322,7 +322,8 @@ class Layer:
             setattr(module, name, before)
         self._replaced.clear()
 
-    def _replace(self, module: Any, name: str, replacement: Any) -> None:
+    def replace(self, module: Any, name: str, replacement: Any) -> None:
+        """Until `remove`."""
         self._replaced.append((module, name, getattr(module, name)))
         setattr(module, name, replacement)
 
@@ -337,15 +338,15 @@ class Layer:
                 continue
             for key, value in own:
                 if id(value) in replacements and callable(value):
-                    self._replace(module, key, replacements[id(value)])
+                    self.replace(module, key, replacements[id(value)])
         # What removes a NamedTemporaryFile, even when modules are gone.
         for function in vars(tempfile._TemporaryFileCloser).values():  # type: ignore[attr-defined]
             if defaults := getattr(function, "__defaults__", None):
-                self._replace(function, "__defaults__", tuple(replacements.get(id(each), each) for each in defaults))
+                self.replace(function, "__defaults__", tuple(replacements.get(id(each), each) for each in defaults))
         # What NumPy's readers of text open files by.
         openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
         if openers is not None:
-            self._replace(openers, "_file_openers", {**openers._file_openers, None: self.open})
+            self.replace(openers, "_file_openers", {**openers._file_openers, None: self.open})
 
 
 def layer(finder: Finder, hello: Mapping[str, Any], folder: str) -> Layer:
