@@ -8,6 +8,8 @@ import sys
 
 if __name__ == "__main__":
     options = sys.argv[1:]
+    # An acceptor is no child of the program: it is not armed as those are.
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not hasattr(finder, "remotegpu_watches")]
     fd, report = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)

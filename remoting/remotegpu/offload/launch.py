@@ -98,11 +98,12 @@ def _run_there(config: "Config", target: "Target") -> int:
 
 def _run_here(config: "Config", target: "Target", *, torch_only: bool) -> int:
     from remotegpu.offload.client.session import configure
-    from remotegpu.offload.importing.arm import arm
+    from remotegpu.offload.importing.arm import arm, arm_children
     from remotegpu.offload.program.main import outcome
 
     configure(config)
     arm(lambda: config, torch_only=torch_only)
+    arm_children(config, torch_only=torch_only)
     how, number = outcome(lambda: _execute(config, target, torch_only=torch_only))
     return -number if how == "signal" else number
 

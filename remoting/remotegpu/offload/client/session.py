@@ -196,7 +196,10 @@ class Session:
         self._closed = True
         atexit.unregister(self.close)
         self._control.abandon()
-        self._peer.abandon("the session belongs to the parent process: this one opens its own when it needs it")
+        self._peer.abandon(
+            "the session is that of the parent process, from which this one was forked: what it holds can only be used "
+            "there. Make it anew here, which opens a session of its own"
+        )
 
     # For moving
 

@@ -1,13 +1,17 @@
 """Arming a process: what the configuration names is wrapped when the program imports it."""
 
 import ast
+import json
+import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.importing.hooks import when_imported
+from remotegpu.offload.importing.hooks import Watcher, when_imported
 
 if TYPE_CHECKING:
     from remotegpu.offload.config.model import Config
@@ -18,14 +22,26 @@ _NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "remotegpu", "
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # What the main module calls to have one of its own functions or classes wrapped.
 _WRAP: Final = "__remotegpu_wrap__"
+# What a program's own configuration is, for the processes that it starts.
+CHILD_ENV: Final = "REMOTEGPU_OFFLOAD_CHILD"
+# Python imports `sitecustomize` from here when it starts.
+_START: Final = str(Path(__file__).resolve().parents[1] / "sitecustomize")
 
 
-def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, already: bool = True) -> None:
+class _Armed:
+    """By the environment, before anybody could say otherwise."""
+
+    watcher: Watcher | None = None
+
+
+def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, already: bool = True) -> Watcher:
     """Arm this process. The configuration is read when the first module outside of the standard library is imported,
     or now if one of them is `already`.
 
     `find_config` may raise ConfigError, which that import then raises.
     """
+    if _Armed.watcher in sys.meta_path:
+        sys.meta_path.remove(_Armed.watcher)
     config = cache(find_config)
 
     def may_concern(name: str) -> bool:
@@ -47,19 +63,44 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, alread
             client.install(module, config())
             misnamed.warn_of(config(), module)
 
-    when_imported(concerns, told, maybe=may_concern, already=already)
+    return when_imported(concerns, told, maybe=may_concern, already=already)
 
 
 def arm_from_environment() -> None:
-    """The same with the configuration that is found at that time: for `sitecustomize`."""
+    """The same for `sitecustomize`: as the program that started this process said (`arm_children`), otherwise with the
+    configuration that is found at that time.
+    """
+    said = json.loads(os.environ.get(CHILD_ENV, "{}"))
 
     def find() -> "Config":
         from remotegpu.offload.config.load import load  # noqa: PLC0415 - imports a YAML reader
 
-        return load()
+        config = load(said.get("config"))
+        if not said:
+            return config
+        from remotegpu.offload.client import session  # noqa: PLC0415 - only for who uses it
+
+        if said["backends"]:
+            config = replace(config, session=replace(config.session, backends=tuple(said["backends"])))
+        session.configure(config)
+        return config
 
     # What is imported by now came with Python's own start.
-    arm(find, already=False)
+    _Armed.watcher = arm(find, torch_only=bool(said.get("torch_only")), already=False)
+
+
+def arm_children(config: "Config", *, torch_only: bool) -> None:
+    """Have each Python that this program starts armed as it is: by multiprocessing's spawn and forkserver, or as a
+    command. Each opens a session of its own, on the same shares, when it needs one.
+    """
+    said = {
+        "config": None if config.source is None else str(config.source),
+        "backends": config.session.backends,
+        "torch_only": torch_only,
+    }
+    os.environ[CHILD_ENV] = json.dumps(said)
+    before = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_START, *before]))
 
 
 def names_in(config: "Config", module: str) -> bool:

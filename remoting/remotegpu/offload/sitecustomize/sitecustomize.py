@@ -1,4 +1,5 @@
-"""Python imports this at its start where this folder is in PYTHONPATH: in pods, and below a program in an acceptor.
+"""Python imports this at its start where this folder is in PYTHONPATH: in pods, below a program of `offload run`, and
+below one in an acceptor.
 
 It arms a hook and imports nothing else of ours. Afterwards the user's own `sitecustomize` runs as it would without us.
 """
@@ -26,6 +27,9 @@ def _our_package() -> None:
 
 
 def _arm() -> None:
+    # A program may start another Python too, which has nothing to do with us.
+    if sys.version_info < (3, 11):  # noqa: UP036 - other versions read it too
+        return
     _our_package()
     if "REMOTEGPU_OFFLOAD_RELAY" in os.environ:
         from remotegpu.offload.program import child

@@ -1,27 +1,26 @@
-"""The way from the facade to the session: opened when the program first needs the device, never in a forked child."""
+"""The way from the facade to the session: opened when the program first needs the device, never in a child that was
+forked afterwards.
+"""
 
 import contextlib
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from remotegpu.offload.torch import device, state
 from remotegpu.offload.torch.errors import checked
+from remotegpu.offload.torch.stream import FORKED
 from remotegpu.offload.wire.errors import OffloadError
 from remotegpu.offload.wire.frames import Buffer, Message
 from remotegpu.offload.wire.peer import Peer
 
-_CHILD: Final = (
-    "this process was forked from one that has a remote device, and has none itself, as with CUDA. Keep its tensors "
-    "on the CPU, or start it with multiprocessing's method 'spawn'"
-)
-
 
 class _Link:
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        # Of whoever opened it.
+        self.pid = 0
         self.open: Callable[[], device.Source] | None = None
         # Set once all that `waiting` has was told: who finds it need not look further.
         self.remote: device.Remote | None = None
@@ -37,12 +36,11 @@ _link = _Link()
 def configure(opener: Callable[[], device.Source]) -> None:
     """Say how this process gets its session. Called once, before anything else here."""
     _link.open = opener
-    _link.pid = os.getpid()
 
 
 def forked() -> bool:
-    """Whether this process is a child of the one that may have a remote device."""
-    return os.getpid() != _link.pid
+    """Whether this process is a child that was forked from one whose remote device was open."""
+    return _link.remote is not None and os.getpid() != _link.pid
 
 
 def is_open() -> bool:
@@ -55,7 +53,7 @@ def remote() -> device.Remote:
     Raises OffloadError in a forked child, and whatever opening a session raises.
     """
     if forked():
-        raise OffloadError(_CHILD)
+        raise OffloadError(FORKED)
     if _link.remote is None:
         with _link.opening:
             if _link.remote is None:
@@ -74,8 +72,16 @@ def _opened() -> device.Remote:
         _link.waiting.clear()
     finally:
         # Also where it was lost meanwhile: there is no second one, and whoever uses it hears why.
-        _link.remote = made
+        _link.pid, _link.remote = os.getpid(), made
     return made
+
+
+def _after_fork() -> None:
+    # Whoever has it is not here.
+    _link.opening = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def peer() -> Peer:

@@ -25,6 +25,11 @@ ENTRIES: Final = 64
 BYTES: Final = 256 << 10
 IDLE_S: Final = 200e-6
 
+FORKED: Final = (
+    "this process was forked from one that has a remote device, and has none itself, as with CUDA. Keep its tensors "
+    "on the CPU, or start it with multiprocessing's method 'spawn'"
+)
+
 
 class Stream:
     """`peer` is asked for anew for each message, because a session may move to another acceptor.
@@ -133,7 +138,10 @@ class Stream:
         self._wake.set()
 
     def abandon(self) -> None:
-        """In a forked child: nothing may be sent, and locks may be held by threads that are not here."""
+        """In a forked child: nothing may be sent, which is an OffloadError, and locks may be held by threads that are
+        not here.
+        """
+        self._peer = _nobody
         self._lock = threading.RLock()
         self._asking, self._asked = 0, threading.Condition()
         self._sender = None
@@ -228,3 +236,7 @@ class Stream:
             # Appended after we looked, by somebody who did not yet see that the stream is idle.
             if self.entries:
                 self._wake.set()
+
+
+def _nobody() -> Peer:
+    raise OffloadError(FORKED)
