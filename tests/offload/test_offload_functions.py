@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import inspect
 import logging
 import os
@@ -117,11 +116,6 @@ def test_containers_frames_and_instances_are_changed_in_place(session: Session, 
     frame = pd.DataFrame({"x": [1, 2]})
     USER.ruled(session, "add_column", mutates="auto")(frame)
     pd.testing.assert_frame_equal(frame, pd.DataFrame({"x": [1, 2], "y": [2, 4]}))
-
-
-def test_what_cannot_be_changed_in_place_is_said(session: Session, local: Any) -> None:
-    with pytest.raises(TypeError, match=r"deque was changed .* return it instead"):
-        USER.ruled(session, "push", mutates=("queue",))(collections.deque([1]))
 
 
 def test_exceptions_are_of_the_same_type_and_show_where_they_were_raised(session: Session, there: Any) -> None:

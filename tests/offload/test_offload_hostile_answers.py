@@ -53,7 +53,7 @@ HERE = __name__
 def test_an_answer_that_is_none_is_an_error_and_nothing_else(header: dict[str, Any]) -> None:
     def answer(request: Request) -> Message:
         return Message(
-            header, [pickle.dumps((trap, [(0, "value", [1])]), 5)] if "changes" in header else [b"\x80\x05N."]
+            header, [pickle.dumps((trap, ([], [(-1, 0, True, [1])])), 5)] if "changes" in header else [b"\x80\x05N."]
         )
 
     with hostile(answer) as (session, _):

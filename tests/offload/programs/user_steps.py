@@ -62,10 +62,6 @@ def add_column(frame):
     frame["y"] = frame["x"] * 2
 
 
-def push(queue):
-    queue.append(1)
-
-
 def boom(step):
     raise StepError(step, why="because")
 

@@ -95,7 +95,7 @@ class Calls:
         keys = header.get("mutates")
         if keys is None:
             return self._returned(header, asynchronous.finished(function(*arguments, **keywords))), {}
-        watch = mutation.Watch(given, keywords, keys, self._digest)
+        watch = mutation.Watch(given, keywords, keys, self._digest, self.codec.exports.has)
         result = asynchronous.finished(function(*arguments, **keywords))
         more: dict[str, Any] = {"changes": True}
         same = watch.same(result)
@@ -103,7 +103,7 @@ class Calls:
             more["same"] = same
             result = None
         changes = watch.changes()
-        more["inside"] = tuple(told for _, how, told in changes if how == "value")
+        more["inside"] = mutation.told(changes[1])
         return (self._returned(header, result), changes), more
 
     def _returned(self, header: dict[str, Any], result: Any) -> Any:

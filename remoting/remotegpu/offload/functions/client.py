@@ -150,13 +150,9 @@ class Client:
     ) -> Any:
         """Change the arguments that have changed there; the result, which may be one of them."""
         result, changes = told
-        asked = (
-            {header["same"], *(key for key, _, _ in changes)} if "same" in header else {key for key, _, _ in changes}
-        )
-        if not asked <= set(keys):
-            raise RefusedError(f"the acceptor changed {asked - set(keys)!r}, which no `mutates` names")
-        for key, how, change in changes:
-            mutation.apply(_argument(arguments, keywords, key), how, change)
+        if "same" in header and header["same"] not in keys:
+            raise RefusedError(f"the acceptor returned {header['same']!r}, which no `mutates` names")
+        mutation.apply(changes, keys, lambda key: _argument(arguments, keywords, key))
         return _argument(arguments, keywords, header["same"]) if "same" in header else result
 
     def _serve(self, request: Request) -> Message | None:

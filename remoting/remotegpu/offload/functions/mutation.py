@@ -1,51 +1,85 @@
 """Arguments that a call has changed there are changed here: what is looked at, what travels back, how it is applied."""
 
+import array
+import collections
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from remotegpu.offload.functions import inplace
+from remotegpu.offload.functions.inplace import Place
 from remotegpu.offload.objects import pages
+from remotegpu.offload.objects.errors import RefusedError
 
 Key = int | str
 """An argument: its position or its keyword."""
 
-_PLAIN: Final = (list, dict, set, bytearray)
+Parts = list[tuple[Key, list[tuple[int, bytes]]]]
+"""Of large arrays the segments that have changed, by argument and index."""
+Copies = list[tuple[int, Place, bool, Any]]
+"""Objects that arguments held before the call: the place of the one that held it in this list, below 0 for an argument
+itself; the object's place within it, or the argument's key; whether it is told, and how it is now."""
+
 _IMMUTABLE: Final = (int, float, complex, str, bytes, bool, type(None), type, frozenset, range)
+_HEAP: Final = 1 << 9
 
 
 def may_change(value: Any) -> bool:
-    """Whether `mutates: auto` looks at this argument: containers, arrays, frames, and instances with attributes."""
-    if isinstance(value, _IMMUTABLE) or callable(value) or hasattr(type(value), "_remotegpu_stays"):
+    """Whether `mutates: auto` looks at this argument: all but functions, classes, modules and what cannot change."""
+    if isinstance(value, (*_IMMUTABLE, *inplace.CODE)) or hasattr(type(value), "_remotegpu_stays"):
         return False
-    return isinstance(value, _PLAIN) or _library(value) in {"numpy", "pandas"} or hasattr(value, "__dict__")
-
-
-def _library(value: Any) -> str:
-    for base in type(value).__mro__:
-        top = base.__module__.partition(".")[0]
-        if top in {"numpy", "pandas"}:
-            return top
-    return ""
-
-
-def _is_array(value: Any) -> bool:
-    if _library(value) != "numpy":
-        return False
-    return isinstance(value, sys.modules["numpy"].ndarray)
+    if isinstance(value, tuple):
+        return any(may_change(each) for each in value)
+    return (
+        isinstance(value, (list, dict, set, bytearray, collections.deque, array.array))
+        or bool(inplace.library(value))
+        or hasattr(value, "__dict__")
+        or bool(type(value).__flags__ & _HEAP)
+    )
 
 
 class Watch:
-    """What some arguments of a call were before it. At the end that executes it."""
+    """What some arguments of a call were before it. At the end that executes it.
+
+    Args:
+        digest: of what a value is written as.
+        stays: whether an object does not travel: nobody looks into it.
+    """
 
     def __init__(
-        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any], keys: list[Key], digest: Callable[[Any], str]
+        self,
+        arguments: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        keys: list[Key],
+        digest: Callable[[Any], str],
+        stays: Callable[[Any], bool],
     ) -> None:
         self._digest = digest
+        self._stays = stays
         self._before: dict[Key, tuple[Any, Any]] = {}
+        # What they hold: (index of the holder, place within it, object, its type, argument).
+        self._held: list[tuple[int, Place, Any, type, Key]] = []
+        self._known: set[int] = set()
         for key in keys:
             value = arguments[key] if isinstance(key, int) else keywords[key]
             self._before[key] = (value, self._state(value))
+            self._look_into(key, value)
+
+    def _look_into(self, key: Key, value: Any) -> None:
+        at = len(self._held)
+        self._add(-1, key, value, key)
+        while at < len(self._held):
+            holder = self._held[at][2]
+            if holder is value or not self._stays(holder):
+                for place, held in inplace.parts(holder):
+                    if type(held) not in inplace.ATOMS and id(held) not in self._known:
+                        self._add(at, place, held, key)
+            at += 1
+
+    def _add(self, holder: int, place: Place, held: Any, key: Key) -> None:
+        self._known.add(id(held))
+        self._held.append((holder, place, held, type(held), key))
 
     def same(self, result: Any) -> Key | None:
         """Which of the arguments the result is."""
@@ -54,25 +88,67 @@ class Watch:
                 return key
         return None
 
-    def changes(self) -> list[tuple[Key, str, Any]]:
-        """What has changed: (argument, how it is told, what is told)."""
-        found: list[tuple[Key, str, Any]] = []
+    def changes(self) -> tuple[Parts, Copies]:
+        """What has changed.
+
+        Raises TypeError for an object that has become one of another class.
+        """
+        changed: set[Key] = set()
+        parts: Parts = []
         for key, (value, before) in self._before.items():
             after = self._state(value)
             if after == before:
                 continue
-            if isinstance(after, list) and len(after) == len(before):
-                changed = [index for index, name in enumerate(after) if name != before[index]]
-                parts = pages.segments(_bytes_of(value))
-                found.append((key, "parts", [(index, bytes(parts[index])) for index in changed]))
+            if isinstance(after, tuple) and isinstance(before, tuple) and after[:-1] == before[:-1]:
+                found = pages.segments(_bytes_of(value))
+                names = enumerate(zip(before[-1], after[-1], strict=True))
+                parts.append((key, [(index, bytes(found[index])) for index, (old, new) in names if old != new]))
             else:
-                found.append((key, "value", value))
+                changed.add(key)
+        return parts, self._copies(changed) if changed else []
+
+    def _copies(self, changed: set[Key]) -> Copies:
+        """All that the changed arguments held before, or hold now and any argument held before."""
+        told = [held for _, _, held, _, key in self._held if key in changed]
+        reached = self._reached(told)
+        kept: dict[int, int] = {}
+        found: Copies = []
+        wanted = {at for at, (_, _, held, _, _) in enumerate(self._held) if id(held) in reached}
+        for at in sorted(self._with_holders(wanted)):
+            holder, place, held, kind, _ = self._held[at]
+            if at in wanted and type(held) is not kind:
+                raise TypeError(
+                    f"a {kind.__qualname__} became a {type(held).__qualname__} there: return it instead, and take it "
+                    "out of `mutates`"
+                )
+            kept[at] = len(found)
+            found.append((kept.get(holder, -1), place, at in wanted, held if at in wanted else None))
+        return found
+
+    def _reached(self, todo: list[Any]) -> set[int]:
+        seen: set[int] = set()
+        todo = list(todo)
+        while todo:
+            value = todo.pop()
+            if type(value) in inplace.ATOMS or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if not self._stays(value) or any(value is root for root, _ in self._before.values()):
+                todo += inplace.inner(value)
+        return seen
+
+    def _with_holders(self, wanted: Iterable[int]) -> set[int]:
+        found: set[int] = set()
+        for at in wanted:
+            while at >= 0 and at not in found:
+                found.add(at)
+                at = self._held[at][0]  # noqa: PLW2901 - up to the argument
         return found
 
     def _state(self, value: Any) -> Any:
-        """The names of a large array's segments, else a digest."""
-        if _is_array(value) and not value.dtype.hasobject and value.nbytes >= pages.FLOOR:
-            return [pages.name_of(part) for part in pages.segments(_bytes_of(value))]
+        """Of a large array its form and the names of its segments, else a digest."""
+        if inplace.is_array(value) and not value.dtype.hasobject and value.nbytes >= pages.FLOOR:
+            return value.shape, value.dtype.str, [pages.name_of(part) for part in pages.segments(_bytes_of(value))]
         return self._digest(value)
 
 
@@ -91,18 +167,66 @@ def digest(pieces: list[Any]) -> str:
     return total.hexdigest()
 
 
-def apply(original: Any, how: str, told: Any) -> None:
-    """Change an argument as it was changed there.
+def told(copies: Copies) -> tuple[Any, ...]:
+    """The objects of which a message tells."""
+    return tuple(held for _, _, is_told, held in copies if is_told)
 
-    Raises TypeError for a change that this kind of object cannot take.
+
+def apply(changes: tuple[Parts, Copies], keys: Iterable[Key], argument: Callable[[Key], Any]) -> None:
+    """Change the arguments as they were changed there.
+
+    Raises TypeError for a change that this kind of object cannot take; then nothing is changed but large arrays.
+    Raises RefusedError for a change of an argument that is none of these keys.
     """
-    if how == "parts":
-        _apply_parts(original, told)
-    elif not _become(original, told, {}):
-        raise TypeError(
-            f"a {type(original).__qualname__} became a {type(told).__qualname__} there: return it instead, and take it "
-            "out of `mutates`"
-        )
+    parts, copies = _read(changes)
+    asked = {key for key, _ in parts} | {place for holder, place, _, _ in copies if holder < 0}
+    if not asked <= set(keys):
+        raise RefusedError(f"the acceptor changed {asked - set(keys)!r}, which no `mutates` names")
+    for key, segments in parts:
+        _apply_parts(argument(key), segments)
+    found = inplace.Copies()
+    originals: list[Any] = []
+    within: dict[int, dict[Place, Any]] = {}
+    for holder, place, is_told, new in copies:
+        if holder < 0:
+            original = argument(place)
+            if is_told and type(new) is not type(original):
+                raise TypeError(
+                    f"a {type(original).__qualname__} became a {type(new).__qualname__} there: return it instead, and "
+                    "take it out of `mutates`"
+                )
+        else:
+            if holder not in within:
+                within[holder] = dict(inplace.parts(originals[holder]))
+            # What is not there was never sent, as what an object makes for itself when it is read.
+            original = within[holder].get(place)
+        originals.append(original)
+        if is_told:
+            found.pair(original, new)
+    found.write()
+
+
+def _read(changes: Any) -> tuple[Parts, Copies]:
+    """What another program has sent, if it is of this form."""
+    match changes:
+        case (list(parts), list(copies)):
+            if all(map(_is_part, parts)) and all(_is_copy(one, at) for at, one in enumerate(copies)):
+                return parts, copies
+    raise RefusedError("the acceptor's changes of arguments are none: run the same version on both ends")
+
+
+def _is_part(one: Any) -> bool:
+    match one:
+        case (int() | str(), list(segments)):
+            return all(type(each) is tuple and list(map(type, each)) == [int, bytes] for each in segments)
+    return False
+
+
+def _is_copy(one: Any, at: int) -> bool:
+    match one:
+        case (int(holder), int() | str(), bool(), _):
+            return holder < at
+    return False
 
 
 def _apply_parts(original: Any, parts: list[tuple[int, bytes]]) -> None:
@@ -117,53 +241,3 @@ def _apply_parts(original: Any, parts: list[tuple[int, bytes]]) -> None:
         memory[start : start + len(data)] = np.frombuffer(data, np.uint8)
     if not in_place:
         original[...] = whole
-
-
-def _become(original: Any, new: Any, seen: dict[int, Any]) -> bool:
-    """Make an object equal to another in place, and what it holds likewise where that can be done; else false."""
-    if id(original) in seen:
-        return True
-    if type(original) is not type(new) or isinstance(original, (*_IMMUTABLE, tuple)):
-        return False
-    seen[id(original)] = original
-    match original:
-        case list():
-            _each(original, list(range(min(len(original), len(new)))), new, seen)
-            original[:] = [*original[: len(new)], *new[len(original) :]]
-        case dict():
-            _each(original, [key for key in original if key in new], new, seen)
-            kept = {key: original.get(key, value) for key, value in new.items()}
-            original.clear()
-            original.update(kept)
-        case set():
-            original.clear()
-            original.update(new)
-        case bytearray():
-            original[:] = new
-        case _ if _is_array(original):
-            _become_array(original, new)
-        case _ if _library(original) == "pandas":
-            original._update_inplace(new)
-        case _:
-            if not hasattr(original, "__dict__"):
-                raise TypeError(
-                    f"a {type(original).__qualname__} was changed there and cannot be changed here: return it instead, "
-                    "and take it out of `mutates`"
-                )
-            _become(vars(original), vars(new), seen)
-    return True
-
-
-def _each(original: Any, keys: list[Any], new: Any, seen: dict[int, Any]) -> None:
-    for key in keys:
-        if original[key] is not new[key] and not _become(original[key], new[key], seen):
-            original[key] = new[key]
-
-
-def _become_array(original: Any, new: Any) -> None:
-    if original.shape != new.shape or original.dtype != new.dtype:
-        raise TypeError(
-            f"an array of shape {original.shape} was resized to {new.shape} there, which cannot be done to the array "
-            "here: return it instead, and take it out of `mutates`"
-        )
-    original[...] = new

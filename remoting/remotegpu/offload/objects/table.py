@@ -76,6 +76,10 @@ class Table:
             entry.count += 1
             return ident, entry.kind
 
+    def has(self, value: Any) -> bool:
+        """Whether the other end holds this object."""
+        return id(value) in self._by_identity
+
     def get(self, ident: Any) -> Any:
         return self.entry(ident)[0]
 
