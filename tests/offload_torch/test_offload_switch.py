@@ -1,7 +1,12 @@
 """A training moves to another acceptor, or loses its own, and does not notice: its losses are the same bit for bit."""
 
+import contextlib
 import os
+import random
+import re
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -13,6 +18,7 @@ import torch
 from support.offload import LocalAcceptors
 from support.offload_armed import arm
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from remotegpu.offload.client.session import Session
 from remotegpu.offload.config.model import Config, SessionRules
@@ -155,6 +161,124 @@ def test_a_kill_while_a_question_waits_is_answered_by_the_next_one(session: Sess
     assert x[0].item() == 3.0
 
 
+class Disturbed(TorchDispatchMode):
+    """Kills the acceptor just before the operation of this number, counted from 1, and waits until it is no more."""
+
+    def __init__(self, session: Session, at: int = 0) -> None:
+        super().__init__()
+        self.operations = 0
+        self._session = session
+        self._at = at
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        if self.operations == self._at:
+            connector: Any = self._session.connector
+            connector.processes[-1].kill()
+            connector.processes[-1].wait()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def operations(session: Session) -> int:
+    """How many operations the training has. Those of backward passes count where their thread has the mode too."""
+    training = Training()
+    with Disturbed(session) as mode:
+        for _ in range(STEPS):
+            training.step()
+    return mode.operations
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_acceptor_killed_at_a_random_operation_is_made_up_for(
+    session: Session, undisturbed: list[float], operations: int, seed: int
+) -> None:
+    at = random.Random(seed).randint(1, operations)
+    training = Training()
+    before = acceptor_pid(session)
+    # Taken at a random step too; before it there is what the last test has left and the journal.
+    snapshot = random.Random(-seed).randrange(STEPS)
+    with Disturbed(session, at):
+        for step in range(STEPS):
+            if step == snapshot:
+                with contextlib.suppress(LostError):
+                    session.snapshot()
+            training.step()
+    assert acceptor_pid(session) != before, f"operation {at} of {operations} was not reached"
+    assert training.losses == undisturbed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_resuming_the_error_of_a_random_operation_names_it(seed: int, operations: int) -> None:
+    """In a process of its own, whose session is lost with its acceptor."""
+    at = random.Random(seed).randint(1, operations)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", __file__, str(at)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        r"acceptor local0 of this test is gone \(.*on_disconnect: resume.*"
+        r"\[the last operation sent was aten::\w+(\.\w+)?\]",
+        done.stdout.strip(),
+    ), done.stdout
+
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad @ torch.ones(7, 7, device=grad.device)
+
+
+def _raise(_gradient: object) -> None:
+    raise ValueError("in a hook")
+
+
+@pytest.mark.parametrize("failing", ["hook", "function", "nested"])
+def test_an_error_in_a_backward_pass_is_raised_where_it_began(session: Session, failing: str) -> None:
+    def loss(device_name: str) -> torch.Tensor:
+        x = torch.ones(3, 3, device=device_name, requires_grad=True)
+        y = (x * 2).relu()
+        if failing == "hook":
+            y.register_hook(_raise)
+        elif failing == "function":
+            y = Failing.apply(y)
+        else:
+            y = torch.utils.checkpoint.checkpoint(lambda z: Failing.apply(z).sin(), y, use_reentrant=True)
+        return (y + 1).sum()
+
+    for _ in range(3):
+        with pytest.raises((ValueError, RuntimeError)) as here:
+            loss("cpu").backward()
+        with pytest.raises(type(here.value)) as there:
+            loss("cuda").backward()
+        assert str(there.value).splitlines()[0] == str(here.value).splitlines()[0]
+    # And the device is as good as before.
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    assert torch.autograd.grad((x * 4).sum(), x)[0].tolist() == [4, 4, 4]
+
+
+def lose(at: int) -> None:
+    """Print the error of a training whose acceptor dies at this operation."""
+    acceptors = LocalAcceptors()
+    for opened in arm(Config(), acceptors):
+        training = Training()
+        try:
+            with Disturbed(opened, at):
+                for _ in range(STEPS):
+                    training.step()
+        except LostError as error:
+            print(error)
+
+
 def test_resized_storages_and_failures_move_too(session: Session) -> None:
     x = torch.arange(4.0, device="cuda")
     alias = x.view(2, 2)
@@ -222,3 +346,7 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+if __name__ == "__main__":
+    lose(int(sys.argv[1]))

@@ -1,14 +1,13 @@
 """The remote torch device of this process: torch's PrivateUse1 back end in pure Python, with kernels that send."""
 
 import functools
-import operator
 import os
 from typing import Any, Final, Protocol
 
 import torch
 from torch.utils import backend_registration
 
-from remotegpu.offload.torch import kernels, layouts, patches
+from remotegpu.offload.torch import guard, kernels, layouts, patches
 from remotegpu.offload.torch.codec import Meta
 from remotegpu.offload.torch.dispatch import Engine, kernel
 from remotegpu.offload.torch.errors import checked
@@ -209,21 +208,14 @@ def prepare() -> None:
             f"torch {torch.__version__} cannot have a device that is written in Python: {advice}"
         )
     try:
-        setup(NAME, backend_module=_Module(), device_guard=_guard())
+        setup(NAME, backend_module=_Module(), device_guard=guard.guard())
+        guard.arm()
         _self_test()
     except Exception as error:
         raise UnsupportedTorchError(
             f"torch {torch.__version__} did not take the remote device ({error}): {advice}"
         ) from error
     _state.prepared = True
-
-
-def _guard() -> Any:
-    """What tells torch the type of the device, all in C: torch calls it where an exception is the end of the process,
-    and Ctrl-C may raise one in any Python function.
-    """
-    answer = functools.partial(operator.getitem, (torch._C._autograd.DeviceType.PrivateUse1,), 0)
-    return type("Guard", (torch._C._acc.DeviceGuard,), {"type_": answer})()
 
 
 def _self_test() -> None:

@@ -9,6 +9,7 @@ because several threads of the program may send: the acceptor executes them in t
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ from remotegpu.offload.wire.peer import Peer
 ENTRIES: Final = 64
 BYTES: Final = 256 << 10
 IDLE_S: Final = 200e-6
+# Of batches that hold no operation, because they only free.
+_REMEMBERED: Final = 64
 
 FORKED: Final = (
     "this process was forked from one that has a remote device, and has none itself, as with CUDA. Keep its tensors "
@@ -46,8 +49,8 @@ class Stream:
         self.operations = 0
         self.batches = 0
         self.bytes = 0
-        # The last batch that was not empty, and the templates that tell what is in it.
-        self._last = b""
+        # The last batches that were not empty, and the templates that tell what is in them.
+        self._last: deque[bytes] = deque(maxlen=_REMEMBERED)
         self.known: Callable[[], Sequence[bytes]] = tuple
         # What was sent, where a lost acceptor is to be made up for.
         self.journal: Journal | None = None
@@ -160,8 +163,10 @@ class Stream:
 
     def _named(self, error: LostError) -> LostError:
         """The same with the operation that was sent last."""
-        name = last_operation(self._last, self.known())
-        return LostError(f"{error} [the last operation sent was {name}]") if name else error
+        known = self.known()
+        names = (last_operation(batch, known) for batch in reversed(list(self._last)))
+        name = next(filter(None, names), "")
+        return error.during(f"the last operation sent was {name}") if name else error
 
     def _note(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
         if self.journal is not None:
@@ -210,7 +215,7 @@ class Stream:
         """A batch of these entries. With the lock."""
         body = BATCH.pack(self.batches) + entries
         if entries:
-            self._last = body
+            self._last.append(body)
         self.batches += 1
         self.bytes += len(body)
         return [body]
