@@ -268,14 +268,57 @@ def test_wrong_names_are_refused() -> None:
     [
         (lambda: torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2), device="cuda"), r"are dense.*\.to_dense\(\)"),
         (lambda: torch.eye(2).to_sparse().to("cuda"), r"are dense.*\.to_dense\(\)"),
-        (lambda: torch.eye(2, device="cuda").to_sparse(), "no kernel for it"),
+        (lambda: torch.eye(2, device="cuda").to_sparse(), r"are dense.*\.to_dense\(\)"),
         (lambda: torch.empty(2, dtype=torch.qint8, device="cuda"), "no quantized tensors"),
+        (lambda: torch.quantize_per_tensor(torch.ones(2, device="cuda"), 0.1, 0, torch.qint8), "no quantized tensors"),
+        (lambda: torch.ones(2, device="cuda").to_mkldnn(), "for the CPU alone"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2)], device="cuda"), r"layout=torch\.jagged"),
+        (lambda: torch.nested.as_nested_tensor([torch.ones(2, device="cuda")]), r"layout=torch\.jagged"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2)]).cuda(), r"layout=torch\.jagged"),
+        (
+            lambda: torch._nested_tensor_from_mask(
+                torch.ones(1, 2, 3).cuda(), torch.ones(1, 2, dtype=torch.bool).cuda()
+            ),
+            r"layout=torch\.jagged",
+        ),
     ],
-    ids=("made", "moved", "converted", "quantized"),
+    ids=(
+        "made",
+        "moved",
+        "converted",
+        "quantized",
+        "quantized there",
+        "oneDNN",
+        "nested",
+        "nested there",
+        "nested and moved",
+        "nested from a mask",
+    ),
 )
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_the_device_lacks_is_one_sentence(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(NotImplementedError, match=words) as caught:
         make()
     said = str(caught.value)
-    assert said.startswith("aten::") and "not on a remote device" in said and "--split app" in said
+    assert said.startswith(("aten::", "torch.nested")) and "not on a remote device" in said and "--split app" in said
     assert "\n" not in said
+
+
+def test_jagged_tensors_are_dense_ones_with_offsets() -> None:
+    """The nested tensors that the sentence above advises."""
+    rows = [torch.randn(2, 3), torch.randn(4, 3)]
+
+    def run(device: str) -> Any:
+        x = torch.nested.nested_tensor(rows, layout=torch.jagged, device=device, requires_grad=True)
+        y = torch.nested.nested_tensor(rows, layout=torch.jagged).to(device)
+        out = torch.nn.functional.softmax(x * 2, -1)
+        out.to_padded_tensor(0.5).square().sum().backward()
+        return (
+            out.to_padded_tensor(0.5).cpu(),
+            out.sum(1).cpu(),
+            y.values().cpu(),
+            [row.cpu() for row in out.unbind()],
+            x.grad.values().cpu(),
+        )
+
+    torch.testing.assert_close(run("cuda"), run("cpu"))

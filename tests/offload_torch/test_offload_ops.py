@@ -1,5 +1,6 @@
 """Operations on the remote device against the same operations here."""
 
+import struct
 import threading
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 import torch
 from support.offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
 
-from remotegpu.offload.torch import device
+from remotegpu.offload.torch import codec, device, layouts
 from remotegpu.offload.torch.device import Remote
+from remotegpu.offload.torch.executor import Executor, FailedError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 
@@ -322,6 +324,92 @@ def test_too_large_is_said() -> None:
 def test_sparse_is_refused_by_name() -> None:
     with pytest.raises(NotImplementedError, match="Sparse"):
         torch.empty(3, 3, layout=torch.sparse_coo, device=device.NAME)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        lambda x: torch.quantize_per_tensor_dynamic(x, torch.qint8, False),
+        lambda x: torch.quantize_per_channel(
+            x, torch.ones(4).to(x.device), torch.zeros(4).to(x.device), 0, torch.qint8
+        ),
+        lambda x: torch._make_per_tensor_quantized_tensor(x.to(torch.int8), 0.1, 0),
+        lambda x: x.to_sparse(),
+        lambda x: x.to_sparse_csr(),
+        lambda x: x.to_sparse_csc(),
+        lambda x: x.to_sparse_bsr((2, 2)),
+        lambda x: x.to_mkldnn(),
+        lambda x: torch._nested_tensor_from_mask(x[None], torch.ones(1, 4, dtype=torch.bool, device=x.device)),
+        lambda x: torch._nested_from_padded(x[None], torch.tensor([[4, 6]], device=x.device)),
+    ],
+    ids=by_line,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_refused_for_its_name_is_not_dense(make: Any) -> None:
+    """The rule of `layouts.reason`, against what torch makes: here it is no dense tensor, there it is refused."""
+    assert layouts.kind(make(A)) is not None
+    with pytest.raises(NotImplementedError):
+        make(there(A))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
+        lambda x: torch.fake_quantize_per_channel_affine(
+            x, torch.full((4,), 0.1, device=x.device), torch.zeros(4, device=x.device), 0, -128, 127
+        ),
+        lambda x: torch._fake_quantize_learnable_per_tensor_affine(
+            x, torch.full((1,), 0.1, device=x.device), torch.zeros(1, device=x.device), -128, 127
+        ),
+        lambda x: torch._nested_compute_contiguous_strides_offsets(torch.tensor([[2, 3], [4, 3]], device=x.device)),
+        lambda x: torch._nested_tensor_from_mask_left_aligned(x[None], x[None, :, 0] > -99),
+        lambda x: torch._convert_indices_from_coo_to_csr(torch.tensor([0, 0, 2], device=x.device), 3),
+        lambda x: torch._validate_compressed_sparse_indices(
+            True,
+            torch.tensor([0, 1, 2], device=x.device),
+            torch.tensor([0, 1], device=x.device),
+            2,
+            2,
+            2,
+        ),
+        lambda x: x.sparse_dim(),
+    ],
+    ids=by_line,
+)
+def test_names_of_other_tensors_for_dense_ones(function: Any) -> None:
+    """What the rule lets pass is for dense tensors indeed: it runs there."""
+    both(function, A)
+
+
+def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:  # noqa: F811
+    """`a.out` calls `a`: where the device lacks one, it lacks both."""
+    fates = remote.registered
+    for name, how in fates.items():
+        if how == "there":
+            assert layouts.reason(name) is None
+            keys = ("CPU", "CUDA")
+            if not any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys):
+                assert not {fates.get(each) for each in layouts.origins(name)} & device.LACKING, name
+    assert fates["aten::_to_dense.out"] == "no kernel for dense tensors"
+    assert fates["aten::_fused_dropout.out"] == "the acceptor has no kernel"
+    assert fates["aten::quantize_per_tensor"] == "not dense"
+
+
+def test_a_result_that_is_not_dense_is_said_to_be() -> None:
+    """Of an operation that no rule knows, the acceptor finds out."""
+    executor = Executor(torch.device("cpu"))
+    executor._allocate(1 << codec.SHIFT, 8)
+    meta = codec.Meta(torch.float32, (2,), (1,))
+    for number, outs in ((codec.FIRST_TEMPLATE, (meta,)), (codec.FIRST_TEMPLATE + 1, None)):
+        told = codec.Template(
+            number, "aten::quantize_per_tensor", (codec.Tensor(0, meta), 0.1, 0, torch.qint8), {}, "QQ", outs, 1
+        )
+        call = struct.pack("<IQQ", number, 1 << codec.SHIFT, 2 << codec.SHIFT)
+        executor.run(told.encode() + call, [])
+        with pytest.raises(FailedError, match=r"quantize_per_tensor makes a quantized tensor.*on the CPU.*function:"):
+            executor.check()
 
 
 # Copies

@@ -96,6 +96,8 @@ def _wrap_functions() -> None:
     for name in torch.signal.windows.__all__:
         _replace(torch.signal.windows, name, _with_device(getattr(torch.signal.windows, name)))
     torch.Tensor.to = _to(torch.Tensor.to)
+    # Classes of tensors that hold others, as the jagged ones, are on the device of what they hold.
+    torch.Tensor._make_wrapper_subclass = staticmethod(_with_any_device(torch.Tensor._make_wrapper_subclass))
     torch.nn.Module.to_empty = _with_device(torch.nn.Module.to_empty)
     for name in ("nested_tensor", "as_nested_tensor"):
         _replace(torch.nested, name, _not_nested(name, _with_device(getattr(torch.nested, name))))
