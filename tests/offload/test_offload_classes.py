@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,13 +19,15 @@ from support.offload_modules import UserModule, held
 
 from remotegpu.offload.client.session import Session
 from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu.offload.functions import client
+from remotegpu.offload.functions import client, containers
 from remotegpu.offload.objects.codec import RefusedError
 
 USER = UserModule(
     "user_models",
     ClassRule("user_models.Model", mutates="auto"),
     ClassRule("user_models.Slim"),
+    ClassRule("user_models.Store"),
+    FunctionRule("user_models.same_items"),
     FunctionRule("user_models.weigh"),
 )
 
@@ -116,6 +119,81 @@ def test_results_that_are_instances_live_there(session: Session, models: Any) ->
     made = models.Model.of("4")
     assert type(made) is models.Model and made.size == 4 and made.name == "Model"
     assert models.Model.pid() == model.where()
+
+
+def _use(store: Any) -> list[Any]:
+    """Changes of a store's attributes, and what they return."""
+    items, by_name, names = store.items, store.by_name, store.names
+    told: list[Any] = [
+        items.append(4),
+        items.extend(each for each in (5, 6)),
+        items.sort(key=lambda each: -each),
+        items.pop(0),
+        by_name.setdefault("b", []).append(2),
+        by_name.setdefault("b", []),
+        by_name.update({"c": 1}, d=2),
+        by_name.pop("a"),
+        names.add("y"),
+        names.pop() in ("x", "y"),
+        len(names),
+    ]
+    store.items += [7]
+    store.items[0:2] = iter([8, 9])
+    del store.items[-1]
+    store.by_name["e"] = store.items is items
+    store.by_name |= {"f": 1}
+    store.names |= {"z"}
+    names.clear()
+    store.fresh.append("nowhere")
+    vars(store)["added"] = [1]
+    items.extend(items)
+    wrongs: tuple[Callable[[], Any], ...] = (
+        lambda: items.remove("absent"),
+        lambda: by_name.pop("absent"),
+        lambda: items.pop(99),
+    )
+    for wrong in wrongs:
+        with pytest.raises((ValueError, LookupError)) as raised:
+            wrong()
+        told.append(type(raised.value))
+    return [*told, items, by_name, names, store.added, list(vars(store)), *store.seen()]
+
+
+def test_containers_of_an_instance_are_changed_there(session: Session, models: Any, local: Any) -> None:
+    store = models.Store()
+    assert _use(store) == _use(local.Store())
+    assert [attribute for attribute in dir(store) if attribute[0] != "_"] == [
+        attribute for attribute in dir(_added(local.Store())) if attribute[0] != "_"
+    ]
+    # A copy is a plain one, and belongs to nobody.
+    items = store.items
+    for plain in (copy.copy(items), copy.deepcopy(items), pickle.loads(pickle.dumps(items)), [*items]):
+        assert type(plain) is list and plain == items
+    assert repr(items) == repr(list(items)) and isinstance(items, list)
+    # It is the object there, for the calls to which it goes.
+    assert store.has(items) and models.same_items(store, items) and not store.has(list(items))
+    # What the object does is seen when it is asked again.
+    store.change()
+    assert items[-1] != "there" and store.items is items and items[-1] == "there"
+    store.change()
+    items.remove("there")
+    assert items == store.items == store.seen()[0]
+    del items, store
+    assert held(session)[:2] == (0, 0)
+
+
+def _added(store: Any) -> Any:
+    store.added = [1]
+    return store
+
+
+def test_an_answer_that_is_no_attribute_is_refused(session: Session, models: Any) -> None:
+    kept = models.Store().items
+    answers: list[Any] = [[1], (1, 2), (1, 2, 3), ((), kept), ({}, kept), (None, kept), kept]
+    for answer in answers:
+        with pytest.raises(RefusedError):
+            containers.taken(answer)
+    assert kept == [3, 1] and containers.taken(([5], kept)) is kept == [5] and containers.taken((1, None)) == 1
 
 
 def test_instances_are_arguments_of_functions_and_methods_there(session: Session, models: Any) -> None:

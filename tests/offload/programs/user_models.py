@@ -136,3 +136,28 @@ class Derived(Model):
 
 def weigh(model):
     return model.total()
+
+
+class Store:
+    def __init__(self):
+        self.items = [3, 1]
+        self.by_name = {"a": [1]}
+        self.names = {"x"}
+        self.nested = [[1], [2]]
+
+    def seen(self):
+        return self.items, self.by_name, self.names, self.nested
+
+    def change(self):
+        self.items.append("there")
+
+    def has(self, items):
+        return items is self.items
+
+    @property
+    def fresh(self):
+        return list(self.items)
+
+
+def same_items(store, items):
+    return items is store.items

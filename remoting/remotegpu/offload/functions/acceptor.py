@@ -170,6 +170,16 @@ register(
 )
 
 
+class _Kept:
+    """A container that stays here, of which the client gets a copy that changes it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+register(_Kept, lambda writer, kept: writer.export(kept.value, type(kept.value).__name__))
+
+
 class _Records(logging.Handler):
     """Sends what is logged here to the program's own loggers."""
 
@@ -199,6 +209,21 @@ def find(module: str, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def attribute(instance: Any, name: str) -> tuple[Any, _Kept | None]:
+    """An attribute's value, and what stands for it at the client if it is a container that may be changed."""
+    return _with_handle(getattr(instance, name))
+
+
+def changed(container: Any, name: str, arguments: Any, keywords: Any) -> tuple[Any, _Kept | None]:
+    """The result of a container's method, as of an attribute."""
+    result = getattr(container, name)(*arguments, **keywords)
+    return _with_handle(None if result is container else result)
+
+
+def _with_handle(value: Any) -> tuple[Any, _Kept | None]:
+    return value, _Kept(value) if type(value) in (list, dict, set) else None
 
 
 def filled(kind: Any, state: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from remotegpu.offload.config.model import ClassRule
-from remotegpu.offload.functions import asynchronous
+from remotegpu.offload.functions import asynchronous, containers
 from remotegpu.offload.functions.mutation import Key
 from remotegpu.offload.functions.plan import MARK, Plan, named, outgoing
 from remotegpu.offload.objects import encoder, vocabulary
@@ -34,6 +34,8 @@ class Caller(Protocol):
         keywords: dict[str, Any] | None = None,
     ) -> Any: ...
 
+
+_THERE: Final = "remotegpu.offload.functions.acceptor"
 
 # They make the shell itself, or are answered by it.
 _SHELLS: Final = frozenset((
@@ -85,7 +87,7 @@ class Shell:
         # What Python and libraries look up on any object is in the class, or is not there.
         if name in (HANDLE, CALLER) or (name[:2] == "__" and name[-2:] == "__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return call(self, {"op": "call", "t": ["builtins", "getattr"]}, (self, name))
+        return attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in (HANDLE, CALLER):
@@ -95,6 +97,11 @@ class Shell:
 
     def __delattr__(self, name: str) -> None:
         call(self, {"op": "call", "t": ["builtins", "delattr"]}, (self, name))
+
+    def __dir__(self) -> Any:
+        if not hasattr(self, HANDLE):
+            return super().__dir__()
+        return call(self, {"op": "call", "t": ["builtins", "dir"]}, (self,))
 
     def __copy__(self) -> Any:
         return _another(self, "copy")
@@ -144,6 +151,9 @@ def stub(original: type, rule: ClassRule, caller: Callable[[], Caller], where: s
         "__signature__": _signature(original),
         MARK: ClassPlan(original, rule, caller, named(original)),
     }
+    if base is Shell:
+        # Nothing of the object is here.
+        namespace["__dict__"] = property(lambda self: attribute(self, "__dict__"))
     if not base._remotegpu_stays(original, "__init__") or base is Shell:
         namespace["__init__"] = _initializer(original)
     members: dict[str, Any] = {}
@@ -213,7 +223,8 @@ def method(name: str, function: Any, rule: ClassRule) -> Callable[..., Any]:
         given = (self, *arguments)
         sent, sent_keywords, keys = plan.arguments(given, keywords)
         if keys is not None:
-            keys = [key for key in keys if key != 0]
+            # Nor is the exception changed by being told.
+            keys = None if leaving else [key for key in keys if key != 0]
         return caller_of(self).send(dict(plan.header), (sent, sent_keywords), keys, given, keywords)
 
     made: Callable[..., Any] = _looking_like(asynchronous.like(function, forwarder), name, function)
@@ -255,7 +266,7 @@ class _Attribute:
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self._member.__get__(None, owner) if hasattr(self._member, "__get__") else self._member
-        return call(instance, {"op": "call", "t": ["builtins", "getattr"]}, (instance, self._name))
+        return attribute(instance, self._name)
 
     def __set__(self, instance: Any, value: Any) -> None:
         Shell.__setattr__(instance, self._name, value)
@@ -315,7 +326,7 @@ def fill(self: Any, state: Any, how: str = "filled") -> None:
     """
     client = plan_of(type(self)).caller()
     ident = client.codec.exports.mint()
-    target = ["remotegpu.offload.functions.acceptor", how]
+    target = [_THERE, how]
     client.send({"op": "call", "t": target, "id": ident, "kind": "instance"}, ((type(self), state), {}))
     adopt(self, client, client.codec.held.handle(ident, "instance"))
 
@@ -331,6 +342,11 @@ def call(self: Any, header: dict[str, Any], arguments: tuple[Any, ...]) -> Any:
     """A request about this object."""
     payload = arguments if header["op"] == "copy" else (arguments, {})
     return caller_of(self).send(header, payload)
+
+
+def attribute(self: Any, name: str) -> Any:
+    """What the object there has under this name."""
+    return containers.taken(call(self, {"op": "call", "t": [_THERE, "attribute"]}, (self, name)))
 
 
 def caller_of(self: Any) -> Caller:

@@ -19,6 +19,7 @@ from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
 from remotegpu.offload.functions import (
     asynchronous,
     classes,
+    containers,
     estimators,
     lost,
     moving,
@@ -56,7 +57,7 @@ class Client:
         self.codec.plain = classes.plain
         self.codec.stand_ins["instance"] = lambda handle, kind: classes.received(self, handle, kind)
         self.link = Link(self.codec, lambda: session.peer, self._called_back, "the program")
-        self.codec.stand_ins.update(standins.kinds(self.link))
+        self.codec.stand_ins.update(standins.kinds(self.link) | containers.kinds(self.link))
         self._levels: dict[str, int] = {}
         self._sent = unchanged.Sent()
         self._session = session

@@ -34,7 +34,9 @@ def called(header: dict[str, Any], payload: Any) -> str:
             return f"in the copy of a {name_of(type(payload[0]))}"
         case {"m": method}:
             return f"in the call of {_class_of(payload[0][0])}.{method}"
-        case {"t": ["builtins", "getattr" | "setattr" | "delattr"]} if len(payload[0]) > 1:
+        case {
+            "t": ["builtins", "setattr" | "delattr"] | ["remotegpu.offload.functions.acceptor", "attribute" | "changed"]
+        } if len(payload[0]) > 1:
             return f"in the use of {_class_of(payload[0][0])}.{payload[0][1]}"
         case {"t": target} if target == _CELL:
             return "in a cell of the notebook"
