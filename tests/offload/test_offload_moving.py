@@ -18,10 +18,11 @@ from support.offload import LocalAcceptors, local_session
 from remotegpu.offload.client.session import Session
 from remotegpu.offload.config.model import ClassRule, CodeRules, Config, FunctionRule, SessionRules
 from remotegpu.offload.functions import client, moving
+from remotegpu.offload.objects.codec import UnknownObjectError
 from remotegpu.offload.wire.errors import LostError, OffloadError
 
 PROGRAMS = Path(__file__).parent / "programs"
-RULES = (ClassRule("user_models.Model"), FunctionRule("user_steps.*"))
+RULES = (ClassRule("user_models.Model"), ClassRule("user_models.Store"), FunctionRule("user_steps.*"))
 
 
 @contextlib.contextmanager
@@ -84,6 +85,31 @@ def test_instances_results_and_callbacks_move(monkeypatch: pytest.MonkeyPatch) -
         client.of(session).link.ask({"op": "call", "t": ["gc", "collect"]}, ((), {}))
         client.of(session).link.ask({"op": "call", "t": ["builtins", "len"]}, (([],), {}))
         assert session.stats()["acceptor"]["objects"]["held"] == 0 and len(codec.exports) == 0
+
+
+def test_containers_of_instances_move_with_them() -> None:
+    with program() as (session, _, models, _):
+        store = models.Store()
+        items = store.items
+        session.switch()
+        items.append(5)
+        assert store.items is items == [3, 1, 5] and store.has(items) and store.seen()[0] == items
+
+
+def test_handles_from_after_a_snapshot_are_not_taken_for_others() -> None:
+    with program(resume_seconds=60, snapshot_seconds=3600) as (session, acceptors, models, _):
+        store = models.Store()
+        session.snapshot()
+        items = store.items
+        items.append(5)
+        os.kill(acceptors.processes[0].pid, signal.SIGKILL)
+        acceptors.processes[0].wait(60)
+        with contextlib.suppress(LostError):
+            store.seen()
+        assert store.by_name == {"a": [1]} and store.nested == [[1], [2]] and store.items == [3, 1]
+        with pytest.raises(UnknownObjectError, match="holds no object"):
+            items.append(6)
+        assert store.seen()[0] == store.items == [3, 1]
 
 
 def test_what_cannot_move_stays_and_goes_on() -> None:

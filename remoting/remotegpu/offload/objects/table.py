@@ -5,6 +5,7 @@ is sent counts one, a handle's death gives back as many as it has received, and 
 """
 
 import itertools
+import secrets
 import threading
 import weakref
 from collections import deque
@@ -15,6 +16,8 @@ from remotegpu.offload.objects.errors import UnknownObjectError
 
 ACCEPTORS: Final = 1 << 63
 """Ids from here on were minted by the acceptor; the client's begin at 1. Neither are used twice in a session."""
+
+_LEAPS: Final = 30  # bits: so many beginnings there are for an acceptor that goes on in another one's place
 
 
 class _Entry:
@@ -119,13 +122,13 @@ class Table:
             return [(ident, entry.kind, entry.count, entry.value) for ident, entry in self._entries.items()]
 
     def restore(self, items: Iterable[tuple[int, str, int, Any]]) -> None:
-        """Take over the objects of another end's table."""
+        """Take over the objects of another acceptor's table."""
         with self._lock:
             for ident, kind, count, value in items:
                 self._put(ident, value, kind)
                 self._entries[ident].count = count
-                if ident >= ACCEPTORS:
-                    self._ids = itertools.count(max(ident + 1, next(self._ids)))
+            # The other one may have given ids since, of which the client still has handles: begin far from them.
+            self._ids = itertools.count(ACCEPTORS + (1 + secrets.randbits(_LEAPS) << 63 - 1 - _LEAPS))
 
     def clear(self) -> None:
         with self._lock:
@@ -174,6 +177,12 @@ class Residents:
         handle = Handle(self._mint(), "object", self._gone)
         self._by_identity[key] = (reference, handle)
         return handle.ident, False
+
+    def others(self, idents: Iterable[int]) -> list[Any]:
+        """All of them but these."""
+        but = set(idents)
+        found = [reference() for reference, handle in list(self._by_identity.values()) if handle.ident not in but]
+        return [value for value in found if value is not None]
 
     def forget(self, idents: Iterable[int]) -> None:
         """They were not sent after all."""
