@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from remotegpu.offload.functions import errors
+from remotegpu.offload.functions import errors, lost
 from remotegpu.offload.objects import pages
 from remotegpu.offload.objects.codec import Codec, Packed, RefusedError, UnknownObjectError
 from remotegpu.offload.wire.frames import Message, Service
@@ -101,7 +101,8 @@ class Link:
         packed = self.codec.dumps(payload, paged=True)
         header.update(packed.header)
         try:
-            reply = self._peer().request(Service.CALL, header, packed.buffers)
+            with lost.naming(lambda: lost.called(header, payload)):
+                reply = self._peer().request(Service.CALL, header, packed.buffers)
         finally:
             self.codec.sent(packed)
         with _reading():

@@ -27,9 +27,11 @@ class naming:  # noqa: N801 - used as contextlib's are
             raise named from None
 
 
-def called(header: dict[str, Any], payload: Any) -> str:
+def called(header: dict[str, Any], payload: Any) -> str:  # noqa: PLR0911 - one for each kind of call
     """What a request of `Service.CALL` asks for, in a person's words; empty where only who asks knows."""
     match header:
+        case {"o": _}:
+            return ""
         case {"op": "copy"}:
             return f"in the copy of a {name_of(type(payload[0]))}"
         case {"m": method}:
@@ -40,6 +42,8 @@ def called(header: dict[str, Any], payload: Any) -> str:
             return f"in the use of {_class_of(payload[0][0])}.{payload[0][1]}"
         case {"t": target} if target == _CELL:
             return "in a cell of the notebook"
+        case {"t": [module, _]} if module.startswith("remotegpu.offload.") and payload[0]:
+            return f"in the use of a {_class_of(payload[0][0])}"
         case {"t": [module, name]}:
             return f"in the call of {module}.{name}"
     return "" if payload[0] is None else f"in the call of {name_of(payload[0])}"
