@@ -3,6 +3,8 @@
 """
 
 import inspect
+import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,6 +171,8 @@ def test_compiling_is_refused_where_it_would_make_kernels_here() -> None:
     model(x).sum().backward()
     with pytest.raises(Exception, match=r"torch.compile.*not on a remote device.*backend='eager'"):
         torch.compile(_plus_one)(x)
+    with pytest.raises(RuntimeError, match=r"^torch.export: not on a remote device.*or export it on the CPU"):
+        torch.export.export(nn.Linear(3, 1).cuda(), (x,))
 
 
 def _plus_one(x: Any) -> Any:
@@ -178,6 +182,54 @@ def _plus_one(x: Any) -> Any:
 def test_marks_of_nvtx_are_silent() -> None:
     with torch.cuda.nvtx.range("forward"):
         torch.cuda.nvtx.mark("here")
+
+
+def _profiled(x: Any, old: bool) -> Any:
+    made = (
+        torch.autograd.profiler.profile(use_device="cuda")
+        if old
+        else torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    )
+    with made as profile:
+        (x + 1).sum().item()
+    return profile
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_profilers_time_what_is_here_and_say_so_once(capfd: pytest.CaptureFixture[str], old: bool) -> None:
+    x = torch.ones(3, device="cuda")
+    with pytest.warns(RuntimeWarning, match="times on cuda are not recorded") as warned:
+        profile = _profiled(x, old)
+    assert len(warned) == 1
+    assert {"aten::add", "aten::sum", "aten::item"} <= {event.key for event in profile.key_averages()}
+    said = capfd.readouterr().err
+    assert "frame #" not in said and "Failed to record" not in said
+
+
+def test_too_large_is_out_of_memory_whoever_finds_it(armed: Session) -> None:  # noqa: F811
+    """What looks for a batch size that fits goes on after it."""
+    with pytest.raises(torch.OutOfMemoryError, match="1 TiB"):
+        torch.zeros(10**13, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError, match="1 TiB"):
+        torch.ones(1, device="cuda").expand(10**13) + 1
+    with pytest.raises(torch.OutOfMemoryError, match="1 TiB"):
+        torch.empty(0, device="cuda").resize_(10**13)
+    x = torch.ones(3, device="cuda")
+    torch.cuda.synchronize()
+    connector: Any = armed.connector
+    acceptor = connector.processes[-1].pid
+    pages = int(Path(f"/proc/{acceptor}/statm").read_text().split()[0])
+    soft, hard = resource.prlimit(acceptor, resource.RLIMIT_AS)
+    resource.prlimit(acceptor, resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), hard))
+    try:
+        y = torch.zeros(1 << 33, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError, match="8589934592 bytes"):
+            torch.cuda.synchronize()
+        with pytest.raises(torch.OutOfMemoryError):
+            y.sum().item()
+    finally:
+        resource.prlimit(acceptor, resource.RLIMIT_AS, (soft, hard))
+    assert (x + 1).tolist() == [2.0] * 3
 
 
 def test_constructors_from_before_devices() -> None:

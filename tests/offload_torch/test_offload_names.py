@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.offload_armed import armed, trips  # noqa: F401 - a fixture
@@ -220,20 +221,33 @@ def test_devices_compare_and_mix_as_with_cuda() -> None:
     assert (x + 1).device == x.device == torch.device("cuda:0")
     assert x.to(x.device) is x and x.cuda() is x and x.to("cuda:0") is x
     assert (x * torch.tensor(2.0)).tolist() == [2.0, 2.0, 2.0]
-    with pytest.raises(RuntimeError, match="same device"):
+    with pytest.raises(RuntimeError, match=r"same device.*, cuda:0 and cpu! \(when calling aten::add.Tensor\)"):
         x + torch.ones(3)
 
 
 def test_numpy_dlpack_and_other_ways_into_its_memory_are_closed() -> None:
     x = torch.ones(3, device="cuda")
-    with pytest.raises(TypeError, match=r"Use Tensor\.cpu\(\)"):
+    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy\. Use Tensor\.cpu\(\)"):
         x.numpy()
+    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy\. Use Tensor\.cpu\(\)"):
+        np.asarray(x)
+    # And what torch says of others is left as it is.
+    with pytest.raises(TypeError, match="positional"):
+        torch.ones(1).numpy(1, 2, 3)
     with pytest.raises(BufferError, match=r"another machine.*\.cpu\(\)"):
         torch.from_dlpack(x)
     assert not hasattr(x, "__cuda_array_interface__")
-    with pytest.raises(BufferError, match=r"another machine"):
-        x.share_memory_()
     assert x.cpu().numpy().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_to_share_memory_is_nothing_to_do_as_on_cuda() -> None:
+    x = torch.ones(3, device="cuda")
+    assert x.share_memory_() is x and x.is_shared() and x.tolist() == [1.0, 1.0, 1.0]
+    net = nn.Linear(2, 1).cuda()
+    net.share_memory()
+    assert net(torch.ones(1, 2, device="cuda")).shape == (1, 1)
+    y = torch.ones(3)
+    assert not y.is_shared() and y.share_memory_() is y and y.is_shared()
 
 
 def test_naming_a_device_asks_nobody(armed: Session) -> None:  # noqa: F811

@@ -251,9 +251,11 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             if number is None and on_host and not value.is_meta:
                 key.append((kind, str(value.tolist())))
             elif number is None:
+                from remotegpu.offload.torch import spoken  # noqa: PLC0415 - it imports this module
+
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{engine.device} and {value.device}! (when calling {name})"
+                    f"{spoken.outward(engine.device)} and {value.device}! (when calling {name})"
                 )
             elif isinstance(number, complex):
                 key.append((complex, number))

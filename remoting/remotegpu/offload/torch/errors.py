@@ -26,6 +26,10 @@ _OF_PYTHON: Final = frozenset(
 )
 
 
+# What torch says of the memory of a host, which is the device where the acceptor's is a CPU; as it says of itself.
+_FULL: Final = "DefaultCPUAllocator: "
+
+
 def checked(reply: Message) -> Message:
     """The reply, or the error of an operation that it tells of.
 
@@ -42,6 +46,8 @@ def rebuilt(fault: dict[str, Any]) -> Exception:
     name = str(fault.get("type"))
     text = str(fault.get("text"))
     kind: type[Exception] = _OF_TORCH.get(name) or (getattr(builtins, name) if name in _OF_PYTHON else RuntimeError)
-    if kind is RuntimeError and name != "RuntimeError":
+    if kind is RuntimeError and _FULL in text:
+        kind = torch.OutOfMemoryError
+    elif kind is RuntimeError and name != "RuntimeError":
         text = f"{name}: {text}"
     return kind(text)

@@ -88,8 +88,9 @@ def _inward_rare(device: Any) -> Any:
 
 
 def outward(device: Any) -> Any:
-    """A device in the script's name."""
-    return state.shown if isinstance(device, device_type) and device.type == NAME else device
+    """A device in the script's name, where it has one."""
+    remote = state.names and isinstance(device, device_type) and device.type == NAME
+    return state.shown if remote else device
 
 
 def choose(names_: Iterable[str]) -> None:

@@ -57,6 +57,16 @@ _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 # Each tensor that is made looks into its blueprint's structure again when it ends, and may outlive the blueprint.
 _LENT: Final[list[Any]] = []
 
+
+def check_size(nbytes: int) -> None:
+    """Raises torch.OutOfMemoryError, as for any size that a device does not have, beyond 1 TiB."""
+    if nbytes > LARGEST:
+        raise torch.OutOfMemoryError(
+            f"a tensor of {nbytes} bytes: out of memory, on the remote device none is larger than {LARGEST} bytes "
+            "(1 TiB). Make it smaller, or a smaller batch"
+        )
+
+
 Slot = tuple[int, Callable[[Any], None]]
 """The address of the first byte, and what to call when the storage is gone."""
 
@@ -96,11 +106,8 @@ class Storages:
         self._free.append(slot)
 
     def make(self, slot: Slot, nbytes: int) -> Any:
-        """A storage of that many bytes at a slot. Raises RuntimeError beyond 1 TiB."""
-        if nbytes > LARGEST:
-            raise RuntimeError(
-                f"a storage of {nbytes} bytes: on the remote device none is larger than {LARGEST} (1 TiB)"
-            )
+        """A storage of that many bytes at a slot. Raises torch.OutOfMemoryError beyond 1 TiB."""
+        check_size(nbytes)
         storage = _construct(slot[0], self.device, nbytes)
         self._watched[slot[0]] = weakref.ref(storage, slot[1])
         return storage
@@ -148,10 +155,7 @@ class Blueprint:
     def __init__(self, storages: Storages, meta: Meta) -> None:
         self.meta = meta
         self.nbytes = meta.nbytes
-        if self.nbytes > LARGEST:
-            raise RuntimeError(
-                f"a tensor of {self.nbytes} bytes: on the remote device none is larger than {LARGEST} (1 TiB)"
-            )
+        check_size(self.nbytes)
         self._storages = storages
         self._watched = storages._watched
         kind = _DLPACK.get(meta.dtype)

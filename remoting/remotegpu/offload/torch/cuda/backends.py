@@ -1,9 +1,11 @@
-"""torch.backends, torch.compile, nccl, NVTX, dlpack, record_stream: the places beside torch.cuda where a script meets
-the device.
+"""torch.backends, torch.compile, nccl, NVTX, profilers, dlpack, record_stream: the places beside torch.cuda where a
+script meets the device.
 """
 
 import functools
 import threading
+import traceback
+import warnings
 from typing import Any, Final
 
 import torch
@@ -11,6 +13,7 @@ from torch._subclasses import fake_tensor
 
 from remotegpu.offload.torch import link, spoken
 from remotegpu.offload.torch.cuda import figures, refused
+from remotegpu.offload.torch.device import NAME
 
 _ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
 _CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"))
@@ -36,6 +39,7 @@ def install() -> None:
     _distributed()
     _tensor_methods()
     _nvtx()
+    _profilers()
 
 
 def _threads() -> None:
@@ -72,12 +76,22 @@ def _compile() -> None:
 
     @functools.wraps(likeness)
     def from_real_tensor(self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any) -> Any:
+        if spoken.is_remote(t) and _exporting():
+            reason = "it traces with likenesses of tensors, which ask the driver of a device in this machine"
+            raise RuntimeError(refused.sentence("torch.export", reason) + ", or export it on the CPU: .cpu() first")
         if spoken.is_remote(t):
             reason = "it makes kernels for a device in this machine"
             raise RuntimeError(refused.sentence("torch.compile", reason) + ", or say backend='eager'")
         return likeness(self, fake_mode, t, *args, **kwargs)
 
     fake_tensor.FakeTensorConverter.from_real_tensor = from_real_tensor
+
+
+def _exporting() -> bool:
+    """Whether it is torch.export that asks; torch's own flag is set later."""
+    return any(
+        frame.f_globals.get("__name__", "").startswith("torch.export") for frame, _ in traceback.walk_stack(None)
+    )
 
 
 def _distributed() -> None:
@@ -97,11 +111,31 @@ def _distributed() -> None:
 
 
 def _tensor_methods() -> None:
-    for name, reason in (
-        ("__dlpack__", _ELSEWHERE),
-        ("share_memory_", _ELSEWHERE),
-    ):
-        setattr(torch.Tensor, name, _only_local(name, reason, getattr(torch.Tensor, name)))
+    dlpack, numpy, share = torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_
+
+    @functools.wraps(dlpack)
+    def to_dlpack(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if spoken.is_remote(self):
+            raise BufferError(refused.sentence("Tensor.__dlpack__", _ELSEWHERE))
+        return dlpack(self, *args, **kwargs)
+
+    @functools.wraps(numpy)
+    def to_numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return numpy(self, *args, **kwargs)
+        except TypeError as error:
+            told = str(error)
+        # As torch says it, of the device's name in the script.
+        raise TypeError(told.replace(f"{NAME}:0", str(spoken.state.shown)))
+
+    @functools.wraps(share)
+    def share_memory_(self: Any) -> Any:
+        # As on CUDA there is nothing to do, until another process asks for it.
+        return self if spoken.is_remote(self) else share(self)
+
+    torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_ = to_dlpack, to_numpy, share_memory_
+    shared = torch.UntypedStorage.is_shared
+    torch.UntypedStorage.is_shared = lambda self: self.device.type in spoken.names() or shared(self)
     record = torch.Tensor.record_stream
 
     @functools.wraps(record)
@@ -121,18 +155,30 @@ def _tensor_methods() -> None:
     torch.Tensor.__cuda_array_interface__ = property(cuda_array_interface)
 
 
-def _only_local(name: str, reason: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if spoken.is_remote(self):
-            raise BufferError(refused.sentence(f"Tensor.{name}", reason))
-        return original(self, *args, **kwargs)
-
-    return call
-
-
 def _nvtx() -> None:
     """Marks for a profiler of this machine's device: nobody reads them, so they say nothing."""
     nvtx = torch.cuda.nvtx
     for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
         setattr(nvtx, name, lambda *_args, **_kwargs: 0)
+
+
+def _profilers() -> None:
+    """They time operations where these are handed over; events of a device would be asked of the driver, in vain for
+    each operation.
+    """
+    begin = torch.autograd.profiler.profile.__init__
+
+    @functools.wraps(begin)
+    def init(self: Any, enabled: bool = True, *, use_device: Any = None, **options: Any) -> None:
+        if enabled and use_device in spoken.names():
+            warnings.warn(
+                f"profiler: times on {use_device} are not recorded, for the device is remote; those here are of "
+                "handing operations over. For both run the whole program at the acceptor (`remotegpu offload run "
+                "--split app SCRIPT`)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            options["use_cpu"], use_device = True, None
+        begin(self, enabled, use_device=use_device, **options)
+
+    torch.autograd.profiler.profile.__init__ = init
