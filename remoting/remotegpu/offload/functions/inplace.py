@@ -60,7 +60,9 @@ def is_frame(value: Any) -> bool:
 def parts(value: Any) -> list[tuple[Place, Any]]:
     """What an object holds, by place. Members of sets have none, nor has what travels in a way of its own."""
     kind = type(value)
-    if kind in ATOMS or isinstance(value, CODE) or is_tensor(value) or is_frame(value) or HANDLE in _fields(value):
+    if is_tensor(value):
+        return [("grad", value.grad)] if value.is_leaf and value.grad is not None else []
+    if kind in ATOMS or isinstance(value, CODE) or is_frame(value) or HANDLE in _fields(value):
         return []
     found: list[tuple[Place, Any]] = []
     if isinstance(value, (list, tuple, collections.deque)):
@@ -227,7 +229,7 @@ class Copies:
         """What makes the one equal to the other, later."""
         kind = type(target)
         if is_tensor(target):
-            return _tensor(target, new)
+            return _tensor(target, new, self._mapped(new.grad) if new.is_leaf else None)
         if is_array(target):
             return self._array(target, new)
         if is_frame(target):
@@ -336,7 +338,7 @@ def _fill(target: Any, new: Any, entries: list[tuple[Any, Any]]) -> None:
         target.default_factory = new.default_factory
 
 
-def _tensor(target: Any, new: Any) -> Write | None:
+def _tensor(target: Any, new: Any, gradient: Any) -> Write | None:
     """In place as an operation does it, so that all that share its storage see it; an unchanged one is left alone."""
     torch = sys.modules["torch"]
     if target is new:
@@ -348,8 +350,10 @@ def _tensor(target: Any, new: Any) -> Write | None:
                 target.data = new.detach()
             elif not _equal(target, new):
                 target.detach().copy_(new.detach())
-            if target.is_leaf and target.requires_grad != new.requires_grad:
+            if target.is_leaf and new.is_leaf:
                 target.requires_grad_(new.requires_grad)
+                if target.grad is not gradient:
+                    target.grad = gradient
 
     return write
 

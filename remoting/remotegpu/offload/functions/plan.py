@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from remotegpu.offload.config.model import ClassRule, FunctionRule
-from remotegpu.offload.functions import mutation
+from remotegpu.offload.functions import inplace, mutation
 from remotegpu.offload.functions.mutation import Key
 from remotegpu.offload.objects.encoder import Here, There
 from remotegpu.offload.objects.errors import CrossingError
@@ -67,6 +67,7 @@ class Plan:
         positions = [names[index] if index < len(names) else "" for index in range(len(arguments))]
         sent = tuple([_by_mode(value, rule.mode(name)) for value, name in zip(arguments, positions, strict=True)])
         sent_keywords = {name: _by_mode(value, rule.mode(name)) for name, value in keywords.items()}
+        _refuse_torn([*zip(positions, sent, strict=True), *sent_keywords.items()])
         return sent, sent_keywords, self._changed(arguments, keywords, positions)
 
     def about_argument(self, error: CrossingError) -> CrossingError:
@@ -116,6 +117,31 @@ def _by_mode(value: Any, mode: str) -> Any:
             # An object that happens to be callable, as a model is, is no function.
             return Here(value) if isinstance(value, _FUNCTIONS) else There(value)
     return outgoing(value)
+
+
+def _refuse_torn(sent: list[tuple[str, Any]]) -> None:
+    """A model that lives there and a copy of its optimizer would each have parameters of their own.
+
+    Raises CrossingError.
+    """
+    owners = {id(held): name for name, value in sent if isinstance(value, There) for held in _tensors(value.value)}
+    if not owners:
+        return
+    for name, value in sent:
+        torn = next((owners[id(held)] for held in _tensors(value) if id(held) in owners), None)
+        if torn is not None:
+            raise CrossingError(
+                f"{name or 'an argument'}, a {type(value).__qualname__}, has tensors of {torn}, which goes by `ref`, "
+                "and would come with copies of them: let both go by `ref`, or neither, and name both in `mutates`"
+            )
+
+
+def _tensors(value: Any) -> list[Any]:
+    if inplace.library(value) != "torch":
+        return []
+    if isinstance(groups := getattr(value, "param_groups", None), list):
+        return [held for group in groups for held in group["params"]]
+    return [*value.parameters(), *value.buffers()] if hasattr(value, "named_buffers") else []
 
 
 def outgoing(value: Any) -> Any:

@@ -88,6 +88,8 @@ class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
         self.buffers = out.buffers
         self.sent: list[int] = []
         self.kept: list[int] = []
+        # Of tensors that belong to what went by reference before: whose they are, and where.
+        self.parts: dict[int, tuple[Any, str]] | None = None
         self.codec = codec
         # The content of these objects is asked for, though the other end has handles to them.
         self.inside = {id(value) for value in inside}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from remotegpu.offload.objects import restricted
-from remotegpu.offload.objects.encoder import Encoder, register
+from remotegpu.offload.objects.encoder import Encoder, There, register
 from remotegpu.offload.torch import codec
 from remotegpu.offload.torch.codec import Meta
 from remotegpu.offload.torch.executor import Executor, FailedError, Storage, memory
@@ -76,19 +76,19 @@ def place(kind: Any, index: Any) -> Any:
 
 
 @restricted.allow
-def host(data: Any, meta: Any, wants: Any, parameter: Any) -> Any:
+def host(data: Any, meta: Any, wants: Any, parameter: Any, gradient: Any = None) -> Any:
     """A tensor on the host from its bytes."""
     described = codec.meta_from_json(meta)
     content = bytearray(memoryview(data).cast("B"))
     if len(content) != described.nbytes:
         raise ValueError("a tensor has another size than its bytes")
     if not content:
-        return _dressed(torch.empty(described.size, dtype=described.dtype), wants, parameter)
+        return _dressed(torch.empty(described.size, dtype=described.dtype), wants, parameter, gradient)
     made = torch.frombuffer(content, dtype=described.dtype).as_strided(described.size, described.stride)
-    return _dressed(made, wants, parameter)
+    return _dressed(made, wants, parameter, gradient)
 
 
-def there(address: int, meta: Any, wants: bool, parameter: bool) -> Any:
+def there(address: int, meta: Any, wants: bool, parameter: bool, gradient: Any = None) -> Any:
     """In the acceptor: its tensor at an address of the client's. Raises RuntimeError where an operation has failed."""
     device = _sides.acceptor
     if device is None:
@@ -98,11 +98,11 @@ def there(address: int, meta: Any, wants: bool, parameter: bool) -> Any:
         found = device.executor.tensor(address, codec.meta_from_json(meta))
     except FailedError as error:
         raise RuntimeError(error.failure.text) from None
-    return _dressed(found.detach(), wants, parameter)
+    return _dressed(found.detach(), wants, parameter, gradient)
 
 
 @restricted.allow
-def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any) -> Any:
+def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any, gradient: Any = None) -> Any:
     """In the program: a tensor on a storage that the acceptor has named."""
     described = codec.meta_from_json(meta)
     slot, offset = address >> codec.SHIFT, address & (1 << codec.SHIFT) - 1
@@ -110,7 +110,23 @@ def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any) -> A
         raise ValueError("not the address of a result")
     storages = _remote().storages
     storage = storages.adopt(slot << codec.SHIFT, nbytes)
-    return _dressed(storages.tensor(storage, described, offset // described.dtype.itemsize), wants, parameter)
+    made = storages.tensor(storage, described, offset // described.dtype.itemsize)
+    return _dressed(made, wants, parameter, gradient)
+
+
+def tensors(value: Any) -> list[tuple[str, Any]]:
+    """The tensors that a module has or that an optimizer changes, by name; of anything else none."""
+    if isinstance(value, torch.nn.Module):
+        return [*value.named_parameters(), *value.named_buffers()]
+    if isinstance(value, torch.optim.Optimizer):
+        groups = enumerate(value.param_groups)
+        return [(f"{at} {index}", held) for at, group in groups for index, held in enumerate(group["params"])]
+    return []
+
+
+def part(owner: Any, name: str) -> Any:
+    """In the acceptor: a tensor of an object that lives there."""
+    return dict(tensors(owner))[name]
 
 
 class _Elsewhere(torch.autograd.Function):  # type: ignore[misc] # torch is not typed here
@@ -130,10 +146,13 @@ class _Elsewhere(torch.autograd.Function):  # type: ignore[misc] # torch is not 
         )
 
 
-def _dressed(tensor: Any, wants: Any, parameter: Any) -> Any:
+def _dressed(tensor: Any, wants: Any, parameter: Any, gradient: Any) -> Any:
     if type(wants) is int and wants == _HISTORY:
         return _Elsewhere.apply(torch.empty(0, requires_grad=True), tensor)
-    return _PARAMETER(tensor, bool(wants)) if parameter else tensor.requires_grad_(bool(wants))
+    made = _PARAMETER(tensor, bool(wants)) if parameter else tensor.requires_grad_(bool(wants))
+    if gradient is not None:
+        made.grad = gradient
+    return made
 
 
 def _remote() -> "Remote":
@@ -151,22 +170,34 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
         wants = _HISTORY
     if type(value) not in {torch.Tensor, _PARAMETER}:
         return NotImplemented
+    if encoder.kept and (found := _part(encoder, value)) is not None:
+        return part, found
+    dress = (wants, parameter, value.grad if value.is_leaf else None)
     plain = value.detach()
     if encoder.codec.client and address_of(value):
         if value.is_conj() or value.is_neg():
             plain = plain.resolve_conj().resolve_neg()
         _remote().stream.flush()
-        return there, (address_of(plain), codec.meta_to_json(meta_of(plain)), wants, parameter)
+        return there, (address_of(plain), codec.meta_to_json(meta_of(plain)), *dress)
     if not encoder.codec.client and _sides.acceptor is not None and _lives_there(_sides.acceptor.executor, plain):
         executor = _sides.acceptor.executor
         plain = plain.resolve_conj().resolve_neg()
         storage = plain.untyped_storage()
         address = executor.export(storage) + plain.storage_offset() * plain.dtype.itemsize
-        return named, (address, codec.meta_to_json(_meta(plain)), storage.nbytes(), wants, parameter)
+        return named, (address, codec.meta_to_json(_meta(plain)), storage.nbytes(), *dress)
     if plain.device.type != "cpu":
         raise TypeError(f"a tensor on {plain.device} cannot cross: move it to the CPU or to the remote device first")
     plain = plain.resolve_conj().resolve_neg().contiguous()
-    return host, (_piece(plain), codec.meta_to_json(_meta(plain)), wants, parameter)
+    return host, (_piece(plain), codec.meta_to_json(_meta(plain)), *dress)
+
+
+def _part(encoder: Encoder, value: Any) -> tuple[There, str] | None:
+    """Where it is in what went by reference before, where something else that has it goes so for the first time."""
+    if encoder.parts is None:
+        owners = encoder.codec.residents.others(encoder.kept)
+        encoder.parts = {id(held): (owner, name) for owner in owners for name, held in tensors(owner)}
+    found = encoder.parts.get(id(value))
+    return None if found is None else (There(found[0]), found[1])
 
 
 def _lives_there(executor: Executor, tensor: Any) -> bool:
