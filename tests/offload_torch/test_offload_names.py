@@ -1,6 +1,8 @@
 """What an unmodified script sees when `cuda` is the remote device (traps 7, 9 and 11 of the design)."""
 
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +136,36 @@ def test_parameters_that_move_stay_the_same_objects() -> None:
     (got, (_, weight)), (want, (_, other)) = train("cuda"), train("cpu")
     assert got == pytest.approx(want, rel=1e-5) and got[-1] < got[0]
     assert torch.allclose(weight, other, atol=1e-5) and weight.device.type == "cpu"
+
+
+def test_threads_that_move_modules_do_not_mind_each_other() -> None:
+    """Some can keep their parameters, others cannot, for somebody has weak references to them."""
+    problems: list[Exception] = []
+    together = threading.Barrier(4)
+
+    def move() -> None:
+        together.wait(60)
+        try:
+            for step in range(12):
+                net = nn.Linear(3, 3)
+                kept = [weakref.ref(each) for each in net.parameters()] if step % 2 else []
+                before = [id(each) for each in net.parameters()]
+                net.to("cuda")
+                assert kept or before == [id(each) for each in net.parameters()]
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=move) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not problems
 
 
 def test_lazy_modules_move_before_they_have_shapes() -> None:

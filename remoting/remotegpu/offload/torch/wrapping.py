@@ -8,6 +8,7 @@ the wrappers cost nothing where no device is named and hold in every thread, als
 """
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -242,15 +243,18 @@ def _wrap_moves() -> None:
     torch gives a parameter other data only where both devices' tensors are of one kind, and makes a new one otherwise.
     """
     apply = torch.nn.Module._apply
-    swaps, swap = (
-        torch.__future__.get_swap_module_params_on_conversion,
-        torch.__future__.set_swap_module_params_on_conversion,
-    )
+    original = torch.__future__.get_swap_module_params_on_conversion
+    # torch's own setting is one for all threads, of which others may move modules too.
+    swapping = threading.local()
+
+    @functools.wraps(original)
+    def swaps() -> bool:
+        return getattr(swapping, "here", False) or original()
 
     def move(self: Any, fn: Callable[[Any], Any], recurse: bool) -> Any:
         if swaps():
             return apply(self, fn, recurse)
-        swap(True)
+        swapping.here = True
         try:
             return apply(self, fn, recurse)
         except RuntimeError as error:
@@ -258,7 +262,7 @@ def _wrap_moves() -> None:
             if "Couldn't swap" not in str(error):
                 raise
         finally:
-            swap(False)
+            swapping.here = False
         return apply(self, fn, recurse)
 
     @functools.wraps(apply)
@@ -271,6 +275,7 @@ def _wrap_moves() -> None:
         return moved
 
     torch.nn.Module._apply = _apply
+    torch.__future__.get_swap_module_params_on_conversion = swaps
 
 
 def _wrap_default_device() -> None:
