@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.offload_explain import explain
+from support.offload_programs import Project, same
+from support.system import REMOTEGPU
 
+from remotegpu.offload.explain import changes
 from remotegpu.offload.explain.calls import Calls, Profile, pickled_bytes
-from remotegpu.offload.explain.suggest import CALL_SECONDS, crossing_seconds, suggest
+from remotegpu.offload.explain.suggest import CALL_SECONDS, crossing_seconds, served_by_torch, suggest
 
 
 def by_name(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -170,3 +176,154 @@ def test_functions_that_call_each_other_end() -> None:
     a = calls("a", 10, 5.0, within={"m.b": 5.0})
     b = calls("b", 10, 5.0, within={"m.a": 5.0})
     assert isinstance(rules(a, b), list)
+
+
+LIB = """
+import random
+import time
+import numpy as np
+
+seen = []
+total = 0
+scale = 1.0
+
+def _long():
+    # As work would take, on a machine however busy.
+    time.sleep(0.1)
+
+class Options:
+    best = None
+
+class State:
+    def __init__(self):
+        self.step, self.rows = 0, [1.0]
+
+def smooth(a, width=3, *more, **named):
+    _long()
+    a[1:-1] = (a[:-2] + a[1:-1] + a[2:]) / width + 1
+
+def grow(things, state):
+    _long()
+    things["n"].append(len(things["n"]))
+    state.step += 1
+    state.rows[0] /= 2
+
+def spread(*arrays):
+    _long()
+    for each in arrays:
+        each *= 2
+
+def pure(a):
+    _long()
+    return float(a.sum())
+
+def remembers(a):
+    _long()
+    seen.append(len(a))
+
+def counts(a):
+    global total
+    _long()
+    total += len(a)
+
+def of_class(a):
+    _long()
+    Options.best = len(a)
+
+def draws(a):
+    _long()
+    return np.random.random() + random.random()
+
+def scaled(a):
+    _long()
+    return float(a.sum() * scale)
+
+class Model:
+    def __init__(self):
+        self.weight = 1.0
+    def fit(self, a, log):
+        _long()
+        self.weight += float(a.sum())
+        log.append(self.weight)
+        a += 1
+"""
+
+CHANGES = """
+import random
+import numpy as np
+import lib
+
+def main():
+    np.random.seed(3)
+    random.seed(4)
+    a, b = np.arange(9.0), np.ones((2, 3))
+    things, state, log = {"n": []}, lib.State(), []
+    model = lib.Model()
+    for step in range(4):
+        lib.smooth(a, width=3)
+        lib.grow(things, state)
+        lib.spread(a, b)
+        lib.remembers(a)
+        lib.counts(a)
+        lib.of_class(a)
+        lib.scale += 1
+        model.fit(a, log)
+        print(step, a.tolist(), b.tolist(), things, state.step, state.rows, lib.pure(a), model.weight, log)
+        print(lib.seen, lib.total, lib.Options.best, lib.draws(a), lib.scaled(a))
+
+main()
+"""
+
+
+def test_the_rules_that_are_printed_change_nothing_of_what_the_program_says(project: Project) -> None:
+    (project.folder / "lib.py").write_text(LIB)
+    (project.folder / "main.py").write_text(CHANGES)
+    local = project.local("main.py")
+    assert local.returncode == 0, local.stderr
+    command = [REMOTEGPU, "offload", "explain", "--python", sys.executable, "main.py"]
+    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, timeout=110, check=True)
+    printed = done.stdout
+    assert printed.startswith(local.stdout), "explain runs it as it is"
+    rules = printed[printed.index("offload:\n") :]
+    assert "  - {function: lib.smooth, mutates: [a]}" in rules
+    assert "  - {function: lib.grow, mutates: [things, state]}" in rules
+    assert "  - {function: lib.spread, mutates: auto}" in rules
+    assert "  - function: lib.pure " in rules
+    assert "  - {class: lib.Model, mutates: [a, log]}" in rules
+    for name, why in {
+        "remembers": "it changes the global lib.seen",
+        "counts": "it changes the global lib.total",
+        "of_class": "it changes the global lib.Options",
+        "draws": "it draws from the random numbers of ",
+        "scaled": "it reads the global lib.scale, which the program changes",
+    }.items():
+        assert re.search(rf"^  # - function: lib\.{name}  # not as it is: {why}", rules, re.MULTILINE), (name, rules)
+    (project.folder / "remotegpu.yaml").write_text(f"version: 1\n{rules}")
+    there = project.offloaded("main.py", split="rules")
+    same(local, there)
+
+
+def test_rules_that_ignored_the_changes_would_be_seen(project: Project) -> None:
+    """That the comparison above can fail."""
+    (project.folder / "lib.py").write_text(LIB)
+    (project.folder / "main.py").write_text(CHANGES)
+    (project.folder / "remotegpu.yaml").write_text("version: 1\noffload:\n  - function: lib.smooth\n")
+    local, there = project.local("main.py"), project.offloaded("main.py", split="rules")
+    assert there.returncode == 0, there.stderr
+    assert there.stdout != local.stdout
+
+
+def test_what_only_some_arguments_tell_is_not_looked_at_in_those_that_are_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(changes, "COMPARED", 1 << 16)
+    small, large = bytearray(1 << 10), bytearray(1 << 17)
+    assert changes.written(small)[1] is not None
+    size, state = changes.written(large)
+    assert size >= 1 << 17 and state is None
+
+
+def test_time_on_the_device_is_not_a_reason_for_a_rule() -> None:
+    step = calls("step", 10, 5.0, tensor_seconds=4.0)
+    assert rules(step) == [] and served_by_torch(step)
+    assert rules(calls("step", 10, 5.0, tensor_seconds=1.0)) == ["function: m.step"]

@@ -4,21 +4,21 @@ import builtins
 import contextlib
 import importlib.util
 import inspect
-import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-import cloudpickle
+from remotegpu.offload.explain.changes import COMPARED, TooLargeError, Watch, written
 
 # Sizes are taken of the first calls and of each call whose number is a power of two.
 _SIZED_CALLS: Final = 3
-_LARGEST: Final = 1 << 32
 _DECORATORS: Final = 4
+_DEVICE: Final = f"{Path(__file__).parents[1] / 'torch'}/"
 _ONCE_PER_YIELD: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -35,55 +35,19 @@ class Calls:
     obstacle: str = ""  # why it could not run elsewhere, as far as was seen
     within: dict[str, float] = field(default_factory=dict)  # seconds by the calling function of this table
     library: bool = False  # not the user's own: called by the user's code
+    mutates: list[str] = field(default_factory=list)  # arguments that it changes; "auto": some without a name
+    caution: str = ""  # why it would do something else elsewhere, as far as was seen
+    globals: dict[str, str] = field(default_factory=dict)  # after the last call that was looked at
+    tensor_seconds: float = 0.0  # of `seconds`, in operations on the tensors that a torch rule moves
 
     @property
     def name(self) -> str:
         return f"{self.module}.{self.qualname}"
 
 
-class _TooLargeError(Exception):
-    pass
-
-
-class _Counter:
-    """A file that only counts."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def write(self, data: bytes) -> int:
-        self.add(len(data))
-        return len(data)
-
-    def add(self, count: int) -> None:
-        self.count += count
-        if self.count > _LARGEST:
-            raise _TooLargeError
-
-
-class _Sizer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Buffers and tensors count, and are not copied; a tensor on a device would otherwise be fetched for it."""
-
-    def __init__(self, counter: _Counter) -> None:
-        super().__init__(counter, protocol=5, buffer_callback=self._buffer)
-        self._counter = counter
-
-    def reducer_override(self, value: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            self._counter.add(value.numel() * value.element_size())
-            return bytes, ()
-        return super().reducer_override(value)
-
-    def _buffer(self, found: pickle.PickleBuffer) -> None:
-        self._counter.add(found.raw().nbytes)
-
-
 def pickled_bytes(value: object) -> int:
     """How many bytes a value is on the wire. Raises whatever pickling it raises."""
-    counter = _Counter()
-    _Sizer(counter).dump(value)
-    return counter.count
+    return written(value)[0]
 
 
 @dataclass(slots=True)
@@ -91,8 +55,9 @@ class _Open:
     frame: FrameType
     calls: Calls
     since: float
-    sized: bool
+    watch: Watch | None
     outermost: bool
+    tensors: float
 
 
 class _Thread(threading.local):
@@ -100,6 +65,10 @@ class _Thread(threading.local):
         self.open: list[_Open] = []
         self.busy = False
         self.paused = 0.0
+        # The outermost frame of our torch device in which the thread is, and since when.
+        self.device: FrameType | None = None
+        self.since = 0.0
+        self.tensors = 0.0
 
 
 class Profile:
@@ -112,6 +81,7 @@ class Profile:
         self._is_user = is_user
         self._ignored = ignored
         self._user: dict[CodeType, bool] = {}
+        self._of_device: dict[CodeType, bool] = {}
         self._thread = _Thread()
         self._import = builtins.__import__
 
@@ -155,6 +125,18 @@ class Profile:
         return spec is not None and spec.origin is not None and self._is_user(spec.origin)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        state = self._thread
+        if state.device is not None:
+            # Counting it would take longer than the device itself; the user's functions that it calls do count.
+            if frame is state.device and event == "return":
+                state.device = None
+                state.tensors += time.perf_counter() - state.since
+                return
+            if not self._mine(frame.f_code):
+                return
+        elif event == "call" and self._device(frame.f_code):
+            state.device, state.since = frame, time.perf_counter()
+            return
         if event == "call":
             if self._mine(frame.f_code) or self._called_by_user(frame):
                 self._called(frame)
@@ -167,6 +149,12 @@ class Profile:
         found = self._user.get(code)
         if found is None:
             found = self._user[code] = self._is_user(code.co_filename)
+        return found
+
+    def _device(self, code: CodeType) -> bool:
+        found = self._of_device.get(code)
+        if found is None:
+            found = self._of_device[code] = code.co_filename.startswith(_DEVICE) and not code.co_flags & _ONCE_PER_YIELD
         return found
 
     def _called_by_user(self, frame: FrameType) -> bool:
@@ -199,11 +187,13 @@ class Profile:
             calls = self.table[name] = Calls(module, qualname, library=not mine)
         calls.calls += 1
         sized = not calls.obstacle and (calls.calls <= _SIZED_CALLS or calls.calls & (calls.calls - 1) == 0)
+        watch = None
         if sized:
             with self._pause():
-                calls.argument_bytes = max(calls.argument_bytes, _argument_bytes(frame, calls))
+                watch = _looked_at(frame, calls)
         outermost = all(opened.calls is not calls for opened in state.open)
-        state.open.append(_Open(frame, calls, time.perf_counter() - state.paused, sized, outermost))
+        since = time.perf_counter() - state.paused
+        state.open.append(_Open(frame, calls, since, watch, outermost, state.tensors))
 
     def _returned(self, opened: _Open, result: object) -> None:
         state = self._thread
@@ -213,9 +203,11 @@ class Profile:
             calls.seconds += seconds
             outer = state.open[-1].calls.name if state.open else ""
             calls.within[outer] = calls.within.get(outer, 0.0) + seconds
-        if opened.sized and not calls.obstacle:
+            calls.tensor_seconds += min(seconds, state.tensors - opened.tensors)
+        if opened.watch is not None and not calls.obstacle:
             with self._pause():
-                calls.result_bytes = max(calls.result_bytes, _sized(result, "its result", calls))
+                calls.result_bytes = max(calls.result_bytes, _written(result, "its result", calls)[0])
+                _compare(opened.watch, opened.frame.f_code, calls)
 
     @contextlib.contextmanager
     def _pause(self) -> Iterator[None]:
@@ -230,21 +222,42 @@ class Profile:
             state.paused += time.perf_counter() - began
 
 
-def _argument_bytes(frame: FrameType, calls: Calls) -> int:
+def _looked_at(frame: FrameType, calls: Calls) -> Watch:
+    """Sizes the arguments, and remembers what they are."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     values = frame.f_locals
     # A method's object would live there.
     names = [name for name in code.co_varnames[:count] if not ("." in calls.qualname and name in {"self", "cls"})]
-    return sum(_sized(values[name], f"its argument {name}", calls) for name in names if name in values)
+    arguments = {name: values[name] for name in names if name in values}
+    found = {name: _written(value, f"its argument {name}", calls) for name, value in arguments.items()}
+    calls.argument_bytes = max(calls.argument_bytes, sum(size for size, _ in found.values()))
+    if large := [name for name, (size, _) in found.items() if size > COMPARED]:
+        calls.caution = calls.caution or f"whether it changes its large argument {large[0]} was not looked at"
+    watch = Watch(arguments, {name: state for name, (_, state) in found.items()}, frame)
+    # A function of the script takes its globals along with each call.
+    if calls.module != "__main__":
+        calls.caution = calls.caution or watch.since(calls.globals)
+    return watch
 
 
-def _sized(value: object, what: str, calls: Calls) -> int:
+def _compare(watch: Watch, code: CodeType, calls: Calls) -> None:
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    for name in watch.changed():
+        # Those of *args and **kwargs have no name that a rule could give.
+        known = name if name in named else "auto"
+        if known not in calls.mutates:
+            calls.mutates.append(known)
+    calls.caution = calls.caution or watch.outside()
+    calls.globals = watch.globals
+
+
+def _written(value: object, what: str, calls: Calls) -> tuple[int, str | None]:
     try:
-        return pickled_bytes(value)
-    except _TooLargeError:
+        return written(value)
+    except TooLargeError:
         calls.obstacle = f"{what} is larger than 4 GiB"
     except Exception as error:
         calls.obstacle = f"{what} cannot be pickled ({' '.join(str(error).split())[:120]})"
-    return 0
+    return 0, None

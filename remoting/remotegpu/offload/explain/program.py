@@ -19,7 +19,7 @@ from typing import Any
 from remotegpu.offload.code.allowed import allowed
 from remotegpu.offload.config import Config, parse
 from remotegpu.offload.explain.calls import Calls, Profile
-from remotegpu.offload.explain.suggest import crossing_seconds, pays, suggest
+from remotegpu.offload.explain.suggest import crossing_seconds, pays, served_by_torch, suggest
 from remotegpu.offload.explain.tensors import Tensors
 
 # Their calls are those of the user's functions around them; tensors are counted by themselves.
@@ -95,6 +95,10 @@ def _line(calls: Calls, total: float) -> dict[str, Any]:
         "crossing_seconds": crossing_seconds(calls) * calls.calls,
         "obstacle": calls.obstacle,
         "pays": pays(calls, total),
+        "mutates": calls.mutates,
+        "caution": calls.caution,
+        "tensor_seconds": calls.tensor_seconds,
+        "served_by_torch": served_by_torch(calls),
     }
 
 

@@ -14,6 +14,8 @@ _WORTH: Final = 10
 _SHARE: Final = 0.05
 # A function with so much of the run is the program.
 _WHOLE: Final = 0.9
+# With so much of its time in operations on tensors, a function is nothing besides them.
+_MOSTLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,16 @@ class Suggestion:
     key: str  # "function" or "class"
     name: str
     why: str
+    mutates: tuple[str, ...] = ()  # arguments that its calls change; ("auto",): some of them have no name
+    caution: str = ""  # why the program would then do something else
 
     @property
     def rule(self) -> str:
-        return f"{self.key}: {self.name}"
+        """As an entry of `offload` in remotegpu.yaml."""
+        if not self.mutates:
+            return f"{self.key}: {self.name}"
+        mutates = "auto" if "auto" in self.mutates else f"[{', '.join(self.mutates)}]"
+        return f"{{{self.key}: {self.name}, mutates: {mutates}}}"
 
 
 def crossing_seconds(calls: Calls) -> float:
@@ -36,9 +44,15 @@ def crossing_seconds(calls: Calls) -> float:
 
 def pays(calls: Calls, total: float) -> bool:
     """Whether the function may run elsewhere, and gains by it if the other side computes faster."""
-    if calls.obstacle or not calls.calls or calls.seconds < _SHARE * total:
+    seconds = calls.seconds - calls.tensor_seconds
+    if calls.obstacle or not calls.calls or seconds < _SHARE * total or served_by_torch(calls):
         return False
-    return calls.seconds / calls.calls >= _WORTH * crossing_seconds(calls)
+    return seconds / calls.calls >= _WORTH * crossing_seconds(calls)
+
+
+def served_by_torch(calls: Calls) -> bool:
+    """Whether its time is that of operations on tensors, which a torch rule moves without it."""
+    return calls.tensor_seconds > _MOSTLY * calls.seconds
 
 
 def suggest(table: Mapping[str, Calls], total: float) -> list[Suggestion]:
@@ -52,18 +66,31 @@ def suggest(table: Mapping[str, Calls], total: float) -> list[Suggestion]:
     }
     chosen = [name for name in sorted(paying, key=lambda name: -paying[name].seconds) if name not in inner]
     outer = [name for name in chosen if not any(_inside(table, name, other) for other in chosen if other != name)]
-    found: dict[str, Suggestion] = {}
+    chosen_rules: dict[tuple[str, str], list[Calls]] = {}
     for name in outer:
         calls = paying[name]
         holder, _, _ = calls.qualname.rpartition(".")
-        key, target = ("class", f"{calls.module}.{holder}") if holder else ("function", name)
-        size = calls.argument_bytes + calls.result_bytes
-        why = (
-            f"{calls.calls} calls of {calls.seconds / calls.calls * 1e3:.1f} ms, {calls.seconds / total:.0%} of the "
-            f"run; {size / 1e6:.2f} MB cross each"
-        )
-        found.setdefault(target, Suggestion(key, target, why))
-    return list(found.values())
+        key = ("class", f"{calls.module}.{holder}") if holder else ("function", name)
+        chosen_rules.setdefault(key, [calls])
+    for each in table.values():
+        # All methods of a class go there with it.
+        key = ("class", f"{each.module}.{each.qualname.rpartition('.')[0]}")
+        if key in chosen_rules and each not in chosen_rules[key]:
+            chosen_rules[key].append(each)
+    return [_suggestion(key, name, calls, total) for (key, name), calls in chosen_rules.items()]
+
+
+def _suggestion(key: str, name: str, calls: list[Calls], total: float) -> Suggestion:
+    """The first of `calls` is why it pays."""
+    first = calls[0]
+    size = first.argument_bytes + first.result_bytes
+    why = (
+        f"{first.calls} calls of {first.seconds / first.calls * 1e3:.1f} ms, {first.seconds / total:.0%} of the "
+        f"run; {size / 1e6:.2f} MB cross each"
+    )
+    mutates = dict.fromkeys(argument for each in calls for argument in each.mutates)
+    caution = next((each.caution for each in calls if each.caution), "")
+    return Suggestion(key, name, why, tuple(mutates), caution)
 
 
 def _inside(table: Mapping[str, Calls], name: str, other: str) -> bool:
