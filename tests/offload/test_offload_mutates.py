@@ -99,6 +99,14 @@ def test_one_argument_may_come_to_hold_a_part_of_another(session: Session, local
     assert x.others == [part] and x.others[0] is part and y.others == [part]
 
 
+def test_a_result_holds_the_arguments_own_objects(session: Session, local: Any) -> None:
+    x = {"n": 1, "inner": [1], "node": local.Node(1)}
+    inner, more = USER.ruled(session, "give", mutates=("x",))(x)
+    assert x["n"] == 2 and inner is x["inner"] and more["all"][0] is x and more["all"][1].n == 5
+    assert more["key"] == {x["node"]: inner}
+    assert USER.ruled(session, "look", mutates="auto")(x)[0] is x["node"]
+
+
 def test_what_cannot_be_changed_in_place_is_said_and_nothing_changes(session: Session, local: Any) -> None:
     with pytest.raises(TypeError, match=r"Fixed was changed .* return it instead"):
         USER.ruled(session, "use_up", mutates=("x",))(local.Fixed(3))

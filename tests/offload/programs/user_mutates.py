@@ -221,6 +221,16 @@ def both(x, y):
     x.others.append(y.others[0])
 
 
+def give(x):
+    """What it returns is what it was given, and more."""
+    x["n"] += 1
+    return x["inner"], {"all": [x, Node(5)], "key": {x["node"]: x["inner"]}}
+
+
+def look(x):
+    return [x["node"]]
+
+
 def use_up(x):
     x.n -= 1
 

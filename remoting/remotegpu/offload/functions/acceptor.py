@@ -102,7 +102,7 @@ class Calls:
         if same is not None:
             more["same"] = same
             result = None
-        changes = watch.changes()
+        changes = watch.changes(None if header.get("returns") == "ref" else result)
         more["inside"] = mutation.told(changes[1])
         return (self._returned(header, result), changes), more
 

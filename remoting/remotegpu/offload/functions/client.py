@@ -153,7 +153,7 @@ class Client:
         result, changes = told
         if "same" in header and header["same"] not in keys:
             raise RefusedError(f"the acceptor returned {header['same']!r}, which no `mutates` names")
-        mutation.apply(changes, keys, lambda key: _argument(arguments, keywords, key))
+        result = mutation.apply(changes, keys, lambda key: _argument(arguments, keywords, key), result)
         return _argument(arguments, keywords, header["same"]) if "same" in header else result
 
     def _serve(self, request: Request) -> Message | None:

@@ -58,7 +58,7 @@ def is_frame(value: Any) -> bool:
 
 
 def parts(value: Any) -> list[tuple[Place, Any]]:
-    """What an object holds, by place. Members of sets have none, nor has what travels in a way of its own."""
+    """What an object holds, by place, but for atoms. Members of sets have no place, nor what travels in its own way."""
     kind = type(value)
     if is_tensor(value):
         return [("grad", value.grad)] if value.is_leaf and value.grad is not None else []
@@ -66,13 +66,12 @@ def parts(value: Any) -> list[tuple[Place, Any]]:
         return []
     found: list[tuple[Place, Any]] = []
     if isinstance(value, (list, tuple, collections.deque)):
-        found += enumerate(value)
+        found += _no_atoms(enumerate(value))
     elif isinstance(value, dict):
-        for index, (key, held) in enumerate(value.items()):
-            found += ((2 * index, key), (2 * index + 1, held))
+        found += _no_atoms(enumerate(each for item in dict.items(value) for each in item))
     elif is_array(value):
         if value.dtype.hasobject and not value.dtype.names:
-            found += enumerate(value.flat)
+            found += _no_atoms(enumerate(value.flat))
     elif isinstance(value, (set, frozenset, *_CONTAINERS)):
         pass
     elif _has_own_state(kind):
@@ -80,7 +79,11 @@ def parts(value: Any) -> list[tuple[Place, Any]]:
         return [(f"{place}", held) for place, held in parts(_state(value))]
     elif not _is_plain(kind):
         return []
-    return found + list(_attributes(value).items())
+    return found + _no_atoms(_attributes(value).items())
+
+
+def _no_atoms(found: Iterable[tuple[Place, Any]]) -> list[tuple[Place, Any]]:
+    return [part for part in found if type(part[1]) not in ATOMS]
 
 
 def inner(value: Any) -> Iterable[Any]:
@@ -183,14 +186,14 @@ class Copies:
                 _same_or_refused(original, new)
                 self._originals[id(new)] = original
 
-    def write(self) -> None:
-        """Make the originals equal to their copies; they, and nothing else, hold each other afterwards.
+    def write(self, result: Any) -> Any:
+        """Make the originals equal to their copies; they hold each other afterwards, and so does the result.
 
         Raises TypeError for a change that this kind of object cannot take.
         """
         writes: list[Write] = []
         seen: set[int] = set()
-        todo = list(self._told)
+        todo = [*self._told, result]
         while todo:
             new = todo.pop()
             if type(new) in ATOMS or id(new) in seen:
@@ -207,6 +210,7 @@ class Copies:
                 writes.append(write)
         for write in writes:
             write()
+        return self._mapped(result)
 
     def _mapped(self, new: Any) -> Any:
         """What stands here for something that a copy holds."""

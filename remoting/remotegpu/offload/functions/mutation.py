@@ -88,8 +88,8 @@ class Watch:
                 return key
         return None
 
-    def changes(self) -> tuple[Parts, Copies]:
-        """What has changed.
+    def changes(self, result: Any) -> tuple[Parts, Copies]:
+        """What has changed, and what the result has of the arguments.
 
         Raises TypeError for an object that has become one of another class.
         """
@@ -105,11 +105,11 @@ class Watch:
                 parts.append((key, [(index, bytes(found[index])) for index, (old, new) in names if old != new]))
             else:
                 changed.add(key)
-        return parts, self._copies(changed) if changed else []
+        return parts, self._copies(changed, result)
 
-    def _copies(self, changed: set[Key]) -> Copies:
-        """All that the changed arguments held before, or hold now and any argument held before."""
-        told = [held for _, _, held, _, key in self._held if key in changed]
+    def _copies(self, changed: set[Key], result: Any) -> Copies:
+        """All that the changed arguments held before, or they or the result hold now and any argument held before."""
+        told = [result, *(held for _, _, held, _, key in self._held if key in changed)]
         reached = self._reached(told)
         kept: dict[int, int] = {}
         found: Copies = []
@@ -172,8 +172,8 @@ def told(copies: Copies) -> tuple[Any, ...]:
     return tuple(held for _, _, is_told, held in copies if is_told)
 
 
-def apply(changes: tuple[Parts, Copies], keys: Iterable[Key], argument: Callable[[Key], Any]) -> None:
-    """Change the arguments as they were changed there.
+def apply(changes: tuple[Parts, Copies], keys: Iterable[Key], argument: Callable[[Key], Any], result: Any) -> Any:
+    """Change the arguments as they were changed there. The result, with what it has of them.
 
     Raises TypeError for a change that this kind of object cannot take; then nothing is changed but large arrays.
     Raises RefusedError for a change of an argument that is none of these keys.
@@ -203,7 +203,7 @@ def apply(changes: tuple[Parts, Copies], keys: Iterable[Key], argument: Callable
         originals.append(original)
         if is_told:
             found.pair(original, new)
-    found.write()
+    return found.write(result) if copies else result
 
 
 def _read(changes: Any) -> tuple[Parts, Copies]:
