@@ -57,5 +57,7 @@ def test_a_program_without_torch_has_no_such_part(tmp_path: Path) -> None:
 def test_arguments_of_functions_are_sized_without_fetching_them(tmp_path: Path) -> None:
     report = report_of(tmp_path, PROGRAM)
     functions = {line["name"]: line for line in report["functions"]}
-    size = functions["__main__.step"]["argument_bytes"]
+    step = functions["__main__.step"]
+    assert step["served_by_torch"] and not step["pays"] and not report["suggestions"], "cut A is all that it needs"
+    size = step["argument_bytes"]
     assert (8 + 32 * 8) * 4 <= size < (8 + 32 * 8) * 4 + 1000

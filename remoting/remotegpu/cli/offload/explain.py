@@ -93,6 +93,10 @@ def _show(result: dict[str, Any]) -> None:
                 console.print(f"  # - {escape(found['rule'])}  # not as it is: {escape(found['caution'])}")
             else:
                 console.print(f"  - {escape(found['rule'])}  # {escape(found['why'])}")
+    elif any(line["served_by_torch"] for line in result["functions"]):
+        console.print(
+            "\nNo function is worth a rule of its own: the torch rule serves this program, remotegpu offload run"
+        )
     else:
         console.print("\nNo function is worth a rule of its own; the whole program: remotegpu offload run --split app")
 
