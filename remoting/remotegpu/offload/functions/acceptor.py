@@ -127,6 +127,7 @@ class Calls:
 
     def _digest(self, value: Any) -> str:
         writer = Encoder(self.codec, (value,))
+        writer.comparing = True
         try:
             writer.dump(value)
             return mutation.digest([*writer.pieces, *(buffer.raw() for buffer in writer.buffers)])

@@ -90,6 +90,10 @@ class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
         self.kept: list[int] = []
         # Of tensors that belong to what went by reference before: whose they are, and where.
         self.parts: dict[int, tuple[Any, str]] | None = None
+        # Tensors that go as those do which they are the gradients of.
+        self.gradients: set[int] = set()
+        # What is written is compared, and never sent.
+        self.comparing = False
         self.codec = codec
         # The content of these objects is asked for, though the other end has handles to them.
         self.inside = {id(value) for value in inside}

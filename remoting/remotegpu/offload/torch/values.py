@@ -179,11 +179,19 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
             plain = plain.resolve_conj().resolve_neg()
         _remote().stream.flush()
         return there, (address_of(plain), codec.meta_to_json(meta_of(plain)), *dress)
-    if not encoder.codec.client and _sides.acceptor is not None and _lives_there(_sides.acceptor.executor, plain):
+    if (
+        not encoder.codec.client
+        and _sides.acceptor is not None
+        and (id(value) in encoder.gradients or _lives_there(_sides.acceptor.executor, plain))
+    ):
         executor = _sides.acceptor.executor
         plain = plain.resolve_conj().resolve_neg()
         storage = plain.untyped_storage()
-        address = executor.export(storage) + plain.storage_offset() * plain.dtype.itemsize
+        if dress[2] is not None:
+            encoder.gradients.add(id(dress[2]))
+        # What changes in it is seen by whoever else has it.
+        start = storage.data_ptr() if encoder.comparing else executor.export(storage)
+        address = start + plain.storage_offset() * plain.dtype.itemsize
         return named, (address, codec.meta_to_json(_meta(plain)), storage.nbytes(), *dress)
     if plain.device.type != "cpu":
         raise TypeError(f"a tensor on {plain.device} cannot cross: move it to the CPU or to the remote device first")
