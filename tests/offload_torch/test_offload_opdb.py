@@ -3,31 +3,19 @@
 The comparisons run in processes of their own (`support.offload_opdb`): a crash is a result like any other.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
-from support.offload_opdb import Found, sweep
+from support.offload_opdb import SWEEPS, UNEQUAL, UNWRITTEN, Found, sweep
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1800)]
 
 ROOT: Final = Path(__file__).parents[2]
-UNWRITTEN: Final = "compares memory that nobody has written to"
-SPARSE: Final = "sparse tensors: the remote device has dense ones only"
-UNEQUAL: Final = {
-    "empty": UNWRITTEN,
-    "empty_like": UNWRITTEN,
-    "empty_permuted": UNWRITTEN,
-    "empty_strided": UNWRITTEN,
-    "new_empty": UNWRITTEN,
-    "new_empty_strided": UNWRITTEN,
-    "sparse.mm reduce": SPARSE,
-    "sparse.sampled_addmm": SPARSE,
-    "to_sparse": SPARSE,
-    "tensor_split": "the sections must be a tensor on the CPU, also with CUDA",
-}
+PUBLISHED: Final = json.loads((ROOT / "tests/offload_torch/opdb.json").read_text())
 ROUNDED: Final = {
     "nn.functional.linear_cross_entropy chunked": "another order of additions in half precision",
     "nn.functional.linear_cross_entropy chunked_none": "another order of additions in half precision",
@@ -42,17 +30,23 @@ def checked(found: Found, known: dict[str, str], ratio: float) -> None:
     assert found.ratio >= ratio, f"{found.equal} of {found.compared}"
 
 
-def test_results_equal_the_cpus() -> None:
-    found = sweep("forward", "float32", timeout=600)
-    assert found.operations >= 650
-    assert found.compared >= 1800
-    checked(found, UNEQUAL, 0.97)
-
-
-def test_gradients_equal_the_cpus() -> None:
-    found = sweep("backward", "float64", timeout=600)
-    assert found.operations >= 500
-    checked(found, UNEQUAL, 0.98)
+@pytest.mark.parametrize(
+    ("mode", "operations", "ratio"), [("forward", 650, 0.97), ("backward", 500, 0.98), ("gradcheck", 500, 0.99)]
+)
+def test_all_operations_are_as_published(mode: str, operations: int, ratio: float) -> None:
+    """Results and gradients against the CPU's, gradients against differences of results there; docs/offload-ops.md
+    has the figures. Some samples compare what nobody has written, so that the counts are not the same each time.
+    """
+    found = sweep(mode, SWEEPS[mode], timeout=1500)
+    assert found.operations >= operations
+    checked(found, UNEQUAL, ratio)
+    published = PUBLISHED[mode]
+    advice = "target/frameworks/bin/python tools/offload_ops.py --measure"
+    assert found.operations == pytest.approx(published["operations"], rel=0.01), advice
+    assert found.compared == pytest.approx(published["compared"], rel=0.01), advice
+    assert found.ratio == pytest.approx(published["equal"] / published["compared"], abs=0.01), advice
+    surely = {name for name, why in UNEQUAL.items() if why is not UNWRITTEN}
+    assert surely & set(found.unequal) == surely & set(published["unequal"]), advice
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "int64", "bool", "bfloat16"])
@@ -61,13 +55,6 @@ def test_other_types(dtype: str) -> None:
     found = sweep("forward", dtype, every=5, timeout=600)
     assert found.compared >= 150
     checked(found, UNEQUAL | ROUNDED, 0.95)
-
-
-def test_gradcheck() -> None:
-    """A twelfth of the operations, against differences of their own results there."""
-    found = sweep("gradcheck", "float64", every=12, timeout=600)
-    assert found.compared >= 60
-    checked(found, {}, 1.0)
 
 
 def test_the_published_table_is_current() -> None:
