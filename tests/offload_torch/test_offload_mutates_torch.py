@@ -20,6 +20,7 @@ from remotegpu.offload.config import parse
 from remotegpu.offload.config.model import CodeRules, Config, FunctionRule
 from remotegpu.offload.functions import client
 from remotegpu.offload.objects.codec import CrossingError
+from remotegpu.offload.torch import device
 
 pytestmark = pytest.mark.frameworks
 
@@ -34,6 +35,7 @@ def session() -> Iterator[Session]:
     sys.path.insert(0, str(FILE.parent))
     try:
         with local_session(Config(code=CodeRules(page=("trainer",)))) as session:
+            device.activate(session)
             yield session
     finally:
         sys.path.remove(str(FILE.parent))
@@ -108,6 +110,26 @@ def test_training_is_that_of_the_same_loop_here(trainer: Any, ruled: Ruled, kind
     # And it goes on here from there.
     if "args" not in rule:
         assert trainer.train_epoch(model, opt, batch) == trainer.train_epoch(expected, local_opt, batch)
+
+
+@pytest.mark.parametrize("args", [{}, BOTH], ids=["value", "ref"])
+def test_a_remote_model_is_trained_where_it_is(trainer: Any, ruled: Ruled, args: Any) -> None:
+    given, expected = trainer.make()[0], trainer.make()[0]
+    batch = trainer.make()[2]
+    there = device.current().device
+    given.to(there)
+    # Their parameters are others from now on, as on any device that torch does not have of its own.
+    given.tied = given.first.weight
+    opt, local_opt = (torch.optim.Adam(model.parameters(), lr=0.05) for model in (given, expected))
+    epoch, parameters = ruled("train_epoch", args=args, mutates=("model", "opt")), list(given.parameters())
+    for _ in range(3):
+        loss = epoch(given, opt, batch.to(there))
+        assert loss == pytest.approx(trainer.train_epoch(expected, local_opt, batch), rel=1e-4)
+    for one, other in zip(given.state_dict().values(), expected.state_dict().values(), strict=True):
+        assert one.device == there
+        torch.testing.assert_close(one.cpu(), other)
+    assert all(one is other for one, other in zip(parameters, given.parameters(), strict=True))
+    assert all(one.grad.device == there for one in parameters)
 
 
 def test_schedules_hooks_and_frozen_parameters(trainer: Any, ruled: Ruled) -> None:
