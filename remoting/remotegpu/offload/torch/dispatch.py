@@ -5,6 +5,7 @@ all else was learnt the first time. A call costs the client a lookup, an entry i
 import itertools
 import os
 import struct
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -96,7 +97,11 @@ class Engine:
         self.asked = 0
         self.synchronous = os.environ.get("REMOTEGPU_SYNC") == "1"
         self._numbers = itertools.count(FIRST_TEMPLATE)
+        # Of templates, which several threads make. Entered again where a destructor runs operations.
+        self._making = threading.RLock()
         self._kept = 0
+        # How often all of them were dropped.
+        self.forgotten = 0
         # The entries of all templates, for an acceptor that must learn them anew.
         self.known: list[bytes] = []
         stream.known = lambda: self.known
@@ -111,6 +116,7 @@ class Engine:
 
     def forget(self) -> None:
         """Drop all templates: at both ends, or because the acceptor is another one."""
+        self.forgotten += 1
         for cache in self._caches:
             cache.clear()
         self._blueprints.clear()
@@ -119,14 +125,15 @@ class Engine:
 
     def template(self, make: Callable[[int], Template]) -> Template:
         """A new template, of which the acceptor hears before it is used."""
-        self._kept += 1
-        if self._kept > TEMPLATES:
-            self.forget()
-            self.stream.append(FORGET_ENTRY.pack(FORGET))
-        made = make(next(self._numbers))
-        entry = made.encode()
-        self.known.append(entry)
-        self.stream.append(entry)
+        with self._making:
+            self._kept += 1
+            if self._kept > TEMPLATES:
+                self.forget()
+                self.stream.append(FORGET_ENTRY.pack(FORGET))
+            made = make(next(self._numbers))
+            entry = made.encode()
+            self.known.append(entry)
+            self.stream.append(entry)
         return made
 
     def blueprint(self, meta: Meta) -> Blueprint:
@@ -296,8 +303,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
         found = tuple(key)
         plan = cache.get(found)
         if plan is None:
-            plan = make(args, kwargs)
-            cache[found] = plan
+            plan = learn(found, args, kwargs)
         kind = plan.kind
         if kind == FRESH:
             slot = take()
@@ -341,8 +347,16 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             storages.give_back(slot)
         result = _returned(engine, aliases, made, args, kwargs)
         if name in shapes.LEARNT:
-            cache[key] = make(args, kwargs, result)
+            learn(key, args, kwargs, result)
         return result
+
+    def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
+        before = engine.forgotten
+        cache[key] = plan = make(args, kwargs, results)
+        # Another thread has begun anew meanwhile: the other end soon forgets what this one is made of.
+        if engine.forgotten != before:
+            cache.pop(key, None)
+        return plan
 
     def make(args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
         engine.misses += 1
