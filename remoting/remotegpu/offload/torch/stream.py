@@ -34,6 +34,14 @@ FORKED: Final = (
 )
 
 
+class _Carrying(bytes):
+    """An entry with the bytes that follow its batch: one object, for the garbage collector may run other operations
+    between any two steps (Python 3.12).
+    """
+
+    data: Buffer
+
+
 class Stream:
     """`peer` is asked for anew for each message, because a session may move to another acceptor.
 
@@ -55,7 +63,6 @@ class Stream:
         # What was sent, where a lost acceptor is to be made up for.
         self.journal: Journal | None = None
         self._peer = peer
-        self._buffers: list[Buffer] = []
         self._buffered = 0
         # Entered again where a destructor runs operations in the middle of sending.
         self._lock = threading.RLock()
@@ -118,11 +125,12 @@ class Stream:
         wait.
         """
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
+        small = size < BYTES
+        carrying = _Carrying(entry)
+        carrying.data = bytes(data) if snapshot and small else data
         with Held(), self._lock:
-            small = size < BYTES
-            self._buffers.append(bytes(data) if snapshot and small else data)
             self._buffered += size
-            self.append(entry)
+            self.append(carrying)
             full = not small or self._buffered >= BYTES or len(self.entries) >= ENTRIES
         if full:
             self.flush()
@@ -152,7 +160,6 @@ class Stream:
         # Each operation is told at once that there is no device, not only those that need an answer.
         self.idle = True
         self.entries.clear()
-        self._buffers.clear()
 
     def _reach(self) -> Peer:
         watch()
@@ -207,9 +214,10 @@ class Stream:
         # Others only append, so what lies before stays in place.
         taken = self.entries[:count]
         del self.entries[:count]
-        buffers, self._buffers, self._buffered = self._buffers, [], 0
+        self._buffered = 0
         self.operations += count
-        return [*self._number(b"".join(taken)), *buffers]
+        data = [entry.data for entry in taken if entry.__class__ is _Carrying]
+        return [*self._number(b"".join(taken)), *data]
 
     def _number(self, entries: bytes) -> list[Buffer]:
         """A batch of these entries. With the lock."""
