@@ -45,7 +45,6 @@ def inventory(remote: Remote) -> tuple[dict[str, int], dict[str, int]]:  # noqa:
         "storages": len(remote.storages),
         "storages there": int(checked(remote.stream.ask("stats")).header["storages"]),
         "entries": len(remote.stream.entries),
-        "buffers": len(remote.stream._buffers),
         "templates": sum(map(len, remote.engine._caches)),
         "misses": remote.engine.misses,
         "waiting": len(current().peer._waiting),
