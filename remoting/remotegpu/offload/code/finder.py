@@ -26,7 +26,7 @@ from remotegpu.offload.wire.peer import Request
 if TYPE_CHECKING:
     from remotegpu.offload.acceptor.session import AcceptorSession
 
-_OWN_FOLDER: Final = __file__.rpartition("/offload/")[0]
+OWN_FOLDER: Final = __file__.rpartition("/offload/")[0]
 _CELL: Final = re.compile(r"<(ipython|python)-input-|.*[/\\]ipykernel_\d+[/\\]\d+\.py\Z")
 
 
@@ -232,7 +232,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def _is_clients(self, path: str) -> bool:
         # Our own package is found here, even where the client serves the folders around it.
-        here = path == _OWN_FOLDER or path.startswith(_OWN_FOLDER + "/")
+        here = path == OWN_FOLDER or path.startswith(OWN_FOLDER + "/")
         return path.startswith("/") and not here and self.areas.is_clients(os.path.normpath(path))
 
     def _folder(self, path: str) -> "_Folder":

@@ -10,6 +10,7 @@ import weakref
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from remotegpu.offload.code.finder import OWN_FOLDER
 from remotegpu.offload.files.paged import PagedFile
 from remotegpu.offload.importing.hooks import when_imported
 
@@ -44,7 +45,8 @@ def _adapt_imports(layer: "Layer") -> None:
 
     @functools.wraps(read)
     def get_data(self: Any, path: str) -> bytes:
-        if layer.theirs(path) is None:
+        # Our own modules are this machine's, even where the client serves the folders around them.
+        if path.startswith(OWN_FOLDER + "/") or layer.theirs(path) is None:
             return bytes(read(self, path))
         with layer.open(path, "rb") as file:
             return bytes(file.read())
