@@ -1,10 +1,8 @@
 """Training by `mutates` and by `ref`: losses, weights, states and who shares what, as of the same loop here."""
 
 import copy
-import importlib.util
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,19 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload import local_session
+from support.offload_modules import UserModule
 from torch import nn
 
 from remotegpu.offload.client.session import Session
 from remotegpu.offload.config import parse
-from remotegpu.offload.config.model import CodeRules, Config, FunctionRule
+from remotegpu.offload.config.model import FunctionRule
 from remotegpu.offload.functions import client
 from remotegpu.offload.objects.codec import CrossingError
 from remotegpu.offload.torch import device
 
 pytestmark = pytest.mark.frameworks
 
-FILE = Path(__file__).parent / "programs" / "trainer.py"
+USER = UserModule("trainer", folder=Path(__file__).parent / "programs")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "offload.md"
 
 Ruled = Callable[..., Any]
@@ -32,23 +30,14 @@ Ruled = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    sys.path.insert(0, str(FILE.parent))
-    try:
-        with local_session(Config(code=CodeRules(page=("trainer",)))) as session:
-            device.activate(session)
-            yield session
-    finally:
-        sys.path.remove(str(FILE.parent))
-        sys.modules.pop("trainer", None)
+    with USER.session() as session:
+        device.activate(session)
+        yield session
 
 
 @pytest.fixture
 def trainer(session: Session) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trainer", FILE)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["trainer"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return USER.load()
 
 
 @pytest.fixture

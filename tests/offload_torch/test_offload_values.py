@@ -2,54 +2,40 @@
 
 import copy
 import gc
-import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.offload import local_session
+from support.offload_modules import UserModule
 from support.offload_torch import here, same, there
 from torch import nn
 
 from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import CodeRules, Config, FunctionRule
-from remotegpu.offload.functions import client
+from remotegpu.offload.config.model import FunctionRule
 from remotegpu.offload.objects.codec import CrossingError
 from remotegpu.offload.torch import codec, device, values
 from remotegpu.offload.torch.storage import address_of
 
 pytestmark = pytest.mark.frameworks
 
-FILE = Path(__file__).parent / "programs" / "tensor_steps.py"
+USER = UserModule("tensor_steps", FunctionRule("tensor_steps.*"), folder=Path(__file__).parent / "programs")
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     """With the torch device, and with the user's functions under a rule."""
-    config = Config(rules=(FunctionRule("tensor_steps.*"),), code=CodeRules(page=("tensor_steps",)))
-    sys.path.insert(0, str(FILE.parent))
-    try:
-        with local_session(config) as session:
-            device.activate(session)
-            yield session
-    finally:
-        sys.path.remove(str(FILE.parent))
-        sys.modules.pop("tensor_steps", None)
+    with USER.session() as session:
+        device.activate(session)
+        yield session
 
 
 @pytest.fixture
 def steps(session: Session) -> Any:
     """The user's module with its functions replaced."""
-    spec = importlib.util.spec_from_file_location("tensor_steps", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tensor_steps"] = module
-    spec.loader.exec_module(module)
-    client.install(module, session.config, session)
+    module = USER.replaced(session)
     assert module.where() != os.getpid()
     return module
 

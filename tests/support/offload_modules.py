@@ -21,11 +21,11 @@ PROGRAMS = Path(__file__).parents[1] / "offload" / "programs"
 
 
 class UserModule:
-    """The module `name` of `offload/programs`, and the rules that it is under."""
+    """The module `name` of a folder of programs, and the rules that it is under."""
 
-    def __init__(self, name: str, *rules: Rule) -> None:
+    def __init__(self, name: str, *rules: Rule, folder: Path = PROGRAMS) -> None:
         self.name = name
-        self.path = PROGRAMS / f"{name}.py"
+        self.path = folder / f"{name}.py"
         self.config = self.under(*rules)
 
     def under(self, *rules: Rule) -> Config:

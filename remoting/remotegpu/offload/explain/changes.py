@@ -31,9 +31,13 @@ class _Sum:
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
         self.add(size)
+        self.mark(data)
+        return size
+
+    def mark(self, data: Any) -> None:
+        """Tells it from others, and does not cross."""
         if self.count <= COMPARED:
             self._sum.update(data)
-        return size
 
     def add(self, count: int) -> None:
         self.count += count
@@ -71,8 +75,7 @@ class _Writer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         # A device's contents stay there; what changes them in place counts.
         self._total.add(value.numel() * value.element_size())
         version = 0 if value.is_inference() else value._version
-        self._total.write(f"{id(value)} {version}".encode())
-        self._total.count -= len(f"{id(value)} {version}")
+        self._total.mark(f"{id(value)} {version}".encode())
 
 
 def written(value: object) -> tuple[int, str | None]:
