@@ -183,10 +183,10 @@ def appliance(
     gpus: Annotated[int, typer.Option(min=1, max=64, envvar=names.SOFTGPU_DEVICES_ENV, help="Software GPUs.")] = 1,
     memory: Annotated[str, typer.Option(envvar=names.SOFTGPU_MEMORY_ENV, help="Memory of each software GPU.")] = "8GiB",
     profile: Annotated[
-        Literal["normal", "hostile"],
+        Literal["normal", "hostile", "slow"],
         typer.Option(
             envvar=names.SOFTGPU_PROFILE_ENV,
-            help="hostile: a software GPU that behaves as badly as a real driver may.",
+            help="hostile: a software GPU that behaves as badly as a real driver may; slow: one whose queues are full.",
         ),
     ] = "normal",
     threads: Annotated[

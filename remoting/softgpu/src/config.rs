@@ -38,6 +38,8 @@ pub struct Profile {
     pub context_bytes: u64,
     /// Whether a fault is told only by calls that synchronise.
     pub late_faults: bool,
+    /// What each launch takes besides its own work.
+    pub launch_micros: u64,
 }
 
 impl Profile {
@@ -48,6 +50,7 @@ impl Profile {
         module_load_millis: 0,
         context_bytes: 0,
         late_faults: false,
+        launch_micros: 0,
     };
     pub const HOSTILE: Profile = Profile {
         honours_hints: false,
@@ -56,7 +59,10 @@ impl Profile {
         module_load_millis: 50,
         context_bytes: 512 << 20,
         late_faults: true,
+        launch_micros: 0,
     };
+    /// Queues are full soon and stay so: what depends on how far a GPU has come shows itself every time.
+    pub const SLOW: Profile = Profile { queue_limit: 1024, launch_micros: 10, ..Profile::NORMAL };
 }
 
 const DEFAULT_MEMORY: u64 = 8 << 30;
@@ -89,6 +95,7 @@ impl Config {
                 .map_or(DEFAULT_DRIVER_VERSION, |n| i32::try_from(n).unwrap_or(DEFAULT_DRIVER_VERSION)),
             profile: match get("REMOTEGPU_SOFTGPU_PROFILE").as_deref() {
                 Some("hostile") => Profile::HOSTILE,
+                Some("slow") => Profile::SLOW,
                 _ => Profile::NORMAL,
             },
             visible: get("CUDA_VISIBLE_DEVICES"),

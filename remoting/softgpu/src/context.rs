@@ -26,6 +26,8 @@ pub struct Context {
     pub flags: AtomicU32,
     pub cache_config: AtomicU32,
     pub limits: Mutex<HashMap<u32, u64>>,
+    /// A kernel that uses device `malloc` was launched: the size of that heap cannot change any more.
+    pub uses_heap: AtomicBool,
     /// Set to stop running kernels: the context has faulted or is being destroyed.
     pub cancel: AtomicBool,
     pub legacy: Arc<Queue>,
@@ -48,6 +50,7 @@ impl Context {
             flags: AtomicU32::new(flags),
             cache_config: AtomicU32::new(0),
             limits: Mutex::default(),
+            uses_heap: AtomicBool::new(false),
             cancel: AtomicBool::new(false),
             legacy: Queue::new(profile.queue_limit),
             printed: Printed::default(),

@@ -12,6 +12,8 @@ use driverapi::settings;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
 /// The shape of a launch.
 #[derive(Clone, Copy)]
@@ -131,7 +133,13 @@ impl Driver {
         check(&shape, kernel, &function.settings)?;
         let params = arguments.pack(kernel)?;
         let (function, context) = (Arc::clone(function), Arc::clone(&stream.context));
+        if function.module.program().uses_heap() {
+            context.uses_heap.store(true, Ordering::Relaxed);
+        }
         let work = move || {
+            if self.config.profile.launch_micros > 0 {
+                thread::sleep(Duration::from_micros(self.config.profile.launch_micros));
+            }
             let spec = LaunchSpec {
                 grid: shape.grid,
                 block: shape.block,

@@ -177,6 +177,10 @@ entry_points! {
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {
         let context = current()?;
         default_limit(limit)?;
+        // As CUDA documents of this limit.
+        if limit == CU_LIMIT_MALLOC_HEAP_SIZE && context.uses_heap.load(Ordering::Relaxed) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         context.limits.lock().unwrap_or_else(PoisonError::into_inner).insert(limit, value as u64);
         Ok(())
     }

@@ -133,6 +133,8 @@ pub struct Code {
     pub calls: Vec<CallSite>,
     /// Whether threads of a block wait for each other anywhere.
     pub barriers: bool,
+    /// Whether anything calls `malloc`.
+    pub heap: bool,
 }
 
 /// What a constant's value depends on besides its bits.

@@ -93,6 +93,11 @@ impl Program {
         self.linked.version
     }
 
+    /// Does anything in it call `malloc`?
+    pub fn uses_heap(&self) -> bool {
+        self.linked.code.heap
+    }
+
     pub(crate) fn code(&self) -> &Code {
         &self.linked.code
     }

@@ -277,6 +277,7 @@ fn append(code: &mut Code, lowered: Lowered) {
     code.tables.extend(lowered.tables.iter().map(|target| target + pc as u32));
     code.calls.extend(lowered.calls);
     code.barriers |= lowered.barriers;
+    code.heap |= lowered.heap;
     code.functions.push(FunctionInfo { entry_pc: pc as u32, ..lowered.info });
 }
 

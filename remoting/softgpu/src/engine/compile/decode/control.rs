@@ -7,6 +7,7 @@ use crate::engine::compile::link::Symbol;
 use crate::engine::compile::lower::{Lower, Lowering, Place, refuse};
 use crate::engine::exec::control::{Branch, BranchIndexed, Call, Exit, Nop, Ret, Sleep, Trap};
 use crate::engine::exec::exec;
+use crate::engine::exec::syscall::function::MALLOC;
 use crate::engine::exec::syscall::{Syscall, provided};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
@@ -90,6 +91,7 @@ fn call<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lo
             Some(_) => return refuse(format!("'{name}' is not a function")),
             None => match provided(name) {
                 Some(function) => {
+                    lower.heap |= function == MALLOC;
                     inst = Inst { imm: site, mods: function, ..Inst::new(exec::<Syscall>()) };
                     Callee::Indirect
                 }

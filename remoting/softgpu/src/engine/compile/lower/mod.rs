@@ -60,6 +60,7 @@ pub struct Lowered {
     /// Functions it calls or takes the address of.
     pub edges: HashSet<u32>,
     pub barriers: bool,
+    pub heap: bool,
 }
 
 pub struct Lower<'s, 'a> {
@@ -78,6 +79,7 @@ pub struct Lower<'s, 'a> {
     pub edges: HashSet<u32>,
     /// Whether there is a barrier in it.
     pub barriers: bool,
+    pub heap: bool,
     /// The carry of `.cc` instructions, a predicate.
     carry: Option<u32>,
     guard: u32,
@@ -123,6 +125,7 @@ pub fn lower<'a>(
         calls: Vec::new(),
         edges: HashSet::new(),
         barriers: false,
+        heap: false,
         carry: None,
         guard: NONE,
         line: 0,
@@ -305,6 +308,7 @@ impl<'a> Lower<'_, 'a> {
             calls: self.calls,
             edges: self.edges,
             barriers: self.barriers,
+            heap: self.heap,
         })
     }
 }
