@@ -4,6 +4,7 @@ use crate::driver::{Driver, Handle, Raw, Result, code};
 use crate::generated;
 use crate::objects::{Context, Event, Module, Table};
 use crate::session::{Outcome, Session};
+use crate::settings::{Change, Setting};
 use protocol::{Reader, Writer};
 use std::cell::Cell;
 
@@ -52,7 +53,10 @@ impl Objects for Lookup<'_> {
     fn function(&self, module: u64, kernel: u32) -> Result<Raw> {
         let module = self.modules.get(module)?;
         self.enter(module.context)?;
-        module.kernels.get(kernel as usize).map(|k| k.function.raw()).ok_or(code::INVALID_HANDLE)
+        let kernel = module.kernels.get(kernel as usize).ok_or(code::INVALID_HANDLE)?;
+        // A launch that came before a change may have been the last that the driver was told of.
+        kernel.settings.apply(self.driver, kernel.function, kernel.settings.wanted())?;
+        Ok(kernel.function.raw())
     }
 }
 
@@ -64,6 +68,16 @@ pub fn replies(number: u32) -> bool {
 impl Session {
     pub fn enter(&self, context: u64) -> Result<()> {
         self.current.set(&self.driver, self.contexts.get(context)?.handle)
+    }
+
+    fn note_initial(&mut self, module: u64, kernel: u32, setting: Setting) {
+        let Ok(context) = self.modules.get(module).map(|module| module.context) else { return };
+        if self.enter(context).is_ok()
+            && let Ok(module) = self.modules.get_mut(module)
+            && let Some(kernel) = module.kernels.get_mut(kernel as usize)
+        {
+            kernel.settings.note_initial(&self.driver, kernel.function, setting);
+        }
     }
 
     pub fn generated(&mut self, seq: u64, lane: u64, number: u32, payload: &[u8]) -> Result<Outcome> {
@@ -78,6 +92,10 @@ impl Session {
                 None => return Ok(Outcome::Blocked),
             },
         };
+        let change = Change::read(number, payload);
+        if let Some(Change { module, kernel, setting, .. }) = change {
+            self.note_initial(module, kernel, setting);
+        }
         let objects = Lookup {
             driver: &self.driver,
             current: &self.current,
@@ -103,6 +121,13 @@ impl Session {
         };
         if lane != 0 && result == 0 {
             self.issued(lane);
+        }
+        if let Some(Change { module, kernel, setting, value }) = change
+            && result == 0
+            && let Ok(module) = self.modules.get_mut(module)
+            && let Some(kernel) = module.kernels.get_mut(kernel as usize)
+        {
+            kernel.settings.note(setting, value);
         }
         match class {
             generated::Class::Sync => {

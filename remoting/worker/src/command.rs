@@ -1,8 +1,10 @@
 //! A frame as a command, and the keys it stands in for the scheduler.
 
 use crate::frames::Payload;
+use crate::rules::{Rule, kept};
 use crate::sched::Mode;
-use protocol::{DecodeError, Header, Message};
+use crate::settings::Settings;
+use protocol::{DecodeError, EventQuery, EventSynchronize, Header, Message, Reader, function};
 use std::collections::HashMap;
 
 macro_rules! commands {
@@ -50,6 +52,8 @@ pub struct Frame {
     pub progress: u64,
     /// Is this frame counted among those that refer to its event?
     pub refers: bool,
+    /// What a launch that had to wait runs with.
+    pub settings: Option<Settings>,
 }
 
 impl Frame {
@@ -59,7 +63,16 @@ impl Frame {
         let bytes = payload.bytes();
         let (command, tail) = decode(header.code, bytes)?;
         let tail = bytes.len() - tail.len();
-        Ok(Frame { seq: header.seq, lane: header.lane, command, payload, tail, progress: 0, refers: false })
+        Ok(Frame {
+            seq: header.seq,
+            lane: header.lane,
+            command,
+            payload,
+            tail,
+            progress: 0,
+            refers: false,
+            settings: None,
+        })
     }
 
     pub fn tail(&self) -> &[u8] {
@@ -75,6 +88,17 @@ impl Frame {
             Command::StreamWaitEvent(c) => Some(c.event),
             _ => None,
         }
+    }
+}
+
+/// The context whose limits or preferences a generated call changes.
+fn changed_context(number: u32, payload: &[u8]) -> Option<u64> {
+    match number {
+        function::CU_CTX_SET_LIMIT
+        | function::CU_CTX_SET_CACHE_CONFIG
+        | function::CU_CTX_SET_SHARED_MEM_CONFIG
+        | function::CU_CTX_RESET_PERSISTING_L2_CACHE => Reader::new(payload).get().ok(),
+        _ => None,
     }
 }
 
@@ -143,10 +167,14 @@ impl Topology {
 
     /// The keys of a command in the lane's order.
     fn lane_keys(&self, lane: u64) -> Vec<(Key, Mode)> {
-        let mut keys = vec![(Key::Lane(lane), Mode::Exclusive)];
+        let mut keys = Vec::with_capacity(4);
+        if kept(Rule::StreamOrder) {
+            keys.push((Key::Lane(lane), Mode::Exclusive));
+        }
         let Some((context, kind)) = self.lane(lane) else { return keys };
         keys.push((Key::Context(context), Mode::Shared));
         match kind {
+            _ if !kept(Rule::LegacyOrder) => {}
             LaneKind::Legacy => keys.push((Key::Legacy(context), Mode::Exclusive)),
             LaneKind::Blocking => keys.push((Key::Legacy(context), Mode::Shared)),
             LaneKind::NonBlocking => {}
@@ -157,6 +185,7 @@ impl Topology {
     /// The keys of a command. Commands without keys run when they arrive.
     pub fn keys(&self, frame: &Frame, module_context: impl FnOnce(u64) -> Option<u64>) -> Vec<(Key, Mode)> {
         use Mode::{After, Exclusive, Observe, Shared};
+        let unless_kept = |rule, keys: Vec<(Key, Mode)>| if kept(rule) { keys } else { Vec::new() };
         match &frame.command {
             Command::ContextCreate(c) => vec![
                 (Key::Context(c.context), Exclusive),
@@ -164,19 +193,27 @@ impl Topology {
                 (Key::Destruction, Observe),
                 (Key::Lane(c.legacy_stream), Exclusive),
             ],
-            Command::ContextDestroy(c) => vec![(Key::Context(c.context), Observe), (Key::Destruction, Shared)],
-            Command::ContextSynchronize(c) => vec![(Key::Context(c.context), Observe)],
-            Command::ContextFence(c) => vec![(Key::Context(c.context), Observe)],
+            Command::ContextDestroy(c) => {
+                let mut keys = unless_kept(Rule::ContextDestroy, vec![(Key::Context(c.context), Observe)]);
+                keys.push((Key::Destruction, Shared));
+                keys
+            }
+            Command::ContextSynchronize(c) => unless_kept(Rule::ContextWait, vec![(Key::Context(c.context), Observe)]),
+            Command::ContextFence(c) => unless_kept(Rule::Fence, vec![(Key::Context(c.context), Observe)]),
+            Command::StreamFence(_) => unless_kept(Rule::Fence, self.lane_keys(frame.lane)),
             Command::SlabMap(_) | Command::ModuleGlobal(_) => vec![(Key::Creation, After)],
             Command::StreamCreate(c) => vec![(Key::Lane(c.stream), Exclusive), (Key::Context(c.context), After)],
-            Command::StreamDestroy(c) => self.lane_keys(c.stream),
+            Command::StreamDestroy(c) => unless_kept(Rule::StreamDestroy, self.lane_keys(c.stream)),
             Command::ModuleLoad(c) => vec![(Key::Context(c.context), After)],
             Command::Link(c) => vec![(Key::Context(c.context), After)],
             Command::ModuleUnload(c) => {
-                module_context(c.module).map(|c| (Key::Context(c), Observe)).into_iter().collect()
+                let keys = module_context(c.module).map(|c| (Key::Context(c), Observe)).into_iter().collect();
+                unless_kept(Rule::ModuleUnload, keys)
             }
-            Command::EventSynchronize(c) => vec![(Key::Record(c.event, c.generation), Observe)],
-            Command::EventQuery(c) => vec![(Key::Record(c.event, c.generation), Observe)],
+            Command::EventSynchronize(EventSynchronize { event, generation })
+            | Command::EventQuery(EventQuery { event, generation }) => {
+                unless_kept(Rule::EventState, vec![(Key::Record(*event, *generation), Observe)])
+            }
             Command::EventRecord(c) => {
                 let mut keys = self.lane_keys(frame.lane);
                 keys.push((Key::Record(c.event, c.generation), Exclusive));
@@ -184,11 +221,10 @@ impl Topology {
             }
             Command::StreamWaitEvent(c) => {
                 let mut keys = self.lane_keys(frame.lane);
-                keys.push((Key::Record(c.event, c.generation), Observe));
+                keys.extend(unless_kept(Rule::EventWait, vec![(Key::Record(c.event, c.generation), Observe)]));
                 keys
             }
             Command::StreamSynchronize(_)
-            | Command::StreamFence(_)
             | Command::HostFunction(_)
             | Command::Gate(_)
             | Command::Launch(_)
@@ -197,7 +233,13 @@ impl Topology {
             | Command::CopyToHost(_)
             | Command::CopyOnDevice(_) => self.lane_keys(frame.lane),
             Command::Generated(_) if frame.lane != 0 => self.lane_keys(frame.lane),
-            Command::Generated(_) => vec![(Key::Creation, After)],
+            Command::Generated(number) => {
+                let mut keys = vec![(Key::Creation, After)];
+                if let Some(context) = changed_context(*number, frame.payload.bytes()) {
+                    keys.extend(unless_kept(Rule::ContextSettings, vec![(Key::Context(context), Observe)]));
+                }
+                keys
+            }
             _ => Vec::new(),
         }
     }

@@ -99,7 +99,7 @@ impl Session {
             Command::ModuleLoad(c) => self.module_load(seq, c)?,
             Command::ModuleUnload(c) => self.module_unload(seq, c.module)?,
             Command::ModuleGlobal(c) => self.module_global(seq, c)?,
-            Command::Launch(c) => return self.launch(frame.lane, c, frame.tail()),
+            Command::Launch(c) => return self.launch(frame.lane, c, frame.settings.as_ref(), frame.tail()),
             Command::Link(c) => self.link(seq, c)?,
 
             Command::CopyToDevice(_) => return self.copy_to_device(frame),

@@ -4,6 +4,7 @@ use crate::completer::Then;
 use crate::driver::{Code, Driver, Handle, JitOptions, LaunchCall, RawAttribute, Result, code};
 use crate::objects::{Kernel, Module};
 use crate::session::{Outcome, Session};
+use crate::settings::{KernelSettings, Settings};
 use protocol::{
     KernelInfo, KernelParam, Launch, LaunchAttribute, Link, Linked, MAX_PAYLOAD, ModuleGlobal, ModuleLoad,
     ModuleLoaded, NEED_IMAGE, Reply, Symbol, Wire,
@@ -157,6 +158,7 @@ impl Session {
         let kernel = |(function, info): &(Handle, KernelInfo)| Kernel {
             function: *function,
             parameter_bytes: info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0),
+            settings: KernelSettings::default(),
         };
         let kernels = loaded.kernels.iter().map(kernel).collect();
         self.modules.insert(id, Ok(Module { context, handle: loaded.handle, kernels }));
@@ -200,16 +202,18 @@ impl Session {
         Ok(())
     }
 
-    pub fn launch(&mut self, lane: u64, c: &Launch, parameters: &[u8]) -> Result<Outcome> {
-        let module = self.modules.get(c.module)?;
-        let kernel = module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?;
-        let function = kernel.function;
-        // The driver reads as much as the kernel takes, whatever size it is told.
-        let parameters = parameters.get(..kernel.parameter_bytes).ok_or(code::INVALID_VALUE)?;
-        let mut attributes = c.attributes.iter().map(attribute).collect::<Result<Vec<_>>>()?;
+    /// `settings`: what was set when the launch arrived, if it had to wait since.
+    pub fn launch(&mut self, lane: u64, c: &Launch, settings: Option<&Settings>, parameters: &[u8]) -> Result<Outcome> {
         let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        let module = self.modules.get(c.module)?;
+        let Kernel { function, parameter_bytes, settings: own } =
+            module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?;
+        // The driver reads as much as the kernel takes, whatever size it is told.
+        let parameters = parameters.get(..*parameter_bytes).ok_or(code::INVALID_VALUE)?;
+        let mut attributes = c.attributes.iter().map(attribute).collect::<Result<Vec<_>>>()?;
+        own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;
         let (grid, block, shared, attributes) = (c.grid, c.block, c.shared, &mut attributes[..]);
-        self.driver.launch(LaunchCall { function, stream, grid, block, shared, attributes, parameters })?;
+        self.driver.launch(LaunchCall { function: *function, stream, grid, block, shared, attributes, parameters })?;
         self.stats.launches += 1;
         self.issued(lane);
         Ok(Outcome::Done)

@@ -3,6 +3,8 @@
 use crate::command::LaneKind;
 use crate::completer::Entry;
 use crate::driver::{Code, Driver, Handle, Result};
+use crate::rules::{Rule, kept};
+use crate::settings::KernelSettings;
 use crate::staging::Pool;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -157,7 +159,7 @@ impl Lane {
 pub struct Event {
     pub context: u64,
     pub timing: bool,
-    /// Records by generation, the latest last; older ones stay while open commands refer to the event.
+    /// Records in the order of their generations; older ones stay while open commands refer to the event.
     records: Vec<(u64, Result<Rc<RealEvent>>)>,
     references: u32,
     pub destroyed: bool,
@@ -175,7 +177,9 @@ impl Event {
         if self.references == 0 {
             self.records.clear();
         }
-        self.records.push((generation, event));
+        // Streams may get to the records in another order than the program made them.
+        let later = self.records.iter().rposition(|(g, _)| *g <= generation || !kept(Rule::EventLatest));
+        self.records.insert(later.map_or(0, |place| place + 1), (generation, event));
     }
 
     /// The record of `generation`, else the latest. `None` before the first: waiting for it waits for nothing.
@@ -211,6 +215,7 @@ pub struct Kernel {
     pub function: Handle,
     /// Bytes of the packed parameter buffer.
     pub parameter_bytes: usize,
+    pub settings: KernelSettings,
 }
 
 #[derive(Debug)]

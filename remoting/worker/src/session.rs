@@ -14,6 +14,7 @@ use crate::helpers::Helpers;
 use crate::memory::Memory;
 use crate::modules::ImageStore;
 use crate::objects::{Context, Event, Lane, Module, Table};
+use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
 use crate::staging::Buffer;
 use crate::streams::Gates;
@@ -21,6 +22,7 @@ use crate::text::Text;
 use crate::writer::Outbox;
 use protocol::{Ending, Header, Message, Reply, Wire, Writer};
 use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// What became of a command.
@@ -210,6 +212,7 @@ impl Session {
 
     fn park(&mut self, mut frame: Frame) {
         self.refer(&mut frame);
+        self.stamp(&mut frame);
         self.parked_bytes += frame.payload.bytes().len();
         self.parked.insert(frame.seq, frame);
         if self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES {
@@ -251,10 +254,22 @@ impl Session {
         }
     }
 
+    /// A launch that waits keeps what was set of its function when it arrived.
+    fn stamp(&self, frame: &mut Frame) {
+        if let Command::Launch(c) = &frame.command
+            && frame.settings.is_none()
+            && kept(Rule::FunctionSettings)
+            && let Ok(module) = self.modules.get(c.module)
+        {
+            frame.settings = module.kernels.get(c.kernel as usize).map(|kernel| Rc::clone(kernel.settings.wanted()));
+        }
+    }
+
     /// Records of an event stay while commands that wait refer to it.
     fn refer(&mut self, frame: &mut Frame) {
         if let Some(event) = frame.event()
             && !frame.refers
+            && kept(Rule::EventDestroy)
             && let Ok(event) = self.events.get_mut(event)
         {
             event.refer();

@@ -4,6 +4,7 @@ use crate::command::LaneKind;
 use crate::completer::{Action, MOST_IN_FLIGHT};
 use crate::driver::{Code, Handle, Result, code};
 use crate::objects::{Event, Lane};
+use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use protocol::{EventCreate, EventDone, EventRecord, Message, StreamCreate, StreamWaitEvent};
 use std::collections::{HashMap, HashSet};
@@ -43,7 +44,9 @@ impl Session {
         if let (LaneKind::Blocking, Some(legacy)) = (kind, legacy) {
             self.mark(legacy);
         }
-        if let Some((zeroing, event)) = self.memory.zeroing(device, seen) {
+        if let Some((zeroing, event)) = self.memory.zeroing(device, seen)
+            && kept(Rule::Zeroing)
+        {
             self.driver.stream_wait_event(stream, event)?;
             self.lanes.get_mut(lane)?.zeroing_seen = zeroing;
             self.issued(lane);
@@ -117,7 +120,7 @@ impl Session {
             let l = self.live_lane(lane)?;
             (l.context, l.stream)
         };
-        if self.lane_is_held(lane) {
+        if self.lane_is_held(lane) && kept(Rule::StreamState) {
             self.reply(seq, code::NOT_READY);
             return Ok(());
         }
@@ -248,7 +251,7 @@ impl Session {
         if let Err(code) = self.entry(lane, seq, Action::Callback { token }) {
             self.late(code);
         }
-        Ok(Outcome::Held)
+        if kept(Rule::HostFunction) { Ok(Outcome::Held) } else { Ok(Outcome::Done) }
     }
 
     pub fn callback_done(&mut self, token: u64) -> Result<()> {

@@ -45,7 +45,7 @@ class Place:
 class Record:
     """What has happened when an event is complete.
 
-    CUDA leaves open whether recording and waiting take part in the legacy stream's barriers. `clock` and `gates` are what
+    CUDA leaves open whether records and waits take part in the legacy stream's barriers. `clock` and `gates` are what
     an event surely waits for, `most` and `may_gates` what it may wait for.
     """
 

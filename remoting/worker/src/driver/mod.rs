@@ -364,6 +364,15 @@ impl Driver {
     pub fn function_attribute(&self, function: Handle, attribute: u32) -> Result<i32> {
         get!(self.function_attribute(0, attribute, function.raw()))
     }
+    pub fn set_function_attribute(&self, function: Handle, attribute: u32, value: i32) -> Result<()> {
+        call!(self.set_function_attribute(function.raw(), attribute, value))
+    }
+    pub fn set_function_cache_config(&self, function: Handle, config: u32) -> Result<()> {
+        call!(self.set_function_cache_config(function.raw(), config))
+    }
+    pub fn set_function_shared_mem_config(&self, function: Handle, config: u32) -> Result<()> {
+        call!(self.set_function_shared_mem_config(function.raw(), config))
+    }
     pub fn launch(&self, call: LaunchCall<'_>) -> Result<()> {
         const BUFFER_POINTER: usize = 1;
         const BUFFER_SIZE: usize = 2;

@@ -150,6 +150,9 @@ table! {
     function_name = c"cuFuncGetName" (*mut *const c_char, Raw);
     function_param = c"cuFuncGetParamInfo" (Raw, usize, *mut usize, *mut usize);
     function_attribute = c"cuFuncGetAttribute" (*mut i32, u32, Raw);
+    set_function_attribute = c"cuFuncSetAttribute" (Raw, u32, i32);
+    set_function_cache_config = c"cuFuncSetCacheConfig" (Raw, u32);
+    set_function_shared_mem_config = c"cuFuncSetSharedMemConfig" (Raw, u32);
     launch = c"cuLaunchKernelEx" (*const LaunchConfig, Raw, *mut Raw, *mut Raw);
 
     link_create = c"cuLinkCreate_v2" (u32, *mut u32, *mut Raw, *mut Raw);

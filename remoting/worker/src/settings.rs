@@ -1,0 +1,105 @@
+//! What a program has set of a kernel. A launch that has to wait runs with what was set when it arrived: the driver knows
+//! only one value at a time, so it is told again before launches that came before a change, and after them.
+
+use crate::driver::{Driver, Handle, Result};
+use protocol::{Reader, function};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Setting {
+    /// A `CUfunction_attribute`.
+    Attribute(u32),
+    CacheConfig,
+    SharedMemConfig,
+}
+
+/// Every setting that the program has changed, with its value.
+pub type Settings = Rc<BTreeMap<Setting, i32>>;
+
+/// A call that changes a setting, as its fields say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    pub module: u64,
+    pub kernel: u32,
+    pub setting: Setting,
+    pub value: i32,
+}
+
+impl Change {
+    /// `None` for calls that change nothing of a function. A malformed call changes nothing, either.
+    pub fn read(number: u32, payload: &[u8]) -> Option<Change> {
+        let mut r = Reader::new(payload);
+        let (module, kernel) = (r.get().ok()?, r.get().ok()?);
+        let setting = match number {
+            function::CU_FUNC_SET_ATTRIBUTE => Setting::Attribute(r.get().ok()?),
+            function::CU_FUNC_SET_CACHE_CONFIG => Setting::CacheConfig,
+            function::CU_FUNC_SET_SHARED_MEM_CONFIG => Setting::SharedMemConfig,
+            _ => return None,
+        };
+        Some(Change { module, kernel, setting, value: r.get().ok()? })
+    }
+}
+
+fn set(driver: &Driver, kernel: Handle, setting: Setting, value: i32) -> Result<()> {
+    match setting {
+        Setting::Attribute(attribute) => driver.set_function_attribute(kernel, attribute, value),
+        Setting::CacheConfig => driver.set_function_cache_config(kernel, value as u32),
+        Setting::SharedMemConfig => driver.set_function_shared_mem_config(kernel, value as u32),
+    }
+}
+
+/// The settings of one kernel.
+#[derive(Debug, Default)]
+pub struct KernelSettings {
+    /// What the next launch to arrive runs with.
+    wanted: Settings,
+    /// What the driver was told last.
+    applied: RefCell<Settings>,
+    /// What each changed setting was before.
+    initial: BTreeMap<Setting, i32>,
+}
+
+impl KernelSettings {
+    pub fn wanted(&self) -> &Settings {
+        &self.wanted
+    }
+
+    /// Tells the driver what differs from what it was told last. The kernel's context must be current.
+    ///
+    /// # Errors
+    /// The driver's code for a value; it took all of them before.
+    pub fn apply(&self, driver: &Driver, kernel: Handle, settings: &Settings) -> Result<()> {
+        if Rc::ptr_eq(&self.applied.borrow(), settings) {
+            return Ok(());
+        }
+        let applied = Rc::clone(&self.applied.borrow());
+        for (setting, initial) in &self.initial {
+            let value = |of: &Settings| of.get(setting).copied().unwrap_or(*initial);
+            if value(&applied) != value(settings) {
+                set(driver, kernel, *setting, value(settings))?;
+            }
+        }
+        *self.applied.borrow_mut() = Rc::clone(settings);
+        Ok(())
+    }
+
+    /// Before a setting is changed: what it is, if it was never changed before. The kernel's context must be current.
+    pub fn note_initial(&mut self, driver: &Driver, kernel: Handle, setting: Setting) {
+        let ask = || match setting {
+            Setting::Attribute(attribute) => driver.function_attribute(kernel, attribute).unwrap_or(0),
+            // There is no way to ask. 0 is no preference.
+            Setting::CacheConfig | Setting::SharedMemConfig => 0,
+        };
+        self.initial.entry(setting).or_insert_with(ask);
+    }
+
+    /// The driver took a new value.
+    pub fn note(&mut self, setting: Setting, value: i32) {
+        let mut settings = BTreeMap::clone(&self.wanted);
+        settings.insert(setting, value);
+        self.wanted = Rc::new(settings);
+        *self.applied.borrow_mut() = Rc::clone(&self.wanted);
+    }
+}
