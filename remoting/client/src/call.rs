@@ -1,6 +1,7 @@
 //! What every exported function has in common: the guard at the C boundary, access to the caller's pointers, and the
 //! commands of generated functions.
 
+use crate::answers::{self, Kind};
 use crate::context::{self, Live};
 use crate::copy::{self, Shape, Side};
 use crate::log::{self, Level};
@@ -204,6 +205,8 @@ pub struct Call {
     lane: u64,
     live: Arc<Live>,
     payload: Writer,
+    /// Attributes of the function in question that the program has changed.
+    settings: Vec<(u32, i32)>,
 }
 
 impl Call {
@@ -213,7 +216,7 @@ impl Call {
     /// As [`stream::resolve`].
     pub fn on_stream(number: u32, handle: CUstream, default: DefaultStream) -> Result<Call, Code> {
         let target = stream::resolve(handle, default)?;
-        Ok(Call { number, lane: target.lane, live: target.live, payload: Writer::new() })
+        Ok(Call { number, lane: target.lane, live: target.live, payload: Writer::new(), settings: Vec::new() })
     }
 
     /// Of the current context, whose id is the first field.
@@ -224,7 +227,7 @@ impl Call {
         let live = context::current()?;
         let mut payload = Writer::new();
         payload.put(&live.id);
-        Ok(Call { number, lane: 0, live, payload })
+        Ok(Call { number, lane: 0, live, payload, settings: Vec::new() })
     }
 
     /// Of a function, whose module and place are the first two fields.
@@ -236,7 +239,7 @@ impl Call {
         let live = Arc::clone(&function.module.live);
         let mut payload = Writer::new();
         payload.put(&function.module.id).put(&function.index);
-        Ok(Call { number, lane: 0, live, payload })
+        Ok(Call { number, lane: 0, live, payload, settings: function.changed_attributes() })
     }
 
     /// Checks that the call may write `rows` rows of `count` elements of `element` bytes, `pitch` bytes from row to row.
@@ -284,11 +287,33 @@ impl Call {
         Ok(())
     }
 
-    /// Sends it and waits for the answer.
+    /// Sends it and waits for the answer, unless that is known.
     ///
     /// # Errors
     /// The answer's code if it is not 0, or the session's sticky error.
     pub fn reply(self) -> Result<Reply, Code> {
-        self.live.session.call_raw(self.number, self.lane, &self.payload.bytes)?.success()
+        let (answers, kind) = (&self.live.answers, answers::kind(self.number));
+        let ask = || self.live.session.call_raw(self.number, self.lane, &self.payload.bytes)?.success();
+        if kind == Kind::Other {
+            return ask();
+        }
+        // A question about a function may have another answer with other settings of it.
+        let mut key = Writer::new();
+        key.put(&self.number).put(&self.settings).raw(&self.payload.bytes);
+        let known = match kind {
+            Kind::Question => answers.answer(&key.bytes),
+            Kind::Preference => answers.is_set(&key.bytes).then(Vec::new),
+            Kind::Limit | Kind::Other => None,
+        };
+        if let Some(tail) = known {
+            return Ok(Reply { code: 0, tail });
+        }
+        let reply = ask()?;
+        match kind {
+            Kind::Question => answers.note_answer(key.bytes, &reply.tail),
+            Kind::Preference => answers.note_preference(&key.bytes),
+            Kind::Limit | Kind::Other => answers.note_limit(),
+        }
+        Ok(reply)
     }
 }

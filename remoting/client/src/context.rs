@@ -1,5 +1,6 @@
 //! Contexts, and which one each thread uses.
 
+use crate::answers::Answers;
 use crate::call::Code;
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
@@ -10,7 +11,7 @@ use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUcontext;
-use protocol::{ContextCreate, ContextDestroy, ContextSynchronize, EventCreate, EventRecord, StreamWaitEvent};
+use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamWaitEvent};
 use std::cell::RefCell;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -40,6 +41,8 @@ pub struct Live {
     /// Every command up to this one is known to be complete.
     synchronised: AtomicU64,
     copies: CopyMark,
+    /// What its driver answered.
+    pub answers: Answers,
     /// Streams of the library's own that nothing uses at the moment.
     pub spare_lanes: Mutex<Vec<u64>>,
 }
@@ -66,7 +69,7 @@ impl Live {
     /// The code of work that failed.
     pub fn synchronise(&self) -> Result<(), Code> {
         let last = self.session.last_command();
-        self.session.synchronise(0, &ContextSynchronize { context: self.id })?;
+        self.session.synchronise_context(self.id)?;
         self.synchronised.fetch_max(last, SeqCst);
         Ok(())
     }
@@ -180,6 +183,7 @@ impl Context {
             synchronised,
             copies: CopyMark::default(),
             spare_lanes: Mutex::default(),
+            answers: Answers::default(),
         };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
         Ok(())

@@ -7,7 +7,7 @@ use crate::session::{DeviceBox, HostBox, is_unsettled};
 use crate::stream::Target;
 use crate::{module, peer, vmm};
 use driverapi::errors::*;
-use protocol::{CopyOnDevice, Extent, Message, StreamSynchronize, Symbol, Writer};
+use protocol::{CopyOnDevice, Extent, Message, Symbol, Writer};
 use std::sync::Arc;
 
 /// Does the call return before the copy is complete, if the memory allows it?
@@ -127,7 +127,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
                 return session.copy_to_device_late(target.lane, &device, &host);
             }
         } else if unsettled {
-            session.synchronise(target.lane, &StreamSynchronize {})?;
+            session.synchronise_lane(target.lane)?;
         }
     }
     session.copy_to_device(target.lane, &device, &host)?;
@@ -135,7 +135,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
         Timing::Asynchronous => Ok(()),
         Timing::Synchronous if target.lane == target.live.legacy_lane => target.live.mark_copy(),
         // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
-        Timing::Synchronous => session.synchronise(target.lane, &StreamSynchronize {}),
+        Timing::Synchronous => session.synchronise_lane(target.lane),
     }
 }
 
@@ -177,7 +177,7 @@ pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
         let (to, from) = (to.device(here.live.id, &shape), from.device(from_owner.id, &shape));
         peer::copy(here, &to, &from_owner, from, span, &target.live.session)
     })?;
-    if serial { target.live.session.synchronise(target.lane, &StreamSynchronize {}) } else { Ok(()) }
+    if serial { target.live.session.synchronise_lane(target.lane) } else { Ok(()) }
 }
 
 fn copy_on_lane(live: &Live, lane: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
@@ -225,7 +225,7 @@ pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape) -> Result<()
     if to.address == 0 || from.address == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
+    target.live.session.synchronise_lane(target.lane)?;
     let (to, from) = (to.host(&shape), from.host(&shape));
     to.copy_from(&from);
     Ok(())

@@ -9,6 +9,7 @@
 #![allow(clippy::macro_metavars_in_unsafe)]
 
 mod abi;
+mod answers;
 pub mod call;
 pub mod connect;
 mod context;

@@ -6,7 +6,7 @@ use crate::context::Live;
 use crate::session::{DeviceBox, PeerSource, Session, lock};
 use crate::stream::{self, Target};
 use driverapi::constants::CU_STREAM_NON_BLOCKING;
-use protocol::StreamSynchronize;
+use protocol::{StreamSynchronize, UNCOUNTED};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -71,7 +71,7 @@ fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<Sp
         drop(keep);
         gate.open(code);
     };
-    earlier.0.call_then(earlier.1, &StreamSynchronize {}, Box::new(open));
+    earlier.0.call_then(earlier.1, &StreamSynchronize { launches: UNCOUNTED }, Box::new(open));
     Ok(())
 }
 

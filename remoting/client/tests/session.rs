@@ -3,7 +3,7 @@
 use protocol::{
     Callback, CallbackDone, Consumed, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost, Decoder, Ending,
     EventDone, Extent, Fenced, Gate, GateOpen, HEADER_BYTES, Header, HostBytes, HostFunction, Launch, Message,
-    NeedBytes, Open, Opened, Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, SupplyCancel, Writer,
+    NeedBytes, Open, Opened, Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, SupplyCancel, UNCOUNTED, Writer,
 };
 use remotegpu_client::session::{DeviceBox, HostBox, PeerSource, Progress, Session};
 use std::io::{Read, Write};
@@ -131,7 +131,8 @@ fn all_threads_make_one_sequence_and_each_gets_its_own_answer() {
                     }
                     barrier.wait();
                     let context = u64::from(id * 1000 + round);
-                    let reply = session.call(0, &ContextSynchronize { context }).expect("answered");
+                    let reply =
+                        session.call(0, &ContextSynchronize { context, launches: UNCOUNTED }).expect("answered");
                     assert_eq!(reply.decode::<u64>(), Ok(context));
                 }
             });
@@ -163,7 +164,7 @@ fn acknowledgements_follow_the_answers() {
         (first.ack, second.ack)
     });
     for _ in 0..2 {
-        session.call(1, &StreamSynchronize {}).expect("answered");
+        session.call(1, &StreamSynchronize { launches: UNCOUNTED }).expect("answered");
     }
     assert_eq!(player.join().expect("player"), (1, 2));
 }
@@ -177,7 +178,7 @@ fn a_lost_connection_fails_everybody_who_waits_and_everything_after() {
             let (session, barrier) = (Arc::clone(&session), Arc::clone(&barrier));
             thread::spawn(move || {
                 barrier.wait();
-                session.call(0, &StreamSynchronize {}).map(drop)
+                session.call(0, &StreamSynchronize { launches: UNCOUNTED }).map(drop)
             })
         })
         .collect();
@@ -189,7 +190,7 @@ fn a_lost_connection_fails_everybody_who_waits_and_everything_after() {
     for thread in waiting {
         assert_eq!(thread.join().expect("no panic"), Err(EXTERNAL_DEVICE));
     }
-    assert_eq!(session.call(0, &StreamSynchronize {}).map(drop), Err(EXTERNAL_DEVICE));
+    assert_eq!(session.call(0, &StreamSynchronize { launches: UNCOUNTED }).map(drop), Err(EXTERNAL_DEVICE));
     assert_eq!(session.post(0, &launch(0)).map(drop), Err(EXTERNAL_DEVICE));
 }
 
@@ -212,9 +213,9 @@ fn sticky_errors_stick_and_others_do_not() {
             worker.reply(header.seq, code);
         }
     });
-    assert_eq!(session.call(0, &StreamSynchronize {}).expect("answered").code, 1);
+    assert_eq!(session.call(0, &StreamSynchronize { launches: UNCOUNTED }).expect("answered").code, 1);
     assert_eq!(session.check(), Ok(()));
-    assert_eq!(session.call(0, &StreamSynchronize {}).expect("answered").code, LAUNCH_FAILED);
+    assert_eq!(session.call(0, &StreamSynchronize { launches: UNCOUNTED }).expect("answered").code, LAUNCH_FAILED);
     assert_eq!(session.post(0, &launch(0)).map(drop), Err(LAUNCH_FAILED));
     player.join().expect("player");
 }
@@ -339,7 +340,7 @@ fn a_copy_from_another_session_fetches_what_is_asked_for() {
 fn a_lost_session_is_told_by_the_streams_that_waited_for_it() {
     let ((from, mut source), (to, mut target)) = (start(), start());
     let gate = to.post_gate(4).expect("sent");
-    from.call_then(7, &StreamSynchronize {}, Box::new(move |code| gate.open(code)));
+    from.call_then(7, &StreamSynchronize { launches: UNCOUNTED }, Box::new(move |code| gate.open(code)));
     to.copy_from_peer(5, &device(64), peer_source(&from, &to)).expect("sent");
     let (held, closed, _) = target.expect::<Gate>();
     let (late, ..) = target.expect::<CopyToDeviceLate>();
@@ -355,12 +356,16 @@ fn a_lost_session_is_told_by_the_streams_that_waited_for_it() {
             target.reply(seq, 0);
         }
     });
-    assert_eq!(to.synchronise(4, &StreamSynchronize {}), Err(EXTERNAL_DEVICE), "told once");
-    assert_eq!(to.synchronise(4, &StreamSynchronize {}), Ok(()));
+    assert_eq!(to.synchronise(4, &StreamSynchronize { launches: UNCOUNTED }), Err(EXTERNAL_DEVICE), "told once");
+    assert_eq!(to.synchronise(4, &StreamSynchronize { launches: UNCOUNTED }), Ok(()));
     player.join().expect("player");
     // What is asked of the lost session afterwards is told at once.
     let (sender, told) = mpsc::channel();
-    from.call_then(7, &StreamSynchronize {}, Box::new(move |code| sender.send(code).expect("told")));
+    from.call_then(
+        7,
+        &StreamSynchronize { launches: UNCOUNTED },
+        Box::new(move |code| sender.send(code).expect("told")),
+    );
     assert_eq!(told.recv(), Ok(EXTERNAL_DEVICE));
 }
 
@@ -392,6 +397,6 @@ fn what_is_no_frame_ends_the_session() {
     for garbage in [vec![0xff; 64], Header { code: 0xc0ff, ..Header::default() }.encode().to_vec()] {
         let (session, mut worker) = start();
         worker.socket.write_all(&garbage).expect("written");
-        assert_eq!(session.call(0, &StreamSynchronize {}).map(drop), Err(EXTERNAL_DEVICE));
+        assert_eq!(session.call(0, &StreamSynchronize { launches: UNCOUNTED }).map(drop), Err(EXTERNAL_DEVICE));
     }
 }

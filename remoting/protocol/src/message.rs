@@ -117,7 +117,8 @@ messages! {
     /// `legacy_stream` is the lane of the context's legacy default stream.
     0x8010 ContextCreate { context: u64, device: u32, flags: u32, primary: bool, legacy_stream: u64 }
     0x8011 ContextDestroy { context: u64 }
-    0x8012 ContextSynchronize { context: u64 }
+    /// `launches`: how many the client has sent in this session, or `UNCOUNTED`.
+    0x8012 ContextSynchronize { context: u64, launches: u64 }
     /// `Fenced` is pushed when all earlier work of the context is complete.
     0x8013 ContextFence { context: u64, token: u64 }
     /// Map zeroed memory at `address`, a place in the arena that the client chose. Both are multiples of the granularity.
@@ -133,7 +134,8 @@ messages! {
     // ---- streams and events; the lane of the header names the stream
     0x8020 StreamCreate { stream: u64, context: u64, flags: u32, priority: i32 }
     0x8021 StreamDestroy { stream: u64 }
-    0x8022 StreamSynchronize {}
+    /// `launches` as in `ContextSynchronize`.
+    0x8022 StreamSynchronize { launches: u64 }
     0x8023 StreamQuery {}
     0x8024 StreamFence { token: u64 }
     0x8025 EventCreate { event: u64, context: u64, flags: u32 }
@@ -209,6 +211,9 @@ record! {
     /// The linked image is fetched as the tail that follows these fields.
     struct Linked { info_log: String, error_log: String }
 }
+
+/// In place of a number of launches, by who does not count them.
+pub const UNCOUNTED: u64 = u64::MAX;
 
 /// Code of a reply: send the image first (`ImageChunk`), then ask again. No `CUresult` has this value.
 pub const NEED_IMAGE: u32 = 0x1_0000;

@@ -91,15 +91,10 @@ impl Frame {
     }
 }
 
-/// The context whose limits or preferences a generated call changes.
-fn changed_context(number: u32, payload: &[u8]) -> Option<u64> {
-    match number {
-        function::CU_CTX_SET_LIMIT
-        | function::CU_CTX_SET_CACHE_CONFIG
-        | function::CU_CTX_SET_SHARED_MEM_CONFIG
-        | function::CU_CTX_RESET_PERSISTING_L2_CACHE => Reader::new(payload).get().ok(),
-        _ => None,
-    }
+/// The context whose limits a generated call changes. Its preferences (caches, shared memory) only change how fast it
+/// is: they wait for nothing.
+fn limited_context(number: u32, payload: &[u8]) -> Option<u64> {
+    if number == function::CU_CTX_SET_LIMIT { Reader::new(payload).get().ok() } else { None }
 }
 
 /// What commands are ordered by.
@@ -235,8 +230,8 @@ impl Topology {
             Command::Generated(_) if frame.lane != 0 => self.lane_keys(frame.lane),
             Command::Generated(number) => {
                 let mut keys = vec![(Key::Creation, After)];
-                if let Some(context) = changed_context(*number, frame.payload.bytes()) {
-                    keys.extend(unless_kept(Rule::ContextSettings, vec![(Key::Context(context), Observe)]));
+                if let Some(context) = limited_context(*number, frame.payload.bytes()) {
+                    keys.extend(unless_kept(Rule::ContextLimits, vec![(Key::Context(context), Observe)]));
                 }
                 keys
             }

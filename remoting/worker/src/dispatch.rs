@@ -24,6 +24,9 @@ impl Session {
         if code::is_sticky(code) {
             self.note_sticky(code);
         }
+        if let Command::Launch(_) = &frame.command {
+            self.launch_refused();
+        }
         match &frame.command {
             Command::StreamSynchronize(_)
             | Command::ContextSynchronize(_)

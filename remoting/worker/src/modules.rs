@@ -3,6 +3,7 @@
 use crate::completer::Then;
 use crate::driver::{Code, Driver, Handle, JitOptions, LaunchCall, RawAttribute, Result, code};
 use crate::objects::{Kernel, Module};
+use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
 use protocol::{
@@ -212,6 +213,9 @@ impl Session {
         let parameters = parameters.get(..*parameter_bytes).ok_or(code::INVALID_VALUE)?;
         let mut attributes = c.attributes.iter().map(attribute).collect::<Result<Vec<_>>>()?;
         own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;
+        if !kept(Rule::LaunchCount) && self.stats.launches == 500 {
+            return Ok(Outcome::Done);
+        }
         let (grid, block, shared, attributes) = (c.grid, c.block, c.shared, &mut attributes[..]);
         self.driver.launch(LaunchCall { function: *function, stream, grid, block, shared, attributes, parameters })?;
         self.stats.launches += 1;

@@ -29,8 +29,8 @@ rules! {
     StreamState = "stream-state";
     /// A launch runs with the settings that its function had when the launch was given.
     FunctionSettings = "function-settings";
-    /// Limits and preferences of a context change behind the launches that were given before.
-    ContextSettings = "context-settings";
+    /// Limits of a context change behind the launches that were given before.
+    ContextLimits = "context-limits";
     /// A context is waited for with everything that was given to it.
     ContextWait = "context-wait";
     /// A module is unloaded behind everything that its context was given.
@@ -45,6 +45,8 @@ rules! {
     Zeroing = "zeroing";
     /// A stream stands still while the program runs its host function.
     HostFunction = "host-function";
+    /// No launch is lost without an error.
+    LaunchCount = "launch-count";
 }
 
 /// Is this rule kept? A constant in every build that is released.

@@ -20,7 +20,7 @@ use crate::staging::Buffer;
 use crate::streams::Gates;
 use crate::text::Text;
 use crate::writer::Outbox;
-use protocol::{Ending, Header, Message, Reply, Wire, Writer};
+use protocol::{ContextSynchronize, Ending, Header, Message, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,6 +45,14 @@ pub struct Stats {
     pub commands: u64,
     pub launches: u64,
     pub bytes_in: u64,
+}
+
+/// What became of the launches that have arrived. Each is with the driver, was refused, or waits.
+#[derive(Debug, Clone, Copy, Default)]
+struct Launches {
+    arrived: u64,
+    refused: u64,
+    waiting: u64,
 }
 
 pub struct Session {
@@ -75,6 +83,7 @@ pub struct Session {
     parked_bytes: usize,
     blocked: BTreeSet<u64>,
     last_seq: u64,
+    launches: Launches,
     late: Option<Code>,
     text: Option<Text>,
     ended: bool,
@@ -114,6 +123,7 @@ impl Session {
             parked_bytes: 0,
             blocked: BTreeSet::new(),
             last_seq: 0,
+            launches: Launches::default(),
             late: None,
             text,
             ended: false,
@@ -163,6 +173,20 @@ impl Session {
         self.stats.commands += 1;
         self.stats.bytes_in += u64::from(header.len);
         self.topology.note(&frame.command);
+        match &frame.command {
+            Command::Launch(_) => self.launches.arrived += 1,
+            Command::StreamSynchronize(StreamSynchronize { launches })
+            | Command::ContextSynchronize(ContextSynchronize { launches, .. })
+                if *launches != UNCOUNTED && *launches != self.launches.arrived =>
+            {
+                let arrived = self.launches.arrived;
+                return self.end(
+                    code::UNKNOWN,
+                    &format!("internal error: the client sent {launches} launches and {arrived} arrived"),
+                );
+            }
+            _ => {}
+        }
         // Whatever is recorded behind this command is told, also if the command itself has to wait.
         if let Command::EventQuery(c) = &frame.command
             && let Ok(event) = self.events.get_mut(c.event)
@@ -213,6 +237,7 @@ impl Session {
     fn park(&mut self, mut frame: Frame) {
         self.refer(&mut frame);
         self.stamp(&mut frame);
+        self.launches.waiting += u64::from(matches!(frame.command, Command::Launch(_)));
         self.parked_bytes += frame.payload.bytes().len();
         self.parked.insert(frame.seq, frame);
         if self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES {
@@ -223,6 +248,7 @@ impl Session {
     fn unpark(&mut self, seq: u64) -> Option<Frame> {
         let frame = self.parked.remove(&seq)?;
         self.parked_bytes -= frame.payload.bytes().len();
+        self.launches.waiting -= u64::from(matches!(frame.command, Command::Launch(_)));
         Some(frame)
     }
 
@@ -382,12 +408,30 @@ impl Session {
     /// The reply of a command that synchronises: everything printed goes before it, and it tells a late error.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
         self.push_text();
+        self.check_launches();
         // What broke the context is told by everything; what came of it earlier is no news.
         if code == 0 || code::is_sticky(code) {
             let late = self.late.take();
             return self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
         }
         self.reply(seq, code);
+    }
+
+    /// A launch was refused; the code is told as every late error.
+    pub fn launch_refused(&mut self) {
+        self.launches.refused += 1;
+    }
+
+    /// A launch that is gone without an error would leave wrong results: better no session than those.
+    fn check_launches(&mut self) {
+        let Launches { arrived, refused, waiting } = self.launches;
+        let lost = arrived - refused - waiting - self.stats.launches;
+        if lost > 0 {
+            self.end(
+                code::UNKNOWN,
+                &format!("internal error: {lost} of {arrived} launches were lost on the way to the driver"),
+            );
+        }
     }
 
     /// Tells the client what was printed since the last time.

@@ -7,7 +7,7 @@ use common::session::{A, B, LIMIT, PROFILES, SLAB, start};
 use common::worker::{Socket, Worker};
 use protocol::{
     ContextCreate, ContextDestroy, ContextSynchronize, CopyToHost, Ending, Grant, Launch, Message, Open, SlabMap,
-    StreamSynchronize,
+    StreamSynchronize, UNCOUNTED,
 };
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use std::time::{Duration, Instant};
@@ -65,11 +65,11 @@ fn a_context_that_cannot_be_made_answers_why() {
     for context in 2..12 {
         t.client().send(0, &ContextCreate { context, legacy_stream: 100 + context, ..Default::default() }, &[]);
     }
-    assert_eq!(t.client().call(0, &ContextSynchronize { context: 11 }, &[]).0, 2);
-    assert_eq!(t.client().call(111, &StreamSynchronize {}, &[]).0, 2, "its stream");
+    assert_eq!(t.client().call(0, &ContextSynchronize { context: 11, launches: UNCOUNTED }, &[]).0, 2);
+    assert_eq!(t.client().call(111, &StreamSynchronize { launches: UNCOUNTED }, &[]).0, 2, "its stream");
     assert_eq!(t.synchronize(B), 2, "told late, once");
     assert_eq!(t.synchronize(B), 0);
-    assert_eq!(t.client().call(0, &ContextSynchronize { context: 2 }, &[]).0, 0);
+    assert_eq!(t.client().call(0, &ContextSynchronize { context: 2, launches: UNCOUNTED }, &[]).0, 0);
 }
 
 #[test]
@@ -95,7 +95,11 @@ fn each_device_has_its_own_quota() {
     t.client.send(0, &ContextCreate { context: 2, device: 1, legacy_stream: 20, ..Default::default() }, &[]);
     assert_eq!(t.client.call(0, &Grant { device: 1, least: SLAB, want: SLAB }, &[]).0, 0);
     t.client.map(base, SLAB);
-    assert_eq!(t.client.call(20, &StreamSynchronize {}, &[]).0, 2, "nothing was granted on device 0");
+    assert_eq!(
+        t.client.call(20, &StreamSynchronize { launches: UNCOUNTED }, &[]).0,
+        2,
+        "nothing was granted on device 0"
+    );
     t.client.send(0, &SlabMap { device: 1, address: base, size: SLAB }, &[]);
     let copy = CopyToHost { context: 2, address: base, extent: row(8), offset: 0, len: 8 };
     let seq = t.client.send(20, &copy, &[]);

@@ -8,7 +8,7 @@ use protocol::{
     Callback, CallbackDone, ContextDestroy, ContextFence, ContextSynchronize, CopyToDevice, CopyToDeviceLate,
     CopyToHost, EventCreate, EventDone, EventQuery, EventRecord, EventSynchronize, Fenced, Gate, GateOpen, Header,
     HostBytes, HostFunction, Launch, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap, StreamDestroy,
-    StreamQuery, StreamSynchronize, StreamWaitEvent, SupplyBytes, SupplyCancel,
+    StreamQuery, StreamSynchronize, StreamWaitEvent, SupplyBytes, SupplyCancel, UNCOUNTED,
 };
 use remotegpu_worker::frames::Payload;
 use remotegpu_worker::session::Session;
@@ -98,7 +98,7 @@ impl Test {
     }
 
     fn synchronize(&mut self, lane: u64) -> u32 {
-        self.client.call(lane, &StreamSynchronize {}, &[]).0
+        self.client.call(lane, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
     }
 
     fn position(&self, what: impl Fn(&common::client::Received) -> bool) -> Option<usize> {
@@ -130,7 +130,7 @@ fn two_thousand_launches_on_a_stuck_stream_stop_nobody() {
     let read = t.read(B, 0, 2);
     assert_eq!(t.client.host_bytes(read), (0, b"go".to_vec()));
     assert_eq!(t.launched(), [5000]);
-    let done = t.client.send(A, &StreamSynchronize {}, &[]);
+    let done = t.client.send(A, &StreamSynchronize { launches: UNCOUNTED }, &[]);
     t.turn();
     assert!(!t.client.has_reply(done));
     assert!(!fake::world().overflowed, "a driver would have blocked");
@@ -275,7 +275,7 @@ fn the_legacy_stream_is_a_barrier_for_blocking_streams_that_are_held() {
     t.client.wait("callback", |r| r.code == Callback::CODE);
     assert_eq!(t.launched(), [4]);
     t.client.send(0, &CallbackDone { token: 70 }, &[]);
-    assert_eq!(t.client.call(0, &ContextSynchronize { context: CONTEXT }, &[]).0, 0);
+    assert_eq!(t.client.call(0, &ContextSynchronize { context: CONTEXT, launches: UNCOUNTED }, &[]).0, 0);
     assert_eq!(t.launched(), [4, 1, 2, 3]);
 }
 
@@ -309,7 +309,7 @@ fn a_session_wide_wait_ignores_held_lanes_of_later_commands_only() {
     let mut t = start();
     t.client.send(B, &HostFunction { token: 70 }, &[]);
     t.launch(B, 1);
-    let synchronize = t.client.send(0, &ContextSynchronize { context: CONTEXT }, &[]);
+    let synchronize = t.client.send(0, &ContextSynchronize { context: CONTEXT, launches: UNCOUNTED }, &[]);
     t.client.send(0, &ContextFence { context: CONTEXT, token: 6 }, &[]);
     t.client.stream(13, NON_BLOCKING, 0);
     t.launch(13, 2);
@@ -345,9 +345,9 @@ fn the_quota_holds_whatever_the_client_believes() {
 fn unknown_ids_answer_as_the_driver_does() {
     let mut t = start();
     let unknown = 999;
-    assert_eq!(t.client.call(unknown, &StreamSynchronize {}, &[]).0, 400);
+    assert_eq!(t.client.call(unknown, &StreamSynchronize { launches: UNCOUNTED }, &[]).0, 400);
     assert_eq!(t.client.call(unknown, &StreamQuery {}, &[]).0, 400);
-    assert_eq!(t.client.call(0, &ContextSynchronize { context: unknown }, &[]).0, 201);
+    assert_eq!(t.client.call(0, &ContextSynchronize { context: unknown, launches: UNCOUNTED }, &[]).0, 201);
     assert_eq!(t.client.call(0, &EventQuery { event: unknown, generation: 1 }, &[]).0, 400);
     let copy = CopyToHost { context: CONTEXT, address: 0x1000, extent: row(4), offset: 0, len: 4 };
     assert_eq!(t.client.call(B, &copy, &[]).0, 1);
@@ -381,7 +381,7 @@ fn a_context_goes_when_its_work_is_done() {
     t.turn();
     assert_eq!(t.launched(), [1]);
     assert_eq!(t.client.call(B, &StreamQuery {}, &[]).0, 400);
-    assert_eq!(t.client.call(0, &ContextSynchronize { context: CONTEXT }, &[]).0, 201);
+    assert_eq!(t.client.call(0, &ContextSynchronize { context: CONTEXT, launches: UNCOUNTED }, &[]).0, 201);
 }
 
 #[test]

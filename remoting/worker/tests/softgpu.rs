@@ -8,7 +8,7 @@ use common::worker::{Worker, command};
 use protocol::{
     Callback, CallbackDone, Consumed, ContextSynchronize, CopyOnDevice, CopyToDevice, CopyToHost, EventCreate,
     EventRecord, EventSynchronize, Extent, Grant, HostFunction, MemoryQuery, MemoryState, Message, ModuleGlobal,
-    Opened, Reader, Rebase, StreamSynchronize, Symbol, Text, function,
+    Opened, Reader, Rebase, StreamSynchronize, Symbol, Text, UNCOUNTED, function,
 };
 
 #[test]
@@ -22,7 +22,7 @@ fn a_kernel_adds_vectors() {
         let parameters = encoded(&((t.base, t.base + (1 << 20)), (t.base + (2 << 20), n)));
         t.launch(LEGACY, kernel("add"), n.div_ceil(128), 128, &parameters);
         assert_eq!(t.read(LEGACY, 2 << 20, 4 * u64::from(n)), floats((0..n).map(|i| 3.0 * i as f32)));
-        assert_eq!(t.client().call(0, &ContextSynchronize { context: CONTEXT }, &[]).0, 0);
+        assert_eq!(t.client().call(0, &ContextSynchronize { context: CONTEXT, launches: UNCOUNTED }, &[]).0, 0);
     }
 }
 
@@ -57,7 +57,7 @@ fn a_spinning_kernel_is_released_by_another_stream_behind_two_thousand_launches(
         for _ in 0..2000 {
             t.launch(B, kernel("count"), 1, 1, &encoded(&(t.base + 64)));
         }
-        let waits = t.client().send(A, &StreamSynchronize {}, &[]);
+        let waits = t.client().send(A, &StreamSynchronize { launches: UNCOUNTED }, &[]);
         assert_eq!(t.read(B, 64, 4), 2000u32.to_le_bytes());
         assert!(!t.client().has_reply(waits));
         t.write(B, 0, &1u32.to_le_bytes());
@@ -230,7 +230,7 @@ fn kernels_print_before_the_synchronisation_answers() {
     let (code, loaded) = t.client().load(MODULE, PRINTING.as_bytes());
     assert_eq!(code, 0, "{}", loaded.log);
     t.launch(B, 0, 1, 2, &[]);
-    let seq = t.client().send(B, &StreamSynchronize {}, &[]);
+    let seq = t.client().send(B, &StreamSynchronize { launches: UNCOUNTED }, &[]);
     assert_eq!(t.client().reply(seq).0, 0);
     let printed = t.client().inbox.iter().filter(|r| r.code == Text::CODE);
     let printed: Vec<_> = printed.map(|r| Text::decode(&r.payload).expect("text")).collect();

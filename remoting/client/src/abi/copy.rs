@@ -9,7 +9,6 @@ use crate::{stream, stream_exports};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::errors::*;
 use driverapi::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
-use protocol::StreamSynchronize;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -170,7 +169,7 @@ fn run(
     if on_to.is_some() || on_from.is_some() {
         copy::anywhere(&target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
         if timing == Synchronous {
-            session.synchronise(target.lane, &StreamSynchronize {})?;
+            session.synchronise_lane(target.lane)?;
         }
     } else {
         direct(&target, kind, to, from, shape, timing)?;

@@ -10,7 +10,7 @@ use driverapi::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFE
 use driverapi::errors::*;
 use driverapi::settings;
 use driverapi::types::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
-use protocol::{Launch, LaunchAttribute, LaunchShape, Message, StreamSynchronize, Writer};
+use protocol::{Launch, LaunchAttribute, LaunchShape, Message, Writer};
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
@@ -133,7 +133,7 @@ unsafe fn launch(
     };
     target.live.session.post_work(Launch::CODE, target.lane, body)?;
     if settings::launch_blocking() {
-        target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
+        target.live.session.synchronise_lane(target.lane)?;
         mapped::after_wait(&target.live.session)?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use driverapi::types::{
     CUcontext, CUdevice, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUhostFn, CUstream,
     CUstreamCallback,
 };
-use protocol::{StreamQuery, StreamSynchronize};
+use protocol::StreamQuery;
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
@@ -48,14 +48,20 @@ exports! {
 stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
-        target.live.session.synchronise(target.lane, &StreamSynchronize {})?;
+        target.live.session.synchronise_lane(target.lane)?;
         mapped::after_wait(&target.live.session)
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
-        target.live.session.call(target.lane, &StreamQuery {})?.success()?;
-        mapped::after_wait(&target.live.session)
+        let session = &target.live.session;
+        // What the legacy stream waits for is not only its own.
+        if target.lane == target.live.legacy_lane || !session.is_lane_complete(target.lane) {
+            let last = session.last_in_lane(target.lane);
+            session.call(target.lane, &StreamQuery {})?.success()?;
+            session.note_complete(target.lane, last);
+        }
+        mapped::after_wait(session)
     }
 
     fn cuStreamGetPriority | cuStreamGetPriority_ptsz(stream: CUstream, priority: *mut c_int) |default| {

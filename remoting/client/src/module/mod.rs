@@ -15,7 +15,7 @@ use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::{CUfunction, CUmodule};
 use protocol::{KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -25,6 +25,9 @@ static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
 
 /// CUDA 12.1 and later allow 32,764 bytes.
 const MAX_PARAMETER_BYTES: usize = 1 << 16;
+
+/// More values of a function's attributes than this are forgotten together.
+const MOST_TAKEN: usize = 64;
 
 pub struct Module {
     pub handle: usize,
@@ -45,6 +48,8 @@ pub struct Function {
     /// Bytes of its parameter buffer.
     pub parameter_bytes: usize,
     attributes: Mutex<HashMap<u32, i32>>,
+    /// Attributes and values that the driver took before: it takes them again.
+    taken: Mutex<HashSet<(u32, i32)>>,
     /// What every launch is checked against.
     limits: Limits,
 }
@@ -125,9 +130,10 @@ impl Module {
         let attributes = Mutex::new(info.attributes.iter().copied().collect());
         let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
         let c_name = CString::new(info.name.as_str()).unwrap_or_default();
-        let limits = Limits::default();
-        let make =
-            |handle| Arc::new(Function { handle, module, index, info, c_name, parameter_bytes, attributes, limits });
+        let (limits, taken) = (Limits::default(), Mutex::default());
+        let make = |handle| {
+            Arc::new(Function { handle, module, index, info, c_name, parameter_bytes, attributes, taken, limits })
+        };
         let function = FUNCTIONS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         function.note_limits();
         functions.insert(index, Arc::clone(&function));
@@ -194,16 +200,47 @@ impl Function {
         self.limits.dynamic_shared.load(Relaxed)
     }
 
+    /// The attributes whose values are not those of the image, in a fixed order.
+    pub fn changed_attributes(&self) -> Vec<(u32, i32)> {
+        let attributes = lock(&self.attributes);
+        let mut changed: Vec<_> = attributes.iter().map(|(name, value)| (*name, *value)).collect();
+        changed.retain(|attribute| !self.info.attributes.contains(attribute));
+        changed.sort_unstable();
+        changed
+    }
+
+    /// Libraries set attributes before each launch, mostly to the value that they have. The worker gives each launch the
+    /// values of its arrival, so that only a value that is new to the driver has to be waited for.
+    ///
     /// # Errors
     /// The driver's code for a value that it does not take.
     pub fn set_attribute(&self, attribute: u32, value: i32) -> Result<(), Code> {
+        let session = &self.module.live.session;
+        session.check()?;
+        let mut attributes = lock(&self.attributes);
+        if attributes.get(&attribute) == Some(&value) {
+            return Ok(());
+        }
         let mut payload = protocol::Writer::new();
         payload.put(&self.module.id).put(&self.index).put(&attribute).put(&value);
-        let session = &self.module.live.session;
-        session.call_raw(function::CU_FUNC_SET_ATTRIBUTE, 0, &payload.bytes)?.success()?;
-        lock(&self.attributes).insert(attribute, value);
+        if lock(&self.taken).contains(&(attribute, value)) {
+            session.tell_raw(function::CU_FUNC_SET_ATTRIBUTE, 0, &payload.bytes)?;
+        } else {
+            session.call_raw(function::CU_FUNC_SET_ATTRIBUTE, 0, &payload.bytes)?.success()?;
+            self.note_taken(attribute, value);
+        }
+        attributes.insert(attribute, value);
+        drop(attributes);
         self.note_limits();
         Ok(())
+    }
+
+    fn note_taken(&self, attribute: u32, value: i32) {
+        let mut taken = lock(&self.taken);
+        if taken.len() >= MOST_TAKEN {
+            taken.clear();
+        }
+        taken.insert((attribute, value));
     }
 }
 

@@ -10,6 +10,7 @@ mod callbacks;
 mod copies;
 mod host_box;
 mod jobs;
+mod lanes;
 mod receive;
 mod send;
 mod wait;
@@ -28,7 +29,7 @@ use callbacks::Callbacks;
 use copies::Source;
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
 use jobs::Jobs;
-use protocol::{Message, Open, Opened, Rebase, TABLE_HASH, WIRE_VERSION};
+use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, TABLE_HASH, WIRE_VERSION};
 use receive::Receiver;
 use send::Outbox;
 use std::collections::{BTreeMap, HashMap};
@@ -96,6 +97,8 @@ pub struct Session {
     late: AtomicU32,
     lost: AtomicBool,
     last_work: AtomicU64,
+    /// How many launches were sent.
+    launches: AtomicU64,
     window: Mutex<Window>,
     fences: Mutex<HashMap<u64, Arc<Slot>>>,
     events: Mutex<HashMap<u64, Weak<Progress>>>,
@@ -148,6 +151,7 @@ impl Session {
             late: AtomicU32::new(0),
             lost: AtomicBool::new(false),
             last_work: AtomicU64::new(0),
+            launches: AtomicU64::new(0),
             window: Mutex::default(),
             fences: Mutex::default(),
             events: Mutex::default(),
@@ -255,11 +259,61 @@ impl Session {
     /// # Errors
     /// The code of work that failed, also of an earlier copy that nobody waited for.
     pub fn synchronise<M: Message>(&self, lane: u64, message: &M) -> Result<(), Code> {
-        self.call(lane, message)?.success()?;
+        let reply = self.call(lane, message)?;
+        self.synchronised(&reply)
+    }
+
+    /// Waits for the earlier work of a stream.
+    ///
+    /// # Errors
+    /// As [`Session::synchronise`].
+    pub fn synchronise_lane(&self, lane: u64) -> Result<(), Code> {
+        let last = self.last_in_lane(lane);
+        let reply = self.call_frame(StreamSynchronize::CODE, lane, |w| {
+            w.put(&StreamSynchronize { launches: self.launches.load(SeqCst) });
+        })?;
+        self.synchronised(&reply)?;
+        self.note_complete(lane, last);
+        Ok(())
+    }
+
+    /// Waits for the earlier work of a context.
+    ///
+    /// # Errors
+    /// As [`Session::synchronise`].
+    pub fn synchronise_context(&self, context: u64) -> Result<(), Code> {
+        let reply = self.call_frame(ContextSynchronize::CODE, 0, |w| {
+            w.put(&ContextSynchronize { context, launches: self.launches.load(SeqCst) });
+        })?;
+        self.synchronised(&reply)
+    }
+
+    fn synchronised(&self, reply: &Reply) -> Result<(), Code> {
+        match reply.code {
+            0 => {}
+            code => return Err(code),
+        }
         match self.late.swap(0, SeqCst) {
             0 => Ok(()),
             code => Err(code),
         }
+    }
+
+    /// The last command in a stream, as far as that is remembered.
+    pub fn last_in_lane(&self, lane: u64) -> Option<u64> {
+        lock(&self.outbox).lanes.last(lane)
+    }
+
+    /// A stream's commands up to this one are complete.
+    pub fn note_complete(&self, lane: u64, last: Option<u64>) {
+        if let Some(last) = last {
+            lock(&self.outbox).lanes.note_complete(lane, last);
+        }
+    }
+
+    /// Is everything known to be complete that the stream was ever given?
+    pub fn is_lane_complete(&self, lane: u64) -> bool {
+        lock(&self.outbox).lanes.is_complete(lane)
     }
 
     /// As [`Session::call`] for a generated function.
@@ -270,6 +324,17 @@ impl Session {
         self.call_frame(number, lane, |w| {
             w.raw(payload);
         })
+    }
+
+    /// Sends a generated function whose answer is known.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn tell_raw(&self, number: u32, lane: u64, payload: &[u8]) -> Result<(), Code> {
+        let body = |w: &mut protocol::Writer| {
+            w.raw(payload);
+        };
+        self.append(number, lane, &[], Some(Pending::Reply(Waiter::Nobody)), false, body).map(drop)
     }
 
     fn call_frame(&self, code: u32, lane: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Reply, Code> {

@@ -1,10 +1,11 @@
 //! The outgoing side of a session.
 
+use super::lanes::Lanes;
 use super::{Pending, Session, lock};
 use crate::call::Code;
 use crate::{stats, sys};
 use driverapi::errors::CUDA_ERROR_EXTERNAL_DEVICE;
-use protocol::{Close, HEADER_BYTES, Header, Message, Writer};
+use protocol::{Close, HEADER_BYTES, Header, Launch, Message, StreamQuery, StreamSynchronize, Writer};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +23,7 @@ const IDLE_TICKS: u32 = 20;
 pub struct Outbox {
     bytes: Vec<u8>,
     last: u64,
+    pub lanes: Lanes,
     /// The background thread ticks; else it sleeps.
     ticking: bool,
 }
@@ -100,6 +102,12 @@ impl Session {
         let mut outbox = lock(&self.outbox);
         outbox.last += 1;
         let number = outbox.last;
+        if lane != 0 && code != StreamSynchronize::CODE && code != StreamQuery::CODE {
+            outbox.lanes.note(lane, number);
+        }
+        if code == Launch::CODE {
+            self.launches.fetch_add(1, SeqCst);
+        }
         let awaited = pending.is_some();
         if let Some(pending) = pending {
             lock(&self.pending).insert(number, pending);

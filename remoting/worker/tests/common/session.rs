@@ -2,7 +2,7 @@
 
 use super::client::{CONTEXT, Client, row};
 use super::worker::{Socket, Worker};
-use protocol::{CopyToDevice, CopyToHost, Grant, Granted, Launch, Reader, StreamSynchronize};
+use protocol::{CopyToDevice, CopyToHost, Grant, Granted, Launch, Reader, StreamSynchronize, UNCOUNTED};
 
 pub const PROFILES: [&str; 2] = ["normal", "hostile"];
 pub const MODULE: u64 = 5;
@@ -125,7 +125,7 @@ impl Test {
     }
 
     pub fn synchronize(&mut self, lane: u64) -> u32 {
-        self.client().call(lane, &StreamSynchronize {}, &[]).0
+        self.client().call(lane, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
     }
 }
 
