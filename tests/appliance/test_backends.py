@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from remotegpu.api.profiles import Profile
 from remotegpu.appliance.backends import cuda
 from remotegpu.appliance.backends.base import BackendError
 from remotegpu.appliance.backends.cpu_usage import busy_and_all
@@ -41,7 +42,7 @@ def test_our_own_client_is_not_taken_for_the_driver(tmp_path: Path, monkeypatch:
 
 def test_a_software_gpu_has_room_for_its_context_beside_the_shares(tmp_path: Path) -> None:
     backend = SoftwareBackend(
-        Settings(gpus=2, memory_bytes=GIB, profile="hostile", threads=3), tmp_path / "libcuda.so.1"
+        Settings(gpus=2, memory_bytes=GIB, profile=Profile.HOSTILE, threads=3), tmp_path / "libcuda.so.1"
     )
     environment = backend.environment(overhead_bytes=512)
     first, second = environment.pop("REMOTEGPU_SOFTGPU_UUIDS").split(",")

@@ -6,6 +6,7 @@ pub mod attributes;
 pub mod caller;
 pub mod constants;
 pub mod context_storage;
+pub mod cubin;
 pub mod errors;
 pub mod export_tables;
 pub mod fatbin;

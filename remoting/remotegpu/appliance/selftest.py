@@ -1,7 +1,8 @@
 """Proves one GPU in a process of its own: a kernel, copies, expected results, and what a context costs.
 
-`python -m remotegpu.appliance.selftest UUID` prints one JSON object, {"overhead_bytes": ...} or {"error": ...}. The
-driver is the libcuda.so.1 that the loader finds, hence a process for each: its environment says which.
+`python -m remotegpu.appliance.selftest [--null]` prints one JSON object, {"overhead_bytes": ...} or {"error": ...}. The
+driver is the libcuda.so.1 that the loader finds, hence a process for each: its environment says which. On a null GPU
+(`--null`) the same calls must succeed, and the kernel must have written nothing.
 """
 
 import ctypes
@@ -45,7 +46,7 @@ _COUNT = 1000
 _THREADS = 128
 
 
-def measure() -> int:
+def measure(*, null: bool) -> int:
     """Run the test on device 0; the bytes that a context takes."""
     from cuda.bindings import driver  # noqa: PLC0415 (loads libcuda: only in this process)
 
@@ -73,7 +74,7 @@ def measure() -> int:
     call(driver.cuLaunchKernel(kernel, blocks, 1, 1, _THREADS, 1, 1, 0, 0, arguments, 0))
     call(driver.cuCtxSynchronize())
     call(driver.cuMemcpyDtoH(ctypes.addressof(found), y, size))
-    wrong = [i for i in range(_COUNT) if found[i] != 3 * i + 7 + i]
+    wrong = [i for i in range(_COUNT) if found[i] != (0 if null else 3 * i + 7 + i)]
     if wrong:
         raise RuntimeError(f"a kernel computed {len(wrong)} of {_COUNT} values wrong, the first at {wrong[0]}")
     free_after, _ = call(driver.cuMemGetInfo())
@@ -98,7 +99,7 @@ def _free_before_context(total: int) -> int:
 
 def main() -> None:
     try:
-        result: dict[str, object] = {"overhead_bytes": measure()}
+        result: dict[str, object] = {"overhead_bytes": measure(null="--null" in sys.argv)}
     except Exception as error:  # whatever happens is the result
         result = {"error": f"{type(error).__name__}: {error}" if not isinstance(error, RuntimeError) else str(error)}
     print(json.dumps(result))  # noqa: T201

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from remotegpu.api.profiles import Profile
 from remotegpu.appliance.offload.option import EnvironmentOption
 
 
@@ -37,7 +38,7 @@ class Settings:
     backend: str = "software"
     gpus: int = 1
     memory_bytes: int = 8 << 30
-    profile: str = "normal"
+    profile: Profile = Profile.NORMAL
     threads: int | None = None
     driver: Path | None = None
     cert: Path | None = None

@@ -8,6 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from remotegpu.api import names
+from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.offload.app import offload
@@ -57,6 +58,10 @@ def run(
     native: Annotated[
         bool, typer.Option("--native", help="The software GPU in the program itself, no network.")
     ] = False,
+    profile: Annotated[
+        Profile | None,
+        typer.Option(help="Without --appliance: what the GPU is like. null-h100: an H100 that computes nothing."),
+    ] = None,
     wait: WaitOption = True,
     report: Annotated[
         bool, typer.Option("--report", help="Say at the end what programs asked for that is not provided.")
@@ -79,6 +84,7 @@ def run(
         appliances=split(appliance),
         access=read_access(token, token_file, ca, server_name),
         native=native,
+        profile=profile,
         wait=wait,
         report=report,
         report_file=report_file,
@@ -181,14 +187,20 @@ def appliance(
     ] = names.DEFAULT_LISTEN,
     data_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Another data port; 0: any free one.")] = None,
     gpus: Annotated[int, typer.Option(min=1, max=64, envvar=names.SOFTGPU_DEVICES_ENV, help="Software GPUs.")] = 1,
-    memory: Annotated[str, typer.Option(envvar=names.SOFTGPU_MEMORY_ENV, help="Memory of each software GPU.")] = "8GiB",
+    memory: Annotated[
+        str,
+        typer.Option(
+            envvar=names.SOFTGPU_MEMORY_ENV, help="Memory of each software GPU. Default: 8GiB; of a null GPU 80GiB."
+        ),
+    ] = "",
     profile: Annotated[
-        Literal["normal", "hostile", "slow"],
+        Profile,
         typer.Option(
             envvar=names.SOFTGPU_PROFILE_ENV,
-            help="hostile: a software GPU that behaves as badly as a real driver may; slow: one whose queues are full.",
+            help="hostile: a software GPU that behaves as badly as a real driver may. slow: one whose queues are full. "
+            "null-h100: an H100 that takes everything and computes nothing.",
         ),
-    ] = "normal",
+    ] = Profile.NORMAL,
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, envvar=names.SOFTGPU_THREADS_ENV, help="CPU threads per session.")
     ] = None,
@@ -238,7 +250,7 @@ def appliance(
     if http and metrics_port:
         raise exits.CliError(exits.USAGE, "--http serves the metrics too: leave out --metrics-port")
     try:
-        memory_bytes = parse_memory(memory)
+        memory_bytes = parse_memory(memory) if memory else profile.memory_bytes
     except QuantityError as error:
         raise exits.CliError(exits.USAGE, f"--memory: {error}") from None
     environments, offload_memory_bytes = _offload(offload or [], offload_memory)

@@ -12,31 +12,32 @@ from typing import Final
 
 from remotegpu.api.names import SOFTGPU_MEMORY_ENV
 from remotegpu.api.objects import Ask
+from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.child import stop_if_interrupted
 
-DEFAULT_MEMORY: Final = 8 << 30
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
 
 
-def software_memory(ask: Ask) -> int:
-    """The memory of each software GPU: what the environment says, else 8 GiB, and always enough for the share."""
+def software_memory(ask: Ask, profile: Profile = Profile.NORMAL) -> int:
+    """The memory of each GPU: what the environment says, else the profile's, and always enough for the share."""
     try:
-        given = parse_memory(os.environ.get(SOFTGPU_MEMORY_ENV) or str(DEFAULT_MEMORY))
+        given = parse_memory(os.environ.get(SOFTGPU_MEMORY_ENV) or str(profile.memory_bytes))
     except QuantityError as error:
         raise exits.CliError(exits.USAGE, f"{SOFTGPU_MEMORY_ENV}: {error}") from None
     return max(given, ask.memory_bytes)
 
 
 @contextlib.contextmanager
-def local_appliance(ask: Ask, *options: str) -> Iterator[str]:
+def local_appliance(ask: Ask, *options: str, profile: Profile = Profile.NORMAL) -> Iterator[str]:
     """The endpoint of a software appliance that has room for `ask`. It ends with the block, or with our process."""
     ready_ours, ready_theirs = os.pipe()
     alive_theirs, alive_ours = os.pipe()
     command = [sys.executable, "-m", "remotegpu.cli", "appliance", "--backend", "software", "--listen", "127.0.0.1:0"]
-    command += ["--gpus", str(ask.count), "--memory", str(software_memory(ask)), "--metrics-port", "0", "--quiet"]
+    command += ["--gpus", str(ask.count), "--memory", str(software_memory(ask, profile)), "--metrics-port", "0", "--quiet"]
+    command += ["--profile", str(profile)]
     command += ["--drain-seconds", "0", "--ready-fd", str(ready_theirs), "--parent-fd", str(alive_theirs), *options]
     process = subprocess.Popen(
         command,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from remotegpu.api import names
 from remotegpu.api.objects import Ask, Share, shares_to_env
+from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
@@ -25,6 +26,7 @@ class RunOptions:
     appliances: Sequence[str] = ()
     access: Access = field(default_factory=Access)
     native: bool = False
+    profile: Profile | None = None
     wait: bool = True
     report: bool = False
     report_file: Path | None = None
@@ -51,13 +53,16 @@ def run(options: RunOptions) -> int:
     """Run the command to its end; as `run_child`."""
     mask = block_signals()
     dist = find_dist()
+    if options.profile is not None and options.appliances:
+        raise exits.CliError(exits.USAGE, "--profile is for a GPU of this machine: an appliance was started with its own")
+    profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
     # Before a share is taken, or waited for.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
     with contextlib.ExitStack() as stack:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
         if options.native:
-            return run_child(options.command, native_environment(base, dist, options.ask), mask)
-        endpoints = options.appliances or [stack.enter_context(local_appliance(options.ask))]
+            return run_child(options.command, native_environment(base, dist, options.ask, profile), mask)
+        endpoints = options.appliances or [stack.enter_context(local_appliance(options.ask, profile=profile))]
         clients = [ApplianceClient(parse_endpoint(text), options.access) for text in endpoints]
         for client in clients:
             stack.callback(client.close)
@@ -83,13 +88,17 @@ def remote_environment(
     return environment
 
 
-def native_environment(base: Mapping[str, str], dist: Dist, ask: Ask) -> dict[str, str]:
+def native_environment(
+    base: Mapping[str, str], dist: Dist, ask: Ask, profile: Profile = Profile.NORMAL
+) -> dict[str, str]:
     """What makes a command use the software GPU without the wire, with the same memory as a share has."""
     dist.library(dist.native)
     environment = dict(base)
-    _keep_ptx(environment, dist)
+    if not profile.is_null:
+        _keep_ptx(environment, dist)
+    environment[names.SOFTGPU_PROFILE_ENV] = str(profile)
     environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
-    environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask)))
+    environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask, profile)))
     _prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
     _prepend(environment, "PATH", str(dist.bin))
     return environment

@@ -107,6 +107,20 @@ pub fn discard(at: u64, len: u64) {
     unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) };
 }
 
+/// Makes `[at, at + len)` read as zeros and holds no memory for it, be it private or a `Backing`'s.
+pub fn forget(at: u64, len: u64) {
+    let (first, last) = (at.next_multiple_of(PAGE), (at + len) / PAGE * PAGE);
+    // SAFETY: whole pages inside the arena; where they are a file's the hole is in the file, elsewhere this fails.
+    let is_file =
+        first < last && unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_REMOVE) } == 0;
+    if is_file {
+        fill(at, first - at);
+        fill(last, at + len - last);
+    } else {
+        discard(at, len);
+    }
+}
+
 fn fill(at: u64, len: u64) {
     // SAFETY: the callers stay inside the arena, which is always writable.
     unsafe { ptr::write_bytes(address::<u8>(at), 0, len as usize) };

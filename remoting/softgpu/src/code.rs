@@ -33,6 +33,15 @@ pub struct Settings {
     pub dynamic_shared: AtomicI32,
     pub carveout: AtomicI32,
     pub cache_config: AtomicU32,
+    pub cluster: ClusterSettings,
+}
+
+/// What a kernel's clusters may or must be like. 0 where nothing was set.
+#[derive(Default)]
+pub struct ClusterSettings {
+    pub required: [AtomicI32; 3],
+    pub non_portable: AtomicI32,
+    pub scheduling: AtomicI32,
 }
 
 impl Settings {
@@ -41,6 +50,7 @@ impl Settings {
             dynamic_shared: AtomicI32::new(-1),
             carveout: AtomicI32::new(-1),
             cache_config: AtomicU32::new(0),
+            cluster: ClusterSettings::default(),
         };
         program.kernels().iter().map(|_| Arc::new(new())).collect()
     }

@@ -1,5 +1,6 @@
 //! What the environment says about the software GPU. Read once, at the first call.
 
+use crate::model::Model;
 use driverapi::settings;
 use driverapi::types::CUuuid;
 
@@ -27,6 +28,8 @@ pub struct Config {
 /// How much the driver helps a program that relies on luck. `hostile` is as a real driver may behave on a bad day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
+    /// The GPU that devices show themselves to be.
+    pub model: &'static Model,
     /// Whether `cuMemAddressReserve` tries to give the address asked for.
     pub honours_hints: bool,
     /// Operations queued on a stream before the caller blocks.
@@ -38,12 +41,13 @@ pub struct Profile {
     pub context_bytes: u64,
     /// Whether a fault is told only by calls that synchronise.
     pub late_faults: bool,
-    /// What each launch takes besides its own work.
+    /// How long every launch takes beside what it computes, in its stream.
     pub launch_micros: u64,
 }
 
 impl Profile {
     pub const NORMAL: Profile = Profile {
+        model: &Model::SOFTWARE,
         honours_hints: true,
         queue_limit: usize::MAX,
         free_waits: true,
@@ -53,6 +57,7 @@ impl Profile {
         launch_micros: 0,
     };
     pub const HOSTILE: Profile = Profile {
+        model: &Model::SOFTWARE,
         honours_hints: false,
         queue_limit: 1024,
         free_waits: false,
@@ -63,9 +68,18 @@ impl Profile {
     };
     /// Queues are full soon and stay so: what depends on how far a GPU has come shows itself every time.
     pub const SLOW: Profile = Profile { queue_limit: 1024, launch_micros: 10, ..Profile::NORMAL };
+    pub const NULL_H100: Profile = Profile { model: &Model::NULL_H100, ..Profile::NORMAL };
+
+    fn named(name: Option<&str>) -> Profile {
+        match name {
+            Some("hostile") => Profile::HOSTILE,
+            Some("slow") => Profile::SLOW,
+            Some("null-h100") => Profile::NULL_H100,
+            _ => Profile::NORMAL,
+        }
+    }
 }
 
-const DEFAULT_MEMORY: u64 = 8 << 30;
 const DEFAULT_DRIVER_VERSION: i32 = 13040;
 const MAX_DEVICES: usize = 64;
 
@@ -86,18 +100,16 @@ impl Config {
         let order = get(settings::DEVICE_ORDER);
         settings::put_in_order(order.as_deref(), &mut cards, |(_, pci)| (pci.domain, pci.bus, pci.device));
         let (uuids, pci) = cards.into_iter().unzip();
+        let mut profile = Profile::named(get("REMOTEGPU_SOFTGPU_PROFILE").as_deref());
+        profile.launch_micros = number("REMOTEGPU_SOFTGPU_LAUNCH_MICROS").unwrap_or(profile.launch_micros);
         Config {
-            memory: number("REMOTEGPU_SOFTGPU_MEMORY").unwrap_or(DEFAULT_MEMORY),
+            memory: number("REMOTEGPU_SOFTGPU_MEMORY").unwrap_or(profile.model.memory),
             uuids,
             pci,
             threads: number("REMOTEGPU_SOFTGPU_THREADS").map_or(cpus, |n| n.min(1024) as usize),
             driver_version: number("REMOTEGPU_SOFTGPU_DRIVER_VERSION")
                 .map_or(DEFAULT_DRIVER_VERSION, |n| i32::try_from(n).unwrap_or(DEFAULT_DRIVER_VERSION)),
-            profile: match get("REMOTEGPU_SOFTGPU_PROFILE").as_deref() {
-                Some("hostile") => Profile::HOSTILE,
-                Some("slow") => Profile::SLOW,
-                _ => Profile::NORMAL,
-            },
+            profile,
             visible: get("CUDA_VISIBLE_DEVICES"),
         }
     }

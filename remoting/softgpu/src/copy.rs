@@ -108,6 +108,18 @@ impl Copy {
         }
     }
 
+    fn forget_target(&self) {
+        let Extent { width, height, depth } = self.extent;
+        let dst = &self.dst;
+        // Rows without gaps are one range; a system call for each row would take long.
+        if (height == 1 || dst.pitch == width) && (depth == 1 || dst.slice == width * height) {
+            return arena::forget(dst.address, width * height * depth);
+        }
+        for row in 0..height * depth {
+            arena::forget(dst.address + row / height * dst.slice + row % height * dst.pitch, width);
+        }
+    }
+
     /// The same copy from a packed private copy of the source.
     fn stage(self) -> R<(Copy, Vec<u8>)> {
         let Extent { width, height, .. } = self.extent;
@@ -127,7 +139,16 @@ pub enum Mode {
     Async,
 }
 
+/// What a null GPU writes by itself, by a fill or from device memory to device memory, is kept up to this length. Longer
+/// ranges are forgotten instead: they read as zeros, and cost no memory of the machine.
+const KEPT_BY_NULL: u64 = 1 << 20;
+
 impl Driver {
+    /// Whether this is a null GPU that should not hold so many bytes of its own making.
+    fn forgets(&self, bytes: Option<u64>) -> bool {
+        self.model().null && bytes.is_none_or(|bytes| bytes > KEPT_BY_NULL)
+    }
+
     pub fn copy(&self, copy: Copy, mode: Mode, stream: &Stream) -> R {
         if copy.extent.is_empty() {
             return Ok(());
@@ -151,8 +172,13 @@ impl Driver {
                 })
                 .map(drop);
         }
+        let forgets = within_device && self.forgets(copy.extent.bytes());
         let work = move || {
-            copy.execute();
+            if forgets {
+                copy.forget_target()
+            } else {
+                copy.execute()
+            }
             Ok(())
         };
         stream.start(work).map(drop)
@@ -169,7 +195,12 @@ impl Driver {
         if !dst.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        let forgets = self.forgets(extent.bytes());
         let work = move || {
+            if forgets {
+                (0..height).for_each(|y| arena::forget(dst + y * pitch, bytes));
+                return Ok(());
+            }
             (0..height).for_each(|y| arena::set(dst + y * pitch, pattern, width));
             Ok(())
         };

@@ -4,41 +4,15 @@ use crate::config::{Config, PciId};
 use crate::engine::MemoryMap;
 use crate::ffi::R;
 use crate::handles;
+use crate::model::*;
 use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use driverapi::types::CUuuid;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
 
-pub const NAME: &str = "remotegpu software GPU";
-pub const COMPUTE_CAPABILITY: (i32, i32) = (8, 0);
-/// What NVIDIA's own libraries are told: above every device that they hold machine code for, so that they take PTX.
-pub const LIBRARY_CAPABILITY: (i32, i32) = (13, 0);
-/// Sizes that a program plans its kernels with; those of compute capability 8.0 except the number of multiprocessors,
-/// which is kept small because grids are often made as large as it.
-pub const MULTIPROCESSORS: u32 = 16;
-pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
-pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-pub const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
-pub const MAX_BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
-pub const SHARED_PER_BLOCK: u32 = 48 << 10;
-pub const SHARED_PER_BLOCK_OPTIN: u32 = 163 << 10;
-pub const SHARED_PER_MULTIPROCESSOR: u32 = 164 << 10;
-pub const SHARED_RESERVED_PER_BLOCK: u32 = 1 << 10;
-pub const REGISTERS: u32 = 65536;
-pub const CONSTANT_BYTES: u32 = 64 << 10;
-pub const WARP: u32 = 32;
-pub const L2_BYTES: u32 = 32 << 20;
-pub const CLOCK_KHZ: u32 = 1_000_000;
-pub const MEMORY_CLOCK_KHZ: u32 = 1_000_000;
-pub const MEMORY_BUS_BITS: u32 = 256;
-pub const TEXTURE_ALIGNMENT: u32 = 512;
-pub const PITCH_ALIGNMENT: u64 = 512;
-/// "10DE" is the vendor every CUDA device has; the device number is of no product.
-pub const PCI_DEVICE_ID: u32 = 0x0000_10de;
-
 pub struct Device {
+    pub model: &'static Model,
     pub ordinal: usize,
     pub uuid: CUuuid,
     pub pci: PciId,
@@ -58,6 +32,7 @@ impl Device {
     /// `card` is the device's number in the machine, `ordinal` its number among the visible ones.
     pub fn new(config: &Config, card: usize, ordinal: usize) -> Device {
         Device {
+            model: config.profile.model,
             ordinal,
             uuid: config.uuids[card],
             pci: config.pci[card],
@@ -89,9 +64,10 @@ impl Device {
     /// `cuDeviceGetAttribute`; what is not listed here does not exist on this device and reads 0. `None` is a number
     /// that no attribute has.
     pub fn attribute(&self, attribute: CUdevice_attribute) -> Option<i32> {
+        let model = self.model;
         let value = match attribute {
-            LIBRARY_CAPABILITY_MAJOR => LIBRARY_CAPABILITY.0 as u32,
-            LIBRARY_CAPABILITY_MINOR => LIBRARY_CAPABILITY.1 as u32,
+            LIBRARY_CAPABILITY_MAJOR => model.library_capability.0 as u32,
+            LIBRARY_CAPABILITY_MINOR => model.library_capability.1 as u32,
             0 | CU_DEVICE_ATTRIBUTE_MAX.. => return None,
             CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => MAX_THREADS_PER_BLOCK,
             CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X => MAX_BLOCK[0],
@@ -101,8 +77,8 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y => MAX_GRID[1],
             CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z => MAX_GRID[2],
             CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK => SHARED_PER_BLOCK,
-            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => SHARED_PER_BLOCK_OPTIN,
-            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => SHARED_PER_MULTIPROCESSOR,
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => model.shared_per_block_optin,
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => model.shared_per_multiprocessor,
             RESERVED_SHARED_MEMORY_PER_BLOCK => SHARED_RESERVED_PER_BLOCK,
             CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY => CONSTANT_BYTES,
             CU_DEVICE_ATTRIBUTE_WARP_SIZE => WARP,
@@ -110,25 +86,27 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK | CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => {
                 REGISTERS
             }
-            CU_DEVICE_ATTRIBUTE_CLOCK_RATE => CLOCK_KHZ,
-            CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => MEMORY_CLOCK_KHZ,
-            CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => MEMORY_BUS_BITS,
+            CU_DEVICE_ATTRIBUTE_CLOCK_RATE => model.clock_khz,
+            CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => model.memory_clock_khz,
+            CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => model.memory_bus_bits,
             CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT | CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT => TEXTURE_ALIGNMENT,
             CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT => 32,
-            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => MULTIPROCESSORS,
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => model.multiprocessors,
             CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => MAX_THREADS_PER_MULTIPROCESSOR,
             CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => MAX_BLOCKS_PER_MULTIPROCESSOR,
-            CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => L2_BYTES,
-            CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
+            CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => model.l2_bytes,
+            CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => model.async_engines,
             CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => 2,
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => COMPUTE_CAPABILITY.0 as u32,
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => COMPUTE_CAPABILITY.1 as u32,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => model.capability.0 as u32,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => model.capability.1 as u32,
             CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => self.pci.bus,
             CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => self.pci.device,
             CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => self.pci.domain,
             CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID => PCI_DEVICE_ID,
             CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID => self.ordinal as u32,
-            CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => 1,
+            CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => model.mem_sync_domains,
+            CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => model.cooperative.into(),
+            CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH => (model.portable_cluster > 1).into(),
             CU_DEVICE_ATTRIBUTE_NUMA_ID | CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => -1i32 as u32,
             CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
             | CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY

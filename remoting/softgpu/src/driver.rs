@@ -9,6 +9,7 @@ use crate::ffi::R;
 use crate::handles::{self, Table};
 use crate::link::Link;
 use crate::memory::{Allocation, Memory};
+use crate::model::Model;
 use crate::pool::Pool;
 use crate::signals;
 use crate::stream::{Event, Stream};
@@ -18,6 +19,7 @@ use driverapi::errors::*;
 use driverapi::types::CUdevice;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io::Write;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -89,10 +91,20 @@ pub fn init() -> R {
     check_process()?;
     let driver = DRIVER.get_or_init(|| {
         let driver = Driver::new(read_config())?;
+        if driver.model().null {
+            tell_that_nothing_runs(driver.model());
+        }
         signals::watch_process(in_child, at_exit);
         Ok(driver)
     });
     driver.as_ref().map(|_| ()).map_err(|&code| code)
+}
+
+/// The first line of a process that uses a null GPU. In one write, so that lines of several processes do not mix.
+fn tell_that_nothing_runs(model: &Model) {
+    let line = format!("remotegpu: {}: no kernel runs on this GPU; all results are meaningless\n", model.name);
+    // Nothing can be done about a closed stream.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 fn check_process() -> R {
@@ -178,6 +190,11 @@ impl Driver {
             devices,
             config,
         })
+    }
+
+    /// What all devices show themselves to be.
+    pub fn model(&self) -> &'static Model {
+        self.config.profile.model
     }
 
     pub fn device(&self, ordinal: CUdevice) -> R<&Arc<Device>> {

@@ -1,10 +1,10 @@
 //! Kernel launches: limits, parameters, and how many blocks fit.
 
 use crate::code::{Function, Settings, check_supported};
-use crate::device::*;
 use crate::driver::Driver;
 use crate::engine::{self, Kernel, LaunchSpec, Param};
 use crate::ffi::{self, In, R};
+use crate::model::*;
 use crate::stream::Stream;
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -21,6 +21,10 @@ pub struct Shape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: u32,
+    /// Blocks of a cluster, if the launch says it.
+    pub cluster: Option<[u32; 3]>,
+    /// Whether all blocks wait for each other.
+    pub cooperative: bool,
 }
 
 /// The dynamic shared memory that a launch may ask for.
@@ -29,7 +33,7 @@ pub fn max_dynamic_shared(kernel: &Kernel, settings: &Settings) -> u32 {
     u32::try_from(settings.dynamic_shared.load(Ordering::Relaxed)).unwrap_or(default)
 }
 
-fn check(shape: &Shape, kernel: &Kernel, settings: &Settings) -> R {
+fn check(shape: &Shape, kernel: &Kernel, settings: &Settings, model: &Model) -> R {
     let within = |sizes: [u32; 3], limits: [u32; 3]| sizes.iter().zip(limits).all(|(&n, limit)| n > 0 && n <= limit);
     let threads: u64 = shape.block.iter().map(|&n| u64::from(n)).product();
     if !within(shape.grid, MAX_GRID) || !within(shape.block, MAX_BLOCK) || threads > u64::from(MAX_THREADS_PER_BLOCK) {
@@ -43,7 +47,50 @@ fn check(shape: &Shape, kernel: &Kernel, settings: &Settings) -> R {
     if threads > u64::from(max_threads(kernel)) {
         return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
     }
-    Ok(())
+    check_cluster(shape.grid, cluster_of(shape, kernel, settings)?, kernel, settings, model)?;
+    if shape.cooperative { check_cooperative(shape, kernel, settings, model) } else { Ok(()) }
+}
+
+/// The cluster of a launch: what it asks for, and what the kernel requires, must agree.
+pub fn cluster_of(shape: &Shape, kernel: &Kernel, settings: &Settings) -> R<[u32; 3]> {
+    let set = [0, 1, 2].map(|axis| settings.cluster.required[axis].load(Ordering::Relaxed).unsigned_abs());
+    let required = kernel.required_cluster.or((set != [0; 3]).then_some(set.map(|n| n.max(1))));
+    match (shape.cluster, required) {
+        (Some(asked), Some(required)) if asked != required => Err(CUDA_ERROR_INVALID_CLUSTER_SIZE),
+        (asked, _) => Ok(asked.or(required).unwrap_or([1; 3])),
+    }
+}
+
+/// The most blocks of a cluster of this kernel.
+pub fn largest_cluster(kernel: &Kernel, settings: &Settings, model: &Model) -> u32 {
+    let any_size = settings.cluster.non_portable.load(Ordering::Relaxed) != 0;
+    let device = if any_size { model.largest_cluster } else { model.portable_cluster };
+    kernel.max_cluster.unwrap_or(device).min(device)
+}
+
+/// CUDA documents 912 for every misuse of clusters.
+fn check_cluster(grid: [u32; 3], cluster: [u32; 3], kernel: &Kernel, settings: &Settings, model: &Model) -> R {
+    let blocks: u64 = cluster.iter().map(|&n| u64::from(n)).product();
+    if blocks == 1 {
+        return Ok(());
+    }
+    if model.portable_cluster == 1 {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let fits = blocks > 0 && blocks <= u64::from(largest_cluster(kernel, settings, model));
+    let divides = fits && grid.iter().zip(cluster).all(|(n, part)| n.is_multiple_of(part));
+    if divides { Ok(()) } else { Err(CUDA_ERROR_INVALID_CLUSTER_SIZE) }
+}
+
+fn check_cooperative(shape: &Shape, kernel: &Kernel, settings: &Settings, model: &Model) -> R {
+    if !model.cooperative {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let threads = shape.block.iter().product();
+    let each = blocks_per_multiprocessor(kernel, settings, threads, shape.dynamic_shared.into(), model);
+    let blocks: u64 = shape.grid.iter().map(|&n| u64::from(n)).product();
+    let fits = blocks <= u64::from(each) * u64::from(model.multiprocessors);
+    if fits { Ok(()) } else { Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) }
 }
 
 pub fn max_threads(kernel: &Kernel) -> u32 {
@@ -51,14 +98,20 @@ pub fn max_threads(kernel: &Kernel) -> u32 {
 }
 
 /// Blocks of a kernel that a multiprocessor of this size would hold at a time.
-pub fn blocks_per_multiprocessor(kernel: &Kernel, settings: &Settings, threads: u32, dynamic_shared: u64) -> u32 {
+pub fn blocks_per_multiprocessor(
+    kernel: &Kernel,
+    settings: &Settings,
+    threads: u32,
+    dynamic_shared: u64,
+    model: &Model,
+) -> u32 {
     let shared = u64::from(kernel.static_shared) + dynamic_shared;
     if threads == 0 || threads > max_threads(kernel) || dynamic_shared > u64::from(max_dynamic_shared(kernel, settings))
     {
         return 0;
     }
     let threads = threads.next_multiple_of(WARP);
-    let by_shared = u64::from(SHARED_PER_MULTIPROCESSOR) / (shared + u64::from(SHARED_RESERVED_PER_BLOCK));
+    let by_shared = u64::from(model.shared_per_multiprocessor) / (shared + u64::from(SHARED_RESERVED_PER_BLOCK));
     let by_registers = REGISTERS / (kernel.registers.max(1) * threads);
     (MAX_THREADS_PER_MULTIPROCESSOR / threads)
         .min(MAX_BLOCKS_PER_MULTIPROCESSOR)
@@ -130,15 +183,17 @@ impl Driver {
         }
         let kernel = function.kernel();
         check_supported(kernel)?;
-        check(&shape, kernel, &function.settings)?;
+        check(&shape, kernel, &function.settings, self.model())?;
         let params = arguments.pack(kernel)?;
+        let (null, pause) = (self.model().null, Duration::from_micros(self.config.profile.launch_micros));
         let (function, context) = (Arc::clone(function), Arc::clone(&stream.context));
         if function.module.program().uses_heap() {
             context.uses_heap.store(true, Ordering::Relaxed);
         }
         let work = move || {
-            if self.config.profile.launch_micros > 0 {
-                thread::sleep(Duration::from_micros(self.config.profile.launch_micros));
+            thread::sleep(pause);
+            if null {
+                return Ok(());
             }
             let spec = LaunchSpec {
                 grid: shape.grid,
@@ -154,7 +209,12 @@ impl Driver {
             device.running.fetch_sub(1, Ordering::Relaxed);
             done
         };
-        stream.enqueue(work)?;
+        // What takes no time is done at once where nothing has to be waited for.
+        if null && pause.is_zero() {
+            stream.start(work)?;
+        } else {
+            stream.enqueue(work)?;
+        }
         if settings::launch_blocking() { stream.synchronise() } else { Ok(()) }
     }
 }
@@ -167,6 +227,7 @@ pub fn arguments(each: *mut *mut c_void, extra: *mut *mut c_void) -> Arguments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code::ClusterSettings;
     use std::sync::atomic::{AtomicI32, AtomicU32};
 
     fn kernel() -> Kernel {
@@ -179,16 +240,66 @@ mod tests {
             registers: 32,
             max_threads: 256,
             reqntid: None,
+            required_cluster: None,
+            max_cluster: None,
             unsupported: None,
         }
     }
 
     fn settings() -> Settings {
-        Settings { dynamic_shared: AtomicI32::new(-1), carveout: AtomicI32::new(-1), cache_config: AtomicU32::new(0) }
+        Settings {
+            dynamic_shared: AtomicI32::new(-1),
+            carveout: AtomicI32::new(-1),
+            cache_config: AtomicU32::new(0),
+            cluster: ClusterSettings::default(),
+        }
     }
 
     fn verdict(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> R {
-        check(&Shape { grid, block, dynamic_shared }, &kernel(), &settings())
+        check(&shape(grid, block, dynamic_shared), &kernel(), &settings(), &Model::SOFTWARE)
+    }
+
+    fn shape(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Shape {
+        Shape { grid, block, dynamic_shared, cluster: None, cooperative: false }
+    }
+
+    /// The verdict on `blocks` blocks in clusters, on a GPU that has them.
+    fn clustered(blocks: u32, cluster: Option<[u32; 3]>, change: impl Fn(&mut Kernel, &Settings)) -> R {
+        let (mut kernel, settings) = (kernel(), settings());
+        change(&mut kernel, &settings);
+        let shape = Shape { cluster, ..shape([blocks, 1, 1], [32, 1, 1], 0) };
+        check(&shape, &kernel, &settings, &Model::NULL_H100)
+    }
+
+    #[test]
+    fn clusters_divide_the_grid_and_are_as_large_as_kernel_and_device_allow() {
+        let wrong = Err(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+        let as_is = |_: &mut Kernel, _: &Settings| ();
+        assert_eq!(clustered(16, Some([8, 1, 1]), as_is), Ok(()));
+        assert_eq!(clustered(12, Some([8, 1, 1]), as_is), wrong);
+        assert_eq!(clustered(16, Some([0, 1, 1]), as_is), wrong);
+        assert_eq!(clustered(16, Some([16, 1, 1]), as_is), wrong);
+        let any_size = |_: &mut Kernel, s: &Settings| s.cluster.non_portable.store(1, Ordering::Relaxed);
+        assert_eq!(clustered(16, Some([16, 1, 1]), any_size), Ok(()));
+        assert_eq!(clustered(32, Some([32, 1, 1]), any_size), wrong);
+        let at_most_4 = |k: &mut Kernel, _: &Settings| k.max_cluster = Some(4);
+        assert_eq!(clustered(16, Some([8, 1, 1]), at_most_4), wrong);
+        assert_eq!(clustered(16, Some([4, 1, 1]), at_most_4), Ok(()));
+        let of_2 = |k: &mut Kernel, _: &Settings| k.required_cluster = Some([2, 1, 1]);
+        assert_eq!(clustered(16, None, of_2), Ok(()));
+        assert_eq!(clustered(15, None, of_2), wrong);
+        assert_eq!(clustered(16, Some([4, 1, 1]), of_2), wrong);
+    }
+
+    #[test]
+    fn a_cooperative_launch_must_fit_the_device_at_once() {
+        let verdict = |blocks, model| {
+            let shape = Shape { cooperative: true, ..shape([blocks, 1, 1], [256, 1, 1], 0) };
+            check(&shape, &kernel(), &settings(), model)
+        };
+        assert_eq!(verdict(8 * 132, &Model::NULL_H100), Ok(()));
+        assert_eq!(verdict(8 * 132 + 1, &Model::NULL_H100), Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+        assert_eq!(verdict(1, &Model::SOFTWARE), Err(CUDA_ERROR_NOT_SUPPORTED));
     }
 
     #[test]
@@ -220,7 +331,8 @@ mod tests {
 
     #[test]
     fn occupancy_is_bound_by_the_scarcest_resource() {
-        let blocks = |threads, shared| blocks_per_multiprocessor(&kernel(), &settings(), threads, shared);
+        let blocks =
+            |threads, shared| blocks_per_multiprocessor(&kernel(), &settings(), threads, shared, &Model::SOFTWARE);
         assert_eq!(blocks(256, 0), 8);
         assert_eq!(blocks(32, 0), 32);
         assert_eq!(blocks(32, 39 << 10), 4);

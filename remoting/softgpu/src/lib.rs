@@ -19,6 +19,7 @@ mod jit;
 mod launch;
 mod link;
 mod memory;
+mod model;
 mod nvml;
 mod pool;
 mod queue;

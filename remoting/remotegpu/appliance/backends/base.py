@@ -30,6 +30,7 @@ class Backend(Protocol):
     driver: Path
     driver_release: str
     opens_files: bool  # also after its start, as for what it compiles
+    computes: bool  # a null GPU runs no kernel
 
     def environment(self, overhead_bytes: int) -> Mapping[str, str]:
         """What workers and the self-test need to find driver and GPUs; a context takes `overhead_bytes`."""

@@ -19,6 +19,7 @@ _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/n
 class CudaBackend:
     name = "cuda"
     opens_files = True
+    computes = True
 
     def __init__(self, settings: Settings, not_here: Path) -> None:
         self.driver = settings.driver or find_driver(not_here)

@@ -1,4 +1,4 @@
-"""GPUs made of CPU: a fixed number and size, each worker process with its own memory."""
+"""GPUs made of CPU, or null ones: a fixed number and size, each worker process with its own memory."""
 
 import hashlib
 import os
@@ -11,11 +11,12 @@ from remotegpu.appliance.settings import Settings
 
 
 class SoftwareBackend:
-    name = "software"
     driver_release = "580.0-software"
     opens_files = False
 
     def __init__(self, settings: Settings, driver: Path) -> None:
+        self.name = "null" if settings.profile.is_null else "software"
+        self.computes = not settings.profile.is_null
         self.driver = driver
         self._settings = settings
         self._usage = CpuUsage()
@@ -27,7 +28,7 @@ class SoftwareBackend:
             names.SOFTGPU_DEVICES_ENV: str(settings.gpus),
             names.SOFTGPU_UUIDS_ENV: ",".join(_uuid(settings, index) for index in range(settings.gpus)),
             names.SOFTGPU_MEMORY_ENV: str(settings.memory_bytes + overhead_bytes),
-            names.SOFTGPU_PROFILE_ENV: settings.profile,
+            names.SOFTGPU_PROFILE_ENV: str(settings.profile),
         }
         if settings.threads is not None:
             environment[names.SOFTGPU_THREADS_ENV] = str(settings.threads)

@@ -2,7 +2,7 @@
 
 use super::entry_points;
 use crate::config::parse_pci;
-use crate::device::{COMPUTE_CAPABILITY, Device};
+use crate::device::Device;
 use crate::driver::{self, driver};
 use crate::ffi::{Out, Text, edge};
 use driverapi::attributes::*;
@@ -34,8 +34,8 @@ entry_points! {
     }
 
     fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: CUdevice) {
-        driver()?.device(device)?;
-        name.set_text(crate::device::NAME, usize::try_from(len).map_err(|_| CUDA_ERROR_INVALID_VALUE)?)
+        let model = driver()?.device(device)?.model;
+        name.set_text(model.name, usize::try_from(len).map_err(|_| CUDA_ERROR_INVALID_VALUE)?)
     }
 
     fn cuDeviceGetUuid | cuDeviceGetUuid_v2(uuid: Out<CUuuid>, device: CUdevice) {
@@ -52,9 +52,9 @@ entry_points! {
     }
 
     fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: CUdevice) {
-        driver()?.device(device)?;
-        major.set(COMPUTE_CAPABILITY.0)?;
-        minor.set(COMPUTE_CAPABILITY.1)
+        let model = driver()?.device(device)?.model;
+        major.set(model.capability.0)?;
+        minor.set(model.capability.1)
     }
 
     fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: CUdevice) {

@@ -3,7 +3,6 @@
 use super::libraries::kernel;
 use super::{entry_points, handle, id};
 use crate::code::{Function, Settings, check_supported};
-use crate::device::SHARED_PER_BLOCK_OPTIN;
 use crate::driver::{current, driver};
 use crate::engine::{Kernel, Program, Space};
 use crate::ffi::{Out, R};
@@ -34,13 +33,22 @@ fn attribute(which: CUfunction_attribute, program: &Program, kernel: &Kernel, se
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => max_dynamic_shared(kernel, settings) as c_int,
         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.load(Ordering::Relaxed),
         CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 0,
-        CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET..CU_FUNC_ATTRIBUTE_MAX => 0,
+        CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => kernel.required_cluster.is_some().into(),
+        CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH..=CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH => {
+            let axis = (which - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) as usize;
+            let set = settings.cluster.required[axis].load(Ordering::Relaxed);
+            kernel.required_cluster.map_or(set, |required| required[axis] as c_int)
+        }
+        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.cluster.non_portable.load(Ordering::Relaxed),
+        CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.cluster.scheduling.load(Ordering::Relaxed),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }
 
 fn set_attribute(which: CUfunction_attribute, value: c_int, kernel: &Kernel, settings: &Settings) -> R {
-    let most = SHARED_PER_BLOCK_OPTIN.saturating_sub(kernel.static_shared) as c_int;
+    let model = driver()?.model();
+    let most = model.shared_per_block_optin.saturating_sub(kernel.static_shared) as c_int;
+    let clusters = model.portable_cluster > 1;
     match which {
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES if (0..=most).contains(&value) => {
             settings.dynamic_shared.store(value, Ordering::Relaxed);
@@ -50,7 +58,25 @@ fn set_attribute(which: CUfunction_attribute, value: c_int, kernel: &Kernel, set
         }
         CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         | CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
-            if value == 0 => {}
+            if value == 0 && !clusters => {}
+        CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH..=CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH
+            if clusters && kernel.required_cluster.is_some() =>
+        {
+            return Err(CUDA_ERROR_NOT_PERMITTED);
+        }
+        CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH..=CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH
+            if clusters && (0..=model.largest_cluster as c_int).contains(&value) =>
+        {
+            let axis = (which - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) as usize;
+            settings.cluster.required[axis].store(value, Ordering::Relaxed);
+        }
+        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if clusters && (0..=1).contains(&value) => {
+            settings.cluster.non_portable.store(value, Ordering::Relaxed);
+        }
+        // Default, spread and load balancing.
+        CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE if clusters && (0..=2).contains(&value) => {
+            settings.cluster.scheduling.store(value, Ordering::Relaxed);
+        }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
     Ok(())

@@ -1,15 +1,20 @@
 //! Launches and occupancy.
 
 use super::kernels::function;
+use super::refused::not_supported;
 use super::{DefaultStream, entry_points, stream_entry_points};
-use crate::device::*;
+use crate::code::Function;
 use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R};
-use crate::launch::{Shape, arguments, blocks_per_multiprocessor, max_dynamic_shared, max_threads};
+use crate::launch::{
+    Shape, arguments, blocks_per_multiprocessor, cluster_of, largest_cluster, max_dynamic_shared, max_threads,
+};
+use crate::model::*;
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
 
 fn launch(
     default: DefaultStream,
@@ -23,18 +28,36 @@ fn launch(
     driver()?.launch(&function, shape, arguments(params, extra), &default.resolve(stream)?)
 }
 
-/// Attributes that only tune are accepted; those that change what a kernel may rely on are refused.
-fn check_attribute(attribute: &CUlaunchAttribute) -> R {
+/// Attributes that only tune are accepted; those that change what a kernel may rely on become part of the shape, or are
+/// refused.
+fn with_attribute(shape: Shape, attribute: &CUlaunchAttribute) -> R<Shape> {
     // SAFETY: every bit pattern is a valid value of these plain integers.
     let (switch, cluster) = unsafe { (attribute.value.scalar, attribute.value.clusterDim) };
     match attribute.id {
-        CU_LAUNCH_ATTRIBUTE_COOPERATIVE if switch != 0 => Err(CUDA_ERROR_NOT_SUPPORTED),
-        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION if cluster != Dim3 { x: 1, y: 1, z: 1 } => Err(CUDA_ERROR_NOT_SUPPORTED),
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE => Ok(Shape { cooperative: switch != 0, ..shape }),
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+            Ok(Shape { cluster: Some([cluster.x, cluster.y, cluster.z]), ..shape })
+        }
         CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
         | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
         | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
-        _ => Ok(()),
+        _ => Ok(shape),
     }
+}
+
+fn shape_of(config: &CUlaunchConfig) -> R<Shape> {
+    let shape = Shape {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        dynamic_shared: config.sharedMemBytes,
+        cluster: None,
+        cooperative: false,
+    };
+    if config.numAttrs == 0 {
+        return Ok(shape);
+    }
+    let attributes = In::at(config.attrs.cast_const()).list(config.numAttrs as usize)?;
+    attributes.iter().try_fold(shape, with_attribute)
 }
 
 stream_entry_points! { default;
@@ -43,7 +66,20 @@ stream_entry_points! { default;
         block_z: c_uint, shared: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        launch(default, which, Shape { grid, block, dynamic_shared: shared }, stream, params, extra)
+        let shape = Shape { grid, block, dynamic_shared: shared, cluster: None, cooperative: false };
+        launch(default, which, shape, stream, params, extra)
+    }
+
+    fn cuLaunchCooperativeKernel / cuLaunchCooperativeKernel_ptsz(
+        which: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, shared: c_uint, stream: CUstream, params: *mut *mut c_void,
+    ) {
+        if !driver()?.model().cooperative {
+            return not_supported("cuLaunchCooperativeKernel");
+        }
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let shape = Shape { grid, block, dynamic_shared: shared, cluster: None, cooperative: true };
+        launch(default, which, shape, stream, params, ptr::null_mut())
     }
 
     fn cuLaunchKernelEx / cuLaunchKernelEx_ptsz(
@@ -51,22 +87,19 @@ stream_entry_points! { default;
     ) {
         current()?;
         let config = config.get()?;
-        if config.numAttrs > 0 {
-            In::at(config.attrs.cast_const()).list(config.numAttrs as usize)?.iter().try_for_each(check_attribute)?;
-        }
-        let shape = Shape {
-            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
-            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
-            dynamic_shared: config.sharedMemBytes,
-        };
-        launch(default, which, shape, config.hStream, params, extra)
+        launch(default, which, shape_of(&config)?, config.hStream, params, extra)
     }
+}
+
+fn active(function: &Function, threads: u32, dynamic_shared: u64) -> R<u32> {
+    let model = driver()?.model();
+    Ok(blocks_per_multiprocessor(function.kernel(), &function.settings, threads, dynamic_shared, model))
 }
 
 fn active_blocks(blocks: Out<c_int>, which: CUfunction, block: c_int, shared: usize) -> R {
     let function = function(which)?;
     let block = u32::try_from(block).ok().filter(|&n| n > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    blocks.set(blocks_per_multiprocessor(function.kernel(), &function.settings, block, shared as u64) as c_int)
+    blocks.set(active(&function, block, shared as u64)? as c_int)
 }
 
 /// The block size with the most threads at work, the largest of those; and the grid that fills the device with it.
@@ -89,12 +122,12 @@ fn best_block(
     for size in sizes {
         // SAFETY: the program gave this function for this question.
         let needed = shared_of.map_or(shared, |function| unsafe { function(size as c_int) });
-        let blocks = blocks_per_multiprocessor(kernel, &function.settings, size, needed as u64);
+        let blocks = active(&function, size, needed as u64)?;
         if size * blocks > best.0 {
             best = (size * blocks, size, blocks);
         }
     }
-    grid.set((best.2 * MULTIPROCESSORS) as c_int)?;
+    grid.set((best.2 * driver()?.model().multiprocessors) as c_int)?;
     block.set(best.1 as c_int)
 }
 
@@ -129,8 +162,35 @@ entry_points! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let kernel = function.kernel();
-        let each = (SHARED_PER_MULTIPROCESSOR / blocks as u32).saturating_sub(SHARED_RESERVED_PER_BLOCK);
+        let each = (driver()?.model().shared_per_multiprocessor / blocks as u32).saturating_sub(SHARED_RESERVED_PER_BLOCK);
         let left = each.saturating_sub(kernel.static_shared).min(max_dynamic_shared(kernel, &function.settings));
         bytes.set(left as usize)
+    }
+
+    /// Clusters are not bound to parts of this device: as many fit as their blocks do.
+    fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
+        let model = driver()?.model();
+        if model.portable_cluster == 1 {
+            return not_supported("cuOccupancyMaxActiveClusters");
+        }
+        let (function, shape) = (function(which)?, shape_of(&config.get()?)?);
+        let cluster: u32 = cluster_of(&shape, function.kernel(), &function.settings)?.iter().product();
+        let most = largest_cluster(function.kernel(), &function.settings, model);
+        if cluster == 0 || cluster > most {
+            return Err(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+        }
+        let each = active(&function, shape.block.iter().product(), shape.dynamic_shared.into())?;
+        clusters.set((each * model.multiprocessors / cluster) as c_int)
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
+        let model = driver()?.model();
+        if model.portable_cluster == 1 {
+            return not_supported("cuOccupancyMaxPotentialClusterSize");
+        }
+        let (function, shape) = (function(which)?, shape_of(&config.get()?)?);
+        let each = active(&function, shape.block.iter().product(), shape.dynamic_shared.into())?;
+        let most = largest_cluster(function.kernel(), &function.settings, model);
+        size.set(if each == 0 { 0 } else { most as c_int })
     }
 }

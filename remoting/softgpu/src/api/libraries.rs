@@ -50,7 +50,7 @@ entry_points! {
         if is_of_nccl(image) {
             return super::refused::nccl();
         }
-        load(out, Source::read(image), &JitOptions::read(jit_count, jit_options, jit_values)?)
+        load(out, Source::read(image, driver()?.model()), &JitOptions::read(jit_count, jit_options, jit_values)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -58,7 +58,7 @@ entry_points! {
         _options: In<CUlibraryOption>, _values: In<usize>, _count: c_uint,
     ) {
         driver()?;
-        load(out, Source::read_file(path.get()?), &JitOptions::read(jit_count, jit_options, jit_values)?)
+        load(out, Source::read_file(path.get()?, driver()?.model()), &JitOptions::read(jit_count, jit_options, jit_values)?)
     }
 
     fn cuLibraryUnload(which: CUlibrary) {

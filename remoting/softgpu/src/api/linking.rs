@@ -29,7 +29,7 @@ fn add(which: CUlinkState, kind: CUjitInputType, bytes: &[u8]) -> R {
     if kind >= CU_JIT_NUM_INPUT_TYPES {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let source = Source::from_bytes(bytes)?;
+    let source = Source::from_bytes(bytes, driver()?.model())?;
     // Libraries of device code (cudadevrt) come along by habit; what programs call of them, the engine provides.
     if kind == CU_JIT_INPUT_LIBRARY && source.is_empty() {
         return Ok(());

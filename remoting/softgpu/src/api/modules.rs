@@ -32,19 +32,19 @@ pub fn module(which: CUmodule) -> R<Arc<Module>> {
 entry_points! {
     fn cuModuleLoad(out: Out<CUmodule>, path: Text) {
         current()?;
-        load(out, Source::read_file(path.get()?), &JitOptions::default())
+        load(out, Source::read_file(path.get()?, driver()?.model()), &JitOptions::default())
     }
 
     fn cuModuleLoadData | cuModuleLoadFatBinary(out: Out<CUmodule>, image: *const c_void) {
         current()?;
-        load(out, Source::read(image), &JitOptions::default())
+        load(out, Source::read(image, driver()?.model()), &JitOptions::default())
     }
 
     fn cuModuleLoadDataEx(
         out: Out<CUmodule>, image: *const c_void, count: c_uint, options: In<CUjit_option>, values: Out<usize>,
     ) {
         current()?;
-        load(out, Source::read(image), &JitOptions::read(count, options, values)?)
+        load(out, Source::read(image, driver()?.model()), &JitOptions::read(count, options, values)?)
     }
 
     fn cuModuleUnload(which: CUmodule) {

@@ -7,7 +7,7 @@ use crate::ffi::R;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 use driverapi::refusals::is_asked_in_passing;
 use std::io::Write;
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
 fn tell(name: &str) {
     if !is_asked_in_passing(name) {
@@ -21,6 +21,17 @@ fn tell(name: &str) {
 pub fn nccl() -> R {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| tell("NCCL"));
+    Err(CUDA_ERROR_NOT_SUPPORTED)
+}
+
+/// What this model of GPU does not have: one line for each function, however often it is called.
+pub fn not_supported(name: &'static str) -> R {
+    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.contains(&name) {
+        told.push(name);
+        tell(name);
+    }
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }
 
@@ -87,8 +98,8 @@ refused! {
     cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate
     cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent cuGreenCtxStreamCreate
     cuGreenCtxWaitEvent cuImportExternalMemory cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle
-    cuIpcGetMemHandle cuIpcOpenEventHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuLaunch cuLaunchCooperativeKernel
-    cuLaunchCooperativeKernelMultiDevice cuLaunchCooperativeKernel_ptsz cuLaunchGrid cuLaunchGridAsync
+    cuIpcGetMemHandle cuIpcOpenEventHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuLaunch
+    cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync
     cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr cuLogicalEndpointBindMem cuLogicalEndpointCreate
     cuLogicalEndpointDestroy cuLogicalEndpointExport cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease
     cuLogicalEndpointIdReserve cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind cuLogsCurrent
@@ -111,8 +122,8 @@ refused! {
     cuMemsetD8 cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
     cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleGetGlobal cuModuleGetSurfRef
     cuModuleGetTexRef cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindAddr_v2 cuMulticastBindMem
-    cuMulticastBindMem_v2 cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind cuOccupancyMaxActiveClusters
-    cuOccupancyMaxPotentialClusterSize cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
+    cuMulticastBindMem_v2 cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind
+    cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
     cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAttachMemAsync
     cuStreamAttachMemAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
     cuStreamBatchMemOp_v2_ptsz cuStreamBeginCapture cuStreamBeginCaptureToCig cuStreamBeginCaptureToCig_ptsz

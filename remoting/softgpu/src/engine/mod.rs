@@ -6,6 +6,7 @@
 
 mod code;
 mod compile;
+mod describe;
 mod exec;
 mod heap;
 mod launch;

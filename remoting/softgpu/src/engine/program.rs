@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::code::{Code, Target, function_address};
 use super::compile::{Linked, compile};
+use super::describe::describe;
 use super::exec::{Slot, spread};
 use super::heap::Heap;
+use driverapi::cubin::Cubin;
 
 /// Why PTX was refused: a `CUresult` and the text for the JIT error log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +45,9 @@ pub struct Kernel {
     /// The product of `.maxntid`, or 1024.
     pub max_threads: u32,
     pub reqntid: Option<[u32; 3]>,
+    pub required_cluster: Option<[u32; 3]>,
+    /// The most blocks of a cluster, where the kernel says it.
+    pub max_cluster: Option<u32>,
     /// The first PTX form in it that the engine does not execute; such a kernel must be refused with 218 and this text.
     pub unsupported: Option<String>,
 }
@@ -73,6 +78,17 @@ impl Program {
     /// Parses, links and decodes `units`.
     pub fn compile(units: &[&str]) -> Result<Program, CompileError> {
         Ok(Program { linked: compile(units)? })
+    }
+
+    /// What machine code tells of itself. Its kernels must not be run: there is nothing to run.
+    pub fn describe(cubins: &[Cubin]) -> Program {
+        Program { linked: describe(cubins) }
+    }
+
+    /// The program with kernels that nobody will run, so that it does not matter what they are made of.
+    pub fn never_run(mut self) -> Program {
+        self.linked.kernels.iter_mut().for_each(|kernel| kernel.unsupported = None);
+        self
     }
 
     pub fn kernels(&self) -> &[Kernel] {

@@ -2,6 +2,7 @@
 
 use crate::config::{PciId, uuid_text};
 use crate::driver;
+use crate::model::Model;
 use driverapi::nvml::nvmlDevice_t;
 use driverapi::types::CUuuid;
 use std::ptr;
@@ -10,6 +11,7 @@ use std::ptr;
 const HANDLES: usize = 0x6e76_0000_0000;
 
 pub struct Card {
+    pub model: &'static Model,
     pub index: usize,
     pub uuid: CUuuid,
     pub pci: PciId,
@@ -19,7 +21,11 @@ pub struct Card {
 pub fn cards() -> Vec<Card> {
     let config = driver::config();
     let (uuids, pci) = (config.uuids.iter(), config.pci.iter());
-    uuids.zip(pci).enumerate().map(|(index, (&uuid, &pci))| Card { index, uuid, pci, memory: config.memory }).collect()
+    uuids
+        .zip(pci)
+        .enumerate()
+        .map(|(index, (&uuid, &pci))| Card { model: config.profile.model, index, uuid, pci, memory: config.memory })
+        .collect()
 }
 
 impl Card {

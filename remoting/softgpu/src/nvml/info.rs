@@ -1,20 +1,18 @@
 //! What devices are like and how they do.
 
 use super::{N, card, hardware::Card, no_answer, nvml_entry_points, put, put_text};
-use crate::device::*;
 use crate::ffi::Out;
+use crate::model::*;
 use driverapi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
-/// NVML's number for the architecture of compute capability 8.0.
-const ARCHITECTURE_AMPERE: c_uint = 7;
 /// One utilisation sample covers this many microseconds: the moment of the question.
 const SAMPLE_MICROS: c_uint = 1;
 
-fn mhz(clock: nvmlClockType_t) -> N<c_uint> {
+fn mhz(model: &Model, clock: nvmlClockType_t) -> N<c_uint> {
     match clock {
-        NVML_CLOCK_GRAPHICS | NVML_CLOCK_SM => Ok(CLOCK_KHZ / 1000),
-        NVML_CLOCK_MEM => Ok(MEMORY_CLOCK_KHZ / 1000),
+        NVML_CLOCK_GRAPHICS | NVML_CLOCK_SM => Ok(model.clock_khz / 1000),
+        NVML_CLOCK_MEM => Ok(model.memory_clock_khz / 1000),
         NVML_CLOCK_VIDEO => Err(NVML_ERROR_NOT_SUPPORTED),
         _ => Err(NVML_ERROR_INVALID_ARGUMENT),
     }
@@ -72,8 +70,7 @@ fn no_processes(device: nvmlDevice_t, count: Out<c_uint>) -> N {
 
 nvml_entry_points! {
     fn nvmlDeviceGetName(device: nvmlDevice_t, text: Out<c_char>, size: c_uint) {
-        card(device)?;
-        put_text(text, NAME, size)
+        put_text(text, card(device)?.model.name, size)
     }
 
     fn nvmlDeviceGetUUID(device: nvmlDevice_t, text: Out<c_char>, size: c_uint) {
@@ -90,14 +87,13 @@ nvml_entry_points! {
     }
 
     fn nvmlDeviceGetArchitecture(device: nvmlDevice_t, architecture: Out<c_uint>) {
-        card(device)?;
-        put(architecture, ARCHITECTURE_AMPERE)
+        put(architecture, card(device)?.model.nvml_architecture)
     }
 
     fn nvmlDeviceGetCudaComputeCapability(device: nvmlDevice_t, major: Out<c_int>, minor: Out<c_int>) {
-        card(device)?;
-        put(major, COMPUTE_CAPABILITY.0)?;
-        put(minor, COMPUTE_CAPABILITY.1)
+        let model = card(device)?.model;
+        put(major, model.capability.0)?;
+        put(minor, model.capability.1)
     }
 
     fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>) {
@@ -122,8 +118,7 @@ nvml_entry_points! {
     }
 
     fn nvmlDeviceGetMemoryBusWidth(device: nvmlDevice_t, bits: Out<c_uint>) {
-        card(device)?;
-        put(bits, MEMORY_BUS_BITS)
+        put(bits, card(device)?.model.memory_bus_bits)
     }
 
     /// Busy or not at this moment, in this process.
@@ -147,8 +142,7 @@ nvml_entry_points! {
     fn nvmlDeviceGetClockInfo | nvmlDeviceGetMaxClockInfo(
         device: nvmlDevice_t, clock: nvmlClockType_t, value: Out<c_uint>,
     ) {
-        card(device)?;
-        put(value, mhz(clock)?)
+        put(value, mhz(card(device)?.model, clock)?)
     }
 
     fn nvmlDeviceGetPerformanceState | nvmlDeviceGetPowerState(device: nvmlDevice_t, state: Out<nvmlPstates_t>) {

@@ -327,6 +327,8 @@ fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32, unsuppor
         registers: info.slots.clamp(8, 255),
         max_threads: function.reqntid.or(function.maxntid).map_or(1024, product).min(1024),
         reqntid: function.reqntid,
+        required_cluster: None,
+        max_cluster: None,
         unsupported,
     }
 }

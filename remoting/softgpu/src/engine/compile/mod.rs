@@ -8,4 +8,4 @@ mod lower;
 mod pool;
 mod shared;
 
-pub use link::{Linked, MAX_SHARED, compile};
+pub use link::{Contents, Linked, MAX_SHARED, compile};

@@ -1,0 +1,85 @@
+//! Machine code as a program that is never run: what its cubins tell of kernels and variables.
+
+use super::code::{Code, Pool};
+use super::compile::{Contents, Linked};
+use super::program::{Global, Kernel, Param, Space};
+use driverapi::cubin::{self, Cubin, Variable};
+use std::collections::HashSet;
+
+/// What a block may have by itself; more threads than the registers suffice for cannot be launched on hardware.
+const MAX_THREADS: u32 = 1024;
+const REGISTERS_PER_BLOCK: u32 = 65536;
+/// Registers are given to warps in units of this many (CUDA C++ Programming Guide, "Multiprocessor Level": 256 a warp).
+const REGISTER_UNIT: u32 = 8;
+const WARP: u32 = 32;
+/// A multiprocessor's four parts have equal numbers of warps.
+const WARP_UNIT: u32 = 4;
+/// Variables of machine code do not tell their alignment; this is what the driver's allocations have.
+const ALIGN: u64 = 256;
+
+/// The kernels and variables of all cubins. Of two with one name the first counts.
+pub fn describe(cubins: &[Cubin]) -> Linked {
+    let (mut seen, mut known) = (HashSet::new(), HashSet::new());
+    let kernels: Vec<Kernel> =
+        cubins.iter().flat_map(|cubin| &cubin.kernels).filter(|k| seen.insert(k.name.as_str())).map(kernel).collect();
+    let variables: Vec<&Variable> = cubins
+        .iter()
+        .flat_map(|cubin| &cubin.variables)
+        .filter(|v| !v.visible || known.insert(v.name.as_str()))
+        .collect();
+    let architecture = cubins.iter().map(|cubin| cubin.architecture).max().unwrap_or(0);
+    Linked {
+        code: Code::default(),
+        pool: Pool::default(),
+        entries: vec![0; kernels.len()],
+        kernels,
+        globals: variables.iter().map(|v| global(v)).collect(),
+        contents: variables.iter().map(|v| Contents { bytes: v.contents.clone(), relocations: Vec::new() }).collect(),
+        target: architecture,
+        version: architecture,
+    }
+}
+
+fn kernel(found: &cubin::Kernel) -> Kernel {
+    let product = |extent: [u32; 3]| extent.iter().fold(1u32, |all, &n| all.saturating_mul(n));
+    let declared = found.required_block.or(found.max_block).map_or(MAX_THREADS, product);
+    Kernel {
+        name: found.name.clone(),
+        params: found.params.iter().map(|p| Param { offset: p.offset, size: p.size, align: 1 }).collect(),
+        param_bytes: found.param_bytes,
+        static_shared: found.static_shared,
+        local_bytes: found.local_bytes,
+        registers: found.registers,
+        max_threads: declared.min(threads_with(found.registers)),
+        reqntid: found.required_block,
+        required_cluster: found.required_cluster,
+        max_cluster: found.max_cluster,
+        unsupported: None,
+    }
+}
+
+/// The most threads of a block for which there are this many registers each.
+fn threads_with(registers: u32) -> u32 {
+    let warps = REGISTERS_PER_BLOCK / (registers.max(1).next_multiple_of(REGISTER_UNIT) * WARP);
+    (warps / WARP_UNIT * WARP_UNIT * WARP).min(MAX_THREADS)
+}
+
+fn global(variable: &Variable) -> Global {
+    Global {
+        name: variable.name.clone(),
+        size: variable.size,
+        align: ALIGN,
+        space: if variable.constant { Space::Const } else { Space::Global },
+        visible: variable.visible,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::threads_with;
+
+    #[test]
+    fn a_block_is_bound_by_its_registers() {
+        assert_eq!([8, 64, 65, 128, 168, 255].map(threads_with), [1024, 1024, 896, 512, 384, 256]);
+    }
+}
