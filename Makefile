@@ -10,7 +10,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-gpu system-tools lint bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-order test-gpu system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -100,6 +100,16 @@ bench-kubernetes: cluster images ## Claims and pods per second, and how much lat
 	@$(PYTHON) e2e/bench/claims.py --json target/bench-kubernetes/claims.json
 	@$(PYTHON) e2e/bench/webhook.py --json target/bench-kubernetes/webhook.json
 	@$(PYTHON) e2e/bench/start.py --json target/bench-kubernetes/start.json
+
+ORDER_PROGRAMS ?= 10000
+ORDER_FAULT_PROGRAMS ?= 500
+
+test-order: build ## 10,000 random programs against the model of CUDA's order, then each rule of order left out: about an hour
+	@echo "==> $(ORDER_PROGRAMS) programs each way"
+	@REMOTEGPU_ORDER_PROGRAMS=$(ORDER_PROGRAMS) $(PYTHON) -m pytest -q tests/order
+	@echo "==> A worker that can leave out a rule of order"
+	@cargo build --release --locked -p remotegpu-worker --features order-faults --target-dir target/order-faults
+	@REMOTEGPU_ORDER_FAULT_PROGRAMS=$(ORDER_FAULT_PROGRAMS) $(PYTHON) tests/order/leave_out_rules.py target/order-faults/release/remotegpu-worker
 
 test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minutes
 	@$(PYTHON) -m pytest -m gpu

@@ -1,0 +1,80 @@
+"""Runs random programs on workers that leave out one rule of order each: `leave_out_rules.py WORKER [RULE...]`.
+
+WORKER is built with the feature `order-faults`. Prints a line for each rule: the seed of the program that shows it, and
+what was wrong. Exit code 1 if a rule can be left out without any of REMOTEGPU_ORDER_FAULT_PROGRAMS programs noticing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).parent / "programs" / "random_program.py"
+RULES = ROOT / "remoting" / "worker" / "src" / "rules.rs"
+PROGRAMS = int(os.environ.get("REMOTEGPU_ORDER_FAULT_PROGRAMS", "500"))
+#: Programs that run in one process. A program that never ends shows a rule, too.
+BATCH, SECONDS_A_PROGRAM = 25, 4
+
+
+def rules() -> list[str]:
+    return re.findall(r'^    \w+ = "([a-z-]+)";$', RULES.read_text(), re.MULTILINE)
+
+
+def dist_without(rule: str, worker: Path, folder: Path) -> Path:
+    """An installation whose worker leaves out the rule. The appliance hands no variable of its own to workers."""
+    real = ROOT / "target" / "dist"
+    for entry in real.iterdir():
+        if entry.name != "bin":
+            (folder / entry.name).symlink_to(entry)
+    (folder / "bin").mkdir()
+    for entry in (real / "bin").iterdir():
+        if entry.name != "remotegpu-worker":
+            (folder / "bin" / entry.name).symlink_to(entry)
+    wrapper = folder / "bin" / "remotegpu-worker"
+    wrapper.write_text(f'#!/bin/sh\nREMOTEGPU_ORDER_FAULT={rule} exec {worker.resolve()} "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    folder.chmod(0o755)
+    return folder
+
+
+def first_difference(dist: Path, profile: str) -> str | None:
+    command = [str(Path(sys.executable).parent / "remotegpu"), "run", "--profile", profile, "--"]
+    for first in range(0, PROGRAMS, BATCH):
+        program = [sys.executable, str(PROGRAM), str(first), str(min(BATCH, PROGRAMS - first))]
+        try:
+            run = subprocess.run(
+                command + program, capture_output=True, text=True, timeout=60 + BATCH * SECONDS_A_PROGRAM,
+                env=os.environ | {"REMOTEGPU_DIST": str(dist)},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"a program from {first} on does not end"
+        results = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+        for result in results:
+            if result["differs"] is not None:
+                return f"program {result['seed']}: {result['differs'][:100]}"
+        if run.returncode:
+            return f"program {first + len(results)}: the process ended with {run.returncode}: {run.stderr[-200:]}"
+    return None
+
+
+def main() -> int:
+    worker, chosen = Path(sys.argv[1]), sys.argv[2:] or rules()
+    unnoticed = []
+    for rule in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            difference = first_difference(dist_without(rule, worker, Path(folder)), "slow")
+        print(f"{rule:20} {difference or 'NOT NOTICED'}", flush=True)
+        if difference is None:
+            unnoticed.append(rule)
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
