@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/../../target/fuzz}
 seconds=${REMOTEGPU_FUZZ_SECONDS:-600}
 cargo +nightly fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
 cargo run --release --locked --quiet -- --write-seeds corpus
-for target in frames commands records preface image ptx; do
+for target in frames commands records preface image cubin ptx; do
     echo "==> $target"
     cargo +nightly fuzz run --fuzz-dir . --features libfuzzer "$target" -- \
         -max_total_time="$seconds" -malloc_limit_mb=64 -timeout=1 -max_len=65536

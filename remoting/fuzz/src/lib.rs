@@ -3,6 +3,7 @@
 mod mutate;
 mod seeds;
 
+use driverapi::cubin;
 use driverapi::fatbin::select;
 use driverapi::image::{self, Image};
 use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, Preface, Reader, Wire, Writer, reencode};
@@ -25,6 +26,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "records", run: records, seeds: seeds::records },
     Target { name: "preface", run: preface, seeds: seeds::prefaces },
     Target { name: "image", run: image, seeds: seeds::images },
+    Target { name: "cubin", run: cubin, seeds: seeds::cubins },
     Target { name: "ptx", run: ptx, seeds: seeds::ptx },
 ];
 
@@ -133,6 +135,19 @@ pub fn image(data: &[u8]) {
             let _ = image::parse(&image);
         }
     }
+}
+
+/// What a cubin tells of itself, as far as kernels and variables that could be launched and placed.
+pub fn cubin(data: &[u8]) {
+    let Ok(found) = cubin::read(data) else { return };
+    for kernel in &found.kernels {
+        assert!(kernel.params.iter().all(|p| p.offset + p.size <= kernel.param_bytes));
+    }
+    for variable in &found.variables {
+        assert!(variable.contents.len() as u64 <= variable.size);
+    }
+    let program = Program::describe(&[found]);
+    assert!(program.kernels().len() + program.globals().len() <= data.len());
 }
 
 /// PTX, as far as compiled kernels.

@@ -1,5 +1,6 @@
 //! Inputs that are right: mutation starts from them.
 
+use driverapi::fatbin::Kind;
 use driverapi::image::{self, Image};
 use protocol::{Header, Preface, PrefaceKind, Wire, Writer};
 
@@ -11,6 +12,8 @@ const FATBINS: [&[u8]; 5] = [
     include_bytes!("../../driverapi/tests/data/group_lz4.fatbin"),
     include_bytes!("../../driverapi/tests/data/group_zstd.fatbin"),
 ];
+
+const KERNELS: &[u8] = include_bytes!("../../driverapi/tests/data/kernels.fatbin");
 
 const PTX: [&str; 4] = [
     include_str!("../seeds/arithmetic.ptx"),
@@ -89,7 +92,15 @@ pub fn prefaces() -> Vec<Vec<u8>> {
 }
 
 pub fn images() -> Vec<Vec<u8>> {
-    FATBINS.iter().map(|bytes| bytes.to_vec()).collect()
+    let cubins = cubins();
+    FATBINS.iter().map(|bytes| bytes.to_vec()).chain([KERNELS.to_vec()]).chain(cubins).collect()
+}
+
+/// Machine code for several architectures.
+pub fn cubins() -> Vec<Vec<u8>> {
+    let Ok(Image::Fatbin(entries)) = image::parse(KERNELS) else { return Vec::new() };
+    let machine_code = entries.iter().filter(|entry| entry.kind == Kind::Elf);
+    machine_code.filter_map(|entry| entry.data().ok().map(|data| data.into_owned())).collect()
 }
 
 /// Our own texts, and what a compiler makes.

@@ -36,7 +36,15 @@ def local_appliance(ask: Ask, *options: str, profile: Profile = Profile.NORMAL) 
     ready_ours, ready_theirs = os.pipe()
     alive_theirs, alive_ours = os.pipe()
     command = [sys.executable, "-m", "remotegpu.cli", "appliance", "--backend", "software", "--listen", "127.0.0.1:0"]
-    command += ["--gpus", str(ask.count), "--memory", str(software_memory(ask, profile)), "--metrics-port", "0", "--quiet"]
+    command += [
+        "--gpus",
+        str(ask.count),
+        "--memory",
+        str(software_memory(ask, profile)),
+        "--metrics-port",
+        "0",
+        "--quiet",
+    ]
     command += ["--profile", str(profile)]
     command += ["--drain-seconds", "0", "--ready-fd", str(ready_theirs), "--parent-fd", str(alive_theirs), *options]
     process = subprocess.Popen(
