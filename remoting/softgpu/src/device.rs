@@ -129,6 +129,8 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID => PCI_DEVICE_ID,
             CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID => self.ordinal as u32,
             CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => 1,
+            // The class of a tensor map changes nothing. That kernels read through maps the device does not say.
+            CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE => i32::MAX as u32,
             CU_DEVICE_ATTRIBUTE_NUMA_ID | CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => -1i32 as u32,
             CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
             | CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY

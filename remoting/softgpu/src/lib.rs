@@ -26,4 +26,5 @@ mod ranges;
 mod signals;
 mod source;
 mod stream;
+mod tensor_map;
 mod vmm;

@@ -253,22 +253,22 @@ impl Session {
 
     /// Records of an event stay while commands that wait refer to it.
     fn refer(&mut self, frame: &mut Frame) {
-        if let Some(event) = frame.event()
-            && !frame.refers
-            && let Ok(event) = self.events.get_mut(event)
-        {
-            event.refer();
-            frame.refers = true;
+        if !frame.refers.is_empty() {
+            return;
+        }
+        for id in frame.events() {
+            if let Ok(event) = self.events.get_mut(id) {
+                event.refer();
+                frame.refers.push(id);
+            }
         }
     }
 
     fn release(&mut self, frame: &Frame) {
-        if let Some(id) = frame.event()
-            && frame.refers
-            && let Ok(event) = self.events.get_mut(id)
-            && event.release()
-        {
-            let _ = self.events.remove(id);
+        for id in &frame.refers {
+            if self.events.get_mut(*id).is_ok_and(|event| event.release()) {
+                let _ = self.events.remove(*id);
+            }
         }
     }
 

@@ -1,15 +1,17 @@
 //! Launches and occupancy.
 
 use super::kernels::function;
-use super::{DefaultStream, entry_points, stream_entry_points};
+use super::{DefaultStream, entry_points, id, stream_entry_points};
 use crate::device::*;
 use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R};
 use crate::launch::{Shape, arguments, blocks_per_multiprocessor, max_dynamic_shared, max_threads};
+use crate::stream::{Event, Stream};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 fn launch(
     default: DefaultStream,
@@ -23,6 +25,37 @@ fn launch(
     driver()?.launch(&function, shape, arguments(params, extra), &default.resolve(stream)?)
 }
 
+/// The events that a launch records: they are complete when the kernel is, which CUDA allows for both kinds.
+fn recorded(attributes: &[CUlaunchAttribute], stream: &Stream) -> R<Vec<Arc<Event>>> {
+    let event = |attribute: &CUlaunchAttribute| {
+        let (event, flags) = match attribute.id {
+            CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => {
+                // SAFETY: as `check_attribute`; the handle is a number.
+                let value = unsafe { attribute.value.programmaticEvent };
+                (value.event, value.flags)
+            }
+            CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
+                // SAFETY: as above.
+                let value = unsafe { attribute.value.launchCompletionEvent };
+                (value.event, value.flags)
+            }
+            _ => return None,
+        };
+        Some(event_without_timing(event, flags, stream))
+    };
+    let events: Vec<_> = attributes.iter().filter_map(event).collect::<R<_>>()?;
+    let twice = events.iter().enumerate().any(|(i, event)| events[..i].iter().any(|other| Arc::ptr_eq(event, other)));
+    if twice { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(events) }
+}
+
+fn event_without_timing(handle: CUevent, flags: c_int, stream: &Stream) -> R<Arc<Event>> {
+    let event = driver()?.events.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    if event.timed || flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if event.context == stream.context.id { Ok(event) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
+}
+
 /// Attributes that only tune are accepted; those that change what a kernel may rely on are refused.
 fn check_attribute(attribute: &CUlaunchAttribute) -> R {
     // SAFETY: every bit pattern is a valid value of these plain integers.
@@ -30,9 +63,7 @@ fn check_attribute(attribute: &CUlaunchAttribute) -> R {
     match attribute.id {
         CU_LAUNCH_ATTRIBUTE_COOPERATIVE if switch != 0 => Err(CUDA_ERROR_NOT_SUPPORTED),
         CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION if cluster != Dim3 { x: 1, y: 1, z: 1 } => Err(CUDA_ERROR_NOT_SUPPORTED),
-        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
-        | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
-        | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => Ok(()),
     }
 }
@@ -51,15 +82,20 @@ stream_entry_points! { default;
     ) {
         current()?;
         let config = config.get()?;
-        if config.numAttrs > 0 {
-            In::at(config.attrs.cast_const()).list(config.numAttrs as usize)?.iter().try_for_each(check_attribute)?;
-        }
+        let attributes = match config.numAttrs {
+            0 => Vec::new(),
+            count => In::at(config.attrs.cast_const()).list(count as usize)?,
+        };
+        attributes.iter().try_for_each(check_attribute)?;
+        let events = recorded(&attributes, &default.resolve(config.hStream)?)?;
         let shape = Shape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             dynamic_shared: config.sharedMemBytes,
         };
-        launch(default, which, shape, config.hStream, params, extra)
+        launch(default, which, shape, config.hStream, params, extra)?;
+        let stream = default.resolve(config.hStream)?;
+        events.iter().try_for_each(|event| event.record(&stream, driver()?.start))
     }
 }
 
