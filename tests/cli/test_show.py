@@ -92,5 +92,5 @@ def test_health_without_an_appliance_checks_this_installation(appliance: StandIn
 
 
 def test_version(appliance: StandIn) -> None:
-    assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == 2
-    assert appliance.cli("version").stdout.startswith("remotegpu 0.1.0 (wire 2)")
+    assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == 3
+    assert appliance.cli("version").stdout.startswith("remotegpu 0.1.0 (wire 3)")

@@ -23,8 +23,10 @@ DRIVER_PROGRAMS = (
     "driver_pointers.c",
     "driver_pools.c",
     "driver_streams.c",
+    "launch_events.c",
     "nvml_queries.c",
     "stale_handles.c",
+    "tensor_maps.c",
     "virtual_memory.c",
 )
 

@@ -89,7 +89,6 @@ static void ways_to_run(CUcontext context, CUstream stream)
     REQUIRE(supported == 0);
     REFUSED(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
     REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1) == 0);
-    REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED) == 0);
     REFUSED(cuLaunchCooperativeKernelMultiDevice(NULL, 0, 0));
     REFUSED(cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &supported, &(size_t){4}));
     OK(cuStreamSynchronize(stream));

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cprograms import building, calls
+from support import capabilities
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -42,6 +43,7 @@ CHECKING = [
     "offered.cu",
     "illegal_address.cu",
     "machine_code.cu",
+    "capabilities.c",
     *building.DRIVER_PROGRAMS,
 ]
 # Streams, fills, copies and launches exist a second time, for programs whose default stream is one per thread.
@@ -120,6 +122,25 @@ def test_what_is_not_provided_says_so_once(runner: Run, compiled: Callable[[str]
     named = re.findall(r"remotegpu: (?:software GPU: )?(\w+)\b.* is not (?:supported|provided)", run.stderr)
     assert len(named) == len(set(named)) >= 16, run.stderr
     assert {"cuGraphCreate", "cuIpcGetMemHandle", "cuMemAllocManaged", "cuTexObjectCreate"} <= set(named)
+
+
+def test_attributes_and_functions_say_the_same(runner: Run, compiled: Callable[[str], Path]) -> None:
+    """Called with nothing but zeros a function that is not provided answers so; one that is finds fault with them."""
+    not_supported = 801
+    listed = runner(compiled("capabilities.c"), "list").stdout.split()
+    values = dict(zip(map(int, listed[::2]), map(int, listed[1::2]), strict=True))
+    numbers = capabilities.numbers()
+    tables = capabilities.FUNCTIONS | capabilities.PROMISES
+    names = {function for functions in tables.values() for function in functions}
+    called = runner(compiled("null_handles.c"), stdin="\n".join(sorted(names)))
+    assert called.returncode == 0
+    codes = {name: int(code) for round_, name, code in map(str.split, called.stdout.splitlines()) if round_ == "1"}
+    assert set(codes) == names
+    provided = {name for name, code in codes.items() if code != not_supported}
+    for attribute, functions in tables.items():
+        reported = bool(values.get(numbers[attribute], 0))
+        assert not reported or set(functions) <= provided, attribute
+        assert reported or attribute in capabilities.PROMISES or not set(functions) <= provided, attribute
 
 
 def test_failed_assertion_names_its_place(runner: Run, compiled: Callable[[str], Path]) -> None:

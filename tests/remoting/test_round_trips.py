@@ -32,6 +32,12 @@ def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> 
     assert often["round_trips"] - once["round_trips"] == 10
 
 
+def test_a_tensor_map_is_asked_for_once(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / n, "encode_again.py", n) for n in ("1", "50"))
+    assert often["calls"] - once["calls"] == 2 * 49
+    assert often["round_trips"] == once["round_trips"]
+
+
 def test_a_training_step_makes_as_many_round_trips_as_synchronising_calls(remote: Appliance, tmp_path: Path) -> None:
     """Two runs of different length; their difference is the steps alone, without start and module loads."""
     driver = DIST / "native" / "libcuda.so.1"

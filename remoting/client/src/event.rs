@@ -36,6 +36,12 @@ const LOOP: Duration = Duration::from_micros(10);
 const PATIENCE: Duration = Duration::from_micros(100);
 
 impl Record {
+    fn add(&mut self, generation: u64, command: u64) {
+        self.generation = generation;
+        self.command = command;
+        self.refused_at = None;
+    }
+
     /// Will the worker report it by itself?
     fn is_followed(&self) -> bool {
         self.generation <= self.asked || self.followed_from.is_some_and(|first| first < self.command)
@@ -92,6 +98,26 @@ pub fn forget_context(context: u64) {
     }
 }
 
+/// Records events by a command that records them itself: `send` is given the number of each record. The events are
+/// different ones, in the order of their ids.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context, or that of `send`.
+pub fn record_by(
+    events: &[&Event],
+    target: &Target,
+    send: impl FnOnce(&[u64]) -> Result<u64, Code>,
+) -> Result<(), Code> {
+    events.iter().try_for_each(|event| event.check_context(target))?;
+    let mut records: Vec<_> = events.iter().map(|event| lock(&event.record)).collect();
+    let generations: Vec<_> = records.iter().map(|record| record.generation + 1).collect();
+    let command = send(&generations)?;
+    for (record, generation) in records.iter_mut().zip(generations) {
+        record.add(generation, command);
+    }
+    Ok(())
+}
+
 impl Event {
     pub fn is_timed(&self) -> bool {
         self.flags & CU_EVENT_DISABLE_TIMING == 0
@@ -101,17 +127,19 @@ impl Event {
         lock(&self.record).generation > 0
     }
 
+    fn check_context(&self, target: &Target) -> Result<(), Code> {
+        let same = target.live.id == self.live.id && Arc::ptr_eq(&target.live.session, &self.live.session);
+        if same { Ok(()) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
+    }
+
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context.
     pub fn record(&self, target: &Target, flags: u32) -> Result<(), Code> {
-        if target.live.id != self.live.id || !Arc::ptr_eq(&target.live.session, &self.live.session) {
-            return Err(CUDA_ERROR_INVALID_HANDLE);
-        }
+        self.check_context(target)?;
         let mut record = lock(&self.record);
         let generation = record.generation + 1;
-        record.command = self.live.session.post(target.lane, &EventRecord { event: self.id, generation, flags })?;
-        record.generation = generation;
-        record.refused_at = None;
+        let command = self.live.session.post(target.lane, &EventRecord { event: self.id, generation, flags })?;
+        record.add(generation, command);
         Ok(())
     }
 

@@ -31,4 +31,5 @@ pub mod session;
 pub mod stats;
 mod stream;
 mod sys;
+mod tensor_map;
 mod vmm;

@@ -7,6 +7,7 @@ mod bundle;
 mod frame;
 mod message;
 mod preface;
+mod recording;
 mod wire;
 
 #[rustfmt::skip]
@@ -17,10 +18,11 @@ pub use frame::{Decoder, FrameError, HEADER_BYTES, Header, MAX_PAYLOAD};
 pub use functions_generated::{TABLE_HASH, function, function_name};
 pub use message::*;
 pub use preface::{PREFACE_BYTES, Preface, PrefaceKind};
+pub use recording::Recording;
 pub use wire::{DecodeError, Reader, Wire, Writer};
 
 /// Raised only by an incompatible change of the frames or commands; both ends name theirs when they refuse each other.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;
 
 /// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
 pub const BULK_CHUNK: usize = 512 << 10;

@@ -90,7 +90,8 @@ record! {
         attributes: Vec<(u32, i32)>,
     }
 
-    /// A launch attribute as `cuLaunchKernelEx` takes it: id and the 64 bytes of its value as little-endian words.
+    /// A launch attribute as `cuLaunchKernelEx` takes it: id and the 64 bytes of its value as little-endian words. One that
+    /// records an event has a [`crate::Recording`] as its value.
     struct LaunchAttribute { id: u32, value: [u64; 8] }
 
     /// A launch that is only asked about (`cuOccupancyMaxActiveClusters`): what it would take.
@@ -99,6 +100,13 @@ record! {
     /// A box of bytes: `width` bytes a row, `height` rows, `depth` slices, laid out in device memory with `pitch` bytes
     /// from row to row and `slice` bytes from slice to slice. Its host form is always packed (`width * height * depth` bytes).
     struct Extent { width: u64, height: u64, depth: u64, pitch: u64, slice: u64 }
+
+    /// The memory that a tensor map describes, and how it is read, as every `cuTensorMapEncode*` takes it. `sizes` and
+    /// `element_strides` have an entry for each dimension, `strides` one less.
+    struct Tensor {
+        kind: u32, address: u64, sizes: Vec<u64>, strides: Vec<u64>, element_strides: Vec<u32>, interleave: u32, swizzle: u32,
+        promotion: u32, fill: u32,
+    }
 
     /// One input of a link: `CUjitInputType`, a name for messages, and the image that was sent under this hash.
     struct LinkInput { kind: u32, name: String, hash: [u8; 32] }
@@ -169,6 +177,18 @@ messages! {
     /// Replies `Linked`, or `NEED_IMAGE`.
     0x8035 Link { context: u64, options: Vec<(u32, u64)>, inputs: Vec<LinkInput> }
 
+    // ---- tensor maps; each replies `TensorMap`
+    /// `box_sizes` has an entry for each dimension.
+    0x8036 TensorMapTiled { context: u64, tensor: Tensor, box_sizes: Vec<u32> }
+    /// The corners have an entry for each dimension but the first and the last.
+    0x8037 TensorMapIm2col { context: u64, tensor: Tensor, lower: Vec<i32>, upper: Vec<i32>, channels: u32, pixels: u32 }
+    0x8038 TensorMapIm2colWide {
+        context: u64, tensor: Tensor, lower: i32, upper: i32, channels: u32, pixels: u32, mode: u32,
+    }
+    0x8039 TensorMapReplaceAddress { context: u64, map: [u64; 16], address: u64 }
+    /// Only this one has something to say in `class`.
+    0x803a TensorMapSetClass { context: u64, map: [u64; 16], class: u32 }
+
     // ---- copies; the lane of the header names the stream
     /// Tail: a packed piece that starts `offset` bytes into the packed box.
     0x8040 CopyToDevice tail { context: u64, address: u64, extent: Extent, offset: u64 }
@@ -208,6 +228,8 @@ record! {
     /// Answer to `ModuleLoad`. With a `code` that is an error only `log` is filled.
     struct ModuleLoaded { kernels: Vec<KernelInfo>, log: String }
     struct Symbol { address: u64, size: u64 }
+    /// A `CUtensorMap` as the driver encoded it, and the allocation class that is in effect.
+    struct TensorMap { words: [u64; 16], class: u32 }
     /// The linked image is fetched as the tail that follows these fields.
     struct Linked { info_log: String, error_log: String }
 }

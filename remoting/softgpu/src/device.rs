@@ -107,6 +107,8 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => model.mem_sync_domains,
             CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => model.cooperative.into(),
             CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH => (model.portable_cluster > 1).into(),
+            // The class of a tensor map changes nothing. That kernels read through maps the device does not say.
+            CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE => i32::MAX as u32,
             CU_DEVICE_ATTRIBUTE_NUMA_ID | CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => -1i32 as u32,
             CU_DEVICE_ATTRIBUTE_GPU_OVERLAP
             | CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
@@ -118,6 +120,7 @@ impl Device {
             | CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED
             | CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
             | CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED
+            | CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
             | CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
             | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
             _ => 0,

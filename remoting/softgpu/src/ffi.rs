@@ -71,6 +71,10 @@ impl<T> Out<T> {
         let _ = self.set(value);
     }
 
+    pub fn is_aligned_to(self, bytes: usize) -> bool {
+        self.0.addr().is_multiple_of(bytes)
+    }
+
     /// Null is refused before any work is done, so that nothing is created that nobody can name.
     pub fn required(self) -> R<Self> {
         if self.0.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(self) }

@@ -27,4 +27,5 @@ mod ranges;
 mod signals;
 mod source;
 mod stream;
+mod tensor_map;
 mod vmm;

@@ -4,7 +4,10 @@ use crate::frames::Payload;
 use crate::rules::{Rule, kept};
 use crate::sched::Mode;
 use crate::settings::Settings;
-use protocol::{DecodeError, EventQuery, EventSynchronize, Header, Message, Reader, function};
+use protocol::{
+    DecodeError, EventQuery, EventSynchronize, Header, Message, Reader, TensorMapIm2col, TensorMapIm2colWide,
+    TensorMapReplaceAddress, TensorMapSetClass, TensorMapTiled, function,
+};
 use std::collections::HashMap;
 
 macro_rules! commands {
@@ -36,6 +39,7 @@ commands! {
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
     ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, Launch, Link,
+    TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
     CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice
 }
 
@@ -50,8 +54,8 @@ pub struct Frame {
     pub tail: usize,
     /// How far a command that runs in steps has come.
     pub progress: u64,
-    /// Is this frame counted among those that refer to its event?
-    pub refers: bool,
+    /// The events that count this frame among those that refer to them.
+    pub refers: Vec<u64>,
     /// What a launch that had to wait runs with.
     pub settings: Option<Settings>,
 }
@@ -70,7 +74,7 @@ impl Frame {
             payload,
             tail,
             progress: 0,
-            refers: false,
+            refers: Vec::new(),
             settings: None,
         })
     }
@@ -79,14 +83,15 @@ impl Frame {
         self.payload.bytes().get(self.tail..).unwrap_or_default()
     }
 
-    /// The event that this command waits for or records.
-    pub fn event(&self) -> Option<u64> {
+    /// The events that this command waits for or records.
+    pub fn events(&self) -> Vec<u64> {
         match &self.command {
-            Command::EventRecord(c) => Some(c.event),
-            Command::EventSynchronize(c) => Some(c.event),
-            Command::EventQuery(c) => Some(c.event),
-            Command::StreamWaitEvent(c) => Some(c.event),
-            _ => None,
+            Command::EventRecord(c) => vec![c.event],
+            Command::EventSynchronize(c) => vec![c.event],
+            Command::EventQuery(c) => vec![c.event],
+            Command::StreamWaitEvent(c) => vec![c.event],
+            Command::Launch(c) => c.attributes.iter().filter_map(|a| Some(a.recording()?.event)).collect(),
+            _ => Vec::new(),
         }
     }
 }
@@ -201,6 +206,11 @@ impl Topology {
             Command::StreamDestroy(c) => unless_kept(Rule::StreamDestroy, self.lane_keys(c.stream)),
             Command::ModuleLoad(c) => vec![(Key::Context(c.context), After)],
             Command::Link(c) => vec![(Key::Context(c.context), After)],
+            Command::TensorMapTiled(TensorMapTiled { context, .. })
+            | Command::TensorMapIm2col(TensorMapIm2col { context, .. })
+            | Command::TensorMapIm2colWide(TensorMapIm2colWide { context, .. })
+            | Command::TensorMapReplaceAddress(TensorMapReplaceAddress { context, .. })
+            | Command::TensorMapSetClass(TensorMapSetClass { context, .. }) => vec![(Key::Context(*context), After)],
             Command::ModuleUnload(c) => {
                 let keys = module_context(c.module).map(|c| (Key::Context(c), Observe)).into_iter().collect();
                 unless_kept(Rule::ModuleUnload, keys)
@@ -219,10 +229,15 @@ impl Topology {
                 keys.extend(unless_kept(Rule::EventWait, vec![(Key::Record(c.event, c.generation), Observe)]));
                 keys
             }
+            Command::Launch(c) => {
+                let mut keys = self.lane_keys(frame.lane);
+                let records = c.attributes.iter().filter_map(|a| a.recording());
+                keys.extend(records.map(|r| (Key::Record(r.event, r.generation), Exclusive)));
+                keys
+            }
             Command::StreamSynchronize(_)
             | Command::HostFunction(_)
             | Command::Gate(_)
-            | Command::Launch(_)
             | Command::CopyToDevice(_)
             | Command::CopyToDeviceLate(_)
             | Command::CopyToHost(_)

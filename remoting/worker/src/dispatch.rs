@@ -39,12 +39,21 @@ impl Session {
                     self.event_done(c.event, c.generation, code);
                 }
             }
+            Command::Launch(c) => {
+                self.late(code);
+                self.launch_not_recorded(&c.attributes, code);
+            }
             Command::StreamQuery(_)
             | Command::EventQuery(_)
             | Command::Rebase(_)
             | Command::Grant(_)
             | Command::MemoryQuery(_)
-            | Command::ModuleGlobal(_) => self.reply(frame.seq, code),
+            | Command::ModuleGlobal(_)
+            | Command::TensorMapTiled(_)
+            | Command::TensorMapIm2col(_)
+            | Command::TensorMapIm2colWide(_)
+            | Command::TensorMapReplaceAddress(_)
+            | Command::TensorMapSetClass(_) => self.reply(frame.seq, code),
             Command::ModuleLoad(_) | Command::Link(_) => self.reply_logged(frame.seq, code, String::new()),
             // A fence that never came would keep the client's memory for ever.
             Command::StreamFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
@@ -102,8 +111,17 @@ impl Session {
             Command::ModuleLoad(c) => self.module_load(seq, c)?,
             Command::ModuleUnload(c) => self.module_unload(seq, c.module)?,
             Command::ModuleGlobal(c) => self.module_global(seq, c)?,
-            Command::Launch(c) => return self.launch(frame.lane, c, frame.settings.as_ref(), frame.tail()),
+            Command::Launch(c) => return self.launch(seq, frame.lane, c, frame.settings.as_ref(), frame.tail()),
             Command::Link(c) => self.link(seq, c)?,
+            Command::TensorMapTiled(c) => self.tensor_map(seq, c.context, |driver| driver.encode_tiled(c))?,
+            Command::TensorMapIm2col(c) => self.tensor_map(seq, c.context, |driver| driver.encode_im2col(c))?,
+            Command::TensorMapIm2colWide(c) => {
+                self.tensor_map(seq, c.context, |driver| driver.encode_im2col_wide(c))?
+            }
+            Command::TensorMapReplaceAddress(c) => {
+                self.tensor_map(seq, c.context, |driver| driver.replace_address(c))?
+            }
+            Command::TensorMapSetClass(c) => self.tensor_map(seq, c.context, |driver| driver.set_class(c))?,
 
             Command::CopyToDevice(_) => return self.copy_to_device(frame),
             Command::CopyToDeviceLate(c) => return self.copy_to_device_late(seq, frame.lane, c),

@@ -14,6 +14,7 @@ pub mod frames;
 #[rustfmt::skip]
 pub mod generated;
 pub mod helpers;
+mod launch_events;
 mod launch_shape;
 mod layout;
 mod memory;
@@ -28,6 +29,7 @@ mod settings;
 pub mod snapshot;
 mod staging;
 mod streams;
+mod tensor_maps;
 pub mod text;
 pub mod watchdog;
 mod writer;

@@ -119,13 +119,14 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
     Ok(KernelInfo { name, params, attributes: (0..FUNCTION_ATTRIBUTES).filter_map(attribute).collect() })
 }
 
-/// Attributes that name objects of the client or hand out new ones are not taken over.
+/// Attributes that name objects of the client or hand out new ones are not taken over; for events there is
+/// `launch_events`.
 pub fn attribute(a: &LaunchAttribute) -> Result<RawAttribute> {
-    const PROGRAMMATIC_EVENT: u32 = 7;
-    const COMPLETION_EVENT: u32 = 12;
     const UPDATABLE_NODE: u32 = 13;
     match a.id {
-        PROGRAMMATIC_EVENT | COMPLETION_EVENT | UPDATABLE_NODE => Err(code::NOT_SUPPORTED),
+        LaunchAttribute::PROGRAMMATIC_EVENT | LaunchAttribute::COMPLETION_EVENT | UPDATABLE_NODE => {
+            Err(code::NOT_SUPPORTED)
+        }
         id => Ok(RawAttribute { id, pad: 0, value: a.value }),
     }
 }
@@ -204,22 +205,30 @@ impl Session {
     }
 
     /// `settings`: what was set when the launch arrived, if it had to wait since.
-    pub fn launch(&mut self, lane: u64, c: &Launch, settings: Option<&Settings>, parameters: &[u8]) -> Result<Outcome> {
+    pub fn launch(
+        &mut self,
+        seq: u64,
+        lane: u64,
+        c: &Launch,
+        settings: Option<&Settings>,
+        parameters: &[u8],
+    ) -> Result<Outcome> {
         let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        let mut given = self.launch_attributes(lane, &c.attributes)?;
         let module = self.modules.get(c.module)?;
         let Kernel { function, parameter_bytes, settings: own } =
             module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?;
         // The driver reads as much as the kernel takes, whatever size it is told.
         let parameters = parameters.get(..*parameter_bytes).ok_or(code::INVALID_VALUE)?;
-        let mut attributes = c.attributes.iter().map(attribute).collect::<Result<Vec<_>>>()?;
         own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;
         if !kept(Rule::LaunchCount) && self.stats.launches == 500 {
             return Ok(Outcome::Done);
         }
-        let (grid, block, shared, attributes) = (c.grid, c.block, c.shared, &mut attributes[..]);
+        let (grid, block, shared, attributes) = (c.grid, c.block, c.shared, &mut given.raw[..]);
         self.driver.launch(LaunchCall { function: *function, stream, grid, block, shared, attributes, parameters })?;
         self.stats.launches += 1;
         self.issued(lane);
+        self.launch_recorded(seq, given)?;
         Ok(Outcome::Done)
     }
 

@@ -293,23 +293,22 @@ impl Session {
 
     /// Records of an event stay while commands that wait refer to it.
     fn refer(&mut self, frame: &mut Frame) {
-        if let Some(event) = frame.event()
-            && !frame.refers
-            && kept(Rule::EventDestroy)
-            && let Ok(event) = self.events.get_mut(event)
-        {
-            event.refer();
-            frame.refers = true;
+        if !frame.refers.is_empty() || !kept(Rule::EventDestroy) {
+            return;
+        }
+        for id in frame.events() {
+            if let Ok(event) = self.events.get_mut(id) {
+                event.refer();
+                frame.refers.push(id);
+            }
         }
     }
 
     fn release(&mut self, frame: &Frame) {
-        if let Some(id) = frame.event()
-            && frame.refers
-            && let Ok(event) = self.events.get_mut(id)
-            && event.release()
-        {
-            let _ = self.events.remove(id);
+        for id in &frame.refers {
+            if self.events.get_mut(*id).is_ok_and(|event| event.release()) {
+                let _ = self.events.remove(*id);
+            }
         }
     }
 
@@ -425,7 +424,7 @@ impl Session {
     /// A launch that is gone without an error would leave wrong results: better no session than those.
     fn check_launches(&mut self) {
         let Launches { arrived, refused, waiting } = self.launches;
-        let lost = arrived - refused - waiting - self.stats.launches;
+        let lost = arrived.saturating_sub(refused + waiting + self.stats.launches);
         if lost > 0 {
             self.end(
                 code::UNKNOWN,

@@ -12,19 +12,20 @@ const ATTRIBUTES: u32 = 162;
 const LIBRARY_CAPABILITY: [u32; 2] = [LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
 
 /// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
-const ABSENT: [u32; 53] = [
+const ABSENT: [u32; 59] = [
     17, // a kernel's run time limit: the appliance's screen is no business of the program's
     83, 86, 88, 89, 91, 100, 101, 147, // managed and pageable memory, host atomics, registered pointers
-    92, 93, 94, 122, 123, // memory operations in streams
+    92, 93, 94, 122, 123, 148, // memory operations in streams
     95, 96, // cooperative launches
     98, 110, 116, 117, 118, 119, 124, 145, 146, 152, 161, // GPUDirect and DMA buffers
     103, 104, 105, 125, 128, 143, // sharing between processes
     84, 85, 132, 133, // other GPUs, multicast, MPS
-    107, 112, 114, 121,
-    126, // compression, sparse arrays, external semaphores, deferred mapping, memory sync domains
+    107, 112, 114, 121, // compression, sparse arrays, external semaphores, deferred mapping
+    136, 137, // hardware decompression
+    149, 157, // locality domains, which are divided as green contexts are
     135, 138, 151, 159, // graphics
     130, 141, 142, 144, // host memory as a location
-    153, 154, 155, // endpoints
+    153, 154, 155, 156, 158, // endpoints
 ];
 
 #[derive(Debug, Serialize)]

@@ -1,6 +1,8 @@
 //! A session against a driver that can be stopped: who waits for whom, and in which order what is told.
 
 mod common;
+#[path = "session/launch_events.rs"]
+mod launch_events;
 
 use common::client::{CONTEXT, Client, LEGACY, Link, Received, row};
 use common::fake::{self, GRANULARITY, STOPPED};

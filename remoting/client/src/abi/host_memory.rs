@@ -5,6 +5,7 @@ use crate::memory::host::{self, HostRange};
 use crate::memory::mapped;
 use crate::session::HostBox;
 use crate::{context, exports, sys};
+use driverapi::attributes::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
 use driverapi::constants::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CU_MEMHOSTREGISTER_DEVICEMAP,
     CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY,
@@ -89,6 +90,10 @@ fn register(pointer: *mut c_void, size: usize, flags: c_uint) -> Result<(), Code
     let fits = pointer.addr().checked_add(size).is_some();
     if pointer.is_null() || size == 0 || !fits || flags & !REGISTER_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let read_only = live.device.attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
+    if flags & CU_MEMHOSTREGISTER_READ_ONLY != 0 && !read_only {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let (context, ordinal) = (live.handle, live.device.ordinal);
     let start = pointer.expose_provenance();

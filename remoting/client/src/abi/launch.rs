@@ -1,5 +1,6 @@
 //! Launches: checked here as far as the driver would refuse them at the call, then sent without waiting.
 
+use super::launch_events::{self, LaunchEvent};
 use crate::call::{Code, DefaultStream, input, inputs};
 use crate::memory::mapped;
 use crate::module::{self, Function};
@@ -29,7 +30,7 @@ stream_exports! {
         extra: *mut *mut c_void,
     ) |default| {
         let shape = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared);
-        launch(function, shape, (stream, default), Vec::new(), parameters, extra)
+        launch(function, shape, (stream, default), Vec::new(), &[], parameters, extra)
     }
 
     fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz(
@@ -41,7 +42,8 @@ stream_exports! {
         let stream = input(config)?.hStream;
         let shape = read_shape(config)?;
         let size = (shape.grid, shape.block, shape.shared);
-        launch(function, size, (stream, default), shape.attributes, parameters, extra)
+        let events = launch_events::read(config)?;
+        launch(function, size, (stream, default), shape.attributes, &events, parameters, extra)
     }
 
     fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz(
@@ -58,7 +60,7 @@ stream_exports! {
     ) |default| {
         let shape = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared);
         let cooperative = LaunchAttribute { id: CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value: [1, 0, 0, 0, 0, 0, 0, 0] };
-        launch(function, shape, (stream, default), vec![cooperative], parameters, std::ptr::null_mut())
+        launch(function, shape, (stream, default), vec![cooperative], &[], parameters, std::ptr::null_mut())
     }
 }
 
@@ -86,13 +88,13 @@ pub unsafe fn read_shape(config: *const CUlaunchConfig) -> Result<LaunchShape, C
     })
 }
 
-/// The attribute as it travels. Those that name events or graph nodes are not provided.
+/// The attribute as it travels. Events are read by `launch_events`; graph nodes are not provided.
 fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>> {
     match given.id {
-        CU_LAUNCH_ATTRIBUTE_IGNORE => None,
-        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
-        | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
-        | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Some(Err(CUDA_ERROR_NOT_SUPPORTED)),
+        CU_LAUNCH_ATTRIBUTE_IGNORE
+        | CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
+        | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => None,
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Some(Err(CUDA_ERROR_NOT_SUPPORTED)),
         id => {
             // SAFETY: every byte pattern of the union is one of its padding.
             let bytes = unsafe { given.value.pad };
@@ -116,6 +118,7 @@ unsafe fn launch(
     (grid, block, shared): LaunchSize,
     (stream, default): (CUstream, DefaultStream),
     attributes: Vec<LaunchAttribute>,
+    events: &[LaunchEvent],
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<(), Code> {
@@ -125,13 +128,15 @@ unsafe fn launch(
     check_cooperation(&target, &attributes)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(&function, parameters, extra)? };
-    let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
-    let body = |w: &mut Writer| {
-        w.put(&launch);
-        // SAFETY: as the caller of the exported function vouches.
-        unsafe { source.pack(&function, w) };
-    };
-    target.live.session.post_work(Launch::CODE, target.lane, body)?;
+    launch_events::post(&target, events, attributes, |attributes| {
+        let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
+        let body = |w: &mut Writer| {
+            w.put(&launch);
+            // SAFETY: as the caller of the exported function vouches.
+            unsafe { source.pack(&function, w) };
+        };
+        target.live.session.post_work(Launch::CODE, target.lane, body)
+    })?;
     if settings::launch_blocking() {
         target.live.session.synchronise_lane(target.lane)?;
         mapped::after_wait(&target.live.session)?;

@@ -92,7 +92,12 @@ exports! {
         properties: *const CUmemAllocationProp,
         option: c_uint,
     ) {
-        let device = device_of(&input(properties)?)?;
+        let properties = input(properties)?;
+        // NCCL asks this of the host before it tries whether there is such memory, and takes an error for something else.
+        let device = match is_host(&properties)? {
+            true => devices::get(0)?,
+            false => device_of(&properties)?,
+        };
         if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -115,12 +120,27 @@ exports! {
     }
 }
 
+/// Is memory of the host asked for, as CUDA documents the ways to ask for it
+/// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`)?
+fn is_host(properties: &CUmemAllocationProp) -> Result<bool, Code> {
+    devices::all()?;
+    let shared = properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    match properties.location.type_ {
+        CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(CUDA_ERROR_INVALID_VALUE),
+        CU_MEM_LOCATION_TYPE_HOST if shared => Err(CUDA_ERROR_INVALID_VALUE),
+        location => Ok(matches!(location, CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA)),
+    }
+}
+
 /// Only plain memory of a device can be had. That it could be exported as a file is granted because torch's expandable
 /// segments always wish it, seldom to do so; the export is what is refused.
 fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Device, Code> {
     devices::all()?;
     if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if is_host(properties)? {
+        return refused("cuMemCreate of host memory").and(Err(CUDA_ERROR_NOT_SUPPORTED));
     }
     if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
         return refused("cuMemCreate outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));

@@ -2,7 +2,7 @@
 
 use super::kernels::function;
 use super::refused::not_supported;
-use super::{DefaultStream, entry_points, stream_entry_points};
+use super::{DefaultStream, entry_points, id, stream_entry_points};
 use crate::code::Function;
 use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R};
@@ -10,11 +10,13 @@ use crate::launch::{
     Shape, arguments, blocks_per_multiprocessor, cluster_of, largest_cluster, max_dynamic_shared, max_threads,
 };
 use crate::model::*;
+use crate::stream::{Event, Stream};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 fn launch(
     default: DefaultStream,
@@ -38,11 +40,40 @@ fn with_attribute(shape: Shape, attribute: &CUlaunchAttribute) -> R<Shape> {
         CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
             Ok(Shape { cluster: Some([cluster.x, cluster.y, cluster.z]), ..shape })
         }
-        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
-        | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
-        | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => Ok(shape),
     }
+}
+
+/// The events that a launch records: they are complete when the kernel is, which CUDA allows for both kinds.
+fn recorded(attributes: &[CUlaunchAttribute], stream: &Stream) -> R<Vec<Arc<Event>>> {
+    let event = |attribute: &CUlaunchAttribute| {
+        let (event, flags) = match attribute.id {
+            CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => {
+                // SAFETY: as `with_attribute`; the handle is a number.
+                let value = unsafe { attribute.value.programmaticEvent };
+                (value.event, value.flags)
+            }
+            CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
+                // SAFETY: as above.
+                let value = unsafe { attribute.value.launchCompletionEvent };
+                (value.event, value.flags)
+            }
+            _ => return None,
+        };
+        Some(event_without_timing(event, flags, stream))
+    };
+    let events: Vec<_> = attributes.iter().filter_map(event).collect::<R<_>>()?;
+    let twice = events.iter().enumerate().any(|(i, event)| events[..i].iter().any(|other| Arc::ptr_eq(event, other)));
+    if twice { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(events) }
+}
+
+fn event_without_timing(handle: CUevent, flags: c_int, stream: &Stream) -> R<Arc<Event>> {
+    let event = driver()?.events.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    if event.timed || flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if event.context == stream.context.id { Ok(event) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
 }
 
 fn shape_of(config: &CUlaunchConfig) -> R<Shape> {
@@ -53,11 +84,14 @@ fn shape_of(config: &CUlaunchConfig) -> R<Shape> {
         cluster: None,
         cooperative: false,
     };
-    if config.numAttrs == 0 {
-        return Ok(shape);
+    attributes_of(config)?.iter().try_fold(shape, with_attribute)
+}
+
+fn attributes_of(config: &CUlaunchConfig) -> R<Vec<CUlaunchAttribute>> {
+    match config.numAttrs {
+        0 => Ok(Vec::new()),
+        count => In::at(config.attrs.cast_const()).list(count as usize),
     }
-    let attributes = In::at(config.attrs.cast_const()).list(config.numAttrs as usize)?;
-    attributes.iter().try_fold(shape, with_attribute)
 }
 
 stream_entry_points! { default;
@@ -87,7 +121,10 @@ stream_entry_points! { default;
     ) {
         current()?;
         let config = config.get()?;
-        launch(default, which, shape_of(&config)?, config.hStream, params, extra)
+        let events = recorded(&attributes_of(&config)?, &default.resolve(config.hStream)?)?;
+        launch(default, which, shape_of(&config)?, config.hStream, params, extra)?;
+        let stream = default.resolve(config.hStream)?;
+        events.iter().try_for_each(|event| event.record(&stream, driver()?.start))
     }
 }
 

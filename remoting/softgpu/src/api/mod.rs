@@ -19,6 +19,7 @@ mod pools;
 mod refused;
 mod stream_attributes;
 mod streams;
+mod tensor_maps;
 mod virtual_memory;
 
 use crate::context::Context;

@@ -15,9 +15,7 @@ use std::ffi::{c_ulonglong, c_void};
 fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     match (properties.type_, properties.location.type_) {
         (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
-        (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST..=CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) => {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
+        (CU_MEM_ALLOCATION_TYPE_PINNED, _) if is_host(properties)? => return Err(CUDA_ERROR_NOT_SUPPORTED),
         (CU_MEM_ALLOCATION_TYPE_MANAGED, _) => return Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
@@ -27,11 +25,27 @@ fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     Ok(driver.device(properties.location.id)?.ordinal)
 }
 
+/// Is memory of the host asked for, as CUDA documents the ways to ask for it
+/// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`)?
+fn is_host(properties: &CUmemAllocationProp) -> R<bool> {
+    let shared = properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    match properties.location.type_ {
+        CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(CUDA_ERROR_INVALID_VALUE),
+        CU_MEM_LOCATION_TYPE_HOST if shared => Err(CUDA_ERROR_INVALID_VALUE),
+        location => Ok(matches!(location, CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA)),
+    }
+}
+
 entry_points! {
     fn cuMemGetAllocationGranularity(
         granularity: Out<usize>, properties: In<CUmemAllocationProp>, option: CUmemAllocationGranularity_flags,
     ) {
-        device_of(driver()?, &properties.get()?)?;
+        driver()?;
+        let properties = properties.get()?;
+        // The granularity of memory that is refused when it is created.
+        if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED || !is_host(&properties)? {
+            device_of(driver()?, &properties)?;
+        }
         if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

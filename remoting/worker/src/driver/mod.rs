@@ -154,6 +154,8 @@ macro_rules! get {
     }};
 }
 
+mod tensor_maps;
+
 impl Driver {
     /// Loads the library at `path`.
     ///

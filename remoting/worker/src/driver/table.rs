@@ -1,5 +1,6 @@
 //! The functions of libcuda that the worker calls itself, under the versioned symbols whose signatures it knows.
 
+use driverapi::types::CUtensorMap;
 use std::ffi::{CStr, c_char, c_void};
 
 pub type Raw = *mut c_void;
@@ -154,6 +155,19 @@ table! {
     set_function_cache_config = c"cuFuncSetCacheConfig" (Raw, u32);
     set_function_shared_mem_config = c"cuFuncSetSharedMemConfig" (Raw, u32);
     launch = c"cuLaunchKernelEx" (*const LaunchConfig, Raw, *mut Raw, *mut Raw);
+
+    tensor_map_tiled = c"cuTensorMapEncodeTiled" (
+        *mut CUtensorMap, u32, u32, Raw, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32
+    );
+    tensor_map_im2col = c"cuTensorMapEncodeIm2col" (
+        *mut CUtensorMap, u32, u32, Raw, *const u64, *const u64, *const i32, *const i32, u32, u32, *const u32, u32, u32, u32,
+        u32
+    );
+    tensor_map_im2col_wide = c"cuTensorMapEncodeIm2colWide" (
+        *mut CUtensorMap, u32, u32, Raw, *const u64, *const u64, i32, i32, u32, u32, *const u32, u32, u32, u32, u32, u32
+    );
+    tensor_map_address = c"cuTensorMapReplaceAddress" (*mut CUtensorMap, Raw);
+    tensor_map_class = c"cuTensorMapSetAllocationClass" (*mut CUtensorMap, u32, *mut u32);
 
     link_create = c"cuLinkCreate_v2" (u32, *mut u32, *mut Raw, *mut Raw);
     link_add = c"cuLinkAddData_v2" (Raw, u32, Raw, usize, *const c_char, u32, *mut u32, *mut Raw);

@@ -211,6 +211,16 @@ fake! {
     launch(config: *const LaunchConfig, function: Raw, _parameters: *mut Raw, extra: *mut Raw) {
         let (stream, function) = (unsafe { (*config).stream }, function.addr());
         let parameters = unsafe { std::slice::from_raw_parts((*extra.add(1)).cast::<u8>(), *(*extra.add(3)).cast::<usize>()) }.to_vec();
-        world().submit(stream, move |world| world.launches.push((function, parameters)))
+        // A programmatic event is complete with its kernel, a completion event at once.
+        let triggered: Vec<usize> = unsafe { (0..(*config).attribute_count as usize).map(|i| (*config).attributes.add(i).read()) }
+            .filter(|attribute| attribute.id == 7)
+            .map(|attribute| attribute.value[0] as usize)
+            .collect();
+        let mut world = world();
+        triggered.iter().for_each(|event| *world.events.entry(*event).or_default() += 1);
+        world.submit(stream, move |world| {
+            world.launches.push((function, parameters));
+            triggered.iter().for_each(|event| *world.events.entry(*event).or_default() -= 1);
+        })
     }
 }
