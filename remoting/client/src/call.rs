@@ -2,8 +2,10 @@
 //! commands of generated functions.
 
 use crate::context::{self, Live};
-use crate::copy::{self, Shape, Side};
+use crate::copy::{Shape, Side, Timing};
+use crate::fill::{self, Fill, Found};
 use crate::log::{self, Level};
+use crate::memory::mapped;
 use crate::session::Reply;
 use crate::stats::Counter;
 use crate::{event, module, process, stream, sys};
@@ -11,7 +13,7 @@ use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA
 use driverapi::refusals::is_asked_in_passing;
 use driverapi::report;
 use driverapi::types::{CUevent, CUfunction, CUmodule, CUresult, CUstream};
-use protocol::{Wire, Writer};
+use protocol::{StreamSynchronize, Wire, Writer};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -204,6 +206,16 @@ pub struct Call {
     lane: u64,
     live: Arc<Live>,
     payload: Writer,
+    /// The program's own memory that is filled in place of a command.
+    filled: Option<Fill>,
+    /// The call returns when the work is complete.
+    waits: bool,
+}
+
+impl Call {
+    fn new(number: u32, lane: u64, live: Arc<Live>) -> Call {
+        Call { number, lane, live, payload: Writer::new(), filled: None, waits: false }
+    }
 }
 
 impl Call {
@@ -213,7 +225,7 @@ impl Call {
     /// As [`stream::resolve`].
     pub fn on_stream(number: u32, handle: CUstream, default: DefaultStream) -> Result<Call, Code> {
         let target = stream::resolve(handle, default)?;
-        Ok(Call { number, lane: target.lane, live: target.live, payload: Writer::new() })
+        Ok(Call::new(number, target.lane, target.live))
     }
 
     /// Of the current context, whose id is the first field.
@@ -222,9 +234,10 @@ impl Call {
     /// As [`context::current`].
     pub fn in_context(number: u32) -> Result<Call, Code> {
         let live = context::current()?;
-        let mut payload = Writer::new();
-        payload.put(&live.id);
-        Ok(Call { number, lane: 0, live, payload })
+        let id = live.id;
+        let mut call = Call::new(number, 0, live);
+        call.put(&id);
+        Ok(call)
     }
 
     /// Of a function, whose module and place are the first two fields.
@@ -233,23 +246,40 @@ impl Call {
     /// `CUDA_ERROR_INVALID_HANDLE`.
     pub fn on_function(number: u32, handle: CUfunction) -> Result<Call, Code> {
         let function = module::function_or_kernel(handle)?;
-        let live = Arc::clone(&function.module.live);
-        let mut payload = Writer::new();
-        payload.put(&function.module.id).put(&function.index);
-        Ok(Call { number, lane: 0, live, payload })
+        let mut call = Call::new(number, 0, Arc::clone(&function.module.live));
+        call.put(&function.module.id).put(&function.index);
+        Ok(call)
     }
 
-    /// Checks that the call may write `rows` rows of `count` elements of `element` bytes, `pitch` bytes from row to row.
+    /// Notes that the call fills `rows` rows of `count` elements, `pitch` bytes from row to row, and answers where the
+    /// device finds them. Page-locked memory that it does not have is filled here, when the call is sent.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE`.
-    pub fn writes(&self, address: u64, count: usize, element: u64, rows: usize, pitch: usize) -> Result<(), Code> {
-        let width = (count as u64).checked_mul(element).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if !address.is_multiple_of(element) || !(pitch as u64).is_multiple_of(element) {
+    pub fn fills(
+        &mut self,
+        address: u64,
+        element: &[u8],
+        (count, rows, pitch): (usize, usize, usize),
+        timing: Timing,
+    ) -> Result<u64, Code> {
+        let size = element.len() as u64;
+        let width = (count as u64).checked_mul(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let shape = Shape { width, height: rows as u64, depth: 1 };
+        let to = Side { address, pitch: pitch as u64, slice: 0 };
+        let found = fill::find(&self.live, to, shape)?;
+        if !address.is_multiple_of(size) || rows > 1 && !(pitch as u64).is_multiple_of(size) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let shape = Shape { width, height: rows as u64, depth: 1 };
-        copy::check_written(&self.live, Side { address, pitch: pitch as u64, slice: 0 }, shape)
+        self.waits = found != Found::Device && timing == Timing::Synchronous;
+        Ok(match found {
+            Found::Device => address,
+            Found::Mirrored(mirror) => mirror,
+            Found::Host(memory) => {
+                self.filled = Some(Fill::new(memory, element));
+                address
+            }
+        })
     }
 
     pub fn put<T: Wire>(&mut self, value: &T) -> &mut Self {
@@ -271,15 +301,22 @@ impl Call {
         Ok(self.put(&id))
     }
 
-    /// Sends it; nothing is waited for.
+    /// Sends it; nothing is waited for, except by a synchronous fill of page-locked memory.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn send(self) -> Result<(), Code> {
         let session = &self.live.session;
+        if let Some(fill) = self.filled {
+            return fill.run(session, self.lane, self.waits);
+        }
         session.post_raw(self.number, self.lane, &self.payload.bytes)?;
         if self.lane != 0 {
             session.note_work();
+        }
+        if self.waits {
+            session.synchronise(self.lane, &StreamSynchronize {})?;
+            mapped::after_wait(session)?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ def rust(registry: Registry) -> str:
 
 use crate::abi::launch;
 use crate::call::{{self, Call}};
+use crate::copy::Timing;
 use driverapi::types::{{{", ".join(_imported_types(stubs))}}};
 use protocol::function;
 use std::ptr;
@@ -100,10 +101,16 @@ def _start(function: Function) -> str:
 
 
 def _checks(function: Function) -> list[str]:
-    extents = ((p.name, p.extent) for p in function.inputs if p.extent)
-    return [
-        f"call.writes({address}, {e.count}, {e.element}, {e.rows or '1'}, {e.pitch or '0'})?;" for address, e in extents
-    ]
+    timing = "Asynchronous" if function.of_kind(kinds.STREAM) else "Synchronous"
+    checks = []
+    for address in (p for p in function.inputs if p.extent):
+        e = address.extent
+        told = (address.name, e.count, e.rows, e.pitch)
+        (value,) = (p.name for p in function.inputs if p.kind in kinds.SCALARS and p.name not in told)
+        rows = f"({e.count}, {e.rows or '1'}, {e.pitch or '0'})"
+        filled = f"&{value}.to_le_bytes(), {rows}, Timing::{timing}"
+        checks.append(f"let {address.name} = call.fills({address.name}, {filled})?;")
+    return checks
 
 
 def _fields(function: Function) -> list[str]:
