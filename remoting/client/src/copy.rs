@@ -240,9 +240,13 @@ impl Place {
             let inside = span <= (range.start + range.size) as u64 - side.address;
             return if inside || self != Place::Device { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
         }
+        if self == Place::Device {
+            // Whether it is, is looked up where it is used.
+            return Ok(true);
+        }
         let arena = live.session.arena();
         match (self, is_device(side.address)) {
-            (Place::Host, true) | (Place::Device, false) => Err(CUDA_ERROR_INVALID_VALUE),
+            (Place::Host, true) => Err(CUDA_ERROR_INVALID_VALUE),
             (_, false) if arena.is_reserved() && arena.contains(side.address) => Err(CUDA_ERROR_INVALID_VALUE),
             (_, is_device) => Ok(is_device),
         }

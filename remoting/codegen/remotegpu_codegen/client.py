@@ -101,15 +101,14 @@ def _start(function: Function) -> str:
 
 
 def _checks(function: Function) -> list[str]:
+    """What is written is a fill: the one parameter that does not say where is what the memory is filled with."""
     timing = "Asynchronous" if function.of_kind(kinds.STREAM) else "Synchronous"
     checks = []
-    for address in (p for p in function.inputs if p.extent):
-        e = address.extent
-        told = (address.name, e.count, e.rows, e.pitch)
-        (value,) = (p.name for p in function.inputs if p.kind in kinds.SCALARS and p.name not in told)
+    for address, e in ((p.name, p.extent) for p in function.inputs if p.extent):
+        where = (address, e.count, e.rows, e.pitch)
+        (value,) = (p.name for p in function.inputs if p.kind in kinds.SCALARS and p.name not in where)
         rows = f"({e.count}, {e.rows or '1'}, {e.pitch or '0'})"
-        filled = f"&{value}.to_le_bytes(), {rows}, Timing::{timing}"
-        checks.append(f"let {address.name} = call.fills({address.name}, {filled})?;")
+        checks.append(f"let {address} = call.fills({address}, &{value}.to_le_bytes(), {rows}, Timing::{timing})?;")
     return checks
 
 

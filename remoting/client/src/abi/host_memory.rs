@@ -71,7 +71,7 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
     if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
-        mirror_if_possible(mapped::reach(&live, start, size).map(drop))?;
+        mirror_if_possible(mapped::reach(&live, start, size))?;
     }
     // Under unified addressing all of it is mapped.
     let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;

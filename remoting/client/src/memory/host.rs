@@ -44,12 +44,15 @@ pub fn is_any() -> bool {
 }
 
 /// Is this worth a [`find`]?
-pub fn may_be_pinned(address: usize) -> bool {
+fn may_be_pinned(address: usize) -> bool {
     address >= LOWEST.load(SeqCst) && address < HIGHEST.load(SeqCst)
 }
 
 /// The pinned range that holds an address.
 pub fn find(address: usize) -> Option<HostRange> {
+    if !may_be_pinned(address) {
+        return None;
+    }
     let ranges = lock(&RANGES);
     let (_, range) = ranges.range(..=address).next_back()?;
     (address - range.start < range.size).then_some(*range)

@@ -199,6 +199,14 @@ impl Mirror {
         if all <= budget().saturating_mul(1 << 20) { Ok(()) } else { Err(NoMirror::Budget) }
     }
 
+    fn hold(&mut self, session: &Arc<Session>, lane: u64) -> Result<(), Code> {
+        for carrier in self.carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
+            carrier.hold(lane)?;
+            carrier.dirty = true;
+        }
+        Ok(())
+    }
+
     /// Ends a mirror that nothing uses any more.
     fn end(&mut self, place: usize) -> Result<(), Code> {
         let mapped = &mut self.all[place];
@@ -208,6 +216,11 @@ impl Mirror {
         let mapped = self.all.swap_remove(place);
         COUNT.store(self.all.len(), SeqCst);
         self.release(&mapped)
+    }
+
+    /// Does the device of `live` find this memory where the program does?
+    fn has(&self, live: &Live, host: usize) -> bool {
+        self.all.iter().any(|mapped| mapped.host == host && mapped.is_on(live))
     }
 
     /// What another device of the session has in the granules of these addresses: one has them at a time.
@@ -272,16 +285,16 @@ fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
     if unsettled { context::all_live().iter().try_for_each(|live| live.synchronise()) } else { Ok(()) }
 }
 
-/// Sees to it that the device of `live` has memory of the program at its own address; true if it had not.
+/// Sees to it that the device of `live` has memory of the program at its own address.
 ///
 /// # Errors
 /// Why it cannot.
-pub fn reach(live: &Arc<Live>, host: usize, size: usize) -> Result<bool, NoMirror> {
+pub fn reach(live: &Arc<Live>, host: usize, size: usize) -> Result<(), NoMirror> {
     let (start, len) = (host as u64, size as u64);
     let elsewhere = {
         let mirror = lock(&MIRROR);
-        if mirror.all.iter().any(|mapped| mapped.host == host && mapped.is_on(live)) {
-            return Ok(false);
+        if mirror.has(live, host) {
+            return Ok(());
         }
         if !live.session.arena().is_pinned(start) {
             return Err(NoMirror::Elsewhere);
@@ -293,13 +306,16 @@ pub fn reach(live: &Arc<Live>, host: usize, size: usize) -> Result<bool, NoMirro
         settle(&live.session).map_err(NoMirror::Failed)?;
     }
     let mirror = &mut *lock(&MIRROR);
+    if mirror.has(live, host) {
+        // Another thread was faster.
+        return Ok(());
+    }
     while let Some(place) = mirror.in_the_way(live, start, len) {
         mirror.end(place).map_err(NoMirror::Failed)?;
     }
     mirror.check_room(size)?;
     mirror.granules.take(live, start, len)?;
-    mirror.add(live, host, start, None, size).map_err(NoMirror::Failed)?;
-    Ok(true)
+    mirror.add(live, host, start, None, size).map_err(NoMirror::Failed)
 }
 
 /// Gives registered memory a mirror, if it has none.
@@ -384,11 +400,15 @@ pub fn before_work(session: &Arc<Session>, lane: u64) -> Result<(), Code> {
         mirror = lock(&MIRROR);
         mirror.send_changes(session, true)?;
     }
-    for carrier in mirror.carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
-        carrier.hold(lane)?;
-        carrier.dirty = true;
-    }
-    Ok(())
+    mirror.hold(session, lane)
+}
+
+/// What is given to the lane after this sees the mirrors that there are by now.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn hold(session: &Arc<Session>, lane: u64) -> Result<(), Code> {
+    lock(&MIRROR).hold(session, lane)
 }
 
 /// What the device has written by now is seen by the host.

@@ -83,7 +83,7 @@ pub fn forget_context(live: &Arc<Live>) {
 pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Result<u64, NoMirror> {
     match range.registered {
         true => mapped::register(live, range.start, range.size)?,
-        false => mapped::reach(live, range.start, range.size).map(drop)?,
+        false => mapped::reach(live, range.start, range.size)?,
     }
     mapped::device_address(&live.session, address, 1).ok_or(NoMirror::Elsewhere)
 }
@@ -102,14 +102,12 @@ pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> R
     if !host::is_any() || mapped::budget() == 0 {
         return Ok(());
     }
-    let mut is_new = false;
-    for range in words(&parameters()).filter(|word| host::may_be_pinned(*word)).filter_map(host::find) {
-        is_new |= match mapped::reach(&target.live, range.start, range.size) {
-            Ok(is_new) => is_new,
-            Err(why) => explain(&range, why).map(|()| false)?,
-        };
+    let mut found = false;
+    for range in words(&parameters()).filter_map(host::find) {
+        found = true;
+        mapped::reach(&target.live, range.start, range.size).or_else(|why| explain(&range, why))?;
     }
-    if is_new { mapped::before_work(&target.live.session, target.lane) } else { Ok(()) }
+    if found { mapped::hold(&target.live.session, target.lane) } else { Ok(()) }
 }
 
 /// Says why a kernel will not find memory that it is given. It may never touch it, unless the launch is refused.
