@@ -236,9 +236,10 @@ impl Place {
         }
         let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if let Some(range) = host::find(side.address as usize) {
-            // Memory of the program may reach beyond its page-locked part.
             let inside = span <= (range.start + range.size) as u64 - side.address;
-            return if inside || self != Place::Device { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
+            // Memory of the program may reach beyond the part that is registered.
+            let beyond = range.registered && self != Place::Device;
+            return if inside || beyond { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
         }
         if self == Place::Device {
             // Whether it is, is looked up where it is used.

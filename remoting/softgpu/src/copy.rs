@@ -3,7 +3,7 @@
 use crate::arena::{self, Pattern};
 use crate::driver::Driver;
 use crate::ffi::R;
-use crate::memory::Memory;
+use crate::memory::{Kind, Memory};
 use crate::stream::Stream;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 
@@ -88,7 +88,9 @@ fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
             true if allocation.kind.is_host() => Ok(Found::Pinned),
             true => Ok(Found::Device),
             // A host range may reach beyond its registered part.
-            false if allocation.kind.is_host() && end.place != Place::Device => Ok(Found::Pageable),
+            false if matches!(allocation.kind, Kind::Registered { .. }) && end.place != Place::Device => {
+                Ok(Found::Pageable)
+            }
             false => Err(CUDA_ERROR_INVALID_VALUE),
         },
         (None, Place::Device) => Err(CUDA_ERROR_INVALID_VALUE),
