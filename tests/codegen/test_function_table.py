@@ -137,7 +137,10 @@ def test_both_ends_of_a_function_agree_on_the_fields() -> None:
         }"""
         in dispatch
     )
-    assert "        call.writes(address, count, 1, 1, 0)?;\n        call.put(&address);" in stubs
+    assert (
+        "        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Synchronous)?;\n"
+        "        call.put(&address);" in stubs
+    )
     assert "fn cuFill(address: u64, value: u8, count: usize) {\n        let mut call = Call::on_stream(" in stubs
     assert "cuFill:" not in dispatch
 

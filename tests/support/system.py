@@ -32,6 +32,7 @@ SELF_CHECKING = (
     "callbacks.py",
     "bad_handles.py",
     "mapped_memory.py",
+    "pinned_in_kernels.py",
 )
 
 

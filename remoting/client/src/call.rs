@@ -3,8 +3,10 @@
 
 use crate::answers::{self, Kind};
 use crate::context::{self, Live};
-use crate::copy::{self, Shape, Side};
+use crate::copy::{Shape, Side, Timing};
+use crate::fill::{self, Fill, Found};
 use crate::log::{self, Level};
+use crate::memory::mapped;
 use crate::session::Reply;
 use crate::stats::Counter;
 use crate::{event, module, process, stream, sys};
@@ -207,6 +209,16 @@ pub struct Call {
     payload: Writer,
     /// Attributes of the function in question that the program has changed.
     settings: Vec<(u32, i32)>,
+    /// The program's own memory that is filled in place of a command.
+    filled: Option<Fill>,
+    /// The call returns when the work is complete.
+    waits: bool,
+}
+
+impl Call {
+    fn new(number: u32, lane: u64, live: Arc<Live>) -> Call {
+        Call { number, lane, live, payload: Writer::new(), settings: Vec::new(), filled: None, waits: false }
+    }
 }
 
 impl Call {
@@ -216,7 +228,7 @@ impl Call {
     /// As [`stream::resolve`].
     pub fn on_stream(number: u32, handle: CUstream, default: DefaultStream) -> Result<Call, Code> {
         let target = stream::resolve(handle, default)?;
-        Ok(Call { number, lane: target.lane, live: target.live, payload: Writer::new(), settings: Vec::new() })
+        Ok(Call::new(number, target.lane, target.live))
     }
 
     /// Of the current context, whose id is the first field.
@@ -225,9 +237,10 @@ impl Call {
     /// As [`context::current`].
     pub fn in_context(number: u32) -> Result<Call, Code> {
         let live = context::current()?;
-        let mut payload = Writer::new();
-        payload.put(&live.id);
-        Ok(Call { number, lane: 0, live, payload, settings: Vec::new() })
+        let id = live.id;
+        let mut call = Call::new(number, 0, live);
+        call.put(&id);
+        Ok(call)
     }
 
     /// Of a function, whose module and place are the first two fields.
@@ -236,23 +249,41 @@ impl Call {
     /// `CUDA_ERROR_INVALID_HANDLE`.
     pub fn on_function(number: u32, handle: CUfunction) -> Result<Call, Code> {
         let function = module::function_or_kernel(handle)?;
-        let live = Arc::clone(&function.module.live);
-        let mut payload = Writer::new();
-        payload.put(&function.module.id).put(&function.index);
-        Ok(Call { number, lane: 0, live, payload, settings: function.changed_attributes() })
+        let mut call = Call::new(number, 0, Arc::clone(&function.module.live));
+        call.settings = function.changed_attributes();
+        call.put(&function.module.id).put(&function.index);
+        Ok(call)
     }
 
-    /// Checks that the call may write `rows` rows of `count` elements of `element` bytes, `pitch` bytes from row to row.
+    /// Notes that the call fills `rows` rows of `count` elements, `pitch` bytes from row to row, and answers where the
+    /// device finds them. Page-locked memory that it does not have is filled here, when the call is sent.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE`.
-    pub fn writes(&self, address: u64, count: usize, element: u64, rows: usize, pitch: usize) -> Result<(), Code> {
-        let width = (count as u64).checked_mul(element).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if !address.is_multiple_of(element) || !(pitch as u64).is_multiple_of(element) {
+    pub fn fills(
+        &mut self,
+        address: u64,
+        element: &[u8],
+        (count, rows, pitch): (usize, usize, usize),
+        timing: Timing,
+    ) -> Result<u64, Code> {
+        let size = element.len() as u64;
+        let width = (count as u64).checked_mul(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let shape = Shape { width, height: rows as u64, depth: 1 };
+        let to = Side { address, pitch: pitch as u64, slice: 0 };
+        let found = fill::find(&self.live, to, shape)?;
+        if !address.is_multiple_of(size) || rows > 1 && !(pitch as u64).is_multiple_of(size) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let shape = Shape { width, height: rows as u64, depth: 1 };
-        copy::check_written(&self.live, Side { address, pitch: pitch as u64, slice: 0 }, shape)
+        self.waits = found != Found::Device && timing == Timing::Synchronous;
+        Ok(match found {
+            Found::Device => address,
+            Found::Mirrored(mirror) => mirror,
+            Found::Host(memory) => {
+                self.filled = Some(Fill::new(memory, element));
+                address
+            }
+        })
     }
 
     pub fn put<T: Wire>(&mut self, value: &T) -> &mut Self {
@@ -274,15 +305,22 @@ impl Call {
         Ok(self.put(&id))
     }
 
-    /// Sends it; nothing is waited for.
+    /// Sends it; nothing is waited for, except by a synchronous fill of page-locked memory.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn send(self) -> Result<(), Code> {
         let session = &self.live.session;
+        if let Some(fill) = self.filled {
+            return fill.run(session, self.lane, self.waits);
+        }
         session.post_raw(self.number, self.lane, &self.payload.bytes)?;
         if self.lane != 0 {
             session.note_work();
+        }
+        if self.waits {
+            session.synchronise_lane(self.lane)?;
+            mapped::after_wait(session)?;
         }
         Ok(())
     }
@@ -297,9 +335,13 @@ impl Call {
         if kind == Kind::Other {
             return ask();
         }
-        // A question about a function may have another answer with other settings of it.
         let mut key = Writer::new();
-        key.put(&self.number).put(&self.settings).raw(&self.payload.bytes);
+        key.put(&self.number);
+        if kind == Kind::Question {
+            // With other attributes of its function it may have another answer.
+            key.put(&self.settings);
+        }
+        key.raw(&self.payload.bytes);
         let known = match kind {
             Kind::Question => answers.answer(&key.bytes),
             Kind::Preference => answers.is_set(&key.bytes).then(Vec::new),

@@ -4,7 +4,7 @@ use crate::answers::Answers;
 use crate::call::Code;
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
-use crate::memory::mapped;
+use crate::memory::pinned;
 use crate::session::{Session, in_callback, lock, mint};
 use crate::{event, library, module, process, stream};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
@@ -198,7 +198,7 @@ impl Context {
         stream::forget_context(live.id);
         module::forget_context(live.id);
         library::forget_context(live.id);
-        mapped::forget_context(live.id);
+        pinned::forget_context(&live);
         live.device.memory.free_context(&live);
         live.session.post(0, &ContextDestroy { context: live.id }).map(drop)
     }

@@ -2,7 +2,7 @@
 
 use crate::call::Code;
 use crate::context::Live;
-use crate::memory::{Piece, find_allocation, host};
+use crate::memory::{Piece, find_allocation, host, mapped};
 use crate::session::{DeviceBox, HostBox, is_unsettled};
 use crate::stream::Target;
 use crate::{module, peer, vmm};
@@ -38,7 +38,7 @@ impl Shape {
         Shape { width: len, height: 1, depth: 1 }
     }
 
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.width == 0 || self.height == 0 || self.depth == 0
     }
 }
@@ -54,7 +54,7 @@ impl Side {
         shape.depth.checked_sub(1)?.checked_mul(self.slice)?.checked_add(rows)?.checked_add(shape.width)
     }
 
-    fn host(&self, shape: &Shape) -> HostBox {
+    pub fn host(&self, shape: &Shape) -> HostBox {
         let Shape { width, height, depth } = *shape;
         HostBox { base: self.address as usize, width, height, depth, pitch: self.pitch, slice: self.slice }
     }
@@ -78,6 +78,9 @@ impl Side {
 }
 
 fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
+    if let Some(mirror) = mapped::mirror_at(address) {
+        return Some(mirror);
+    }
     if let Some((device, piece)) = find_allocation(address) {
         return Some((piece, device.memory.owner(&piece)?));
     }
@@ -203,12 +206,71 @@ pub fn inside_appliance(live: &Live, to: Side, from: Side, shape: Shape) -> Resu
     copy_on_lane(live, live.legacy_lane, to, from, shape)
 }
 
-/// Copies between any two addresses, as unified addressing has it.
+/// What a function says of an address; the address itself tells more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Memory of the program, page-locked or not.
+    Host,
+    /// What devices reach: their own memory, or page-locked memory of the program.
+    Device,
+    Unified,
+    /// The device's mirror of page-locked memory.
+    Mirror,
+}
+
+impl Place {
+    /// Is this memory of a device?
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if it is not what the function says.
+    fn is_device(self, live: &Live, side: &Side, shape: &Shape) -> Result<bool, Code> {
+        if self == Place::Mirror {
+            return Ok(true);
+        }
+        if side.address == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // The program's memory lies outside of the arena, except for what is page-locked.
+        if self == Place::Host && !live.session.arena().contains(side.address) {
+            return Ok(false);
+        }
+        let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if let Some(range) = host::find(side.address as usize) {
+            let inside = span <= (range.start + range.size) as u64 - side.address;
+            // Memory of the program may reach beyond the part that is registered.
+            let beyond = range.registered && self != Place::Device;
+            return if inside || beyond { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
+        }
+        if self == Place::Device {
+            // Whether it is, is looked up where it is used.
+            return Ok(true);
+        }
+        let arena = live.session.arena();
+        match (self, is_device(side.address)) {
+            (Place::Host, true) => Err(CUDA_ERROR_INVALID_VALUE),
+            (_, false) if arena.is_reserved() && arena.contains(side.address) => Err(CUDA_ERROR_INVALID_VALUE),
+            (_, is_device) => Ok(is_device),
+        }
+    }
+}
+
+/// Copies between places as the program names them.
 ///
 /// # Errors
-/// As the kind of copy that it turns out to be.
-pub fn anywhere(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
-    match (is_device(to.address), is_device(from.address)) {
+/// `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it turns out to be.
+pub fn between(
+    target: &Target,
+    (to, to_place): (Side, Place),
+    (from, from_place): (Side, Place),
+    shape: Shape,
+    timing: Timing,
+) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let to_device_memory = to_place.is_device(&target.live, &to, &shape)?;
+    let from_device_memory = from_place.is_device(&target.live, &from, &shape)?;
+    match (to_device_memory, from_device_memory) {
         (true, true) => on_device(target, to, from, shape, timing),
         (true, false) => to_device(target, to, from, shape, timing),
         (false, true) => to_host(target, to, from, shape, timing),

@@ -2,6 +2,7 @@
 
 use crate::abi::launch;
 use crate::call::{self, Call};
+use crate::copy::Timing;
 use driverapi::types::{CUfunction, CUlaunchConfig, CUstream};
 use protocol::function;
 use std::ptr;
@@ -9,7 +10,7 @@ use std::ptr;
 crate::stream_exports! {
     fn cuMemsetD8_v2 | cuMemsetD8_v2_ptds(address: u64, value: u8, count: usize) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D8_ASYNC, ptr::null_mut(), default)?;
-        call.writes(address, count, 1, 1, 0)?;
+        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Synchronous)?;
         call.put(&address);
         call.put(&value);
         call.put(&(count as u64));
@@ -17,7 +18,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD16_v2 | cuMemsetD16_v2_ptds(address: u64, value: u16, count: usize) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D16_ASYNC, ptr::null_mut(), default)?;
-        call.writes(address, count, 2, 1, 0)?;
+        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Synchronous)?;
         call.put(&address);
         call.put(&value);
         call.put(&(count as u64));
@@ -25,7 +26,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD32_v2 | cuMemsetD32_v2_ptds(address: u64, value: u32, count: usize) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D32_ASYNC, ptr::null_mut(), default)?;
-        call.writes(address, count, 4, 1, 0)?;
+        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Synchronous)?;
         call.put(&address);
         call.put(&value);
         call.put(&(count as u64));
@@ -33,7 +34,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds(address: u64, pitch: usize, value: u8, width: usize, height: usize) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D2D8_ASYNC, ptr::null_mut(), default)?;
-        call.writes(address, width, 1, height, pitch)?;
+        let address = call.fills(address, &value.to_le_bytes(), (width, height, pitch), Timing::Synchronous)?;
         call.put(&address);
         call.put(&(pitch as u64));
         call.put(&value);
@@ -43,7 +44,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD2D16_v2 | cuMemsetD2D16_v2_ptds(address: u64, pitch: usize, value: u16, width: usize, height: usize) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D2D16_ASYNC, ptr::null_mut(), default)?;
-        call.writes(address, width, 2, height, pitch)?;
+        let address = call.fills(address, &value.to_le_bytes(), (width, height, pitch), Timing::Synchronous)?;
         call.put(&address);
         call.put(&(pitch as u64));
         call.put(&value);
@@ -53,7 +54,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds(address: u64, pitch: usize, value: u32, width: usize, height: usize) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D2D32_ASYNC, ptr::null_mut(), default)?;
-        call.writes(address, width, 4, height, pitch)?;
+        let address = call.fills(address, &value.to_le_bytes(), (width, height, pitch), Timing::Synchronous)?;
         call.put(&address);
         call.put(&(pitch as u64));
         call.put(&value);
@@ -63,7 +64,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD8Async | cuMemsetD8Async_ptsz(address: u64, value: u8, count: usize, stream: CUstream) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D8_ASYNC, stream, default)?;
-        call.writes(address, count, 1, 1, 0)?;
+        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Asynchronous)?;
         call.put(&address);
         call.put(&value);
         call.put(&(count as u64));
@@ -71,7 +72,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD16Async | cuMemsetD16Async_ptsz(address: u64, value: u16, count: usize, stream: CUstream) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D16_ASYNC, stream, default)?;
-        call.writes(address, count, 2, 1, 0)?;
+        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Asynchronous)?;
         call.put(&address);
         call.put(&value);
         call.put(&(count as u64));
@@ -79,7 +80,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD32Async | cuMemsetD32Async_ptsz(address: u64, value: u32, count: usize, stream: CUstream) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D32_ASYNC, stream, default)?;
-        call.writes(address, count, 4, 1, 0)?;
+        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Asynchronous)?;
         call.put(&address);
         call.put(&value);
         call.put(&(count as u64));
@@ -87,7 +88,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD2D8Async | cuMemsetD2D8Async_ptsz(address: u64, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D2D8_ASYNC, stream, default)?;
-        call.writes(address, width, 1, height, pitch)?;
+        let address = call.fills(address, &value.to_le_bytes(), (width, height, pitch), Timing::Asynchronous)?;
         call.put(&address);
         call.put(&(pitch as u64));
         call.put(&value);
@@ -97,7 +98,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD2D16Async | cuMemsetD2D16Async_ptsz(address: u64, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D2D16_ASYNC, stream, default)?;
-        call.writes(address, width, 2, height, pitch)?;
+        let address = call.fills(address, &value.to_le_bytes(), (width, height, pitch), Timing::Asynchronous)?;
         call.put(&address);
         call.put(&(pitch as u64));
         call.put(&value);
@@ -107,7 +108,7 @@ crate::stream_exports! {
     }
     fn cuMemsetD2D32Async | cuMemsetD2D32Async_ptsz(address: u64, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream) |default| {
         let mut call = Call::on_stream(function::CU_MEMSET_D2D32_ASYNC, stream, default)?;
-        call.writes(address, width, 4, height, pitch)?;
+        let address = call.fills(address, &value.to_le_bytes(), (width, height, pitch), Timing::Asynchronous)?;
         call.put(&address);
         call.put(&(pitch as u64));
         call.put(&value);

@@ -16,6 +16,7 @@ mod context;
 mod copy;
 mod devices;
 mod event;
+mod fill;
 mod generated;
 mod handles;
 mod library;

@@ -18,6 +18,7 @@ def rust(registry: Registry) -> str:
 
 use crate::abi::launch;
 use crate::call::{{self, Call}};
+use crate::copy::Timing;
 use driverapi::types::{{{", ".join(_imported_types(stubs))}}};
 use protocol::function;
 use std::ptr;
@@ -100,10 +101,15 @@ def _start(function: Function) -> str:
 
 
 def _checks(function: Function) -> list[str]:
-    extents = ((p.name, p.extent) for p in function.inputs if p.extent)
-    return [
-        f"call.writes({address}, {e.count}, {e.element}, {e.rows or '1'}, {e.pitch or '0'})?;" for address, e in extents
-    ]
+    """What is written is a fill: the one parameter that does not say where is what the memory is filled with."""
+    timing = "Asynchronous" if function.of_kind(kinds.STREAM) else "Synchronous"
+    checks = []
+    for address, e in ((p.name, p.extent) for p in function.inputs if p.extent):
+        where = (address, e.count, e.rows, e.pitch)
+        (value,) = (p.name for p in function.inputs if p.kind in kinds.SCALARS and p.name not in where)
+        rows = f"({e.count}, {e.rows or '1'}, {e.pitch or '0'})"
+        checks.append(f"let {address} = call.fills({address}, &{value}.to_le_bytes(), {rows}, Timing::{timing})?;")
+    return checks
 
 
 def _fields(function: Function) -> list[str]:

@@ -3,7 +3,7 @@
 use crate::arena::{self, Pattern};
 use crate::driver::Driver;
 use crate::ffi::R;
-use crate::memory::Memory;
+use crate::memory::{Kind, Memory};
 use crate::stream::Stream;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 
@@ -88,7 +88,9 @@ fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
             true if allocation.kind.is_host() => Ok(Found::Pinned),
             true => Ok(Found::Device),
             // A host range may reach beyond its registered part.
-            false if allocation.kind.is_host() && end.place != Place::Device => Ok(Found::Pageable),
+            false if matches!(allocation.kind, Kind::Registered { .. }) && end.place != Place::Device => {
+                Ok(Found::Pageable)
+            }
             false => Err(CUDA_ERROR_INVALID_VALUE),
         },
         (None, Place::Device) => Err(CUDA_ERROR_INVALID_VALUE),
@@ -156,7 +158,8 @@ impl Driver {
         let dst = locate(&self.memory, &copy.dst, copy.extent)?;
         let src = locate(&self.memory, &copy.src, copy.extent)?;
         let within_device = dst == Found::Device && src == Found::Device;
-        if dst == Found::Pageable || mode == Mode::Sync && !within_device {
+        let within_host = dst != Found::Device && src != Found::Device;
+        if dst == Found::Pageable || within_host || mode == Mode::Sync && !within_device {
             return stream.run(move || {
                 copy.execute();
                 Ok(())
@@ -184,27 +187,32 @@ impl Driver {
         stream.start(work).map(drop)
     }
 
-    /// Fills rows of device memory with a pattern; `width` counts elements.
-    pub fn set(&self, dst: u64, pitch: u64, pattern: Pattern, width: u64, height: u64, stream: &Stream) -> R {
+    /// Fills rows with a pattern; `width` counts elements. Page-locked memory is filled when a synchronous call returns, as
+    /// CUDA documents ("API synchronization behavior" of its driver API).
+    pub fn set(&self, dst: End, pattern: Pattern, width: u64, height: u64, mode: Mode, stream: &Stream) -> R {
         let bytes = width.checked_mul(pattern.size()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let extent = Extent { width: bytes, height, depth: 1 };
         if extent.is_empty() {
             return Ok(());
         }
-        locate(&self.memory, &End { place: Place::Device, address: dst, pitch, slice: 0 }, extent)?;
-        if !dst.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
+        let found = locate(&self.memory, &dst, extent)?;
+        let End { address, pitch, .. } = dst;
+        if !address.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let forgets = self.forgets(extent.bytes());
         let work = move || {
             if forgets {
-                (0..height).for_each(|y| arena::forget(dst + y * pitch, bytes));
+                (0..height).for_each(|y| arena::forget(address + y * pitch, bytes));
                 return Ok(());
             }
-            (0..height).for_each(|y| arena::set(dst + y * pitch, pattern, width));
+            (0..height).for_each(|y| arena::set(address + y * pitch, pattern, width));
             Ok(())
         };
-        stream.start(work).map(drop)
+        match (mode, found) {
+            (Mode::Sync, Found::Pinned) => stream.run(work),
+            _ => stream.start(work).map(drop),
+        }
     }
 }
 

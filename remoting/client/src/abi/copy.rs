@@ -2,7 +2,7 @@
 
 use crate::call::{Code, DefaultStream, input, refused};
 use crate::copy::Timing::{Asynchronous, Synchronous};
-use crate::copy::{self, Shape, Side, Timing};
+use crate::copy::{self, Place, Shape, Side, Timing};
 use crate::memory::mapped;
 use crate::stream::Target;
 use crate::{stream, stream_exports};
@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 
 stream_exports! {
     fn cuMemcpy | cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, len: usize) |default| {
-        linear(null_mut(), default, Kind::Anywhere, to, from, len, Synchronous)
+        linear(null_mut(), default, UNIFIED, to, from, len, Synchronous)
     }
 
     fn cuMemcpyAsync | cuMemcpyAsync_ptsz(
@@ -35,7 +35,7 @@ stream_exports! {
     ) |default| {
         crate::context::get(to_context)?;
         crate::context::get(from_context)?;
-        linear(null_mut(), default, Kind::OnDevice, to, from, len, Synchronous)
+        linear(null_mut(), default, ON_DEVICE, to, from, len, Synchronous)
     }
 
     fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz(
@@ -48,11 +48,11 @@ stream_exports! {
     ) |default| {
         crate::context::get(to_context)?;
         crate::context::get(from_context)?;
-        linear(stream, default, Kind::OnDevice, to, from, len, Asynchronous)
+        linear(stream, default, ON_DEVICE, to, from, len, Asynchronous)
     }
 
     fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds(to: CUdeviceptr, from: *const c_void, len: usize) |default| {
-        linear(null_mut(), default, Kind::ToDevice, to, from.expose_provenance() as u64, len, Synchronous)
+        linear(null_mut(), default, TO_DEVICE, to, from.expose_provenance() as u64, len, Synchronous)
     }
 
     fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz(
@@ -61,11 +61,11 @@ stream_exports! {
         len: usize,
         stream: CUstream,
     ) |default| {
-        linear(stream, default, Kind::ToDevice, to, from.expose_provenance() as u64, len, Asynchronous)
+        linear(stream, default, TO_DEVICE, to, from.expose_provenance() as u64, len, Asynchronous)
     }
 
     fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: CUdeviceptr, len: usize) |default| {
-        linear(null_mut(), default, Kind::ToHost, to.expose_provenance() as u64, from, len, Synchronous)
+        linear(null_mut(), default, TO_HOST, to.expose_provenance() as u64, from, len, Synchronous)
     }
 
     fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz(
@@ -74,11 +74,11 @@ stream_exports! {
         len: usize,
         stream: CUstream,
     ) |default| {
-        linear(stream, default, Kind::ToHost, to.expose_provenance() as u64, from, len, Asynchronous)
+        linear(stream, default, TO_HOST, to.expose_provenance() as u64, from, len, Asynchronous)
     }
 
     fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, len: usize) |default| {
-        linear(null_mut(), default, Kind::OnDevice, to, from, len, Synchronous)
+        linear(null_mut(), default, ON_DEVICE, to, from, len, Synchronous)
     }
 
     fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz(
@@ -87,7 +87,7 @@ stream_exports! {
         len: usize,
         stream: CUstream,
     ) |default| {
-        linear(stream, default, Kind::OnDevice, to, from, len, Asynchronous)
+        linear(stream, default, ON_DEVICE, to, from, len, Asynchronous)
     }
 
     fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) |default| {
@@ -121,58 +121,51 @@ stream_exports! {
 
 /// Between any two places, in the stream's order.
 pub fn anywhere(stream: CUstream, default: DefaultStream, to: u64, from: u64, len: usize) -> Result<(), Code> {
-    linear(stream, default, Kind::Anywhere, to, from, len, Asynchronous)
+    linear(stream, default, UNIFIED, to, from, len, Asynchronous)
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    ToDevice,
-    ToHost,
-    OnDevice,
-    Anywhere,
-    OnHost,
-}
+/// What a function says of its destination and its source.
+type Places = (Place, Place);
+
+const TO_DEVICE: Places = (Place::Device, Place::Host);
+const TO_HOST: Places = (Place::Host, Place::Device);
+const ON_DEVICE: Places = (Place::Device, Place::Device);
+const UNIFIED: Places = (Place::Unified, Place::Unified);
 
 fn linear(
     stream: CUstream,
     default: DefaultStream,
-    kind: Kind,
+    places: Places,
     to: u64,
     from: u64,
     len: usize,
     timing: Timing,
 ) -> Result<(), Code> {
     let (to, from) = (Side::linear(to, len as u64), Side::linear(from, len as u64));
-    run(stream, default, kind, to, from, Shape::linear(len as u64), timing)
+    run(stream, default, places, to, from, Shape::linear(len as u64), timing)
 }
 
 fn run(
     stream: CUstream,
     default: DefaultStream,
-    kind: Kind,
+    (to_place, from_place): Places,
     to: Side,
     from: Side,
     shape: Shape,
     timing: Timing,
 ) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
-    let null_host = match kind {
-        Kind::ToDevice => from.address == 0,
-        Kind::ToHost => to.address == 0,
-        _ => false,
-    };
-    if null_host && shape.width > 0 {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
     let session = &target.live.session;
     let (on_to, on_from) = (mirrored(&target, to, &shape), mirrored(&target, from, &shape));
     if on_to.is_some() || on_from.is_some() {
-        copy::anywhere(&target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
+        let to = (on_to.unwrap_or(to), if on_to.is_some() { Place::Mirror } else { to_place });
+        let from = (on_from.unwrap_or(from), if on_from.is_some() { Place::Mirror } else { from_place });
+        copy::between(&target, to, from, shape, timing)?;
         if timing == Synchronous {
             session.synchronise_lane(target.lane)?;
         }
     } else {
-        direct(&target, kind, to, from, shape, timing)?;
+        copy::between(&target, (to, to_place), (from, from_place), shape, timing)?;
     }
     // A copy that has been waited for says that what was before it is complete.
     if timing == Synchronous { mapped::after_wait(session) } else { Ok(()) }
@@ -182,16 +175,6 @@ fn run(
 fn mirrored(target: &Target, side: Side, shape: &Shape) -> Option<Side> {
     let address = mapped::device_address(&target.live.session, side.address, side.span(shape)?)?;
     Some(Side { address, ..side })
-}
-
-fn direct(target: &Target, kind: Kind, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
-    match kind {
-        Kind::ToDevice => copy::to_device(target, to, from, shape, timing),
-        Kind::ToHost => copy::to_host(target, to, from, shape, timing),
-        Kind::OnDevice => copy::on_device(target, to, from, shape, timing),
-        Kind::Anywhere => copy::anywhere(target, to, from, shape, timing),
-        Kind::OnHost => copy::on_host(target, to, from, shape),
-    }
 }
 
 /// One side of a box copy as the program describes it.
@@ -279,15 +262,15 @@ fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timin
     const HOST: u32 = CU_MEMORYTYPE_HOST;
     const DEVICE: u32 = CU_MEMORYTYPE_DEVICE;
     const UNIFIED: u32 = CU_MEMORYTYPE_UNIFIED;
-    let kind = match (copy.to.kind, copy.from.kind) {
-        (CU_MEMORYTYPE_ARRAY, _) | (_, CU_MEMORYTYPE_ARRAY) => return refused("copies of CUDA arrays"),
-        (DEVICE, HOST) => Kind::ToDevice,
-        (HOST, DEVICE) => Kind::ToHost,
-        (DEVICE, DEVICE) => Kind::OnDevice,
-        (HOST, HOST) => Kind::OnHost,
-        (DEVICE | HOST | UNIFIED, DEVICE | HOST | UNIFIED) => Kind::Anywhere,
-        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    let place = |kind| match kind {
+        HOST => Ok(Place::Host),
+        DEVICE => Ok(Place::Device),
+        UNIFIED => Ok(Place::Unified),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
     };
-    let shape = copy.shape;
-    run(stream, default, kind, copy.to.side(&shape)?, copy.from.side(&shape)?, shape, timing)
+    if [copy.to.kind, copy.from.kind].contains(&CU_MEMORYTYPE_ARRAY) {
+        return refused("copies of CUDA arrays");
+    }
+    let (shape, places) = (copy.shape, (place(copy.to.kind)?, place(copy.from.kind)?));
+    run(stream, default, places, copy.to.side(&shape)?, copy.from.side(&shape)?, shape, timing)
 }

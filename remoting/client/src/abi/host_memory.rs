@@ -2,9 +2,9 @@
 
 use crate::call::{Code, refused, write};
 use crate::memory::host::{self, HostRange};
-use crate::memory::mapped;
-use crate::session::HostBox;
-use crate::{context, exports, sys};
+use crate::memory::mapped::{self, NoMirror};
+use crate::memory::pinned;
+use crate::{context, exports, session};
 use driverapi::attributes::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
 use driverapi::constants::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CU_MEMHOSTREGISTER_DEVICEMAP,
@@ -15,8 +15,10 @@ use driverapi::types::CUdeviceptr;
 use std::ffi::{c_uint, c_void};
 
 const ALLOC_FLAGS: c_uint = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-const REGISTER_FLAGS: c_uint =
-    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+const REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_PORTABLE
+    | CU_MEMHOSTREGISTER_DEVICEMAP
+    | CU_MEMHOSTREGISTER_IOMEMORY
+    | CU_MEMHOSTREGISTER_READ_ONLY;
 
 exports! {
     fn cuMemHostAlloc(pointer: *mut *mut c_void, size: usize, flags: c_uint) { allocate(pointer, size, flags) }
@@ -25,13 +27,10 @@ exports! {
 
     fn cuMemFreeHost(pointer: *mut c_void) {
         context::current()?;
-        let range = host::find(pointer.addr()).filter(|range| !range.registered && range.start == pointer.addr());
-        wait_until_unused(&range.ok_or(CUDA_ERROR_INVALID_VALUE)?)?;
-        let range = host::remove(pointer.addr(), false, CUDA_ERROR_INVALID_VALUE)?;
-        if !mapped::forget(pointer.addr())? {
-            sys::free_pages(pointer.cast(), range.size);
+        if pointer.is_null() {
+            return Ok(());
         }
-        Ok(())
+        pinned::remove(pointer.addr(), false, CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuMemHostRegister(pointer: *mut c_void, size: usize, flags: c_uint) { register(pointer, size, flags) }
@@ -43,20 +42,16 @@ exports! {
         if pointer.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let range = host::find(pointer.addr()).ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-        wait_until_unused(&range)?;
-        host::remove(pointer.addr(), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-        mapped::forget(range.start).map(drop)
+        pinned::remove(pointer.addr(), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
     }
 
     fn cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
         let live = context::current()?;
-        if device.is_null() || flags != 0 || host::find(pointer.addr()).is_none() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        match mapped::device_address(&live.session, pointer.addr() as u64, 1) {
-            Some(address) => write(device, address),
-            None => refused("cuMemHostGetDevicePointer of memory without a mirror"),
+        let range = host::find(pointer.addr()).filter(|_| !device.is_null() && flags == 0);
+        match pinned::device_pointer(&live, &range.ok_or(CUDA_ERROR_INVALID_VALUE)?, pointer.addr() as u64) {
+            Ok(address) => write(device, address),
+            Err(NoMirror::Failed(code)) => Err(code),
+            Err(_) => refused("cuMemHostGetDevicePointer of memory without a mirror"),
         }
     }
 
@@ -71,39 +66,49 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
     if to.is_null() || size == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let mirrored = if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 { mapped::allocate(&live, size)? } else { None };
-    let start = mirrored.unwrap_or_else(|| sys::allocate_pages(size).expose_provenance());
+    let start = pinned::allocate(&live, size);
     if start == 0 {
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
+    if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
+        mirror_if_possible(mapped::reach(&live, start, size))?;
+    }
+    // Under unified addressing all of it is mapped.
+    let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     let range = HostRange { start, size, flags, registered: false, context: live.handle, ordinal: live.device.ordinal };
     host::add(range)?;
     // SAFETY: as the caller of the exported function vouches.
     unsafe { write(to, std::ptr::with_exposed_provenance_mut(start)) }
 }
 
+/// Memory without a mirror can still be copied; who asks for its device pointer, or launches with it, hears of it.
+fn mirror_if_possible(mirrored: Result<(), NoMirror>) -> Result<(), Code> {
+    match mirrored {
+        Ok(()) | Err(NoMirror::Budget | NoMirror::Elsewhere | NoMirror::Failed(CUDA_ERROR_OUT_OF_MEMORY)) => Ok(()),
+        Err(NoMirror::Failed(code)) => Err(code),
+    }
+}
+
 fn register(pointer: *mut c_void, size: usize, flags: c_uint) -> Result<(), Code> {
     let live = context::current()?;
-    if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
-        return refused("cuMemHostRegister with CU_MEMHOSTREGISTER_IOMEMORY");
-    }
     let fits = pointer.addr().checked_add(size).is_some();
     if pointer.is_null() || size == 0 || !fits || flags & !REGISTER_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let read_only = live.device.attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
-    if flags & CU_MEMHOSTREGISTER_READ_ONLY != 0 && !read_only {
+    let read_only = flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
+    if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
+        return refused("cuMemHostRegister with CU_MEMHOSTREGISTER_IOMEMORY");
+    }
+    if read_only && live.device.attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == 0 {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let (context, ordinal) = (live.handle, live.device.ordinal);
     let start = pointer.expose_provenance();
+    let of_a_device = session::owner_of(start as u64).is_some_and(|owner| owner.arena().is_reserved());
+    if of_a_device && host::find(start).is_none() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     host::add(HostRange { start, size, flags, registered: true, context, ordinal })?;
-    if flags & CU_MEMHOSTREGISTER_DEVICEMAP != 0 { mapped::register(&live, start, size) } else { Ok(()) }
-}
-
-/// Copies that still read or write the memory are waited for, as CUDA does.
-fn wait_until_unused(range: &HostRange) -> Result<(), Code> {
-    let memory = HostBox::linear(range.start, range.size as u64);
-    let contexts = context::all_live();
-    contexts.iter().filter(|live| live.session.is_in_use(&memory)).try_for_each(|live| live.synchronise())
+    let mapped = flags & CU_MEMHOSTREGISTER_DEVICEMAP != 0;
+    mirror_if_possible(if mapped { mapped::register(&live, start, size) } else { Ok(()) })
 }

@@ -2,7 +2,7 @@
 
 use super::launch_events::{self, LaunchEvent};
 use crate::call::{Code, DefaultStream, input, inputs};
-use crate::memory::mapped;
+use crate::memory::{mapped, pinned};
 use crate::module::{self, Function};
 use crate::stream::{self, Target};
 use crate::{library, stream_exports};
@@ -128,6 +128,8 @@ unsafe fn launch(
     check_cooperation(&target, &attributes)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(&function, parameters, extra)? };
+    // SAFETY: as the caller of the exported function vouches.
+    pinned::before_launch(&target, || unsafe { source.packed(&function) })?;
     launch_events::post(&target, events, attributes, |attributes| {
         let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
         let body = |w: &mut Writer| {
@@ -228,6 +230,14 @@ unsafe fn find_packed(function: &Function, extra: *mut *mut c_void) -> Result<Pa
 }
 
 impl Parameters {
+    /// The packed parameter buffer.
+    unsafe fn packed(&self, function: &Function) -> Vec<u8> {
+        let mut writer = Writer::new();
+        // SAFETY: as the caller of the exported function vouches.
+        unsafe { self.pack(function, &mut writer) };
+        writer.bytes
+    }
+
     /// Appends the packed parameter buffer.
     unsafe fn pack(&self, function: &Function, writer: &mut Writer) {
         let start = writer.bytes.len();

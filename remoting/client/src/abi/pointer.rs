@@ -3,7 +3,7 @@
 use crate::call::{Code, input, inputs};
 use crate::devices::{self, Device};
 use crate::memory::host::{self, HostRange};
-use crate::memory::{Piece, find_allocation, mapped};
+use crate::memory::{Piece, find_allocation, pinned};
 use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
 use driverapi::constants::*;
@@ -124,10 +124,10 @@ fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Int(range.ordinal as u32),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Word(range.start as u64),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Word(range.size as u64),
+        CU_POINTER_ATTRIBUTE_MAPPED => Value::Int(1),
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Int(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         | CU_POINTER_ATTRIBUTE_IS_MANAGED
-        | CU_POINTER_ATTRIBUTE_MAPPED
-        | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
         | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Value::Int(0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
@@ -136,7 +136,7 @@ fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result
 
 /// Where the current context's device finds memory of the program.
 fn mapped_address(address: CUdeviceptr) -> Option<CUdeviceptr> {
-    mapped::device_address(&context::current().ok()?.session, address, 1)
+    pinned::known_device_pointer(&*context::current().ok()?, address)
 }
 
 /// What `cuPointerGetAttributes` stores for memory it knows nothing of.

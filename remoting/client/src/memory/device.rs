@@ -227,6 +227,24 @@ impl DeviceMemory {
         self.settle(state, live)
     }
 
+    /// Puts memory at addresses that the caller took from the arena.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
+    pub fn map_at(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
+        self.take_quota(live, size)?;
+        live.session.post(0, &SlabMap { device: self.index, address, size }).map(drop)
+    }
+
+    /// Takes it away again; nothing may use it any more.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn unmap_at(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
+        live.session.post(0, &SlabUnmap { address, size })?;
+        self.put_back_quota(live, size)
+    }
+
     /// Gives everything back that is not in use, for `cuMemPoolTrimTo`.
     ///
     /// # Errors

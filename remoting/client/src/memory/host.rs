@@ -5,6 +5,7 @@ use crate::session::lock;
 use driverapi::errors::*;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRange {
@@ -19,6 +20,9 @@ pub struct HostRange {
 }
 
 static RANGES: Mutex<BTreeMap<usize, HostRange>> = Mutex::new(BTreeMap::new());
+/// All of them lie between these addresses: what does not is told by two loads.
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// # Errors
 /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if part of it is pinned.
@@ -29,11 +33,26 @@ pub fn add(range: HostRange) -> Result<(), Code> {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
     ranges.insert(range.start, range);
+    LOWEST.fetch_min(range.start, SeqCst);
+    HIGHEST.fetch_max(range.start + range.size, SeqCst);
     Ok(())
+}
+
+/// Is anything pinned?
+pub fn is_any() -> bool {
+    HIGHEST.load(SeqCst) != 0
+}
+
+/// Is this worth a [`find`]?
+fn may_be_pinned(address: usize) -> bool {
+    address >= LOWEST.load(SeqCst) && address < HIGHEST.load(SeqCst)
 }
 
 /// The pinned range that holds an address.
 pub fn find(address: usize) -> Option<HostRange> {
+    if !may_be_pinned(address) {
+        return None;
+    }
     let ranges = lock(&RANGES);
     let (_, range) = ranges.range(..=address).next_back()?;
     (address - range.start < range.size).then_some(*range)
@@ -44,6 +63,11 @@ pub fn is_pinned(start: usize, end: usize) -> bool {
     find(start).is_some_and(|range| end <= range.start + range.size)
 }
 
+/// What is pinned in the context with this handle.
+pub fn of_context(context: usize) -> Vec<HostRange> {
+    lock(&RANGES).values().filter(|range| range.context == context).copied().collect()
+}
+
 /// # Errors
 /// `missing` if no pinned range of this kind starts here.
 pub fn remove(start: usize, registered: bool, missing: Code) -> Result<HostRange, Code> {
@@ -52,7 +76,10 @@ pub fn remove(start: usize, registered: bool, missing: Code) -> Result<HostRange
         Some(range) if range.registered == registered => {}
         _ => return Err(missing),
     }
-    ranges.remove(&start).ok_or(missing)
+    let range = ranges.remove(&start).ok_or(missing)?;
+    LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);
+    HIGHEST.store(ranges.values().next_back().map_or(0, |last| last.start + last.size), SeqCst);
+    Ok(range)
 }
 
 #[cfg(test)]

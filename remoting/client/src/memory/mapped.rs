@@ -1,35 +1,37 @@
-//! Page-locked memory that kernels use in place. The device has a mirror of it: what the host wrote goes there before
-//! anything more is given to a stream, what the device wrote comes back when a call has waited for the device.
+//! Mirrors of page-locked memory, which kernels use in place. What the host wrote goes to the device before anything more
+//! is given to a stream, what the device wrote comes back when a call has waited for the device.
 //!
 //! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
 
-use super::host;
+use super::granules::Granules;
+use super::heap::Piece;
 use crate::call::Code;
 use crate::context::{self, Live};
 use crate::memory::Origin;
-use crate::session::{DeviceBox, HostBox, Session, lock, mint};
-use crate::{stream, sys};
+use crate::session::{DeviceBox, HostBox, Session, is_unsettled, lock, mint};
+use crate::{log, stream};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
-use driverapi::errors::*;
 use protocol::{EventCreate, EventRecord, Extent, StreamWaitEvent};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-/// All of it together, in bytes. All of it is compared before each launch.
-const MOST: usize = 16 << 20;
-const PAGE: u64 = 4096;
+/// How much memory has a mirror, in MiB, at most; 0 is none. All of it is compared before each launch.
+pub const SETTING: &str = "REMOTEGPU_PINNED_MIRROR_MIB";
+const MOST_MIB: usize = 64;
 /// Changes smaller than this are not told apart.
 const WORD: usize = 4;
+/// Most of the memory has not changed, which is told by this much at once.
+const PAGE: usize = 4096;
 /// More separate changes than this are sent as one when the device is idle.
 const MOST_RUNS: usize = 1024;
 
 struct Mapped {
     host: usize,
     device: u64,
-    /// The device's allocation that contains it.
-    piece: u64,
+    /// The device's allocation that it is; else it lies in granules.
+    piece: Option<u64>,
     live: Arc<Live>,
     /// What both sides had when they were last compared.
     shadow: Vec<u8>,
@@ -47,25 +49,49 @@ struct Carrier {
     dirty: bool,
 }
 
-#[derive(Default)]
 struct Mirror {
     all: Vec<Mapped>,
     carriers: Vec<Carrier>,
+    granules: Granules,
 }
 
-static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Vec::new() });
+/// Why memory has no mirror that a device can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoMirror {
+    /// All of them together would be more than the setting allows.
+    Budget,
+    /// What this device could have at that address lies elsewhere, or with another device.
+    Elsewhere,
+    Failed(Code),
+}
+
+static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
 /// How many there are: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// What [`SETTING`] says, in MiB.
+pub fn budget() -> usize {
+    static BUDGET: OnceLock<usize> = OnceLock::new();
+    *BUDGET.get_or_init(|| match std::env::var(SETTING) {
+        Ok(value) => value.trim().parse().unwrap_or_else(|_| {
+            log::error(&format!("{SETTING}={value} is no number of MiB; it stays {MOST_MIB}"));
+            MOST_MIB
+        }),
+        Err(_) => MOST_MIB,
+    })
+}
 
 /// The stretches of words in which two images of the same memory differ.
 fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    for (index, (a, b)) in old.chunks(WORD).zip(new.chunks(WORD)).enumerate() {
-        if a != b {
-            let word = index * WORD..index * WORD + b.len();
+    let pages = old.chunks(PAGE).zip(new.chunks(PAGE)).enumerate();
+    for (page, (old, new)) in pages.filter(|(_, (old, new))| old != new) {
+        for (index, (a, b)) in old.chunks(WORD).zip(new.chunks(WORD)).enumerate() {
+            let start = page * PAGE + index * WORD;
             match runs.last_mut() {
-                Some(last) if last.end == word.start => last.end = word.end,
-                _ => runs.push(word),
+                _ if a == b => {}
+                Some(last) if last.end == start => last.end += b.len(),
+                _ => runs.push(start..start + b.len()),
             }
         }
     }
@@ -75,6 +101,11 @@ fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
 impl Mapped {
     fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.live.session, session)
+    }
+
+    /// Does a device find it where the program does?
+    fn is_on(&self, live: &Live) -> bool {
+        self.device == self.host as u64 && std::ptr::eq(self.live.device, live.device)
     }
 
     fn contains(&self, address: u64, span: u64) -> bool {
@@ -110,15 +141,6 @@ impl Mapped {
         }
         self.shadow = now;
         Ok(())
-    }
-
-    /// What was allocated here becomes reserved address space again.
-    fn release(&self) {
-        if self.host as u64 == self.device {
-            let pages = self.shadow.len().next_multiple_of(PAGE as usize);
-            // SAFETY: these pages came from `allocate`; the program has given them back.
-            unsafe { sys::unback(self.host, pages) };
-        }
     }
 }
 
@@ -161,7 +183,7 @@ impl Mirror {
         Ok(&mut self.carriers[place])
     }
 
-    fn add(&mut self, live: &Arc<Live>, host: usize, device: u64, piece: u64, size: usize) -> Result<(), Code> {
+    fn add(&mut self, live: &Arc<Live>, host: usize, device: u64, piece: Option<u64>, size: usize) -> Result<(), Code> {
         let mapped = Mapped { host, device, piece, live: Arc::clone(live), shadow: vec![0; size] };
         let mapped = Mapped { shadow: mapped.host_bytes().to_vec(), ..mapped };
         let carrier = self.carrier(live)?;
@@ -172,18 +194,66 @@ impl Mirror {
         Ok(())
     }
 
-    fn has_room(&self, size: usize) -> bool {
-        self.all.iter().map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(size) <= MOST
+    fn check_room(&self, size: usize) -> Result<(), NoMirror> {
+        let all = self.all.iter().map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(size);
+        if all <= budget().saturating_mul(1 << 20) { Ok(()) } else { Err(NoMirror::Budget) }
     }
 
-    fn send_changes(&mut self, session: &Arc<Session>) -> Result<(), Code> {
-        let Mirror { all, carriers } = self;
+    fn hold(&mut self, session: &Arc<Session>, lane: u64) -> Result<(), Code> {
+        for carrier in self.carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
+            carrier.hold(lane)?;
+            carrier.dirty = true;
+        }
+        Ok(())
+    }
+
+    /// Ends a mirror that nothing uses any more.
+    fn end(&mut self, place: usize) -> Result<(), Code> {
+        let mapped = &mut self.all[place];
+        if let Some(carrier) = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id) {
+            mapped.fetch(carrier.lane)?;
+        }
+        let mapped = self.all.swap_remove(place);
+        COUNT.store(self.all.len(), SeqCst);
+        self.release(&mapped)
+    }
+
+    /// Does the device of `live` find this memory where the program does?
+    fn has(&self, live: &Live, host: usize) -> bool {
+        self.all.iter().any(|mapped| mapped.host == host && mapped.is_on(live))
+    }
+
+    /// What another device of the session has in the granules of these addresses: one has them at a time.
+    fn in_the_way(&self, live: &Arc<Live>, start: u64, size: u64) -> Option<usize> {
+        let granularity = live.session.arena().granularity();
+        let granules = |start: u64, size: u64| start / granularity..(start + size).div_ceil(granularity);
+        let wanted = granules(start, size);
+        self.all.iter().position(|mapped| {
+            let has = granules(mapped.device, mapped.shadow.len() as u64);
+            let shared = has.start < wanted.end && wanted.start < has.end;
+            shared && mapped.piece.is_none() && mapped.is_of(&live.session) && !mapped.is_on(live)
+        })
+    }
+
+    /// Takes back what the mirror was made of.
+    fn release(&mut self, mapped: &Mapped) -> Result<(), Code> {
+        match mapped.piece {
+            Some(piece) => mapped.live.device.memory.free(piece, None),
+            None => self.granules.release(&mapped.live, mapped.device, mapped.shadow.len() as u64),
+        }
+    }
+
+    /// False if the devices have to be `settled` first.
+    fn send_changes(&mut self, session: &Arc<Session>, settled: bool) -> Result<bool, Code> {
+        let Mirror { all, carriers, .. } = self;
         for mapped in all.iter_mut().filter(|mapped| mapped.is_of(session)) {
             let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == mapped.live.id) else { continue };
             let mut runs = differences(&mapped.shadow, mapped.host_bytes());
             if runs.len() > MOST_RUNS {
                 // Between the changes lies what the device may be writing, unless it is idle.
-                carrier.live.synchronise()?;
+                if !settled && !carrier.live.is_idle() {
+                    return Ok(false);
+                }
                 mapped.fetch(carrier.lane)?;
                 let changes = differences(&mapped.shadow, mapped.host_bytes());
                 runs = changes.first().zip(changes.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
@@ -197,80 +267,112 @@ impl Mirror {
                 carrier.sent()?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
-/// Memory with one address on both sides, of page size; `None` if there is no room for a mirror.
+/// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
+fn settle(session: &Arc<Session>) -> Result<(), Code> {
+    context::all_live()
+        .iter()
+        .filter(|live| Arc::ptr_eq(&live.session, session))
+        .try_for_each(|live| live.synchronise())
+}
+
+/// Waits for what streams have yet to write to memory that is about to be read.
+fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
+    let unsettled = is_unsettled(&HostBox::linear(host, size as u64));
+    if unsettled { context::all_live().iter().try_for_each(|live| live.synchronise()) } else { Ok(()) }
+}
+
+/// Sees to it that the device of `live` has memory of the program at its own address.
 ///
 /// # Errors
-/// The session's sticky error.
-pub fn allocate(live: &Arc<Live>, size: usize) -> Result<Option<usize>, Code> {
-    let mirror = &mut *lock(&MIRROR);
-    let arena = live.session.arena();
-    let pages = (size as u64).checked_next_multiple_of(PAGE).filter(|_| mirror.has_room(size) && arena.is_reserved());
-    let Some(pages) = pages else { return Ok(None) };
-    let piece = match live.device.memory.allocate(live, pages + PAGE, Origin::default()) {
-        Ok(piece) => piece,
-        Err(CUDA_ERROR_OUT_OF_MEMORY) => return Ok(None),
-        Err(code) => return Err(code),
+/// Why it cannot.
+pub fn reach(live: &Arc<Live>, host: usize, size: usize) -> Result<(), NoMirror> {
+    let (start, len) = (host as u64, size as u64);
+    let elsewhere = {
+        let mirror = lock(&MIRROR);
+        if mirror.has(live, host) {
+            return Ok(());
+        }
+        if !live.session.arena().is_pinned(start) {
+            return Err(NoMirror::Elsewhere);
+        }
+        mirror.in_the_way(live, start, len).is_some()
     };
-    let address = piece.next_multiple_of(PAGE);
-    // SAFETY: the arena is reserved address space of this process, and this part of it was just taken for this purpose.
-    if !unsafe { sys::back(address as usize, pages as usize) } {
-        live.device.memory.free(piece, None)?;
-        return Ok(None);
+    settle_writes(host, size).map_err(NoMirror::Failed)?;
+    if elsewhere {
+        settle(&live.session).map_err(NoMirror::Failed)?;
     }
-    mirror.add(live, address as usize, address, piece, size)?;
-    Ok(Some(address as usize))
-}
-
-/// Gives registered memory a mirror, if there is room for it.
-///
-/// # Errors
-/// The session's sticky error.
-pub fn register(live: &Arc<Live>, host: usize, size: usize) -> Result<(), Code> {
     let mirror = &mut *lock(&MIRROR);
-    if !mirror.has_room(size) {
+    if mirror.has(live, host) {
+        // Another thread was faster.
         return Ok(());
     }
-    match live.device.memory.allocate(live, size as u64, Origin::default()) {
-        Ok(device) => mirror.add(live, host, device, device, size),
-        Err(CUDA_ERROR_OUT_OF_MEMORY) => Ok(()),
-        Err(code) => Err(code),
+    while let Some(place) = mirror.in_the_way(live, start, len) {
+        mirror.end(place).map_err(NoMirror::Failed)?;
     }
+    mirror.check_room(size)?;
+    mirror.granules.take(live, start, len)?;
+    mirror.add(live, host, start, None, size).map_err(NoMirror::Failed)
 }
 
-/// Ends the mirror of memory that starts here, after everything that may use it. False if there is none.
+/// Gives registered memory a mirror, if it has none.
+///
+/// # Errors
+/// Why it cannot.
+pub fn register(live: &Arc<Live>, host: usize, size: usize) -> Result<(), NoMirror> {
+    settle_writes(host, size).map_err(NoMirror::Failed)?;
+    let mirror = &mut *lock(&MIRROR);
+    if mirror.all.iter().any(|mapped| mapped.host == host) {
+        return Ok(());
+    }
+    mirror.check_room(size)?;
+    let device = live.device.memory.allocate(live, size as u64, Origin::default()).map_err(NoMirror::Failed)?;
+    mirror.add(live, host, device, Some(device), size).map_err(NoMirror::Failed)
+}
+
+/// Ends the mirror of memory that starts here, if it has one, after everything that may use it.
 ///
 /// # Errors
 /// The code of work that failed.
-pub fn forget(host: usize) -> Result<bool, Code> {
-    let mirror = &mut *lock(&MIRROR);
-    let Some(place) = mirror.all.iter().position(|mapped| mapped.host == host) else { return Ok(false) };
-    let mapped = &mut mirror.all[place];
-    mapped.live.synchronise()?;
-    if let Some(carrier) = mirror.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id) {
-        mapped.fetch(carrier.lane)?;
+pub fn forget(host: usize) -> Result<(), Code> {
+    if COUNT.load(SeqCst) == 0 {
+        return Ok(());
     }
-    let mapped = mirror.all.swap_remove(place);
-    COUNT.store(mirror.all.len(), SeqCst);
-    mapped.live.device.memory.free(mapped.piece, None)?;
-    mapped.release();
-    Ok(true)
+    let place = |mirror: &Mirror| mirror.all.iter().position(|mapped| mapped.host == host);
+    let session = {
+        let mirror = lock(&MIRROR);
+        let Some(place) = place(&mirror) else { return Ok(()) };
+        Arc::clone(&mirror.all[place].live.session)
+    };
+    settle(&session)?;
+    let mirror = &mut *lock(&MIRROR);
+    place(mirror).map_or(Ok(()), |place| mirror.end(place))
 }
 
-/// The context is about to be destroyed, with the memory that was pinned in it.
+/// The context is about to be destroyed, with the mirrors that it has.
 pub fn forget_context(context: u64) {
     let mirror = &mut *lock(&MIRROR);
     mirror.carriers.retain(|carrier| carrier.live.id != context);
-    for mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context) {
-        if mapped.host as u64 == mapped.device {
-            let _ = host::remove(mapped.host, false, CUDA_ERROR_INVALID_VALUE);
-        }
-        mapped.release();
+    for mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
+        // A session that has failed has nothing to give back.
+        let _ = mirror.release(&mapped);
     }
     COUNT.store(mirror.all.len(), SeqCst);
+}
+
+/// The mirror that has this very address on the device.
+pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
+    if COUNT.load(SeqCst) == 0 {
+        return None;
+    }
+    let mirror = lock(&MIRROR);
+    let here = |mapped: &&Mapped| mapped.device == mapped.host as u64 && mapped.contains(address, 1);
+    let mapped = mirror.all.iter().find(here)?;
+    let (size, context) = (mapped.shadow.len() as u64, mapped.live.id);
+    Some((Piece { address: mapped.device, asked: size, size, context, pool: 0 }, Arc::clone(&mapped.live)))
 }
 
 /// Where a device of this session finds memory of the program, if it has it.
@@ -291,13 +393,22 @@ pub fn before_work(session: &Arc<Session>, lane: u64) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
     }
-    let mirror = &mut *lock(&MIRROR);
-    mirror.send_changes(session)?;
-    for carrier in mirror.carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
-        carrier.hold(lane)?;
-        carrier.dirty = true;
+    let mut mirror = lock(&MIRROR);
+    if !mirror.send_changes(session, false)? {
+        drop(mirror);
+        settle(session)?;
+        mirror = lock(&MIRROR);
+        mirror.send_changes(session, true)?;
     }
-    Ok(())
+    mirror.hold(session, lane)
+}
+
+/// What is given to the lane after this sees the mirrors that there are by now.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn hold(session: &Arc<Session>, lane: u64) -> Result<(), Code> {
+    lock(&MIRROR).hold(session, lane)
 }
 
 /// What the device has written by now is seen by the host.
@@ -309,7 +420,7 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
         return Ok(());
     }
     let idle = context::all_live().iter().filter(|live| Arc::ptr_eq(&live.session, session)).all(|live| live.is_idle());
-    let Mirror { all, carriers } = &mut *lock(&MIRROR);
+    let Mirror { all, carriers, .. } = &mut *lock(&MIRROR);
     for carrier in carriers.iter_mut().filter(|carrier| carrier.dirty && Arc::ptr_eq(&carrier.live.session, session)) {
         for mapped in all.iter_mut().filter(|mapped| mapped.live.id == carrier.live.id) {
             mapped.fetch(carrier.lane)?;
@@ -334,5 +445,8 @@ mod tests {
         assert_eq!(differences(&old, &new), [4..12, 16..18]);
         new.fill(1);
         assert_eq!(differences(&old, &new).first(), Some(&(0..18)));
+        let (old, mut new) = ([0u8; 3 * PAGE], [0u8; 3 * PAGE]);
+        new[PAGE - 1..=PAGE].fill(1);
+        assert_eq!(differences(&old, &new), [PAGE - 4..PAGE + 4]);
     }
 }

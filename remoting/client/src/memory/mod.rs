@@ -1,10 +1,12 @@
 //! Where allocations lie: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the program's
-//! pinned memory, `mapped` lets kernels use it.
+//! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules`) mirrors that.
 
 mod device;
+mod granules;
 mod heap;
 pub mod host;
 pub mod mapped;
+pub mod pinned;
 mod ranges;
 
 pub use device::{DeviceMemory, Origin, find_allocation};

@@ -3,7 +3,7 @@
 use super::lock;
 use crate::memory::Ranges;
 use protocol::Opened;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 #[derive(Default)]
 pub struct Arena {
@@ -13,7 +13,20 @@ pub struct Arena {
     /// Nothing else of this process can lie in it.
     reserved: bool,
     free: Mutex<Ranges>,
+    /// The end of the arena, once page-locked memory of the program lies there.
+    pinned: OnceLock<Option<Pinned>>,
 }
+
+/// Addresses of page-locked memory that this process backs with pages, and the device with a mirror where a kernel
+/// needs it. They lie apart, so that a look at an address says that it is none of them.
+struct Pinned {
+    base: u64,
+    size: u64,
+    free: Mutex<Ranges>,
+}
+
+/// Which part of the arena they are.
+const PINNED_PART: u64 = 8;
 
 impl Arena {
     pub fn new(opened: &Opened, reserved: bool) -> Self {
@@ -25,6 +38,7 @@ impl Arena {
             granularity: opened.granularity.max(1),
             reserved,
             free: Mutex::new(free),
+            pinned: OnceLock::new(),
         }
     }
 
@@ -53,5 +67,34 @@ impl Arena {
 
     pub fn put_back(&self, address: u64, size: u64) {
         lock(&self.free).insert(address, size, (0, u64::MAX));
+    }
+
+    fn pinned(&self) -> Option<&Pinned> {
+        let reserve = || {
+            let size = self.size / PINNED_PART / self.granularity * self.granularity;
+            let base = self.base + self.size - size;
+            let mut free = Ranges::new();
+            free.insert(base, size, (0, u64::MAX));
+            let taken = self.reserved && self.take_at(base, size);
+            taken.then(|| Pinned { base, size, free: Mutex::new(free) })
+        };
+        self.pinned.get_or_init(reserve).as_ref()
+    }
+
+    /// Takes addresses for page-locked memory of the program.
+    pub fn take_pinned(&self, size: u64, align: u64) -> Option<u64> {
+        lock(&self.pinned()?.free).take(size, align)
+    }
+
+    pub fn put_back_pinned(&self, address: u64, size: u64) {
+        if let Some(pinned) = self.pinned() {
+            lock(&pinned.free).insert(address, size, (0, u64::MAX));
+        }
+    }
+
+    /// Did [`Arena::take_pinned`] give this address?
+    pub fn is_pinned(&self, address: u64) -> bool {
+        let pinned = self.pinned.get().and_then(Option::as_ref);
+        pinned.is_some_and(|pinned| address.wrapping_sub(pinned.base) < pinned.size)
     }
 }

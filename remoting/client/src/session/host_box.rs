@@ -75,6 +75,21 @@ impl HostBox {
             unsafe { std::ptr::copy(source, target, self.width as usize) };
         }
     }
+
+    /// Writes the element again and again to each row, which holds a whole number of them.
+    pub fn fill(&self, element: &[u8]) {
+        for (z, y) in (0..self.depth).flat_map(|z| (0..self.height).map(move |y| (z, y))) {
+            let row = self.base + (z * self.slice + y * self.pitch) as usize;
+            // SAFETY: the program gave this memory to a fill, which waits for nothing but the stream.
+            let row = unsafe {
+                std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(row), self.width as usize)
+            };
+            match element {
+                [byte] => row.fill(*byte),
+                _ => row.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element)),
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +126,14 @@ mod tests {
             }
         }
         assert_eq!(boxes[3].runs(0, 96).count(), 1, "bytes without gaps are one run");
+    }
+
+    #[test]
+    fn a_fill_writes_rows_and_nothing_between_them() {
+        let mut bytes = [0u8; 16];
+        let base = bytes.as_mut_ptr().expose_provenance() + 1;
+        HostBox { base, width: 4, height: 2, depth: 1, pitch: 7, slice: 0 }.fill(&[1, 2]);
+        assert_eq!(bytes, [0, 1, 2, 1, 2, 0, 0, 0, 1, 2, 1, 2, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -122,6 +122,11 @@ pub fn say_goodbye() {
     }
 }
 
+/// The session in whose arena an address lies.
+pub fn owner_of(address: u64) -> Option<Arc<Session>> {
+    lock(&SESSIONS).iter().find(|session| session.arena().contains(address)).cloned()
+}
+
 /// May this memory still be written by an earlier copy or host function of any stream?
 pub fn is_unsettled(memory: &HostBox) -> bool {
     let unsettled = |session: &Arc<Session>| session.has_callbacks() || session.is_landing(memory);

@@ -2,14 +2,16 @@
 
 use super::{DefaultStream, stream_entry_points};
 use crate::arena::Pattern;
+use crate::copy::{End, Mode, Place};
 use crate::driver::driver;
 use crate::ffi::R;
 use driverapi::types::*;
 use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::ptr;
 
-fn fill(default: DefaultStream, dst: CUdeviceptr, pattern: Pattern, count: usize, stream: CUstream) -> R {
-    driver()?.set(dst, 0, pattern, count as u64, 1, &default.resolve(stream)?)
+/// Without a stream: the function without "Async" in its name, on the default stream.
+fn fill(default: DefaultStream, dst: CUdeviceptr, pattern: Pattern, count: usize, stream: Option<CUstream>) -> R {
+    rows(default, dst, 0, pattern, (count, 1), stream)
 }
 
 fn rows(
@@ -18,69 +20,78 @@ fn rows(
     pitch: usize,
     pattern: Pattern,
     (width, height): (usize, usize),
-    stream: CUstream,
+    stream: Option<CUstream>,
 ) -> R {
-    driver()?.set(dst, pitch as u64, pattern, width as u64, height as u64, &default.resolve(stream)?)
+    let mode = if stream.is_some() { Mode::Async } else { Mode::Sync };
+    let stream = default.resolve(stream.unwrap_or(ptr::null_mut()))?;
+    driver()?.set(
+        End { pitch: pitch as u64, ..End::line(Place::Device, dst) },
+        pattern,
+        width as u64,
+        height as u64,
+        mode,
+        &stream,
+    )
 }
 
 stream_entry_points! { default;
     fn cuMemsetD8_v2 / cuMemsetD8_v2_ptds(dst: CUdeviceptr, value: c_uchar, count: usize) {
-        fill(default, dst, Pattern::Byte(value), count, ptr::null_mut())
+        fill(default, dst, Pattern::Byte(value), count, None)
     }
 
     fn cuMemsetD16_v2 / cuMemsetD16_v2_ptds(dst: CUdeviceptr, value: c_ushort, count: usize) {
-        fill(default, dst, Pattern::Half(value), count, ptr::null_mut())
+        fill(default, dst, Pattern::Half(value), count, None)
     }
 
     fn cuMemsetD32_v2 / cuMemsetD32_v2_ptds(dst: CUdeviceptr, value: c_uint, count: usize) {
-        fill(default, dst, Pattern::Word(value), count, ptr::null_mut())
+        fill(default, dst, Pattern::Word(value), count, None)
     }
 
     fn cuMemsetD2D8_v2 / cuMemsetD2D8_v2_ptds(
         dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize,
     ) {
-        rows(default, dst, pitch, Pattern::Byte(value), (width, height), ptr::null_mut())
+        rows(default, dst, pitch, Pattern::Byte(value), (width, height), None)
     }
 
     fn cuMemsetD2D16_v2 / cuMemsetD2D16_v2_ptds(
         dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize,
     ) {
-        rows(default, dst, pitch, Pattern::Half(value), (width, height), ptr::null_mut())
+        rows(default, dst, pitch, Pattern::Half(value), (width, height), None)
     }
 
     fn cuMemsetD2D32_v2 / cuMemsetD2D32_v2_ptds(
         dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize,
     ) {
-        rows(default, dst, pitch, Pattern::Word(value), (width, height), ptr::null_mut())
+        rows(default, dst, pitch, Pattern::Word(value), (width, height), None)
     }
 
     fn cuMemsetD8Async / cuMemsetD8Async_ptsz(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) {
-        fill(default, dst, Pattern::Byte(value), count, stream)
+        fill(default, dst, Pattern::Byte(value), count, Some(stream))
     }
 
     fn cuMemsetD16Async / cuMemsetD16Async_ptsz(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) {
-        fill(default, dst, Pattern::Half(value), count, stream)
+        fill(default, dst, Pattern::Half(value), count, Some(stream))
     }
 
     fn cuMemsetD32Async / cuMemsetD32Async_ptsz(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) {
-        fill(default, dst, Pattern::Word(value), count, stream)
+        fill(default, dst, Pattern::Word(value), count, Some(stream))
     }
 
     fn cuMemsetD2D8Async / cuMemsetD2D8Async_ptsz(
         dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream,
     ) {
-        rows(default, dst, pitch, Pattern::Byte(value), (width, height), stream)
+        rows(default, dst, pitch, Pattern::Byte(value), (width, height), Some(stream))
     }
 
     fn cuMemsetD2D16Async / cuMemsetD2D16Async_ptsz(
         dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize, stream: CUstream,
     ) {
-        rows(default, dst, pitch, Pattern::Half(value), (width, height), stream)
+        rows(default, dst, pitch, Pattern::Half(value), (width, height), Some(stream))
     }
 
     fn cuMemsetD2D32Async / cuMemsetD2D32Async_ptsz(
         dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream,
     ) {
-        rows(default, dst, pitch, Pattern::Word(value), (width, height), stream)
+        rows(default, dst, pitch, Pattern::Word(value), (width, height), Some(stream))
     }
 }

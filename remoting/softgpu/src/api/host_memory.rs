@@ -10,8 +10,9 @@ use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 
 const ALLOC_FLAGS: c_uint = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-const REGISTER_FLAGS: c_uint =
-    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+/// What a device without the attribute READ_ONLY_HOST_REGISTER_SUPPORTED, and a kernel without the support, do not take.
+const ABSENT_REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+const REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | ABSENT_REGISTER_FLAGS;
 
 fn allocate(address: Out<*mut c_void>, bytes: usize, flags: c_uint) -> R {
     let context = current()?;
@@ -54,7 +55,11 @@ entry_points! {
         if address.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 || base.checked_add(bytes as u64).is_none() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if driver.memory.is_device_address(base) {
+        if flags & ABSENT_REGISTER_FLAGS != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let is_host = driver.memory.find(base).is_some_and(|allocation| allocation.kind.is_host());
+        if driver.memory.is_device_address(base) && !is_host {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if driver.memory.overlaps(base, bytes as u64) {

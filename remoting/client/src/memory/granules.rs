@@ -1,0 +1,87 @@
+//! Device memory at addresses of page-locked memory, in the unit in which the worker maps; several allocations may lie in
+//! one of them.
+
+use super::mapped::NoMirror;
+use crate::call::Code;
+use crate::context::Live;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+struct Granule {
+    /// A context of the device that has it.
+    live: Arc<Live>,
+    mirrors: usize,
+}
+
+pub struct Granules(BTreeMap<u64, Granule>);
+
+/// Where the granules of `size` bytes at `start` begin.
+fn of(start: u64, size: u64, granularity: u64) -> impl Iterator<Item = u64> {
+    (start / granularity * granularity..start + size).step_by(granularity as usize)
+}
+
+impl Granules {
+    pub const fn new() -> Granules {
+        Granules(BTreeMap::new())
+    }
+
+    /// Sees to it that the device of `live` has memory at all of these addresses, which lie in its arena.
+    ///
+    /// # Errors
+    /// Why it cannot; nothing is left behind then.
+    pub fn take(&mut self, live: &Arc<Live>, start: u64, size: u64) -> Result<(), NoMirror> {
+        let granularity = live.session.arena().granularity();
+        for granule in of(start, size, granularity) {
+            if let Err(why) = self.take_one(live, granule, granularity) {
+                if granule > start {
+                    self.release(live, start, granule - start).map_err(NoMirror::Failed)?;
+                }
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_one(&mut self, live: &Arc<Live>, granule: u64, granularity: u64) -> Result<(), NoMirror> {
+        match self.0.get_mut(&granule) {
+            Some(there) if std::ptr::eq(there.live.device, live.device) => there.mirrors += 1,
+            Some(_) => return Err(NoMirror::Elsewhere),
+            None => {
+                live.device.memory.map_at(live, granule, granularity).map_err(NoMirror::Failed)?;
+                self.0.insert(granule, Granule { live: Arc::clone(live), mirrors: 1 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what [`Granules::take`] took for these addresses; nothing may use them any more.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn release(&mut self, live: &Live, start: u64, size: u64) -> Result<(), Code> {
+        let granularity = live.session.arena().granularity();
+        for granule in of(start, size, granularity) {
+            let Some(there) = self.0.get_mut(&granule) else { continue };
+            there.mirrors -= 1;
+            if there.mirrors == 0 {
+                self.0.remove(&granule);
+                live.device.memory.unmap_at(live, granule, granularity)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn granules_are_those_that_the_bytes_touch() {
+        let granules = |start, size| of(start, size, 16).collect::<Vec<_>>();
+        assert_eq!(granules(32, 1), [32]);
+        assert_eq!(granules(47, 2), [32, 48]);
+        assert_eq!(granules(33, 31), [32, 48]);
+        assert_eq!(granules(33, 32), [32, 48, 64]);
+    }
+}

@@ -1,0 +1,161 @@
+//! Page-locked memory of the program: where it lies, and what becomes of it when a kernel names it.
+//!
+//! What is allocated has addresses of the arena, which the device has, too: its mirror needs no other address. It gets one
+//! when the program asks for it (`CU_MEMHOSTALLOC_DEVICEMAP`, `cuMemHostGetDevicePointer`), or when a launch is given a
+//! word that points into it. Until then it costs nothing on the device, and nothing is compared.
+
+use super::host::{self, HostRange};
+use super::mapped::{self, NoMirror};
+use crate::call::Code;
+use crate::context::{self, Live};
+use crate::session::{self, HostBox};
+use crate::stream::Target;
+use crate::{log, sys};
+use driverapi::errors::*;
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+
+/// Page-locked memory, zeroed; 0 if there is none. Outside of the arena if that has no room: then no kernel reaches it.
+pub fn allocate(live: &Live, size: usize) -> usize {
+    let arena = live.session.arena();
+    let pages = (size as u64).checked_next_multiple_of(PAGE);
+    let place = pages.and_then(|pages| Some((arena.take_pinned(pages, PAGE)?, pages)));
+    let Some((address, pages)) = place else {
+        return sys::allocate_pages(size).expose_provenance();
+    };
+    // SAFETY: the arena is reserved address space of this process, and this part of it was just taken for this purpose.
+    if unsafe { sys::back(address as usize, pages as usize) } {
+        return address as usize;
+    }
+    arena.put_back_pinned(address, pages);
+    0
+}
+
+/// Gives its pages and its addresses back.
+fn release(range: &HostRange) {
+    let owner = session::owner_of(range.start as u64).filter(|owner| owner.arena().is_pinned(range.start as u64));
+    let pages = (range.size as u64).next_multiple_of(PAGE);
+    // SAFETY: the memory came from `allocate`, and the program has given it back.
+    unsafe {
+        match owner {
+            None => sys::free_pages(std::ptr::with_exposed_provenance_mut(range.start), range.size),
+            Some(owner) => {
+                sys::unback(range.start, pages as usize);
+                owner.arena().put_back_pinned(range.start as u64, pages);
+            }
+        }
+    }
+}
+
+/// Frees what the program allocated, or forgets what it registered, after everything that uses it.
+///
+/// # Errors
+/// `missing` if no pinned range of this kind starts here, or the code of work that failed.
+pub fn remove(start: usize, registered: bool, missing: Code) -> Result<(), Code> {
+    let range = host::find(start).filter(|range| range.start == start && range.registered == registered);
+    let range = range.ok_or(missing)?;
+    // Copies and fills that still read or write the memory are waited for, as CUDA does.
+    let memory = HostBox::linear(range.start, range.size as u64);
+    let uses = |live: &&Arc<Live>| live.session.is_in_use(&memory) || live.session.has_callbacks();
+    context::all_live().iter().filter(uses).try_for_each(|live| live.synchronise())?;
+    mapped::forget(start)?;
+    host::remove(start, registered, missing)?;
+    if !registered {
+        release(&range);
+    }
+    Ok(())
+}
+
+/// The context is about to be destroyed, with the memory that was pinned in it.
+pub fn forget_context(live: &Arc<Live>) {
+    mapped::forget_context(live.id);
+    for range in host::of_context(live.handle) {
+        // Nobody is left to hear of work that failed.
+        let _ = remove(range.start, range.registered, CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+/// Where the device of `live` finds memory of the program, which has a mirror from now on.
+///
+/// # Errors
+/// Why it has none.
+pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Result<u64, NoMirror> {
+    match range.registered {
+        true => mapped::register(live, range.start, range.size)?,
+        false => mapped::reach(live, range.start, range.size)?,
+    }
+    mapped::device_address(&live.session, address, 1).ok_or(NoMirror::Elsewhere)
+}
+
+/// Where a device finds memory of the program: at a mirror, or where it would have one.
+pub fn known_device_pointer(live: &Live, address: u64) -> Option<u64> {
+    mapped::device_address(&live.session, address, 1).or(live.session.arena().is_pinned(address).then_some(address))
+}
+
+/// Mirrors the memory that a kernel is given by its parameters, before it is launched.
+///
+/// # Errors
+/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` if that is more than mirrors may have, `CUDA_ERROR_OUT_OF_MEMORY` if the share
+/// has no room for it, or the session's sticky error.
+pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> Result<(), Code> {
+    if !host::is_any() || mapped::budget() == 0 {
+        return Ok(());
+    }
+    let mut found = false;
+    for range in words(&parameters()).filter_map(host::find) {
+        found = true;
+        mapped::reach(&target.live, range.start, range.size).or_else(|why| explain(&range, why))?;
+    }
+    if found { mapped::hold(&target.live.session, target.lane) } else { Ok(()) }
+}
+
+/// Says why a kernel will not find memory that it is given. It may never touch it, unless the launch is refused.
+fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
+    let HostRange { start, size, registered, .. } = *range;
+    let what = format!("a kernel is given an address in {size} bytes of page-locked memory at {start:#x}");
+    let (code, line) = match why {
+        NoMirror::Budget => {
+            let (name, most) = (mapped::SETTING, mapped::budget());
+            let line = format!(
+                "{what}: with what is mirrored already that is more than {name}={most}, so the launch fails with code \
+                 {CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES}; allow more, or copy the memory to the device"
+            );
+            (CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, line)
+        }
+        NoMirror::Failed(CUDA_ERROR_OUT_OF_MEMORY) => {
+            let line = format!("{what}: the share has no room for its mirror; ask for more, or free device memory");
+            (CUDA_ERROR_OUT_OF_MEMORY, line)
+        }
+        NoMirror::Failed(code) => return Err(code),
+        NoMirror::Elsewhere if registered => {
+            let advice = "pass what cuMemHostGetDevicePointer answers, or use memory of cuMemHostAlloc";
+            (0, format!("{what} that is registered: a share's kernels do not find it there; {advice}"))
+        }
+        NoMirror::Elsewhere => {
+            let advice = "allocate it with that GPU's context current, or copy it";
+            (0, format!("{what} that belongs to another GPU or appliance: this kernel does not find it; {advice}"))
+        }
+    };
+    log::error_unless_repeated(&line);
+    if code == 0 { Ok(()) } else { Err(code) }
+}
+
+/// The words of packed parameters that may be addresses.
+fn words(parameters: &[u8]) -> impl Iterator<Item = usize> {
+    let (words, _) = parameters.as_chunks::<{ size_of::<u64>() }>();
+    words.iter().map(|word| u64::from_le_bytes(*word) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn words_are_aligned_and_whole() {
+        let mut bytes = [0u8; 20];
+        bytes[8..16].copy_from_slice(&0x1234_5678_9abc_def0u64.to_le_bytes());
+        assert_eq!(words(&bytes).collect::<Vec<_>>(), [0, 0x1234_5678_9abc_def0]);
+        assert_eq!(words(&bytes[..7]).count(), 0);
+    }
+}

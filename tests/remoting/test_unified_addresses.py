@@ -1,0 +1,92 @@
+"""Fills, copies and kernels take every unified address: the same programs natively and remotely."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import pytest
+from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, native
+
+NUMBA = ("-m", "unittest", "numba.cuda.tests.cudadrv.test_host_alloc")
+
+
+@functools.cache
+def expected(part: str) -> list[str]:
+    run = native("unified_addresses.py", part)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
+@pytest.mark.parametrize("part", ["fills", "linear", "boxed", "order"])
+def test_codes_and_bytes_are_those_of_a_native_run(remote: Appliance, part: str) -> None:
+    run = remote.run("unified_addresses.py", part)
+    assert run.returncode == 0, run.stderr
+    different = [pair for pair in zip(expected(part), run.stdout.splitlines(), strict=True) if pair[0] != pair[1]]
+    assert not different, (len(different), different[:20])
+
+
+def test_native_fills_do_what_cuda_documents() -> None:
+    """The oracle itself: page-locked memory is filled when the call returns, pageable memory is refused."""
+    codes: dict[tuple[str, str], set[str]] = {}
+    for line in expected("fills"):
+        _, kind, *what, code, _ = line.split()
+        codes.setdefault((kind, " ".join(what)), set()).add(code)
+    assert all(codes[kind, "whole"] == {"0"} for kind in ("device", "pinned", "mapped", "registered"))
+    assert {code for (kind, what), found in codes.items() if what == "beyond" for code in found} == {"1"}
+    assert codes["pageable", "whole"] == {"1"}
+
+
+@pytest.mark.parametrize("where", ["native", "remote"])
+def test_numba_cuda_own_tests_of_page_locked_memory(remote: Appliance, where: str) -> None:
+    if where == "remote":
+        run = remote.run(sys.executable, *NUMBA)
+    else:
+        command = [REMOTEGPU, "run", "--native", "--", sys.executable, *NUMBA]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and "Ran 4 tests" in run.stderr and "skipped" not in run.stderr, run.stderr
+
+
+def test_a_launch_with_more_than_mirrors_may_have_is_refused_at_the_call(remote: Appliance) -> None:
+    small = remote.run("too_much_pinned.py", "3", env={"REMOTEGPU_PINNED_MIRROR_MIB": "2"})
+    assert small.stdout.splitlines() == [
+        "small 0 True", "large 701 False", "large 701 False", "copied True", "small 0 True",
+    ], small.stderr  # fmt: skip
+    (line,) = (line for line in small.stderr.splitlines() if "page-locked" in line)
+    assert "REMOTEGPU_PINNED_MIRROR_MIB=2" in line and "3145728 bytes" in line
+    enough = remote.run("too_much_pinned.py", "3")
+    assert enough.stdout == native("too_much_pinned.py", "3").stdout and "large 0 True" in enough.stdout
+    assert "page-locked" not in enough.stderr
+
+
+def test_a_mirror_that_the_share_has_no_room_for_is_out_of_memory() -> None:
+    with appliance(memory_mib=128) as one:
+        run = one.run("too_much_pinned.py", "48", share="0.25")
+    assert "large 2 False" in run.stdout and "the share has no room" in run.stderr, (run.stdout, run.stderr)
+    assert run.stdout.endswith("copied True\nsmall 0 True\n")
+
+
+@pytest.mark.parametrize("appliances", [1, 2])
+def test_memory_of_another_device_is_found_or_named(appliances: int) -> None:
+    touched = "256" if appliances == 1 else "0"
+    command = ["--", sys.executable, str(PROGRAMS / "pinned_elsewhere.py"), touched]
+    options = ("--gpus", "2") if appliances == 1 else ()
+    with appliance(*options) as one, appliance(profile="hostile") as other:
+        where = ",".join(a.endpoint for a in (one, other)[:appliances])
+        shares = [REMOTEGPU, "run", "--appliance", where, "-n", "2", "-p", "0.25", *command]
+        run = subprocess.run(shares, capture_output=True, text=True, timeout=120)
+    alone = subprocess.run(
+        [REMOTEGPU, "run", "--native", "-n", "2", *command], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout) == (0, alone.stdout), run.stderr
+    assert "registered" in run.stderr and "cuMemHostGetDevicePointer" in run.stderr
+    assert ("belongs to another GPU or appliance" in run.stderr) == (appliances == 2)
+
+
+def test_registering_answers_as_natively(remote: Appliance) -> None:
+    here, there = native("register_memory.py"), remote.run("register_memory.py")
+    assert (here.returncode, there.returncode) == (0, 0), (here.stderr, there.stderr)
+    pairs = zip(here.stdout.splitlines(), there.stdout.splitlines(), strict=True)
+    assert not [pair for pair in pairs if pair[0] != pair[1]]
+    assert "register flags 4 801" in here.stdout and "register around 712" in here.stdout
