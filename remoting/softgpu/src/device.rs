@@ -6,6 +6,7 @@ use crate::ffi::R;
 use crate::handles;
 use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
+use driverapi::nvml_links::PcieLink;
 use driverapi::types::CUuuid;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
@@ -37,6 +38,8 @@ pub const TEXTURE_ALIGNMENT: u32 = 512;
 pub const PITCH_ALIGNMENT: u64 = 512;
 /// "10DE" is the vendor every CUDA device has; the device number is of no product.
 pub const PCI_DEVICE_ID: u32 = 0x0000_10de;
+/// A slot that bandwidths are estimated from, imaginary as the clocks are.
+pub const PCIE: PcieLink = PcieLink { generation: 4, width: 16, max_generation: 4, max_width: 16 };
 
 pub struct Device {
     pub ordinal: usize,
