@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -76,6 +77,18 @@ def test_the_table_shows_times_as_ratios() -> None:
 
 def test_every_program_says_what_it_needs() -> None:
     assert {program.stem for program in PROGRAMS.glob("*.py") if needs(program)} >= {"torch_resnet", "jax_training"}
+
+
+def test_the_measurements_run_on_the_software_gpu() -> None:
+    """Of a share nothing is left for the next session: the appliance clears what it grants."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("gpu_measure.py")],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests"), "REMOTEGPU_TEST_BACKEND": "software"},
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["on a share"]["pattern words left"] == {"freed": 0, "kept": 0}
+    assert all(int(address, 16) for way in found.values() for address in way["addresses"])
 
 
 def test_it_runs_on_the_software_gpu_and_tells_a_wrong_share(tmp_path: Path) -> None:
