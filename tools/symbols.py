@@ -1,8 +1,8 @@
-"""`make symbols`: which driver and NVML functions the libraries of frameworks name, into remoting/registry/symbols.yaml.
+"""`make symbols`: the driver and NVML functions that frameworks' libraries name, into remoting/registry/symbols.yaml.
 
-Wheels are loaded with `pip download` into target/symbols (3 GB). A name counts where the whole string stands in a library: in its list
-of undefined symbols, or among the strings that it gives to dlsym and cuGetProcAddress. Names of the driver's functions that CUDA's
-runtime (libcudart) lists are left out: every library with the runtime inside has them all.
+Wheels are loaded with `pip download` into target/symbols (3 GB). A name counts where the whole string stands in a
+library: in its list of undefined symbols, or among the strings that it gives to dlsym and cuGetProcAddress. Names of the
+driver's functions that CUDA's runtime (libcudart) lists are left out: every library with the runtime inside has them all.
 A `fallback` in the file is written by hand, from a run, and stays when the rest is made anew.
 """
 
@@ -50,7 +50,7 @@ HEAD: Final = """\
 # Driver and NVML functions that the libraries of frameworks name, beyond what CUDA's runtime lists for every program.
 #   state     provided or refused, as driver.yaml and nvml.yaml have it: a test holds this file to them
 #   by        whose libraries have the name in them, which does not say that they call it
-#   fallback  of a refused function: what the library did without it, as observed in a run; "not observed" where none was seen
+#   fallback  of a refused function: what the library did without it in a run; "not observed" where none was seen
 
 """
 

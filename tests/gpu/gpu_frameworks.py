@@ -1,9 +1,10 @@
 """`make test-gpu-frameworks`: programs of frameworks natively, on 0.5 of a GPU, and two at 0.25 together.
 
-Each program of `tests/gpu/programs/` prints one line of JSON: `losses`, as hexadecimal floats, and `seconds`, of its steps without the
-start. Where two native runs give the same losses to the bit, so must every run on a share. Prints a table of ratios; the exit code is 1
-if a program failed or differed, else 0. A program whose framework this Python does not have is "not run", which is no failure, and so is
-one whose kernels the software GPU does not execute (REMOTEGPU_TEST_BACKEND=software: a test of this file, not of the programs).
+Each program of `tests/gpu/programs/` prints one line of JSON: `losses`, as hexadecimal floats, and `seconds`, of its
+steps without the start. Where two native runs give the same losses to the bit, so must every run on a share. Prints a
+table of ratios; the exit code is 1 if a program failed or differed, else 0. "Not run", which is no failure, is a program
+whose framework this Python does not have, and one whose kernels the software GPU does not execute
+(REMOTEGPU_TEST_BACKEND=software, which tests this file and not the programs).
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def judge(native: Sequence[Outcome], shares: Sequence[Outcome], tolerance: float
                 return f"differs: {len(run.losses)} losses for {len(first)}, from step {step} on"
         return "equal"
     for run in shares:
-        if len(run.losses) != len(first) or any(_apart(a, b) > tolerance for a, b in zip(first, run.losses, strict=True)):
+        if len(run.losses) != len(first) or any(
+            _apart(a, b) > tolerance for a, b in zip(first, run.losses, strict=True)
+        ):
             return f"differs: further from a native run than {tolerance:g}, as two native runs are not"
     return "close"
 
@@ -125,9 +128,13 @@ def table(rows: Sequence[Row]) -> str:
     lines = [heads]
     for row in rows:
         ratio = [f"{seconds / row.native:.2f}" if row.native else "-" for seconds in (row.half, *row.together)]
-        lines.append((row.program, f"{row.native:.3f}" if row.native else "-", ratio[0], " ".join(ratio[1:]) or "-", row.verdict))
+        lines.append(
+            (row.program, f"{row.native:.3f}" if row.native else "-", ratio[0], " ".join(ratio[1:]) or "-", row.verdict)
+        )
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     software = os.environ.get("REMOTEGPU_TEST_BACKEND") == "software"
     native = started([REMOTEGPU, "run", "--native", "--"] if software else [])
     with appliance(backend="software" if software else "cuda") as it:
+
         def on_share(share: str) -> Run:
             return started([REMOTEGPU, "run", "--appliance", it.endpoint, "-p", share, "--"])
 

@@ -1,8 +1,11 @@
-"""Two questions to a real driver, answered as JSON: `tools/gpu_test.sh measure` (REMOTEGPU_TEST_BACKEND=software: on the software GPU).
+"""Two questions to a real driver, answered as JSON: `tools/gpu_test.sh measure`.
 
-    pattern words left    how much of what a process or session left in device memory the next one reads in new memory, of 16,777,216 words:
-                          after it was freed, and after it was not
-    addresses             of one module's global, in two fresh processes: equal ones mean that a saved address can be used again
+    pattern words left    of 16,777,216 words that a process or session left in device memory, how many the next one
+                          reads in new memory: after they were freed, and after they were not
+    addresses             of one module's global, in two fresh processes: equal ones mean that a saved address can be
+                          used again
+
+REMOTEGPU_TEST_BACKEND=software asks the software GPU, which tests this file.
 """
 
 from __future__ import annotations

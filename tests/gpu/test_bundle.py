@@ -1,4 +1,4 @@
-"""The bundle for a GPU machine without internet, installed offline into an empty environment: the software GPU runs from it."""
+"""The bundle for a GPU machine without internet, installed offline into an empty environment, runs the software GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import pytest
 from support.system import ROOT, free_port, until
 
 # Nothing of this environment but Python itself; no proxy, no index and no PYTHONPATH.
-ALONE = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/nonexistent", "LANG": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull}
+ALONE = {
+    "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+    "HOME": "/nonexistent",
+    "LANG": "C.UTF-8",
+    "PIP_CONFIG_FILE": os.devnull,
+}
 
 # 2,000 numbers doubled by a kernel, with what the bundle has: no NumPy.
 DOUBLE = """
@@ -88,7 +93,9 @@ def test_an_appliance_and_a_share(environment: tuple[Path, Mapping[str, str]], p
 
             def ready() -> bool:
                 assert it.poll() is None and it.stderr is not None, "the appliance ended"
-                return subprocess.run(asked, env=variables, capture_output=True, timeout=30, check=False).returncode == 0
+                return (
+                    subprocess.run(asked, env=variables, capture_output=True, timeout=30, check=False).returncode == 0
+                )
 
             until(ready, 60, "the appliance answers")
             share = [f"{folder}/remotegpu", "run", "--appliance", endpoint, "-p", "0.5", "--"]

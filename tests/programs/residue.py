@@ -1,4 +1,4 @@
-"""Prints how many words of a pattern are in 64 MiB of new memory; leaves the pattern in it, freed (`freed`) or not (`kept`)."""
+"""Prints how many words of a pattern 64 MiB of new memory hold; leaves the pattern there, `freed` or `kept`."""
 
 import sys
 

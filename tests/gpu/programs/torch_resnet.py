@@ -1,4 +1,4 @@
-"""A small residual network in fp32, eager, with batch norm and SGD: cuDNN, and its changes of functions' attributes between launches."""
+"""A small residual network in fp32 with SGD: cuDNN, whose batch norm sets functions' attributes between launches."""
 # needs: torch
 # machine code only
 
