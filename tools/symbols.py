@@ -1,8 +1,8 @@
 """`make symbols`: the driver and NVML functions that frameworks' libraries name, into remoting/registry/symbols.yaml.
 
 Wheels are loaded with `pip download` into target/symbols (3 GB). A name counts where the whole string stands in a
-library: in its list of undefined symbols, or among the strings that it gives to dlsym and cuGetProcAddress. Names of the
-driver's functions that CUDA's runtime (libcudart) lists are left out: every library with the runtime inside has them all.
+library: in its list of undefined symbols, or among the strings that it gives to dlsym and cuGetProcAddress. Names of
+functions that CUDA's runtime (libcudart) lists are left out: every library with the runtime inside has them all.
 A `fallback` in the file is written by hand, from a run, and stays when the rest is made anew.
 """
 

@@ -1,8 +1,8 @@
 """`make test-gpu-frameworks`: programs of frameworks natively, on 0.5 of a GPU, and two at 0.25 together.
 
 Each program of `tests/gpu/programs/` prints one line of JSON: `losses`, as hexadecimal floats, and `seconds`, of its
-steps without the start. Where two native runs give the same losses to the bit, so must every run on a share. Prints a
-table of ratios; the exit code is 1 if a program failed or differed, else 0. "Not run", which is no failure, is a program
+steps without the start. Where two native runs give the same losses to the bit, so must every run on a share. Prints
+a table of ratios. The exit code is 1 if a program failed or differed, else 0. "Not run", no failure, is a program
 whose framework this Python does not have, and one whose kernels the software GPU does not execute
 (REMOTEGPU_TEST_BACKEND=software, which tests this file and not the programs).
 """

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from support.system import ROOT, free_port, until
 
+# An environment is made first, which takes 10 s of CPU.
+pytestmark = pytest.mark.timeout(400)
+
 # Nothing of this environment but Python itself; no proxy, no index and no PYTHONPATH.
 ALONE = {
     "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
@@ -52,7 +55,7 @@ print(open("/proc/self/maps").read().count("/dist/"), "ok")
 """
 
 
-def done(command: list[str], environment: Mapping[str, str], timeout: float = 100) -> str:
+def done(command: list[str], environment: Mapping[str, str], timeout: float = 250) -> str:
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
