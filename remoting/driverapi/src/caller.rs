@@ -31,9 +31,8 @@ pub fn is_cuda_library(return_address: usize) -> bool {
     }
 }
 
-/// Whether an image lies in NCCL's library. NCCL needs memory that processes share, which neither remoting nor the
-/// software GPU provides; it notices only after it has had each of its hundreds of kernels loaded. Refusing the first
-/// ends it at once.
+/// Whether an image lies in NCCL's library. The software GPU refuses those: compiling the PTX of 75 containers takes 8 s of
+/// CPU, a third of them is machine code, and one rank, which is all that works there, never launches any.
 #[must_use]
 pub fn is_of_nccl(image: *const c_void) -> bool {
     file_of(image.addr()).is_some_and(|path| file_name(&path).starts_with("libnccl"))
