@@ -173,12 +173,6 @@ impl Device {
         i32::try_from(attribute).ok().and_then(|key| self.info.attributes.get(&key)).copied().unwrap_or(0)
     }
 
-    /// Is it made of software? Only such a one has in its snapshot what libraries are to be told of its abilities.
-    pub fn is_software(&self) -> bool {
-        let told = for_libraries(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
-        self.info.attributes.contains_key(&(told as i32))
-    }
-
     pub fn launch_limits(&self) -> &LaunchLimits {
         &self.launch_limits
     }

@@ -31,8 +31,10 @@ pub fn is_cuda_library(return_address: usize) -> bool {
     }
 }
 
-/// Whether an image lies in NCCL's library. The software GPU refuses those: compiling the PTX of 75 containers takes 8 s of
-/// CPU, a third of them is machine code, and one rank, which is all that works there, never launches any.
+/// Whether an image lies in NCCL's library. Such images are refused: one rank launches none of NCCL's kernels, and goes on
+/// without them (2.32: `ncclCommInitRank` and a sum succeed); the kernels of several wait in memory that ranks share, which
+/// neither remoting nor the software GPU provides, and would wait for ever. Without them the first operation of several ranks
+/// is an error at once.
 #[must_use]
 pub fn is_of_nccl(image: *const c_void) -> bool {
     file_of(image.addr()).is_some_and(|path| file_name(&path).starts_with("libnccl"))
