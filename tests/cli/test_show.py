@@ -91,6 +91,19 @@ def test_health_without_an_appliance_checks_this_installation(appliance: StandIn
         appliance.environment["REMOTEGPU_DIST"] = kept
 
 
+def test_an_installation_without_the_software_gpu_is_well(appliance: StandIn, tmp_path: Path) -> None:
+    """What a machine with NVIDIA GPUs is given may leave it out; `run --native` says what is missing."""
+    kept = Path(appliance.environment["REMOTEGPU_DIST"])
+    (tmp_path / "client").symlink_to(kept / "client")
+    appliance.environment["REMOTEGPU_DIST"] = str(tmp_path)
+    try:
+        done = appliance.cli("health", "-a", "", "--json")
+        checks = {check["name"]: check["status"] for check in json.loads(done.stdout)["checks"]}
+        assert (done.returncode, checks["client library"], checks["software GPU"]) == (0, "ok", "warn")
+    finally:
+        appliance.environment["REMOTEGPU_DIST"] = str(kept)
+
+
 def test_version(appliance: StandIn) -> None:
     assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == 3
     assert appliance.cli("version").stdout.startswith("remotegpu 0.1.0 (wire 3)")

@@ -217,6 +217,74 @@ static void processes(void)
     SENSOR(0, ROOM - 1, nvmlDeviceGetMPSComputeRunningProcesses(device, &drawing, oldest), drawing);
 }
 
+/* One GPU in one slot, and no link to any other. A GPU with NVLink has links where a program is on its machine. */
+static void links(void)
+{
+    unsigned generation = 0, widest = 0, now = 0, width = 0, speed = 0, fastest = 0, number = GARBAGE;
+    nvmlBusType_t bus = GARBAGE;
+    nvmlGpuP2PStatus_t status = (nvmlGpuP2PStatus_t)GARBAGE;
+    nvmlEnableState_t active = (nvmlEnableState_t)GARBAGE;
+    nvmlPciInfo_t pci = {.bus = GARBAGE};
+    nvmlPciInfoExt_t ext = {.version = nvmlPciInfoExt_v1}, wrong = {.version = 7};
+    OK(nvmlDeviceGetMaxPcieLinkGeneration(device, &generation));
+    OK(nvmlDeviceGetMaxPcieLinkWidth(device, &widest));
+    OK(nvmlDeviceGetCurrPcieLinkGeneration(device, &now));
+    OK(nvmlDeviceGetCurrPcieLinkWidth(device, &width));
+    REQUIRE(1 <= now && now <= generation && generation <= 6 && 1 <= width && width <= widest && widest <= 32);
+    OK(nvmlDeviceGetGpuMaxPcieLinkGeneration(device, &number));
+    REQUIRE(number >= generation && number <= 6);
+    OK(nvmlDeviceGetPcieLinkMaxSpeed(device, &fastest));
+    REQUIRE(fastest >= NVML_PCIE_LINK_MAX_SPEED_2500MBPS);
+    OK(nvmlDeviceGetPcieSpeed(device, &speed));
+    REQUIRE(speed >= 2500 && speed % 500 == 0);
+    number = GARBAGE;
+    SENSOR(0, 1000000000, nvmlDeviceGetPcieThroughput(device, NVML_PCIE_UTIL_TX_BYTES, &number), number);
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetPcieThroughput(device, NVML_PCIE_UTIL_COUNT, &number));
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetCurrPcieLinkWidth(device, NULL));
+    OK(nvmlDeviceGetBusType(device, &bus));
+    REQUIRE(bus == NVML_BUS_TYPE_PCIE);
+    OK(nvmlDeviceGetPciInfo_v3(device, &pci));
+    OK(nvmlDeviceGetPciInfoExt(device, &ext));
+    REQUIRE(ext.domain == pci.domain && ext.bus == pci.bus && ext.device == pci.device && strcmp(ext.busId, pci.busId) == 0);
+    REQUIRE(ext.pciDeviceId == pci.pciDeviceId && ext.baseClass == 3);
+    EXPECT(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nvmlDeviceGetPciInfoExt(device, &wrong));
+
+    OK(nvmlDeviceGetP2PStatus(device, device, NVML_P2P_CAPS_INDEX_READ, &status));
+    REQUIRE((unsigned)status <= NVML_P2P_STATUS_UNKNOWN);
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetP2PStatus(device, device, NVML_P2P_CAPS_INDEX_UNKNOWN, &status));
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetP2PStatus(device, NULL, NVML_P2P_CAPS_INDEX_READ, &status));
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetP2PStatus(device, device, NVML_P2P_CAPS_INDEX_READ, NULL));
+    nvmlGpuTopologyLevel_t level = (nvmlGpuTopologyLevel_t)GARBAGE;
+    OK(nvmlDeviceGetTopologyCommonAncestor(device, device, &level));
+    REQUIRE(level == NVML_TOPOLOGY_INTERNAL);
+
+    SENSOR(0, 1, nvmlDeviceGetNvLinkState(device, 0, &active), active);
+    number = GARBAGE;
+    SENSOR(1, 20, nvmlDeviceGetNvLinkVersion(device, 0, &number), number);
+    number = GARBAGE;
+    SENSOR(0, 1, nvmlDeviceGetNvLinkCapability(device, 0, NVML_NVLINK_CAP_P2P_SUPPORTED, &number), number);
+    pci.bus = GARBAGE;
+    SENSOR(0, 255, nvmlDeviceGetNvLinkRemotePciInfo_v2(device, 0, &pci), pci.bus);
+    pci.bus = GARBAGE;
+    SENSOR(0, 255, nvmlDeviceGetNvLinkRemotePciInfo(device, 0, &pci), pci.bus);
+    nvmlIntNvLinkDeviceType_t kind = (nvmlIntNvLinkDeviceType_t)GARBAGE;
+    SENSOR(0, 255, nvmlDeviceGetNvLinkRemoteDeviceType(device, 0, &kind), kind);
+    nvmlGpuFabricInfoV_t fabric = {.version = nvmlGpuFabricInfo_v2, .state = 99};
+    nvmlGpuFabricInfo_t old_fabric = {.state = 99};
+    SENSOR(0, NVML_GPU_FABRIC_STATE_COMPLETED, nvmlDeviceGetGpuFabricInfoV(device, &fabric), fabric.state);
+    SENSOR(0, NVML_GPU_FABRIC_STATE_COMPLETED, nvmlDeviceGetGpuFabricInfo(device, &old_fabric), old_fabric.state);
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetNvLinkState(device, NVML_NVLINK_MAX_LINKS, &active));
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetNvLinkState(device, 0, NULL));
+
+    nvmlFieldValue_t fields[] = {{.fieldId = NVML_FI_DEV_NVLINK_LINK_COUNT}, {.fieldId = NVML_FI_DEV_NVLINK_SPEED_MBPS_L0}, {.fieldId = NVML_FI_MAX + 1000}};
+    OK(nvmlDeviceGetFieldValues(device, 3, fields));
+    REQUIRE(fields[0].nvmlReturn == NVML_SUCCESS || fields[0].nvmlReturn == NVML_ERROR_NOT_SUPPORTED);
+    REQUIRE(fields[0].nvmlReturn != NVML_SUCCESS || (fields[0].valueType == NVML_VALUE_TYPE_UNSIGNED_INT && fields[0].value.uiVal <= NVML_NVLINK_MAX_LINKS));
+    REQUIRE(fields[1].nvmlReturn == NVML_SUCCESS || fields[1].nvmlReturn == NVML_ERROR_NOT_SUPPORTED);
+    REQUIRE(fields[2].nvmlReturn != NVML_SUCCESS);
+    EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetFieldValues(device, 3, NULL));
+}
+
 int main(void)
 {
     start();
@@ -225,6 +293,7 @@ int main(void)
     identity();
     abilities();
     sensors();
+    links();
     memory();
     processes();
     OK(nvmlShutdown());

@@ -32,7 +32,11 @@ def directly(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(PROGRAMS / program)], capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("program", [c for c in SELF_CHECKING if c != "full_queue.py"])
+# A real driver follows bad handles and ends by SIGSEGV (seen with 580.159.04); a share answers them with codes.
+NOT_NATIVELY = {"bad_handles.py", "full_queue.py"}
+
+
+@pytest.mark.parametrize("program", [program for program in SELF_CHECKING if program not in NOT_NATIVELY])
 def test_directly_on_the_driver(program: str) -> None:
     """First without us: a program that fails here says nothing about remoting."""
     run = directly(program)

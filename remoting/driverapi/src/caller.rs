@@ -31,9 +31,10 @@ pub fn is_cuda_library(return_address: usize) -> bool {
     }
 }
 
-/// Whether an image lies in NCCL's library. NCCL needs memory that processes share, which neither remoting nor the
-/// software GPU provides; it notices only after it has had each of its hundreds of kernels loaded. Refusing the first
-/// ends it at once.
+/// Whether an image lies in NCCL's library. Such images are refused: one rank launches none of NCCL's kernels, and goes on
+/// without them (2.32: `ncclCommInitRank` and a sum succeed); the kernels of several wait in memory that ranks share, which
+/// neither remoting nor the software GPU provides, and would wait for ever. Without them the first operation of several ranks
+/// is an error at once.
 #[must_use]
 pub fn is_of_nccl(image: *const c_void) -> bool {
     file_of(image.addr()).is_some_and(|path| file_name(&path).starts_with("libnccl"))

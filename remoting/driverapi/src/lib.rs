@@ -14,6 +14,7 @@ pub mod image;
 pub mod integrity;
 mod layout_tests;
 pub mod nvml;
+pub mod nvml_links;
 pub mod proc_address;
 mod proc_table_generated;
 pub mod refusals;

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The process uses CUDA.
 pub fn started() {
@@ -27,7 +28,29 @@ pub fn unknown_function(name: &str, version: u32) {
 /// A private table that `cuGetExportTable` did not find.
 pub fn unknown_table(uuid: &CUuuid) {
     let hex: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    tell("unknown table", &hex, "", "");
+    tell("unknown table", &hex, "", if is_of_the_profiler(uuid) { "the profiler is not provided" } else { "" });
+}
+
+/// The tables that CUPTI asks for first, at the first call of its own; without one each of its functions answers 999.
+/// Seen: CUPTI of CUDA 13.0 (torch 2.11), and of 13.2 and 13.5 (torch 2.15).
+const OF_THE_PROFILER: [[u8; 16]; 2] = [
+    *b"\x2c\x8e\x0a\xd8\x07\x10\xab\x4e\x90\xdd\x54\x71\x9f\xe5\xf7\x4b",
+    *b"\x7c\xb6\x3f\x9b\x9c\xa4\x8e\x42\xa4\x84\xbe\xb6\x6e\x6a\xed\x7f",
+];
+
+fn is_of_the_profiler(uuid: &CUuuid) -> bool {
+    OF_THE_PROFILER.contains(&uuid.bytes)
+}
+
+/// What a person has to be told of a table that is not found; once in a process, and of most tables nothing.
+pub fn said_of_table(uuid: &CUuuid) -> Option<&'static str> {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let first = is_of_the_profiler(uuid) && !SAID.swap(true, Ordering::Relaxed);
+    first.then_some(
+        "kernels are not recorded: CUPTI, NVIDIA's profiling library, needs a private interface of the driver that is not \
+         provided; the profile shows what the CPU does (torch.profiler: leave ProfilerActivity.CUDA out), and the program \
+         is not affected",
+    )
 }
 
 /// Why the function table refuses a function; nothing for what it does not refuse.
@@ -61,6 +84,13 @@ mod tests {
         assert_eq!(reason("cuStreamBeginCapture_v2_ptsz"), "graphs are not provided");
         assert_eq!(reason("cuMemAlloc_v2"), "");
         assert_eq!(reason("cuEventCreate with CU_EVENT_INTERPROCESS"), "");
+    }
+
+    #[test]
+    fn the_profiler_is_spoken_of_once() {
+        assert_eq!(said_of_table(&CUuuid { bytes: [1; 16] }), None);
+        assert!(said_of_table(&CUuuid { bytes: OF_THE_PROFILER[1] }).is_some());
+        assert_eq!(said_of_table(&CUuuid { bytes: OF_THE_PROFILER[0] }), None);
     }
 
     #[test]

@@ -164,6 +164,10 @@ class ControlService(pb_grpc.ControlServicer):
                     power_limit_milliwatt=now.power_limit_milliwatt,
                     sm_clock_mhz=now.sm_clock_mhz,
                     memory_clock_mhz=now.memory_clock_mhz,
+                    pcie_generation=now.pcie_generation,
+                    pcie_width=now.pcie_width,
+                    pcie_max_generation=now.pcie_max_generation,
+                    pcie_max_width=now.pcie_max_width,
                     processes=[
                         pb.Process(pid=s.client_pid, name=s.process_name, memory_bytes=s.used_on(device))
                         for s in lease.sessions.values()

@@ -32,12 +32,15 @@ def health(appliances: Sequence[str], access: Access, *, as_json: bool) -> bool:
 
 def local_checks(*, named: bool) -> Iterator[pb.Check]:
     dist = find_dist()
-    for name, folder in (("client library", dist.client), ("software GPU", dist.native)):
+    # Only `run --native` and appliances with the software back end want the software GPU.
+    for name, folder, lacking in (("client library", dist.client, "fail"), ("software GPU", dist.native, "warn")):
         try:
             yield pb.Check(name=name, status="ok", message=str(dist.library(folder)))
         except NotBuiltError as error:
             message, _, fix = str(error).partition(": ")
-            yield pb.Check(name=name, status="fail", message=message, fix=fix)
+            if lacking == "warn":
+                message += "; an appliance with NVIDIA GPUs does without it"
+            yield pb.Check(name=name, status=lacking, message=message, fix=fix)
     if not named:
         fix = f"give --appliance HOST:PORT or set {APPLIANCE_ENV}"
         message = "none is named, only this installation was checked"

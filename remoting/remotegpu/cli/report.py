@@ -37,7 +37,8 @@ _NEXT_STEPS: Final = {
     "external memory and semaphores are not provided": "hand data to graphics interfaces through the host",
     "green contexts are not provided": "use streams of the whole device",
     "32-bit addresses from before CUDA 3.2 are not provided": "build the program with a newer CUDA",
-    "the profiler is not provided": "nothing is to be done: there is nothing to profile here",
+    "the profiler is not provided": "nothing is to be done for the program; a profile shows what the CPU does, "
+    "and no kernels",
 }
 _OTHERWISE: Final = {
     REFUSED: "if the program goes on, nothing is to be done; else look for a setting that avoids this (the README says "

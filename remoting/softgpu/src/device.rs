@@ -7,9 +7,13 @@ use crate::handles;
 use crate::model::*;
 use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
+use driverapi::nvml_links::PcieLink;
 use driverapi::types::CUuuid;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
+
+/// A slot that bandwidths are estimated from, imaginary as the clocks are.
+pub const PCIE: PcieLink = PcieLink { generation: 4, width: 16, max_generation: 4, max_width: 16 };
 
 pub struct Device {
     pub model: &'static Model,

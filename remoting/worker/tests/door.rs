@@ -223,7 +223,6 @@ fn strangers_are_shown_out() {
         (&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3], "without a certificate"),
         (b"RGP1 too short", "within its preface"),
         (b"RG", "before its preface"),
-        (b"", "before its preface"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand then no frame", "HTTP/2"),
     ] {
         let mut stream = house.connect();
@@ -235,6 +234,21 @@ fn strangers_are_shown_out() {
         let event = house.event();
         assert!(event["reason"].as_str().unwrap().contains(reason), "{event}");
     }
+}
+
+#[test]
+fn who_only_knocks_is_no_refusal() {
+    let house = House::open();
+    let mut probe = house.connect();
+    probe.shutdown(Shutdown::Write).unwrap();
+    assert!(at_end(&mut probe));
+    // The next thing that the door reports is the next stranger, not the probe.
+    let mut stranger = house.connect();
+    stranger.write_all(b"RG").unwrap();
+    stranger.shutdown(Shutdown::Write).unwrap();
+    let event = house.event();
+    assert!(event["reason"].as_str().unwrap().contains("before its preface"), "{event}");
+    assert_eq!(event["peer"], stranger.local_addr().unwrap().to_string());
 }
 
 #[test]

@@ -57,6 +57,9 @@ early_exports! {
             Some(found) => write(table, found),
             None => {
                 report::unknown_table(&uuid);
+                if let Some(line) = report::said_of_table(&uuid) {
+                    log::error(line);
+                }
                 write_optional(table, std::ptr::null());
                 Err(CUDA_ERROR_NOT_FOUND)
             }

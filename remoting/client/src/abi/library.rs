@@ -26,7 +26,7 @@ exports! {
     ) {
         check_options(options, count)?;
         if is_of_nccl(code) {
-            return refused("NCCL");
+            return refused("more than one rank of NCCL");
         }
         let jit = JitOptions::read(jit_count, jit_options, jit_values)?;
         load(library, Image::from_pointer(code)?, &jit)

@@ -8,6 +8,7 @@ use carrier::proto::control_client::ControlClient;
 use carrier::proto::{
     Device, DeviceStateRequest, HelloReply, HelloRequest, OpenSessionReply, OpenSessionRequest, Versions,
 };
+use driverapi::nvml_links::PcieLink;
 use tokio::time::timeout;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -208,7 +209,16 @@ fn state(state: carrier::proto::DeviceState) -> DeviceState {
         name: process.name,
         memory_bytes: process.memory_bytes,
     };
+    let pcie = || {
+        Some(PcieLink {
+            generation: state.pcie_generation?,
+            width: state.pcie_width?,
+            max_generation: state.pcie_max_generation?,
+            max_width: state.pcie_max_width?,
+        })
+    };
     DeviceState {
+        pcie: pcie(),
         memory_used_bytes: state.memory_used_bytes,
         gpu_utilization_percent: state.gpu_utilization_percent,
         memory_utilization_percent: state.memory_utilization_percent,

@@ -18,6 +18,8 @@ mod tls;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use driverapi::nvml_links::PcieLink;
+
 pub use control::{device_state, hello, open_session};
 pub use data::{Carrier, open_data, open_data_over};
 pub use descriptors::open_fds;
@@ -86,6 +88,8 @@ pub struct DeviceState {
     pub power_limit_milliwatt: Option<u32>,
     pub sm_clock_mhz: Option<u32>,
     pub memory_clock_mhz: Option<u32>,
+    /// Of the GPU in its machine.
+    pub pcie: Option<PcieLink>,
     /// Of the lease only.
     pub processes: Vec<Process>,
 }

@@ -23,7 +23,7 @@ fn capability(device: &Device) -> (i32, i32) {
     (attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
 }
 
-fn pci(device: &Device) -> nvmlPciInfo_t {
+pub(super) fn pci(device: &Device) -> nvmlPciInfo_t {
     let place @ [domain, bus, number] = device.info.pci;
     nvmlPciInfo_t {
         busIdLegacy: field(&legacy_bus_id(place)),

@@ -7,6 +7,7 @@
 //! from the registry and answer `NVML_ERROR_NOT_SUPPORTED`, which tools show as "N/A".
 
 mod exports_device;
+mod exports_links;
 mod exports_process;
 mod exports_state;
 mod exports_system;

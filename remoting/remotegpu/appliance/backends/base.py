@@ -21,6 +21,10 @@ class Readings:
     power_limit_milliwatt: int | None = None
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_max_generation: int | None = None
+    pcie_max_width: int | None = None
 
 
 class Backend(Protocol):

@@ -57,6 +57,10 @@ class CudaBackend:
             power_limit_milliwatt=_number(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
             sm_clock_mhz=_number(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
             memory_clock_mhz=_number(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+            pcie_generation=_number(lambda: pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+            pcie_width=_number(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+            pcie_max_generation=_number(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+            pcie_max_width=_number(lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
         )
 
     def problem(self, uuid: str) -> str:

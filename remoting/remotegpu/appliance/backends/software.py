@@ -9,6 +9,9 @@ from remotegpu.appliance.backends.base import Readings
 from remotegpu.appliance.backends.cpu_usage import CpuUsage
 from remotegpu.appliance.settings import Settings
 
+# The slot that the software GPU shows natively, too (`remoting/softgpu/src/device.rs`).
+_PCIE_GENERATION, _PCIE_WIDTH = 4, 16
+
 
 class SoftwareBackend:
     driver_release = "580.0-software"
@@ -41,7 +44,13 @@ class SoftwareBackend:
     def readings(self, uuid: str) -> Readings:
         """Every GPU here is made of the same CPUs, which have no more to say."""
         del uuid
-        return Readings(gpu_utilization_percent=self._usage.percent())
+        return Readings(
+            gpu_utilization_percent=self._usage.percent(),
+            pcie_generation=_PCIE_GENERATION,
+            pcie_width=_PCIE_WIDTH,
+            pcie_max_generation=_PCIE_GENERATION,
+            pcie_max_width=_PCIE_WIDTH,
+        )
 
     def problem(self, uuid: str) -> str:
         del uuid

@@ -238,7 +238,7 @@ class DeviceStateReply(_message.Message):
     def __init__(self, devices: _Optional[_Iterable[_Union[DeviceState, _Mapping]]] = ...) -> None: ...
 
 class DeviceState(_message.Message):
-    __slots__ = ("memory_used_bytes", "gpu_utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_milliwatt", "power_limit_milliwatt", "sm_clock_mhz", "memory_clock_mhz", "processes")
+    __slots__ = ("memory_used_bytes", "gpu_utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_milliwatt", "power_limit_milliwatt", "sm_clock_mhz", "memory_clock_mhz", "processes", "pcie_generation", "pcie_width", "pcie_max_generation", "pcie_max_width")
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +248,10 @@ class DeviceState(_message.Message):
     SM_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
     MEMORY_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    PCIE_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PCIE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    PCIE_MAX_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PCIE_MAX_WIDTH_FIELD_NUMBER: _ClassVar[int]
     memory_used_bytes: int
     gpu_utilization_percent: int
     memory_utilization_percent: int
@@ -257,7 +261,11 @@ class DeviceState(_message.Message):
     sm_clock_mhz: int
     memory_clock_mhz: int
     processes: _containers.RepeatedCompositeFieldContainer[Process]
-    def __init__(self, memory_used_bytes: _Optional[int] = ..., gpu_utilization_percent: _Optional[int] = ..., memory_utilization_percent: _Optional[int] = ..., temperature_celsius: _Optional[int] = ..., power_milliwatt: _Optional[int] = ..., power_limit_milliwatt: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ...) -> None: ...
+    pcie_generation: int
+    pcie_width: int
+    pcie_max_generation: int
+    pcie_max_width: int
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., gpu_utilization_percent: _Optional[int] = ..., memory_utilization_percent: _Optional[int] = ..., temperature_celsius: _Optional[int] = ..., power_milliwatt: _Optional[int] = ..., power_limit_milliwatt: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., pcie_generation: _Optional[int] = ..., pcie_width: _Optional[int] = ..., pcie_max_generation: _Optional[int] = ..., pcie_max_width: _Optional[int] = ...) -> None: ...
 
 class Process(_message.Message):
     __slots__ = ("pid", "name", "memory_bytes")

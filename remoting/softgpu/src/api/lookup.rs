@@ -54,6 +54,9 @@ entry_points! {
         let uuid = table.get()?;
         let Some(found) = export_tables::find(&uuid, &SoftwareHost) else {
             report::unknown_table(&uuid);
+            if let Some(line) = report::said_of_table(&uuid) {
+                eprintln!("remotegpu: software GPU: {line}");
+            }
             return Err(CUDA_ERROR_NOT_FOUND);
         };
         out.set(found)

@@ -20,7 +20,7 @@ fn tell(name: &str) {
 /// The kernels of NCCL.
 pub fn nccl() -> R {
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| tell("NCCL"));
+    TOLD.call_once(|| tell("more than one rank of NCCL"));
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }
 

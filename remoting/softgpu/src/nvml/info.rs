@@ -26,7 +26,7 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
     out
 }
 
-fn pci_info(card: &Card) -> nvmlPciInfo_t {
+pub(super) fn pci_info(card: &Card) -> nvmlPciInfo_t {
     let short = format!("{:04X}:{:02X}:{:02X}.0", card.pci.domain, card.pci.bus, card.pci.device);
     nvmlPciInfo_t {
         busIdLegacy: chars(&short),

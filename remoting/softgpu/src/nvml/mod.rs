@@ -6,6 +6,7 @@
 
 mod hardware;
 mod info;
+mod links;
 mod refused;
 mod system;
 

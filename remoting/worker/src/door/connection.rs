@@ -67,14 +67,14 @@ fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
 
 /// Serves a connection until it is handed over or, if it holds a lease, until it ends.
 pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
-    let head = first_bytes(&mut tcp, &probation).await?;
+    let Some(head) = first_bytes(&mut tcp, &probation).await? else { return Ok(()) };
     match (speaks(head), &door.tls) {
         (Speaks::Tls, Some(certificate)) => {
             let socket = tcp.as_fd().try_clone_to_owned()?;
             let handshake = certificate.acceptor().accept(Rewind::new(head, tcp));
             let Some(handshake) = probation.in_time(handshake).await else { return refused(too_slow()) };
             let mut tls = handshake.map_err(|error| Refused(format!("TLS handshake failed: {error}")))?;
-            let head = first_bytes(&mut tls, &probation).await?;
+            let Some(head) = first_bytes(&mut tls, &probation).await? else { return Ok(()) };
             match speaks(head) {
                 Speaks::Preface => {
                     let (near, local) = UnixStream::pair()?;
@@ -109,13 +109,20 @@ async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
     }
 }
 
-async fn first_bytes(stream: &mut (impl AsyncRead + Unpin), probation: &Probation) -> Result<[u8; 4], Refused> {
+/// `None`: it was closed without a byte, which asks only whether somebody listens (`remotegpu health`, a load balancer).
+async fn first_bytes(stream: &mut (impl AsyncRead + Unpin), probation: &Probation) -> Result<Option<[u8; 4]>, Refused> {
     let mut head = [0; 4];
-    match probation.in_time(stream.read_exact(&mut head)).await {
-        Some(read) => read.map_err(|_| Refused("closed before its preface".into()))?,
-        None => return refused(too_slow()),
+    let read = async {
+        if stream.read(&mut head[..1]).await? == 0 {
+            return Ok(false);
+        }
+        stream.read_exact(&mut head[1..]).await.map(|_| true)
     };
-    Ok(head)
+    match probation.in_time(read).await {
+        Some(Ok(any)) => Ok(any.then_some(head)),
+        Some(Err::<_, io::Error>(_)) => refused("closed before its preface"),
+        None => refused(too_slow()),
+    }
 }
 
 /// A stream whose descriptor the worker can go on with.
