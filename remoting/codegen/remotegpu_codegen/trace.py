@@ -11,7 +11,14 @@ import yaml
 from remotegpu_codegen.registry import Registry, RegistryError
 from remotegpu_codegen.text import banner
 
-INTEGERS = {"u8": (1, False), "u16": (2, False), "u32": (4, False), "i32": (4, True), "u64": (8, False), "size": (8, False)}
+INTEGERS = {
+    "u8": (1, False),
+    "u16": (2, False),
+    "u32": (4, False),
+    "i32": (4, True),
+    "u64": (8, False),
+    "size": (8, False),
+}
 PLAIN = {
     "f32": "Float",
     "address": "Address",
