@@ -24,6 +24,7 @@ PLAIN = {
     "address": "Address",
     "freed": "Freed",
     "host": "Host",
+    "file": "File",
     "string": "StaticText",
     "image": "Image",
     "copy2d": "Copy2d",
@@ -138,7 +139,9 @@ def _row(symbol: str, table: Parameters) -> str:
         raise RegistryError(f"parameters.yaml: {symbol}: {error}") from error
 
 
-def _type(parameter: Parameter, places: Mapping[str, int], structures: Mapping[str, Structure]) -> str:
+def _type(  # noqa: PLR0911 (one for each form)
+    parameter: Parameter, places: Mapping[str, int], structures: Mapping[str, Structure]
+) -> str:
     kind, arguments = parameter.kind, parameter.arguments
     match kind:
         case "text":

@@ -88,8 +88,8 @@ def run(
 
 @app.command(
     context_settings={"allow_interspersed_args": False},
-    epilog=f"Exit code: the command's own; {exits.DIVERGED} where a replayed program does otherwise than the recording, "
-    "or two recordings differ.",
+    epilog=f"Exit code: the command's own; {exits.DIVERGED} where a replayed program does otherwise than the recording "
+    "says, or two recordings differ.",
 )
 def trace(
     command: Annotated[

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from remotegpu.api import names
 from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
 from remotegpu.paths import find_dist
 
-type Record = Mapping[str, Any]
+Record: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

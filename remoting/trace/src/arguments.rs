@@ -6,7 +6,7 @@ use crate::below::place_of;
 use crate::copies::Copy;
 use crate::functions_generated::FUNCTIONS;
 use crate::memory::{self, Area};
-use crate::names::Names;
+use crate::names::{Allocation, Names};
 use crate::signature::{self, Described, Direction, Factor, Function, Length, Type};
 use crate::stub::Arguments;
 use crate::value::{Fields, Value, from_hex, to_hex};
@@ -81,9 +81,11 @@ impl Call<'_> {
                 _ if word == 0 => Value::Null,
                 Type::Host | Type::Registered(_) | Type::Callback(_) => Value::text("host"),
                 Type::To(_) => names.address(word),
-                Type::Bytes(length) | Type::Data(length) => Area::line(word, self.length(length)).describe(false),
-                Type::From(length) => match (names.address(word), names.allocation_at(word)) {
-                    (at, Some(found)) if !found.hosts => at,
+                Type::File => describe_file(&memory::text(word).unwrap_or_default()),
+                Type::Bytes(length) => Area::line(word, self.length(length)).describe(false),
+                Type::Data(length) | Type::From(length) => match (names.address(word), names.allocation_at(word)) {
+                    // What a stream reads later from page-locked memory may not be there yet.
+                    (at, Some(found)) if !found.hosts || self.function.is_asynchronous() => at,
                     (at, _) => Value::Map(vec![
                         ("at".into(), at),
                         ("data".into(), Area::line(word, self.length(length)).describe(false)),
@@ -195,6 +197,22 @@ impl Call<'_> {
             };
             (area.address != 0).then_some((parameter.name, area))
         })
+    }
+
+    /// Page-locked memory that this call lets a kernel or the driver write, by the numbers of the allocations.
+    pub fn may_write(&self, inputs: &Value, names: &Names) -> Vec<Allocation> {
+        let fields: &[&str] = match self.function.base() {
+            base if base.starts_with("cuLaunch") => &["parameters", "extra"],
+            base if base.starts_with("cuMemset") => &["address"],
+            base if base.starts_with("cuMemcpy") && self.host_target(names).is_none() => &["to"],
+            _ => &[],
+        };
+        let mut named = Vec::new();
+        fields.iter().filter_map(|name| inputs.field(name)).for_each(|value| addresses(value, &mut named));
+        let found = named.iter().filter_map(|name| names.allocation_at(names.address_of(name)?));
+        let mut found: Vec<_> = found.filter(|found| found.hosts).collect();
+        found.dedup();
+        found
     }
 
     /// The allocation that goes if the call works.
@@ -349,6 +367,11 @@ unsafe fn put(of: &Type, at: u64, value: &Value, world: &mut dyn World) -> Optio
     Some(())
 }
 
+fn describe_file(path: &str) -> Value {
+    let bytes = std::fs::read(path);
+    bytes.map_or(Value::text("missing"), |it| Area::line(it.as_ptr() as u64, it.len() as u64).describe(false))
+}
+
 /// # Safety
 /// An image, or a wrapper of images.
 unsafe fn describe_image(at: u64) -> Value {
@@ -432,6 +455,15 @@ fn describe_bytes(bytes: &[u8], names: &Names) -> Value {
         parts.push(Value::Text(plain));
     }
     if parts.len() == 1 { parts.remove(0) } else { Value::List(parts) }
+}
+
+/// All names of addresses in a value.
+fn addresses<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Text(text) if text.starts_with("memory#") => found.push(text),
+        Value::List(values) => values.iter().for_each(|value| addresses(value, found)),
+        _ => {}
+    }
 }
 
 /// How many bytes a parameter had that was described so.

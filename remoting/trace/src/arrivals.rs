@@ -1,12 +1,16 @@
 //! When what streams write to the program's memory has arrived, as far as the program's own calls tell: a small model of
 //! CUDA's order. It never says that something is there before it is.
 
-use crate::memory::Area;
+use crate::arguments::Call;
+use crate::memory::{Area, value, word};
+use driverapi::types::CUlaunchConfig;
 use std::collections::{HashMap, HashSet};
 
 /// A stream; the null stream of a thread of its own has the thread's number.
 pub type Stream = (u64, u64);
 pub const LEGACY: Stream = (0, 0);
+/// The stream's flag by which the null stream does not wait for it.
+const NON_BLOCKING: u64 = 1;
 /// Up to which moment of each stream something is known to be done.
 type Moments = HashMap<Stream, u64>;
 
@@ -31,11 +35,43 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    pub fn expect(&mut self, stream: Stream, record: usize, name: String, area: Area, context: u64) {
+    /// Returns what is written over before anybody could know that it was there.
+    pub fn expect(&mut self, stream: Stream, record: usize, name: String, area: Area, context: u64) -> Vec<Arrival> {
         self.now += 1;
-        // One that is still expected there is written over.
-        self.expected.retain(|known| known.area.address != area.address);
-        self.expected.push(Arrival { record, name, area, context, stream, moment: self.now });
+        let moment = self.now;
+        let covered = self.take(|known| known.area.address == area.address && known.area.bytes() <= area.bytes());
+        self.expected.push(Arrival { record, name, area, context, stream, moment });
+        covered
+    }
+
+    /// What the program knows to be done after a call that worked.
+    pub fn follow(&mut self, call: &Call, stream: Stream, context: u64) -> Vec<Arrival> {
+        let event = || call.named("event").unwrap_or(0);
+        match call.function.base() {
+            "cuCtxSynchronize" => return self.take(|known| known.context == context),
+            "cuStreamSynchronize" | "cuStreamQuery" => return self.stream_is_done(stream),
+            "cuEventSynchronize" | "cuEventQuery" => return self.event_is_done(event()),
+            "cuMemcpy" | "cuMemcpyDtoH" | "cuMemcpy2D" | "cuMemcpy3D" => return self.stream_is_done(stream),
+            "cuEventRecord" | "cuEventRecordWithFlags" => self.record(event(), stream),
+            "cuStreamWaitEvent" => self.wait(stream, event()),
+            "cuStreamCreate" | "cuStreamCreateWithPriority" if call.named("flags").unwrap_or(0) & NON_BLOCKING != 0 => {
+                // SAFETY: where the driver has put the new stream.
+                self.set_apart(unsafe { word(call.word(0), 8) }.unwrap_or(0));
+            }
+            // Of page-locked memory: what it wrote is there when it returns, and says nothing of the stream.
+            base if base.starts_with("cuMemset") && !call.function.is_asynchronous() => {
+                let now = self.now;
+                return self.take(|known| known.moment == now && known.name.starts_with("memory#"));
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    /// What has to be done before something that comes to a stream now.
+    pub fn before(&self, stream: Stream) -> Vec<usize> {
+        let moments = self.reached(stream);
+        self.expected.iter().filter(|known| known.is_reached(&moments)).map(|known| known.record).collect()
     }
 
     /// A stream that the null stream does not wait for.
@@ -68,22 +104,37 @@ impl Arrivals {
 
     pub fn stream_is_done(&mut self, stream: Stream) -> Vec<Arrival> {
         let moments = self.reached(stream);
-        self.take(|known| moments.get(&known.stream).is_some_and(|moment| known.moment <= *moment))
+        self.take(|known| known.is_reached(&moments))
     }
 
     pub fn event_is_done(&mut self, event: u64) -> Vec<Arrival> {
         let moments = self.events.get(&event).cloned().unwrap_or_default();
-        self.take(|known| moments.get(&known.stream).is_some_and(|moment| known.moment <= *moment))
-    }
-
-    pub fn context_is_done(&mut self, context: u64) -> Vec<Arrival> {
-        self.take(|known| known.context == context)
+        self.take(|known| known.is_reached(&moments))
     }
 
     fn take(&mut self, done: impl Fn(&Arrival) -> bool) -> Vec<Arrival> {
         let (done, expected) = std::mem::take(&mut self.expected).into_iter().partition(done);
         self.expected = expected;
         done
+    }
+}
+
+impl Arrival {
+    fn is_reached(&self, moments: &Moments) -> bool {
+        moments.get(&self.stream).is_some_and(|moment| self.moment <= *moment)
+    }
+}
+
+/// The stream that a call goes to.
+pub fn stream_of(call: &Call, thread: u64) -> Stream {
+    let config = call.named("config").filter(|_| call.function.base() == "cuLaunchKernelEx");
+    // SAFETY: the launch's configuration, which the driver has taken.
+    let in_config = config.and_then(|at| unsafe { value::<CUlaunchConfig>(at) });
+    match in_config.map_or(call.named("stream"), |config| Some(config.hStream as u64)).unwrap_or(0) {
+        2 => (0, thread),
+        0 if call.function.is_per_thread() => (0, thread),
+        0 | 1 => LEGACY,
+        raw => (raw, 0),
     }
 }
 
@@ -130,15 +181,15 @@ mod tests {
         expect(&mut arrivals, SECOND, 2);
         expect(&mut arrivals, (0, 4), 3);
         assert_eq!(records(arrivals.stream_is_done(LEGACY)), [1]);
-        assert_eq!(records(arrivals.context_is_done(8)), [0; 0]);
-        assert_eq!(records(arrivals.context_is_done(7)), [2, 3]);
+        assert_eq!(records(arrivals.stream_is_done(SECOND)), [2]);
+        assert_eq!(arrivals.before((0, 4)), [3]);
     }
 
     #[test]
     fn what_is_written_over_is_not_told() {
         let mut arrivals = Arrivals::default();
         arrivals.expect(FIRST, 1, "to".into(), Area::line(64, 1), 7);
-        arrivals.expect(FIRST, 2, "to".into(), Area::line(64, 1), 7);
+        assert_eq!(records(arrivals.expect(FIRST, 2, "to".into(), Area::line(64, 1), 7)), [1]);
         assert_eq!(records(arrivals.stream_is_done(FIRST)), [2]);
     }
 }

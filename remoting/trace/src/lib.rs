@@ -6,6 +6,7 @@
 mod arguments;
 mod arrivals;
 mod below;
+mod callbacks;
 mod copies;
 mod functions_generated;
 mod memory;
@@ -18,4 +19,5 @@ mod replay;
 mod replay_world;
 mod signature;
 mod stub;
+mod threads;
 pub mod value;

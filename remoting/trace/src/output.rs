@@ -31,6 +31,11 @@ impl Output {
         Ok(Self { file, window: std::ptr::null_mut(), start: 0, size: 0, length: 0, lines: 0, closed: false })
     }
 
+    /// The number that the next line will have.
+    pub fn next_line(&self) -> usize {
+        self.lines + 1
+    }
+
     /// Appends a line and returns its number, from 1. The newline comes last: without it the line is torn.
     pub fn append(&mut self, line: &str) -> io::Result<usize> {
         let bytes = line.as_bytes();

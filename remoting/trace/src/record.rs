@@ -1,34 +1,30 @@
 //! Record: every call goes to the driver below, and a line into the file.
 
 use crate::arguments::Call;
-use crate::arrivals::{Arrival, Arrivals, LEGACY, Stream};
+use crate::arrivals::{Arrival, Arrivals, Stream, stream_of};
 use crate::below::Below;
 use crate::functions_generated::FUNCTIONS;
 use crate::memory;
 use crate::mode::forward;
-use crate::names::{Allocation, Names};
+use crate::names::Names;
 use crate::output::Output;
+use crate::recording::COVERED;
 use crate::signature::Type;
 use crate::stub::{Arguments, MOST};
+use crate::threads;
 use crate::value::{Fields, Value, to_hex, write_fields};
 use driverapi::attributes::{
     CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
 };
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The stream's flag by which the null stream does not wait for it.
-const NON_BLOCKING: u64 = 1;
 
 pub struct Recorder {
     below: Below,
     path: PathBuf,
     contents: bool,
-    threads: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -40,13 +36,6 @@ struct State {
     /// Sizes of the parameters by function, until something is unloaded.
     layouts: HashMap<u64, Option<Vec<usize>>>,
     told_devices: bool,
-}
-
-thread_local! {
-    /// This thread's number in the recorder at that address.
-    static NUMBER: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
-    /// How many calls of this thread are under way.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Recorder {
@@ -69,7 +58,6 @@ impl Recorder {
             below,
             path: path.into(),
             contents,
-            threads: AtomicU64::new(0),
             state: Mutex::new(State {
                 output: Some(output),
                 names: Names::default(),
@@ -84,59 +72,50 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn call(&self, place: usize, arguments: &Arguments) -> u32 {
+    pub fn call(&'static self, place: usize, arguments: &Arguments) -> u32 {
         let function = &FUNCTIONS[place];
         let call = Call { function, arguments, contents: self.contents };
-        let thread = self.thread();
+        let stream = stream_of(&call, threads::number());
         let (inputs, freed) = {
             let mut state = self.lock();
             let State { names, layouts, .. } = &mut *state;
             self.learn_layout(&call, layouts, names);
             let inputs = call.inputs(names, &|function| layouts.get(&function).cloned().flatten());
             // Before the call: after it another thread may have got the same address.
-            (inputs, call.freed().and_then(|base| names.free(base)))
+            (Value::Map(inputs), call.freed().and_then(|base| names.free(base)))
         };
-        let depth = DEPTH.replace(DEPTH.get() + 1);
-        let code = forward(&self.below, place, arguments);
-        DEPTH.set(depth);
+        let mut given = *arguments;
+        let wrapped = self.wrap(&call, stream, &mut given);
+        let (code, nested) = threads::inside(|| forward(&self.below, place, &given));
         let mut state = self.lock();
         let mut fields = vec![
-            ("t".to_owned(), Value::Unsigned(thread)),
+            ("t".to_owned(), Value::text(threads::name())),
             ("f".to_owned(), Value::text(function.symbol)),
-            ("in".to_owned(), Value::Map(inputs)),
+            ("in".to_owned(), inputs),
             ("code".to_owned(), Value::Unsigned(code.into())),
         ];
-        if code == 0 {
-            fields.extend(self.answers(&call, &mut state));
-        } else if let Some(Allocation { base, .. }) = freed {
-            // The driver refused to free it.
-            if state.names.allocation_at(base).is_none() {
-                freed.into_iter().for_each(|allocation| state.names.insert(allocation));
-            }
-        }
-        if depth > 0 {
+        if nested {
             fields.push(("nested".into(), Value::Unsigned(1)));
         }
-        let stream = self.stream(&call, thread);
         if code == 0 {
-            let arrived = self.follow(&call, stream, &mut state);
-            if !arrived.is_empty() {
-                fields.push(("arrived".into(), Value::List(arrived.iter().map(|it| self.describe(it)).collect())));
+            fields.extend(self.answers(&call, &mut state));
+            let line = state.output.as_ref().map_or(0, Output::next_line);
+            let mut told = self.expect(&call, &fields[2].1, stream, line, &mut state);
+            let arrived = state.arrivals.follow(&call, stream, self.context_for(&call));
+            told.extend(arrived.iter().map(|it| self.describe(it)));
+            if !told.is_empty() {
+                fields.push(("arrived".into(), Value::List(told)));
+            }
+        } else {
+            // The driver took neither.
+            // SAFETY: what `wrap` made, and nobody else has.
+            wrapped.into_iter().for_each(|wrapped| drop(unsafe { Box::from_raw(wrapped) }));
+            if let Some(allocation) = freed.filter(|it| state.names.allocation_at(it.base).is_none()) {
+                state.names.insert(allocation);
             }
         }
-        let line = self.append(&mut state, &fields);
-        if code == 0 {
-            self.expect(&call, &fields[2].1, stream, line, &mut state);
-        }
+        self.append(&mut state, &fields);
         code
-    }
-
-    fn thread(&self) -> u64 {
-        let ours = std::ptr::from_ref(self).addr();
-        if NUMBER.get().0 != ours {
-            NUMBER.set((ours, self.threads.fetch_add(1, Ordering::Relaxed) + 1));
-        }
-        NUMBER.get().1
     }
 
     /// What a call that worked gave, with our own functions in place of the driver's.
@@ -224,72 +203,69 @@ impl Recorder {
             .collect()
     }
 
-    fn stream(&self, call: &Call, thread: u64) -> Stream {
-        let launch = call.function.base() == "cuLaunchKernelEx";
-        let config = call.named("config").filter(|_| launch);
-        // SAFETY: the launch's configuration, which the driver has taken.
-        let in_config = config.and_then(|at| unsafe { memory::value::<driverapi::types::CUlaunchConfig>(at) });
-        let raw = in_config.map_or(call.named("stream"), |config| Some(config.hStream as u64)).unwrap_or(0);
-        match raw {
-            2 => (0, thread),
-            0 if call.function.is_per_thread() => (0, thread),
-            0 | 1 => LEGACY,
-            _ => (raw, 0),
-        }
-    }
-
-    /// What the program knows to be there after a call that worked.
-    fn follow(&self, call: &Call, stream: Stream, state: &mut State) -> Vec<Arrival> {
-        let arrivals = &mut state.arrivals;
-        let event = || call.named("event").unwrap_or(0);
-        match call.function.base() {
-            "cuCtxSynchronize" => arrivals.context_is_done(self.context()),
-            "cuStreamSynchronize" | "cuStreamQuery" => arrivals.stream_is_done(stream),
-            "cuEventSynchronize" | "cuEventQuery" => arrivals.event_is_done(event()),
-            "cuMemcpy" | "cuMemcpyDtoH" | "cuMemcpy2D" | "cuMemcpy3D" => arrivals.stream_is_done(stream),
-            "cuEventRecord" | "cuEventRecordWithFlags" => {
-                arrivals.record(event(), stream);
-                Vec::new()
-            }
-            "cuStreamWaitEvent" => {
-                arrivals.wait(stream, event());
-                Vec::new()
-            }
-            "cuStreamCreate" | "cuStreamCreateWithPriority" => {
-                if call.named("flags").is_some_and(|flags| flags & NON_BLOCKING != 0) {
-                    // SAFETY: where the driver has put the new stream.
-                    arrivals.set_apart(unsafe { memory::word(call.word(0), 8) }.unwrap_or(0));
-                }
-                Vec::new()
-            }
-            _ => Vec::new(),
-        }
-    }
-
     fn describe(&self, arrival: &Arrival) -> Value {
-        let mut fields: Fields =
-            vec![("of".into(), Value::Unsigned(arrival.record as u64)), ("at".into(), Value::text(&arrival.name))];
-        // Of what kernels write only a replay would make use.
-        if self.contents || !arrival.name.starts_with("memory#") {
-            fields.push(("data".into(), arrival.area.describe(self.contents)));
-        }
-        Value::Map(fields)
+        // Of what kernels write only a replay makes use.
+        let wanted = self.contents || !arrival.name.starts_with("memory#");
+        told(arrival, if wanted { arrival.area.describe(self.contents) } else { Value::text("not recorded") })
     }
 
-    /// Notes what the call will write to the program's memory when its stream comes to it.
-    fn expect(&self, call: &Call, inputs: &Value, stream: Stream, line: usize, state: &mut State) {
-        if let Some((name, area)) = call.host_target(&state.names).filter(|_| call.function.is_asynchronous()) {
-            state.arrivals.expect(stream, line, name.into(), area, self.context());
+    /// Puts a function of ours in place of the program's host function, so that it tells when it runs.
+    fn wrap(&'static self, call: &Call, stream: Stream, arguments: &mut Arguments) -> Option<*mut Wrapped> {
+        let described = call.function.parameters?;
+        let place = described.iter().position(|parameter| matches!(parameter.of, Type::Callback(_)))?;
+        let argument = described.iter().position(|parameter| parameter.name == "argument")?;
+        let function = Some(call.word(place)).filter(|function| *function != 0)?;
+        let wrapped = Wrapped { function, argument: call.word(argument), recorder: self };
+        let wrapped = Box::into_raw(Box::new(wrapped));
+        self.lock().arrivals.record(wrapped as u64, stream);
+        let ours = if matches!(described[place].of, Type::Callback(true)) {
+            run_callback as *const ()
+        } else {
+            run_host as *const ()
+        };
+        arguments.words[place] = ours as usize as u64;
+        arguments.words[argument] = wrapped as u64;
+        Some(wrapped)
+    }
+
+    fn arrived_at(&self, wrapped: &Wrapped) {
+        let mut state = self.lock();
+        let arrived = state.arrivals.event_is_done(std::ptr::from_ref(wrapped) as u64);
+        if !arrived.is_empty() {
+            let fields = [
+                ("t".to_owned(), Value::text("driver")),
+                ("f".to_owned(), Value::text("host function")),
+                ("in".to_owned(), Value::Map(Vec::new())),
+                ("code".to_owned(), Value::Unsigned(0)),
+                ("nested".to_owned(), Value::Unsigned(1)),
+                ("arrived".to_owned(), Value::List(arrived.iter().map(|it| self.describe(it)).collect())),
+            ];
+            self.append(&mut state, &fields);
         }
-        let mut named = Vec::new();
-        for parameters in ["parameters", "extra"].iter().filter_map(|name| inputs.field(name)) {
-            addresses(parameters, &mut named);
+    }
+
+    /// Notes what the call writes to the program's memory when its stream comes to it; tells what that covers.
+    fn expect(&self, call: &Call, inputs: &Value, stream: Stream, line: usize, state: &mut State) -> Vec<Value> {
+        let mut covered = Vec::new();
+        let State { names, arrivals, .. } = state;
+        if let Some((name, area)) = call.host_target(names).filter(|_| call.function.is_asynchronous()) {
+            covered = arrivals.expect(stream, line, name.into(), area, self.context());
         }
-        for address in named.iter().filter_map(|name| state.names.address_of(name)) {
-            if let Some(found) = state.names.allocation_at(address).filter(|found| found.hosts) {
-                let area = memory::Area::line(found.base, found.bytes);
-                state.arrivals.expect(stream, line, format!("memory#{}+0", found.number), area, self.context());
-            }
+        for found in call.may_write(inputs, names) {
+            let area = memory::Area::line(found.base, found.bytes);
+            arrivals.expect(stream, line, format!("memory#{}+0", found.number), area, self.context());
+        }
+        // Of kernels the next one tells what is there.
+        let covered = covered.iter().filter(|it| !it.name.starts_with("memory#"));
+        covered.map(|it| told(it, Value::text(COVERED))).collect()
+    }
+
+    /// The context that a call waits for.
+    fn context_for(&self, call: &Call) -> u64 {
+        if call.function.base() == "cuCtxSynchronize" {
+            call.named("context").unwrap_or_else(|| self.context())
+        } else {
+            0
         }
     }
 
@@ -297,17 +273,12 @@ impl Recorder {
         ask(&self.below, "cuCtxGetCurrent", |out| vec![out]).unwrap_or(0)
     }
 
-    fn append(&self, state: &mut State, fields: &[(String, Value)]) -> usize {
+    fn append(&self, state: &mut State, fields: &[(String, Value)]) {
         let mut line = String::with_capacity(256);
         write_fields(fields, &mut line);
-        match state.output.as_mut().map(|output| output.append(&line)) {
-            Some(Ok(number)) => number,
-            Some(Err(error)) => {
-                eprintln!("remotegpu: trace: {} ends here: {error}", self.path.display());
-                state.output = None;
-                0
-            }
-            None => 0,
+        if let Some(Err(error)) = state.output.as_mut().map(|output| output.append(&line)) {
+            eprintln!("remotegpu: trace: {} ends here: {error}", self.path.display());
+            state.output = None;
         }
     }
 
@@ -321,12 +292,43 @@ impl Recorder {
     }
 }
 
-/// All names of addresses in a value.
-fn addresses<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
-    match value {
-        Value::Text(text) if text.starts_with("memory#") => found.push(text),
-        Value::List(values) => values.iter().for_each(|value| addresses(value, found)),
-        _ => {}
+fn told(arrival: &Arrival, data: Value) -> Value {
+    Value::Map(vec![
+        ("of".into(), Value::Unsigned(arrival.record as u64)),
+        ("at".into(), Value::text(&arrival.name)),
+        ("data".into(), data),
+    ])
+}
+
+/// The program's host function and its argument, with the driver's place in the stream.
+struct Wrapped {
+    function: u64,
+    argument: u64,
+    recorder: &'static Recorder,
+}
+
+/// When a host function runs, what was before it in its stream is there.
+///
+/// # Safety
+/// Called by the driver, with what `wrap` gave it.
+unsafe extern "C" fn run_host(wrapped: *mut Wrapped) {
+    // SAFETY: as promised; it stays, since a graph may run it again.
+    unsafe {
+        let wrapped = &*wrapped;
+        wrapped.recorder.arrived_at(wrapped);
+        std::mem::transmute::<usize, unsafe extern "C" fn(u64)>(wrapped.function as usize)(wrapped.argument);
+    }
+}
+
+/// # Safety
+/// As `run_host`.
+unsafe extern "C" fn run_callback(stream: u64, status: u32, wrapped: *mut Wrapped) {
+    // SAFETY: as promised; it stays, since a graph may run it again.
+    unsafe {
+        let wrapped = &*wrapped;
+        wrapped.recorder.arrived_at(wrapped);
+        let function = wrapped.function as usize;
+        std::mem::transmute::<usize, unsafe extern "C" fn(u64, u32, u64)>(function)(stream, status, wrapped.argument);
     }
 }
 

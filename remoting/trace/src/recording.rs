@@ -3,6 +3,9 @@
 use crate::value::Value;
 use std::collections::HashMap;
 
+/// In place of contents: another copy came before the program could see them.
+pub const COVERED: &str = "written over";
+
 pub struct Recording {
     /// Of the CUDA interface that the driver answered.
     pub version: u32,
@@ -16,7 +19,7 @@ pub struct Recording {
 pub struct Record {
     /// The number of its line.
     pub number: usize,
-    pub thread: u64,
+    pub thread: String,
     pub function: String,
     pub inputs: Value,
     pub code: u32,
@@ -64,7 +67,7 @@ fn record(number: usize, line: &Value) -> Result<Record, String> {
     let list = |name: &str| line.field(name).map_or(Vec::new(), |value| value.list().to_vec());
     Ok(Record {
         number,
-        thread: word("t")?,
+        thread: line.field("t").and_then(Value::as_text).ok_or_else(|| missing("t"))?.to_owned(),
         function: line.field("f").and_then(Value::as_text).ok_or_else(|| missing("f"))?.to_owned(),
         inputs: line.field("in").cloned().ok_or_else(|| missing("in"))?,
         code: u32::try_from(word("code")?).map_err(|_| missing("code"))?,
@@ -81,8 +84,8 @@ mod tests {
 
     const GOOD: &str = concat!(
         "{\"remotegpu trace\":1,\"contents\":0,\"version\":13000,\"driver\":\"x\",\"program\":[]}\n",
-        "{\"t\":1,\"f\":\"cuInit\",\"in\":{\"flags\":0},\"code\":0,\"devices\":[{\"uuid\":\"00\"}]}\n",
-        "{\"t\":2,\"f\":\"cuStreamSynchronize\",\"in\":{\"stream\":\"stream#1\"},\"code\":0,",
+        "{\"t\":\"main\",\"f\":\"cuInit\",\"in\":{\"flags\":0},\"code\":0,\"devices\":[{\"uuid\":\"00\"}]}\n",
+        "{\"t\":\"main\",\"f\":\"cuStreamSynchronize\",\"in\":{\"stream\":\"stream#1\"},\"code\":0,",
         "\"arrived\":[{\"of\":2,\"at\":\"to\",\"data\":{\"bytes\":1,\"hash\":\"x\",\"contents\":\"ff\"}}]}\n",
     );
 

@@ -1,20 +1,23 @@
 //! Replay: a driver that answers as recorded, and ends the program where it does otherwise.
 
 use crate::arguments::{Call, described_size};
+use crate::arrivals::{Arrivals, Stream, stream_of};
 use crate::below::place_of;
+use crate::callbacks::{Callback, Callbacks};
 use crate::functions_generated::FUNCTIONS;
 use crate::memory::Area;
 use crate::mode::{DIVERGED, stop};
 use crate::names::Names;
-use crate::recording::{self, Record, Recording};
+use crate::recording::{self, COVERED, Record, Recording};
 use crate::replay_world::{Made, Tables, follow_context};
 use crate::signature::Type;
 use crate::stub::Arguments;
+use crate::threads;
 use crate::value::{Value, write_fields};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct Replayer {
     path: PathBuf,
@@ -26,10 +29,13 @@ pub struct Replayer {
 struct State {
     made: Made,
     threads: Vec<Thread>,
+    /// Of host functions, by which it is known for which of them a call waits.
+    arrivals: Arrivals,
 }
 
 /// One recorded thread.
 struct Thread {
+    name: String,
     /// Places of its records, without those that the driver made itself.
     records: VecDeque<usize>,
     taken: bool,
@@ -38,7 +44,6 @@ struct Thread {
 thread_local! {
     /// Which recorded thread this one is, from 1.
     static TAKEN: Cell<usize> = const { Cell::new(0) };
-    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Replayer {
@@ -48,15 +53,15 @@ impl Replayer {
         let recording = recording::read(&bytes).map_err(of_file)?;
         let mut made = Made::new().ok_or_else(|| of_file("no room for handles".into()))?;
         Tables::prepare(&recording, &mut made);
-        let mut threads: Vec<(u64, Thread)> = Vec::new();
+        let mut threads: Vec<Thread> = Vec::new();
         for (place, record) in recording.records.iter().enumerate().filter(|(_, record)| !record.nested) {
-            let known = threads.iter().position(|(number, _)| *number == record.thread).unwrap_or_else(|| {
-                threads.push((record.thread, Thread { records: VecDeque::new(), taken: false }));
+            let known = threads.iter().position(|thread| thread.name == record.thread).unwrap_or_else(|| {
+                threads.push(Thread { name: record.thread.clone(), records: VecDeque::new(), taken: false });
                 threads.len() - 1
             });
-            threads[known].1.records.push_back(place);
+            threads[known].records.push_back(place);
         }
-        let state = Mutex::new(State { made, threads: threads.into_iter().map(|(_, thread)| thread).collect() });
+        let state = Mutex::new(State { made, threads, arrivals: Arrivals::default() });
         Ok(Self { path: path.into(), recording, state, callbacks: Arc::default() })
     }
 
@@ -70,7 +75,8 @@ impl Replayer {
         let thread = self.thread(&call, &mut state);
         let Some(record) = state.threads[thread].records.pop_front().map(|place| &self.recording.records[place]) else {
             self.diverged(&format!(
-                "this thread made no more calls, but the program {}",
+                "the thread {} made no more calls, but the program {}",
+                threads::name(),
                 shown(&call, &mut state.made.names)
             ));
         };
@@ -79,19 +85,21 @@ impl Replayer {
             let actual = shown(&call, &mut state.made.names);
             self.diverged(&format!("record {} is {expected}, but the program {actual} ({difference})", record.number));
         }
-        if record.code == 0 && WAITS.contains(&call.function.base()) {
-            drop(state);
-            self.callbacks.wait();
-            state = self.lock();
-        }
         if record.code == 0 {
-            self.answer(&call, record, &mut state);
+            let stream = stream_of(&call, threads::number());
+            let waits = state.arrivals.follow(&call, stream, 0);
+            if !waits.is_empty() {
+                drop(state);
+                self.callbacks.wait(&waits.iter().map(|it| it.record).collect::<Vec<_>>());
+                state = self.lock();
+            }
+            self.answer(&call, record, stream, &mut state);
         }
         record.code
     }
 
     /// Gives the program what it was given then.
-    fn answer(&self, call: &Call, record: &Record, state: &mut State) {
+    fn answer(&self, call: &Call, record: &Record, stream: Stream, state: &mut State) {
         let lacking = |what: &str| -> ! {
             self.diverged(&format!("record {} ({}): {what}", record.number, record.function));
         };
@@ -103,6 +111,7 @@ impl Replayer {
             let data = record.outputs.field("written").or(self.recording.arrived.get(&(record.number, name.into())));
             fill(area, data).unwrap_or_else(|what| lacking(&what));
         }
+        // What it wrote to page-locked memory is there once the program knows it.
         for told in &record.arrived {
             let at = told.field("at").and_then(Value::as_text).and_then(|name| state.made.names.address_of(name));
             if let Some(found) = at.and_then(|address| state.made.names.allocation_at(address)) {
@@ -116,33 +125,37 @@ impl Replayer {
         let answered = || unsafe { crate::memory::word(context, 8) }.unwrap_or(0);
         let gives = matches!(call.function.base(), "cuCtxCreate" | "cuCtxGetCurrent");
         follow_context(call.function.base(), context, if gives { answered() } else { 0 });
-        self.call_back(call);
+        self.call_back(call, record.number, stream, state);
     }
 
-    /// Runs the program's host functions as a stream does: in order, on a thread that is not the program's.
-    fn call_back(&self, call: &Call) {
+    fn call_back(&self, call: &Call, number: usize, stream: Stream, state: &mut State) {
         for (place, described) in call.function.parameters.unwrap_or_default().iter().enumerate() {
             if let Type::Callback(with_stream) = described.of {
-                let stream = call.named("stream").unwrap_or(0);
-                let argument = call.named("argument").unwrap_or(0);
-                self.callbacks.add(Callback { function: call.word(place), with_stream, stream, argument });
+                let after = state.arrivals.before(stream);
+                let own = Area::line(u64::MAX - number as u64, 0);
+                state.arrivals.expect(stream, number, String::new(), own, 0);
+                let [raw, argument] = ["stream", "argument"].map(|name| call.named(name).unwrap_or(0));
+                let function = call.word(place);
+                self.callbacks.add(stream, Callback { number, after, function, with_stream, stream: raw, argument });
             }
         }
     }
 
-    /// Which recorded thread makes this call: a new one is the first whose first call this is.
+    /// Which recorded thread makes this call: the one of that name; without one the first whose first call this is.
     fn thread(&self, call: &Call, state: &mut State) -> usize {
         if TAKEN.get() == 0 {
-            let State { made, threads } = state;
-            let first = |thread: &Thread| thread.records.front().map(|place| &self.recording.records[*place]);
+            let State { made, threads, .. } = state;
+            let name = threads::name();
+            let other = name.starts_with(threads::OTHER);
             let fits = |thread: &Thread, names: &mut Names| {
-                !thread.taken && first(thread).is_some_and(|record| difference(record, call, names).is_none())
+                let first = thread.records.front().map(|place| &self.recording.records[*place]);
+                let mut same = || first.is_some_and(|record| difference(record, call, names).is_none());
+                !thread.taken
+                    && if other { thread.name.starts_with(threads::OTHER) && same() } else { thread.name == name }
             };
-            let found = threads.iter().position(|thread| fits(thread, &mut made.names));
-            // Whichever is next then says what it expected.
-            let Some(found) = found.or_else(|| threads.iter().position(|thread| !thread.taken)) else {
+            let Some(found) = threads.iter().position(|thread| fits(thread, &mut made.names)) else {
                 let actual = shown(call, &mut made.names);
-                self.diverged(&format!("there were {} threads, but one more {actual}", threads.len()));
+                self.diverged(&format!("no recorded thread is left for the thread {name}, which {actual}"));
             };
             threads[found].taken = true;
             TAKEN.set(found + 1);
@@ -168,6 +181,9 @@ impl Replayer {
 }
 
 fn fill(area: Area, data: Option<&Value>) -> Result<(), String> {
+    if data.and_then(Value::as_text) == Some(COVERED) {
+        return Ok(());
+    }
     let contents = data.and_then(Value::contents).ok_or_else(|| {
         let bytes = area.bytes();
         format!(
@@ -179,18 +195,6 @@ fn fill(area: Area, data: Option<&Value>) -> Result<(), String> {
     let differs = || format!("it wrote {} bytes, but {} are recorded", area.bytes(), contents.len());
     filled.then_some(()).ok_or_else(differs)
 }
-
-/// Calls after which the program may rely on its host functions having run.
-const WAITS: [&str; 8] = [
-    "cuCtxSynchronize",
-    "cuStreamSynchronize",
-    "cuEventSynchronize",
-    "cuStreamQuery",
-    "cuEventQuery",
-    "cuMemcpyDtoH",
-    "cuMemFree",
-    "cuCtxDestroy",
-];
 
 /// Where a call differs from its record; `None`: it does not, and new names are bound.
 fn difference(record: &Record, call: &Call, names: &mut Names) -> Option<String> {
@@ -235,68 +239,4 @@ fn text_of(function: &str, inputs: &Value) -> String {
     }
     let cut = text.char_indices().nth(MOST).map_or(text.len(), |(at, _)| at);
     format!("{function}{}{}", &text[..cut], if cut < text.len() { "..." } else { "" })
-}
-
-struct Callback {
-    function: u64,
-    with_stream: bool,
-    stream: u64,
-    argument: u64,
-}
-
-#[derive(Default)]
-struct Callbacks {
-    /// What is to be run, whether something runs, and whether there is a thread.
-    queue: Mutex<(VecDeque<Callback>, bool, bool)>,
-    changed: Condvar,
-}
-
-impl Callbacks {
-    fn add(self: &Arc<Self>, callback: Callback) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.0.push_back(callback);
-        self.changed.notify_all();
-        if !std::mem::replace(&mut queue.2, true) {
-            let callbacks = Arc::clone(self);
-            std::thread::spawn(move || callbacks.run());
-        }
-    }
-
-    fn wait(&self) {
-        if IN_CALLBACK.get() {
-            return;
-        }
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(queue, |(waiting, runs, _)| *runs || !waiting.is_empty()));
-    }
-
-    fn run(&self) {
-        IN_CALLBACK.set(true);
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            queue.1 = false;
-            self.changed.notify_all();
-            queue = self
-                .changed
-                .wait_while(queue, |(waiting, ..)| waiting.is_empty())
-                .unwrap_or_else(PoisonError::into_inner);
-            let Some(next) = queue.0.pop_front() else { continue };
-            queue.1 = true;
-            drop(queue);
-            // SAFETY: the program's function with its argument, as the call promised it.
-            unsafe {
-                let (function, argument) = (next.function as usize, next.argument);
-                if next.with_stream {
-                    std::mem::transmute::<usize, unsafe extern "C" fn(u64, u32, u64)>(function)(
-                        next.stream,
-                        0,
-                        argument,
-                    );
-                } else {
-                    std::mem::transmute::<usize, unsafe extern "C" fn(u64)>(function)(argument);
-                }
-            }
-            queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 }

@@ -9,7 +9,7 @@ use driverapi::errors::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use driverapi::export_tables::{self, Host};
 use driverapi::integrity::DeviceIdentity;
 use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ptr::without_provenance_mut;
 use std::sync::OnceLock;
@@ -95,7 +95,14 @@ pub struct Tables {
 static TABLES: OnceLock<Tables> = OnceLock::new();
 
 thread_local! {
-    static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The thread's stack of contexts. Never dropped: programs call the driver to the very end of a thread.
+    static CURRENT: Cell<Option<&'static RefCell<Vec<u64>>>> = const { Cell::new(None) };
+}
+
+fn current() -> &'static RefCell<Vec<u64>> {
+    let stack = CURRENT.get().unwrap_or_else(|| Box::leak(Box::default()));
+    CURRENT.set(Some(stack));
+    stack
 }
 
 impl Tables {
@@ -126,7 +133,8 @@ fn identity(device: &Value) -> DeviceIdentity {
 
 /// Keeps the calling thread's context, as the recorded answers tell it.
 pub fn follow_context(base: &str, given: u64, answered: u64) {
-    CURRENT.with_borrow_mut(|stack| match base {
+    let stack = &mut *current().borrow_mut();
+    match base {
         "cuCtxCreate" => stack.push(answered),
         "cuCtxPushCurrent" => stack.push(given),
         "cuCtxPopCurrent" => drop(stack.pop()),
@@ -139,7 +147,7 @@ pub fn follow_context(base: &str, given: u64, answered: u64) {
             stack.extend((answered != 0).then_some(answered));
         }
         _ => {}
-    });
+    }
 }
 
 impl Host for Tables {
@@ -158,7 +166,7 @@ impl Host for Tables {
     }
 
     fn current_context(&self) -> CUcontext {
-        without_provenance_mut(CURRENT.with_borrow(|stack| stack.last().copied().unwrap_or(0)) as usize)
+        without_provenance_mut(current().borrow().last().copied().unwrap_or(0) as usize)
     }
 
     fn module_functions(&self, _module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {

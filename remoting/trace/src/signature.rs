@@ -62,6 +62,8 @@ pub enum Type {
     Registered(Length),
     Host,
     Text,
+    /// The path of a file whose contents count.
+    File,
     TextBuffer(Length),
     StaticText,
     Bytes(Length),
