@@ -5,15 +5,12 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Something that a stream does when it comes to it.
 pub struct Callback {
     pub number: usize,
     /// Those that have to have run.
     pub after: Vec<usize>,
-    pub function: u64,
-    /// Whether it is given the stream and its status.
-    pub with_stream: bool,
-    pub stream: u64,
-    pub argument: u64,
+    pub run: Box<dyn FnOnce() + Send>,
 }
 
 #[derive(Default)]
@@ -69,16 +66,7 @@ impl Callbacks {
             state = self.changed.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
             let Some(next) = state.queues.get_mut(&stream).and_then(VecDeque::pop_front) else { continue };
             drop(state);
-            // SAFETY: the program's function with its argument, as the call promised it.
-            unsafe {
-                let function = next.function as usize;
-                if next.with_stream {
-                    let function = std::mem::transmute::<usize, unsafe extern "C" fn(u64, u32, u64)>(function);
-                    function(next.stream, 0, next.argument);
-                } else {
-                    std::mem::transmute::<usize, unsafe extern "C" fn(u64)>(function)(next.argument);
-                }
-            }
+            (next.run)();
             state = self.lock();
             state.open.remove(&next.number);
             self.changed.notify_all();

@@ -109,14 +109,22 @@ impl Replayer {
         call.restore(&record.outputs, &mut state.made).unwrap_or_else(|what| lacking(&what));
         if let Some((name, area)) = call.host_target(&state.made.names).filter(|(_, area)| area.bytes() > 0) {
             let data = record.outputs.field("written").or(self.recording.arrived.get(&(record.number, name.into())));
-            fill(area, data).unwrap_or_else(|what| lacking(&what));
+            let bytes = contents(area, data).unwrap_or_else(|what| lacking(&what));
+            let copy = move || fill(area, bytes.as_deref());
+            // A host function may still want what is there now; what no one can wait for may come at once.
+            if call.function.is_asynchronous() && !state.arrivals.before(stream).is_empty() {
+                self.enqueue(record.number, stream, state, Box::new(copy));
+            } else {
+                copy();
+            }
         }
         // What it wrote to page-locked memory is there once the program knows it.
         for told in &record.arrived {
             let at = told.field("at").and_then(Value::as_text).and_then(|name| state.made.names.address_of(name));
             if let Some(found) = at.and_then(|address| state.made.names.allocation_at(address)) {
                 let area = Area::line(found.base, found.bytes);
-                fill(area, told.field("data")).unwrap_or_else(|what| lacking(&what));
+                let bytes = contents(area, told.field("data")).unwrap_or_else(|what| lacking(&what));
+                fill(area, bytes.as_deref());
             }
         }
         call.freed().into_iter().for_each(|base| state.made.free(base));
@@ -131,14 +139,26 @@ impl Replayer {
     fn call_back(&self, call: &Call, number: usize, stream: Stream, state: &mut State) {
         for (place, described) in call.function.parameters.unwrap_or_default().iter().enumerate() {
             if let Type::Callback(with_stream) = described.of {
-                let after = state.arrivals.before(stream);
-                let own = Area::line(u64::MAX - number as u64, 0);
-                state.arrivals.expect(stream, number, String::new(), own, 0);
                 let [raw, argument] = ["stream", "argument"].map(|name| call.named(name).unwrap_or(0));
-                let function = call.word(place);
-                self.callbacks.add(stream, Callback { number, after, function, with_stream, stream: raw, argument });
+                let function = call.word(place) as usize;
+                // SAFETY: the program's function with its argument, as the call promised it.
+                let run = move || unsafe {
+                    if with_stream {
+                        std::mem::transmute::<usize, unsafe extern "C" fn(u64, u32, u64)>(function)(raw, 0, argument);
+                    } else {
+                        std::mem::transmute::<usize, unsafe extern "C" fn(u64)>(function)(argument);
+                    }
+                };
+                self.enqueue(number, stream, state, Box::new(run));
             }
         }
+    }
+
+    fn enqueue(&self, number: usize, stream: Stream, state: &mut State, run: Box<dyn FnOnce() + Send>) {
+        let after = state.arrivals.before(stream);
+        let own = Area::line(u64::MAX - number as u64, 0);
+        state.arrivals.expect(stream, number, String::new(), own, 0);
+        self.callbacks.add(stream, Callback { number, after, run });
     }
 
     /// Which recorded thread makes this call: the one of that name; without one the first whose first call this is.
@@ -180,20 +200,26 @@ impl Replayer {
     }
 }
 
-fn fill(area: Area, data: Option<&Value>) -> Result<(), String> {
+/// What was written to an area; `None`: nobody could see it.
+fn contents(area: Area, data: Option<&Value>) -> Result<Option<Vec<u8>>, String> {
     if data.and_then(Value::as_text) == Some(COVERED) {
-        return Ok(());
+        return Ok(None);
     }
-    let contents = data.and_then(Value::contents).ok_or_else(|| {
-        let bytes = area.bytes();
-        format!(
+    let bytes = area.bytes();
+    match data.and_then(Value::contents) {
+        Some(contents) if contents.len() as u64 == bytes => Ok(Some(contents)),
+        Some(contents) => Err(format!("it wrote {bytes} bytes, but {} are recorded", contents.len())),
+        None => Err(format!(
             "it wrote {bytes} bytes to the program's memory that the recording does not hold; record with --contents"
-        )
-    })?;
-    // SAFETY: the program has passed this memory to be written.
-    let filled = unsafe { area.fill(&contents) };
-    let differs = || format!("it wrote {} bytes, but {} are recorded", area.bytes(), contents.len());
-    filled.then_some(()).ok_or_else(differs)
+        )),
+    }
+}
+
+fn fill(area: Area, contents: Option<&[u8]>) {
+    if let Some(contents) = contents {
+        // SAFETY: the program has passed this memory to be written.
+        unsafe { area.fill(contents) };
+    }
 }
 
 /// Where a call differs from its record; `None`: it does not, and new names are bound.
