@@ -20,6 +20,8 @@ pub struct Arrival {
     pub name: String,
     pub area: Area,
     pub context: u64,
+    /// Something that has arrived as well was written over it.
+    pub covered: bool,
     stream: Stream,
     moment: u64,
 }
@@ -35,13 +37,20 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Returns what is written over before anybody could know that it was there.
-    pub fn expect(&mut self, stream: Stream, record: usize, name: String, area: Area, context: u64) -> Vec<Arrival> {
+    pub fn expect(&mut self, stream: Stream, record: usize, name: String, area: Area, context: u64) {
         self.now += 1;
         let moment = self.now;
-        let covered = self.take(|known| known.area.address == area.address && known.area.bytes() <= area.bytes());
-        self.expected.push(Arrival { record, name, area, context, stream, moment });
-        covered
+        self.expected.push(Arrival { record, name, area, context, stream, moment, covered: false });
+    }
+
+    /// Memory that is gone.
+    pub fn forget(&mut self, base: u64) {
+        self.expected.retain(|known| known.area.address != base || !known.name.starts_with("memory#"));
+    }
+
+    /// Expects again what only some of the program has seen.
+    pub fn put_back(&mut self, arrivals: Vec<Arrival>) {
+        self.expected.extend(arrivals);
     }
 
     /// What the program knows to be done after a call that worked.
@@ -57,6 +66,10 @@ impl Arrivals {
             "cuStreamCreate" | "cuStreamCreateWithPriority" if call.named("flags").unwrap_or(0) & NON_BLOCKING != 0 => {
                 // SAFETY: where the driver has put the new stream.
                 self.set_apart(unsafe { word(call.word(0), 8) }.unwrap_or(0));
+            }
+            // It waits for who uses the memory.
+            "cuMemHostUnregister" => {
+                return self.take(|known| known.area.address == call.word(0) && known.name.starts_with("memory#"));
             }
             // Of page-locked memory: what it wrote is there when it returns, and says nothing of the stream.
             base if base.starts_with("cuMemset") && !call.function.is_asynchronous() => {
@@ -113,8 +126,14 @@ impl Arrivals {
     }
 
     fn take(&mut self, done: impl Fn(&Arrival) -> bool) -> Vec<Arrival> {
-        let (done, expected) = std::mem::take(&mut self.expected).into_iter().partition(done);
+        let (mut done, expected): (Vec<_>, _) = std::mem::take(&mut self.expected).into_iter().partition(done);
         self.expected = expected;
+        let mut last = HashMap::new();
+        for arrival in &done {
+            let moment = last.entry(arrival.area.address).or_insert(arrival.moment);
+            *moment = (*moment).max(arrival.moment);
+        }
+        done.iter_mut().for_each(|arrival| arrival.covered = last[&arrival.area.address] > arrival.moment);
         done
     }
 }
@@ -186,10 +205,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_over_is_not_told() {
+    fn what_was_written_over_by_what_has_arrived_too_is_covered() {
         let mut arrivals = Arrivals::default();
-        arrivals.expect(FIRST, 1, "to".into(), Area::line(64, 1), 7);
-        assert_eq!(records(arrivals.expect(FIRST, 2, "to".into(), Area::line(64, 1), 7)), [1]);
-        assert_eq!(records(arrivals.stream_is_done(FIRST)), [2]);
+        let expect =
+            |arrivals: &mut Arrivals, record| arrivals.expect(FIRST, record, "to".into(), Area::line(64, 1), 7);
+        expect(&mut arrivals, 1);
+        expect(&mut arrivals, 2);
+        arrivals.record(50, FIRST);
+        expect(&mut arrivals, 3);
+        let covered = |done: Vec<Arrival>| done.iter().map(|arrival| arrival.covered).collect::<Vec<_>>();
+        assert_eq!(covered(arrivals.event_is_done(50)), [true, false]);
+        assert_eq!(covered(arrivals.stream_is_done(FIRST)), [false]);
     }
 }

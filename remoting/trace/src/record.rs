@@ -100,11 +100,11 @@ impl Recorder {
         if code == 0 {
             fields.extend(self.answers(&call, &mut state));
             let line = state.output.as_ref().map_or(0, Output::next_line);
-            let mut told = self.expect(&call, &fields[2].1, stream, line, &mut state);
+            self.expect(&call, &fields[2].1, stream, line, &mut state);
             let arrived = state.arrivals.follow(&call, stream, self.context_for(&call));
-            told.extend(arrived.iter().map(|it| self.describe(it)));
-            if !told.is_empty() {
-                fields.push(("arrived".into(), Value::List(told)));
+            freed.into_iter().for_each(|allocation| state.arrivals.forget(allocation.base));
+            if !arrived.is_empty() {
+                fields.push(("arrived".into(), self.told(&arrived)));
             }
         } else {
             // The driver took neither.
@@ -203,10 +203,23 @@ impl Recorder {
             .collect()
     }
 
-    fn describe(&self, arrival: &Arrival) -> Value {
-        // Of what kernels write only a replay makes use.
-        let wanted = self.contents || !arrival.name.starts_with("memory#");
-        told(arrival, if wanted { arrival.area.describe(self.contents) } else { Value::text("not recorded") })
+    fn told(&self, arrived: &[Arrival]) -> Value {
+        let told = arrived.iter().filter_map(|arrival| {
+            // Of what kernels write only a replay makes use.
+            let kernels = arrival.name.starts_with("memory#");
+            let data = match arrival.covered {
+                true if kernels => return None,
+                true => Value::text(COVERED),
+                false if kernels && !self.contents => Value::text("not recorded"),
+                false => arrival.area.describe(self.contents),
+            };
+            Some(Value::Map(vec![
+                ("of".into(), Value::Unsigned(arrival.record as u64)),
+                ("at".into(), Value::text(&arrival.name)),
+                ("data".into(), data),
+            ]))
+        });
+        Value::List(told.collect())
     }
 
     /// Puts a function of ours in place of the program's host function, so that it tells when it runs.
@@ -231,6 +244,9 @@ impl Recorder {
     fn arrived_at(&self, wrapped: &Wrapped) {
         let mut state = self.lock();
         let arrived = state.arrivals.event_is_done(std::ptr::from_ref(wrapped) as u64);
+        // What kernels write a replay gives to the program's threads, when they wait for it.
+        let (kernels, arrived): (Vec<_>, Vec<_>) = arrived.into_iter().partition(|it| it.name.starts_with("memory#"));
+        state.arrivals.put_back(kernels);
         if !arrived.is_empty() {
             let fields = [
                 ("t".to_owned(), Value::text("driver")),
@@ -238,26 +254,22 @@ impl Recorder {
                 ("in".to_owned(), Value::Map(Vec::new())),
                 ("code".to_owned(), Value::Unsigned(0)),
                 ("nested".to_owned(), Value::Unsigned(1)),
-                ("arrived".to_owned(), Value::List(arrived.iter().map(|it| self.describe(it)).collect())),
+                ("arrived".to_owned(), self.told(&arrived)),
             ];
             self.append(&mut state, &fields);
         }
     }
 
-    /// Notes what the call writes to the program's memory when its stream comes to it; tells what that covers.
-    fn expect(&self, call: &Call, inputs: &Value, stream: Stream, line: usize, state: &mut State) -> Vec<Value> {
-        let mut covered = Vec::new();
+    /// Notes what the call writes to the program's memory when its stream comes to it.
+    fn expect(&self, call: &Call, inputs: &Value, stream: Stream, line: usize, state: &mut State) {
         let State { names, arrivals, .. } = state;
         if let Some((name, area)) = call.host_target(names).filter(|_| call.function.is_asynchronous()) {
-            covered = arrivals.expect(stream, line, name.into(), area, self.context());
+            arrivals.expect(stream, line, name.into(), area, self.context());
         }
         for found in call.may_write(inputs, names) {
             let area = memory::Area::line(found.base, found.bytes);
             arrivals.expect(stream, line, format!("memory#{}+0", found.number), area, self.context());
         }
-        // Of kernels the next one tells what is there.
-        let covered = covered.iter().filter(|it| !it.name.starts_with("memory#"));
-        covered.map(|it| told(it, Value::text(COVERED))).collect()
     }
 
     /// The context that a call waits for.
@@ -290,14 +302,6 @@ impl Recorder {
             eprintln!("remotegpu: trace: {}: {error}", self.path.display());
         }
     }
-}
-
-fn told(arrival: &Arrival, data: Value) -> Value {
-    Value::Map(vec![
-        ("of".into(), Value::Unsigned(arrival.record as u64)),
-        ("at".into(), Value::text(&arrival.name)),
-        ("data".into(), data),
-    ])
 }
 
 /// The program's host function and its argument, with the driver's place in the stream.

@@ -121,7 +121,8 @@ impl Replayer {
         // What it wrote to page-locked memory is there once the program knows it.
         for told in &record.arrived {
             let at = told.field("at").and_then(Value::as_text).and_then(|name| state.made.names.address_of(name));
-            if let Some(found) = at.and_then(|address| state.made.names.allocation_at(address)) {
+            let alive = at.and_then(|address| state.made.names.allocation_at(address)).filter(|found| found.hosts);
+            if let Some(found) = alive {
                 let area = Area::line(found.base, found.bytes);
                 let bytes = contents(area, told.field("data")).unwrap_or_else(|what| lacking(&what));
                 fill(area, bytes.as_deref());
