@@ -14,6 +14,7 @@ const NON_BLOCKING: u64 = 1;
 /// Up to which moment of each stream something is known to be done.
 type Moments = HashMap<Stream, u64>;
 
+#[derive(Clone)]
 pub struct Arrival {
     /// The number of the record whose call writes it.
     pub record: usize,
@@ -73,8 +74,9 @@ impl Arrivals {
             }
             // Of page-locked memory: what it wrote is there when it returns, and says nothing of the stream.
             base if base.starts_with("cuMemset") && !call.function.is_asynchronous() => {
-                let now = self.now;
-                return self.take(|known| known.moment == now && known.name.starts_with("memory#"));
+                let written = self.expected.iter().filter(|known| known.moment == self.now);
+                // It stays expected: a driver that did not wait has not written it yet.
+                return written.filter(|known| known.name.starts_with("memory#")).cloned().collect();
             }
             _ => {}
         }
