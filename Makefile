@@ -10,7 +10,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-order test-gpu test-gpu-frameworks symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -119,6 +119,9 @@ test-gpu-frameworks: build ## torch, JAX, CuPy, NCCL as far as this Python has t
 
 symbols: .venv/.installed ## Read anew which driver and NVML functions the wheels of torch, NCCL, CUPTI, ... name (3 GB of wheels)
 	@$(PYTHON) tools/symbols.py
+
+record-gpu: build ## Record test programs natively on a real GPU into target/recordings: what the null GPU is held to
+	@tools/record_gpu.sh
 
 fuzz: ## Coverage-guided fuzzing of every decoder with nightly, until stopped
 	@remoting/fuzz/fuzz.sh

@@ -5,6 +5,7 @@
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
 #                                             (stand-ins/) that are found in place of nvJitLink
 #   python/  remotegpu (api, paths, offload), cloudpickle, yaml: for interpreters that do not have our package
+#   trace/   libcuda.so.1                     the recorder, which passes calls on to the libcuda.so.1 that the program would have got
 #   pod/     what is mounted into containers  see pod.sh
 # What runs in a user's container is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs
 # .venv (make set-up).
@@ -16,7 +17,7 @@ target=${CARGO_TARGET_DIR:-target}
 export PATH="$PWD/.venv/bin:$PATH"
 
 cargo build --release --locked -p remotegpu-worker -p remotegpu-softgpu -p remotegpu-bench
-cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi -p remotegpu-connect --target x86_64-unknown-linux-gnu.2.17
+cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi -p remotegpu-connect -p remotegpu-trace --target x86_64-unknown-linux-gnu.2.17
 
 # A running program may have the old file mapped: write beside it and rename.
 put() {
@@ -31,6 +32,7 @@ put "$portable/nvidia-smi" "$dist/bin/nvidia-smi"
 put "$portable/remotegpu-connect" "$dist/bin/remotegpu-connect"
 put "$portable/libremotegpu_client.so" "$dist/client/libcuda.so.1"
 put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
+put "$portable/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
 for name in libnvJitLink.so.12 libnvJitLink.so.13; do
     cc -shared -nostdlib -Wl,-soname,$name -x c /dev/null -o "$target/$name"

@@ -32,6 +32,11 @@ class Dist:
         return self.root / "native"
 
     @property
+    def trace(self) -> Path:
+        """The folder with the recorder's libcuda.so.1."""
+        return self.root / "trace"
+
+    @property
     def pod(self) -> Path:
         """The folder with everything that is mounted into containers."""
         return _existing(self.root / "pod")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from remotegpu_codegen import client, numbers, proc_table, protocol, registry, report, sources, worker
+from remotegpu_codegen import client, numbers, proc_table, protocol, registry, report, sources, trace, worker
 
 
 def outputs(remoting: Path) -> dict[str, str]:
@@ -27,4 +27,5 @@ def outputs(remoting: Path) -> dict[str, str]:
         "client/src/nvml_generated.rs": client.nvml_rust(table),
         "client/exports_generated": client.exports(table),
         "worker/src/generated.rs": worker.rust(table),
+        "trace/src/functions_generated.rs": trace.rust(table, trace.load(folder)),
     }

@@ -20,6 +20,14 @@ LOG_ENV: Final = "REMOTEGPU_LOG"
 # Read by both drivers: the file that gets a line for everything that a program asks for in vain.
 REPORT_ENV: Final = "REMOTEGPU_REPORT"
 
+# Read by the recorder (remoting/trace): which file, with memory contents, and the folder where processes get numbers.
+TRACE_RECORD_ENV: Final = "REMOTEGPU_TRACE_RECORD"
+TRACE_REPLAY_ENV: Final = "REMOTEGPU_TRACE_REPLAY"
+TRACE_CONTENTS_ENV: Final = "REMOTEGPU_TRACE_CONTENTS"
+TRACE_CLAIMS_ENV: Final = "REMOTEGPU_TRACE_CLAIMS"
+# The driver below the recorder, where it is not the first that the program would find.
+TRACE_DRIVER_ENV: Final = "REMOTEGPU_TRACE_DRIVER"
+
 # Read by the software GPU.
 SOFTGPU_DEVICES_ENV: Final = "REMOTEGPU_SOFTGPU_DEVICES"
 SOFTGPU_UUIDS_ENV: Final = "REMOTEGPU_SOFTGPU_UUIDS"

@@ -92,6 +92,49 @@ def run(
     raise typer.Exit(end_like(lambda: run(options)))
 
 
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=f"Exit code: the command's own; {exits.DIVERGED} where a replayed program does otherwise than the recording "
+    "says, or two recordings differ.",
+)
+def trace(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND...]", help="The command, best after `--`.")
+    ] = None,
+    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the command's driver calls.")] = None,
+    contents: Annotated[
+        bool, typer.Option("--contents", help="With --record: also the memory that copies gave the program.")
+    ] = False,
+    replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Answer the command as recorded.")] = None,
+    show: Annotated[Path | None, typer.Option(metavar="FILE", help="Print a recording.")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(metavar="A B", help="Print where two recordings differ.")
+    ] = None,
+) -> None:
+    """Record a program's driver calls, answer them as recorded, or compare two recordings."""
+    from remotegpu.cli import trace as tracing  # noqa: PLC0415
+    from remotegpu.cli.child import end_like  # noqa: PLC0415
+
+    if sum(it is not None for it in (record, replay, show, compare)) != 1:
+        raise exits.CliError(exits.USAGE, "give one of --record, --replay, --show and --compare")
+    if bool(command) != (record is not None or replay is not None):
+        raise exits.CliError(exits.USAGE, "--record and --replay need a command, --show and --compare take none")
+    if contents and record is None:
+        raise exits.CliError(exits.USAGE, "--contents belongs to --record")
+    if command and record:
+        raise typer.Exit(end_like(lambda: tracing.record(command, record, contents=contents)))
+    if command and replay:
+        raise typer.Exit(end_like(lambda: tracing.replay(command, replay)))
+    if show:
+        for line in tracing.show(tracing.read(show)):
+            typer.echo(line)
+    if compare:
+        found = tracing.compare(tracing.read(compare[0]), tracing.read(compare[1]))
+        for line in (found.first, *found.functions):
+            typer.echo(line, nl=bool(line))
+        raise typer.Exit(exits.DIVERGED if found.first or found.functions else 0)
+
+
 @app.command()
 def ls(
     appliance: ApplianceOption = "",

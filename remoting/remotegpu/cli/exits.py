@@ -5,6 +5,7 @@ from typing import Final
 from remotegpu.rpc.client import Failure
 
 USAGE: Final = 2  # what was asked for makes no sense
+DIVERGED: Final = 65  # a replayed program, or a compared recording, does otherwise than the recording
 UNAVAILABLE: Final = 69  # no appliance, or not what it should be
 SOFTWARE: Final = 70  # something of ours is missing or broke
 BUSY: Final = 75  # the share is not available

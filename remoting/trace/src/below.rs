@@ -1,0 +1,87 @@
+//! The driver that the program would have got without us.
+
+use crate::functions_generated::FUNCTIONS;
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
+
+/// Where a driver lies if no variable says it (Debian, Red Hat, containers with NVIDIA's toolkit, WSL).
+const USUAL: [&str; 5] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
+const NAME: &str = "libcuda.so.1";
+
+pub struct Below {
+    pub path: PathBuf,
+    /// By place in `FUNCTIONS`; null: the driver is older or newer than the table.
+    addresses: Vec<usize>,
+    places: HashMap<usize, Vec<usize>>,
+}
+
+impl Below {
+    /// # Errors
+    /// One sentence.
+    pub fn open() -> Result<Self, String> {
+        let path = find()?;
+        let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
+        // SAFETY: loading a driver runs its constructors, as it would without us.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            return Err(format!("the driver {} cannot be loaded: is it a library for this machine?", path.display()));
+        }
+        let address = |symbol: &str| {
+            // SAFETY: a live handle and a C string.
+            CString::new(symbol).map_or(0, |name| unsafe { libc::dlsym(library, name.as_ptr()) } as usize)
+        };
+        let addresses: Vec<usize> = FUNCTIONS.iter().map(|function| address(function.symbol)).collect();
+        let mut places: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (place, address) in addresses.iter().enumerate().filter(|(_, address)| **address != 0) {
+            places.entry(*address).or_default().push(place);
+        }
+        Ok(Self { path, addresses, places })
+    }
+
+    pub fn address(&self, place: usize) -> Option<*const c_void> {
+        Some(self.addresses[place]).filter(|address| *address != 0).map(|address| address as *const c_void)
+    }
+
+    pub fn named(&self, symbol: &str) -> Option<*const c_void> {
+        self.address(place_of(symbol)?)
+    }
+
+    /// Which function of the driver lies at an address that was asked for by this base name.
+    pub fn place_at(&self, address: u64, base: &str) -> Option<usize> {
+        let places = self.places.get(&(address as usize))?;
+        places.iter().find(|place| FUNCTIONS[**place].symbol.starts_with(base)).or(places.first()).copied()
+    }
+}
+
+pub fn place_of(symbol: &str) -> Option<usize> {
+    FUNCTIONS.binary_search_by(|function| function.symbol.cmp(symbol)).ok()
+}
+
+fn find() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("REMOTEGPU_TRACE_DRIVER") {
+        return Ok(path.into());
+    }
+    let ours = own_path();
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&listed).chain(USUAL.iter().map(PathBuf::from));
+    let other = |path: &Path| path.canonicalize().is_ok_and(|real| Some(real) != ours);
+    folders.map(|folder| folder.join(NAME)).find(|path| other(path)).ok_or_else(|| {
+        format!(
+            "there is no {NAME} below the recorder: run inside `remotegpu run`, or name one in REMOTEGPU_TRACE_DRIVER"
+        )
+    })
+}
+
+fn own_path() -> Option<PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: an address in this library; the answer's name is a C string of the loader's.
+    unsafe {
+        if libc::dladdr(own_path as *const c_void, info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let name = std::ffi::CStr::from_ptr(info.assume_init().dli_fname);
+        Path::new(name.to_str().ok()?).canonicalize().ok()
+    }
+}

@@ -1,0 +1,23 @@
+//! A libcuda.so.1 that writes down what a program asks the driver below and what it answers (`record`), or answers as
+//! was written down (`replay`). The format: `docs/trace-format.md`.
+
+#![allow(non_snake_case)]
+
+mod arguments;
+mod arrivals;
+mod below;
+mod callbacks;
+mod copies;
+mod functions_generated;
+mod memory;
+mod mode;
+mod names;
+mod output;
+mod record;
+pub mod recording;
+mod replay;
+mod replay_world;
+mod signature;
+mod stub;
+mod threads;
+pub mod value;

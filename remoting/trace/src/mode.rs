@@ -1,0 +1,115 @@
+//! What this process does with its calls: decided at the first one.
+
+use crate::below::Below;
+use crate::functions_generated::FUNCTIONS;
+use crate::record::Recorder;
+use crate::replay::Replayer;
+use crate::stub::Arguments;
+use driverapi::errors::CUDA_ERROR_NOT_FOUND;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+enum Mode {
+    Record(Box<Recorder>),
+    Replay(Box<Replayer>),
+    /// No variable of ours is set.
+    Pass(Below),
+}
+
+/// The exit codes of `remotegpu` (cli/exits.py): the program does otherwise than the recording, and it cannot start.
+pub const DIVERGED: i32 = 65;
+const SOFTWARE: i32 = 70;
+
+static MODE: AtomicPtr<Mode> = AtomicPtr::new(ptr::null_mut());
+static STARTING: Mutex<()> = Mutex::new(());
+
+pub fn call(place: usize, arguments: &Arguments) -> u32 {
+    match mode() {
+        Mode::Record(recorder) => recorder.call(place, arguments),
+        Mode::Replay(replayer) => replayer.call(place, arguments),
+        Mode::Pass(below) => forward(below, place, arguments),
+    }
+}
+
+/// Calls the driver below; a function that it does not have is not found.
+pub fn forward(below: &Below, place: usize, arguments: &Arguments) -> u32 {
+    match below.address(place) {
+        // SAFETY: the function that the program meant, with what it passed.
+        Some(target) => unsafe { arguments.call(target) },
+        None => {
+            eprintln!("remotegpu: trace: the driver {} has no {}", below.path.display(), FUNCTIONS[place].symbol);
+            CUDA_ERROR_NOT_FOUND
+        }
+    }
+}
+
+fn mode() -> &'static Mode {
+    let known = MODE.load(Ordering::Acquire);
+    // SAFETY: null, or leaked by `start`.
+    unsafe { known.as_ref() }.unwrap_or_else(start)
+}
+
+fn start() -> &'static Mode {
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: as above; another thread may have been first.
+    if let Some(known) = unsafe { MODE.load(Ordering::Acquire).as_ref() } {
+        return known;
+    }
+    let mode: &'static Mode = Box::leak(Box::new(choose().unwrap_or_else(|sentence| stop(SOFTWARE, &sentence))));
+    // SAFETY: the function only stores to an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    MODE.store(ptr::from_ref(mode).cast_mut(), Ordering::Release);
+    mode
+}
+
+/// A forked process is one of its own: with another file.
+extern "C" fn in_child() {
+    MODE.store(ptr::null_mut(), Ordering::Release);
+}
+
+fn choose() -> Result<Mode, String> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    if let Some(file) = variable("REMOTEGPU_TRACE_REPLAY") {
+        return Ok(Mode::Replay(Box::new(Replayer::open(&of_process(file))?)));
+    }
+    let below = Below::open()?;
+    let Some(file) = variable("REMOTEGPU_TRACE_RECORD") else { return Ok(Mode::Pass(below)) };
+    let contents = std::env::var_os("REMOTEGPU_TRACE_CONTENTS").is_some();
+    Ok(Mode::Record(Box::new(Recorder::create(&of_process(file), below, contents)?)))
+}
+
+/// The first process that calls the driver has the file as it was named, others have their number after it.
+fn of_process(file: PathBuf) -> PathBuf {
+    let Some(claims) = std::env::var_os("REMOTEGPU_TRACE_CLAIMS") else { return file };
+    let free = |number: &usize| match std::fs::create_dir(Path::new(&claims).join(number.to_string())) {
+        Ok(()) => true,
+        Err(error) => error.kind() != std::io::ErrorKind::AlreadyExists,
+    };
+    match (1..).find(free) {
+        None | Some(1) => file,
+        Some(number) => PathBuf::from(format!("{}.{number}", file.display())),
+    }
+}
+
+/// Ends the process with one sentence: neither hangs nor runs what the program has registered for its end.
+pub fn stop(code: i32, sentence: &str) -> ! {
+    eprintln!("remotegpu: trace: {sentence}");
+    // SAFETY: never returns.
+    unsafe { libc::_exit(code) }
+}
+
+extern "C" fn at_end() {
+    // SAFETY: null, or leaked by `start`.
+    match unsafe { MODE.load(Ordering::Acquire).as_ref() } {
+        Some(Mode::Record(recorder)) => recorder.close(),
+        Some(Mode::Replay(replayer)) => replayer.check_end(),
+        _ => {}
+    }
+}
+
+/// Runs after everything that the program registered for its end, which may still call the driver.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = at_end;

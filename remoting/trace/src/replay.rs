@@ -1,0 +1,269 @@
+//! Replay: a driver that answers as recorded, and ends the program where it does otherwise.
+
+use crate::arguments::{Call, described_size};
+use crate::arrivals::{Arrivals, Stream, stream_of};
+use crate::below::place_of;
+use crate::callbacks::{Callback, Callbacks};
+use crate::functions_generated::FUNCTIONS;
+use crate::memory::Area;
+use crate::mode::{DIVERGED, stop};
+use crate::names::Names;
+use crate::recording::{self, COVERED, Record, Recording};
+use crate::replay_world::{Made, Tables, follow_context};
+use crate::signature::Type;
+use crate::stub::Arguments;
+use crate::threads;
+use crate::value::{Value, write_fields};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub struct Replayer {
+    path: PathBuf,
+    recording: Recording,
+    state: Mutex<State>,
+    callbacks: Arc<Callbacks>,
+}
+
+struct State {
+    made: Made,
+    threads: Vec<Thread>,
+    /// Of host functions, by which it is known for which of them a call waits.
+    arrivals: Arrivals,
+}
+
+/// One recorded thread.
+struct Thread {
+    name: String,
+    /// Places of its records, without those that the driver made itself.
+    records: VecDeque<usize>,
+    taken: bool,
+}
+
+thread_local! {
+    /// Which recorded thread this one is, from 1.
+    static TAKEN: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Replayer {
+    pub fn open(path: &Path) -> Result<Self, String> {
+        let of_file = |error: String| format!("{}: {error}", path.display());
+        let bytes = std::fs::read(path).map_err(|error| of_file(error.to_string()))?;
+        let recording = recording::read(&bytes).map_err(of_file)?;
+        let mut made = Made::new().ok_or_else(|| of_file("no room for handles".into()))?;
+        Tables::prepare(&recording, &mut made);
+        let mut threads: Vec<Thread> = Vec::new();
+        for (place, record) in recording.records.iter().enumerate().filter(|(_, record)| !record.nested) {
+            let known = threads.iter().position(|thread| thread.name == record.thread).unwrap_or_else(|| {
+                threads.push(Thread { name: record.thread.clone(), records: VecDeque::new(), taken: false });
+                threads.len() - 1
+            });
+            threads[known].records.push_back(place);
+        }
+        let state = Mutex::new(State { made, threads, arrivals: Arrivals::default() });
+        Ok(Self { path: path.into(), recording, state, callbacks: Arc::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn call(&self, place: usize, arguments: &Arguments) -> u32 {
+        let call = Call { function: &FUNCTIONS[place], arguments, contents: false };
+        let mut state = self.lock();
+        let thread = self.thread(&call, &mut state);
+        let Some(record) = state.threads[thread].records.pop_front().map(|place| &self.recording.records[place]) else {
+            self.diverged(&format!(
+                "the thread {} made no more calls, but the program {}",
+                threads::name(),
+                shown(&call, &mut state.made.names)
+            ));
+        };
+        if let Some(difference) = difference(record, &call, &mut state.made.names) {
+            let expected = text_of(&record.function, &record.inputs);
+            let actual = shown(&call, &mut state.made.names);
+            self.diverged(&format!("record {} is {expected}, but the program {actual} ({difference})", record.number));
+        }
+        if record.code == 0 {
+            let stream = stream_of(&call, threads::number());
+            let waits = state.arrivals.follow(&call, stream, 0);
+            if !waits.is_empty() {
+                drop(state);
+                self.callbacks.wait(&waits.iter().map(|it| it.record).collect::<Vec<_>>());
+                state = self.lock();
+            }
+            self.answer(&call, record, stream, &mut state);
+        }
+        record.code
+    }
+
+    /// Gives the program what it was given then.
+    fn answer(&self, call: &Call, record: &Record, stream: Stream, state: &mut State) {
+        let lacking = |what: &str| -> ! {
+            self.diverged(&format!("record {} ({}): {what}", record.number, record.function));
+        };
+        if call.function.parameters.is_none() {
+            lacking("the recorder does not know its parameters, so that what it answered was not recorded");
+        }
+        call.restore(&record.outputs, &mut state.made).unwrap_or_else(|what| lacking(&what));
+        if let Some((name, area)) = call.host_target(&state.made.names).filter(|(_, area)| area.bytes() > 0) {
+            let data = record.outputs.field("written").or(self.recording.arrived.get(&(record.number, name.into())));
+            let bytes = contents(area, data).unwrap_or_else(|what| lacking(&what));
+            let copy = move || fill(area, bytes.as_deref());
+            // A host function may still want what is there now; what no one can wait for may come at once.
+            if call.function.is_asynchronous() && !state.arrivals.before(stream).is_empty() {
+                self.enqueue(record.number, stream, state, Box::new(copy));
+            } else {
+                copy();
+            }
+        }
+        // What it wrote to page-locked memory is there once the program knows it.
+        for told in &record.arrived {
+            let at = told.field("at").and_then(Value::as_text).and_then(|name| state.made.names.address_of(name));
+            let alive = at.and_then(|address| state.made.names.allocation_at(address)).filter(|found| found.hosts);
+            if let Some(found) = alive {
+                let area = Area::line(found.base, found.bytes);
+                let bytes = contents(area, told.field("data")).unwrap_or_else(|what| lacking(&what));
+                fill(area, bytes.as_deref());
+            }
+        }
+        call.freed().into_iter().for_each(|base| state.made.free(base));
+        let context = call.word(0);
+        // SAFETY: where the program has its answer, if the function gives one.
+        let answered = || unsafe { crate::memory::word(context, 8) }.unwrap_or(0);
+        let gives = matches!(call.function.base(), "cuCtxCreate" | "cuCtxGetCurrent");
+        follow_context(call.function.base(), context, if gives { answered() } else { 0 });
+        self.call_back(call, record.number, stream, state);
+    }
+
+    fn call_back(&self, call: &Call, number: usize, stream: Stream, state: &mut State) {
+        for (place, described) in call.function.parameters.unwrap_or_default().iter().enumerate() {
+            if let Type::Callback(with_stream) = described.of {
+                let [raw, argument] = ["stream", "argument"].map(|name| call.named(name).unwrap_or(0));
+                let function = call.word(place) as usize;
+                // SAFETY: the program's function with its argument, as the call promised it.
+                let run = move || unsafe {
+                    if with_stream {
+                        std::mem::transmute::<usize, unsafe extern "C" fn(u64, u32, u64)>(function)(raw, 0, argument);
+                    } else {
+                        std::mem::transmute::<usize, unsafe extern "C" fn(u64)>(function)(argument);
+                    }
+                };
+                self.enqueue(number, stream, state, Box::new(run));
+            }
+        }
+    }
+
+    fn enqueue(&self, number: usize, stream: Stream, state: &mut State, run: Box<dyn FnOnce() + Send>) {
+        let after = state.arrivals.before(stream);
+        let own = Area::line(u64::MAX - number as u64, 0);
+        state.arrivals.expect(stream, number, String::new(), own, 0);
+        self.callbacks.add(stream, Callback { number, after, run });
+    }
+
+    /// Which recorded thread makes this call: the one of that name; without one the first whose first call this is.
+    fn thread(&self, call: &Call, state: &mut State) -> usize {
+        if TAKEN.get() == 0 {
+            let State { made, threads, .. } = state;
+            let name = threads::name();
+            let other = name.starts_with(threads::OTHER);
+            let fits = |thread: &Thread, names: &mut Names| {
+                let first = thread.records.front().map(|place| &self.recording.records[*place]);
+                let mut same = || first.is_some_and(|record| difference(record, call, names).is_none());
+                !thread.taken
+                    && if other { thread.name.starts_with(threads::OTHER) && same() } else { thread.name == name }
+            };
+            let Some(found) = threads.iter().position(|thread| fits(thread, &mut made.names)) else {
+                let actual = shown(call, &mut made.names);
+                self.diverged(&format!("no recorded thread is left for the thread {name}, which {actual}"));
+            };
+            threads[found].taken = true;
+            TAKEN.set(found + 1);
+        }
+        TAKEN.get() - 1
+    }
+
+    fn diverged(&self, sentence: &str) -> ! {
+        stop(DIVERGED, &format!("replay of {}: {sentence}", self.path.display()));
+    }
+
+    /// When the program ends: has it made all calls?
+    pub fn check_end(&self) {
+        let Ok(state) = self.state.try_lock() else { return };
+        let left = state.threads.iter().filter_map(|thread| thread.records.front()).min();
+        if let Some(record) = left.map(|place| &self.recording.records[*place]) {
+            let expected = text_of(&record.function, &record.inputs);
+            // SAFETY: all of C's streams; the process is in its end.
+            unsafe { libc::fflush(std::ptr::null_mut()) };
+            self.diverged(&format!("the program ended before record {}, {expected}", record.number));
+        }
+    }
+}
+
+/// What was written to an area; `None`: nobody could see it.
+fn contents(area: Area, data: Option<&Value>) -> Result<Option<Vec<u8>>, String> {
+    if data.and_then(Value::as_text) == Some(COVERED) {
+        return Ok(None);
+    }
+    let bytes = area.bytes();
+    match data.and_then(Value::contents) {
+        Some(contents) if contents.len() as u64 == bytes => Ok(Some(contents)),
+        Some(contents) => Err(format!("it wrote {bytes} bytes, but {} are recorded", contents.len())),
+        None => Err(format!(
+            "it wrote {bytes} bytes to the program's memory that the recording does not hold; record with --contents"
+        )),
+    }
+}
+
+fn fill(area: Area, contents: Option<&[u8]>) {
+    if let Some(contents) = contents {
+        // SAFETY: the program has passed this memory to be written.
+        unsafe { area.fill(contents) };
+    }
+}
+
+/// Where a call differs from its record; `None`: it does not, and new names are bound.
+fn difference(record: &Record, call: &Call, names: &mut Names) -> Option<String> {
+    if record.function != call.function.symbol {
+        return Some("another function".into());
+    }
+    let sizes = record.inputs.field("parameters").map(|all| all.list().iter().map(described_size).collect::<Vec<_>>());
+    let inputs = call.inputs(names, &|_| sizes.clone());
+    inputs.iter().find_map(|(name, actual)| {
+        let expected = record.inputs.field(name).unwrap_or(&Value::Null);
+        (!agrees(expected, actual, names)).then(|| format!("`{name}` differs"))
+    })
+}
+
+fn agrees(expected: &Value, actual: &Value, names: &mut Names) -> bool {
+    match (expected, actual) {
+        (Value::Text(name), Value::Unnamed(kind, raw)) => names.bind(name, kind, *raw),
+        (Value::List(expected), Value::List(actual)) => {
+            expected.len() == actual.len() && expected.iter().zip(actual).all(|(e, a)| agrees(e, a, names))
+        }
+        (Value::Map(_), Value::Map(actual)) => actual
+            .iter()
+            .all(|(key, actual)| expected.field(key).is_some_and(|expected| agrees(expected, actual, names))),
+        _ => expected == actual,
+    }
+}
+
+fn shown(call: &Call, names: &mut Names) -> String {
+    format!("calls {}", text_of(call.function.symbol, &Value::Map(call.inputs(names, &|_| None))))
+}
+
+fn text_of(function: &str, inputs: &Value) -> String {
+    const MOST: usize = 240;
+    let mut text = String::new();
+    let order = |name: &str| {
+        place_of(function).and_then(|place| FUNCTIONS[place].parameters?.iter().position(|p| p.name == name))
+    };
+    if let Value::Map(fields) = inputs {
+        let mut fields = fields.clone();
+        fields.sort_by_key(|(name, _)| order(name));
+        write_fields(&fields, &mut text);
+    }
+    let cut = text.char_indices().nth(MOST).map_or(text.len(), |(at, _)| at);
+    format!("{function}{}{}", &text[..cut], if cut < text.len() { "..." } else { "" })
+}

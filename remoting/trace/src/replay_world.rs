@@ -1,0 +1,179 @@
+//! What a replay has in place of a driver's objects: numbers for handles, mappings for memory, private tables.
+
+use crate::arguments::World;
+use crate::memory;
+use crate::names::{Allocation, ELSEWHERE, Names};
+use crate::recording::Recording;
+use crate::value::{Value, from_hex};
+use driverapi::errors::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
+use driverapi::export_tables::{self, Host};
+use driverapi::integrity::DeviceIdentity;
+use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid};
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::ptr::without_provenance_mut;
+use std::sync::OnceLock;
+
+/// Handles lie in a range that nothing else gets; whoever follows one ends at once.
+const HANDLES: u64 = 1 << 30;
+const STEP: u64 = 64;
+
+pub struct Made {
+    pub names: Names,
+    next: u64,
+    /// Memory of the program's own.
+    adopted: HashSet<u64>,
+}
+
+impl Made {
+    pub fn new() -> Option<Self> {
+        let next = memory::reserve(HANDLES, false)?;
+        Some(Self { names: Names::given(), next, adopted: HashSet::new() })
+    }
+
+    pub fn free(&mut self, base: u64) {
+        if let Some(gone) = self.names.free(base).filter(|_| !self.adopted.remove(&base)) {
+            memory::give_back(gone.base, gone.bytes);
+        }
+    }
+}
+
+fn number_of(name: &Value) -> Option<u64> {
+    name.as_text()?.strip_prefix("memory#")?.strip_suffix("+0")?.parse().ok()
+}
+
+impl World for Made {
+    fn handle(&mut self, kind: &'static str, name: &Value) -> Option<u64> {
+        let Some(text) = name.as_text() else { return name.word() };
+        if let Some(raw) = self.names.raw(text) {
+            return Some(raw);
+        }
+        let kind = if text.starts_with("kernel#") { "kernel" } else { kind };
+        self.next += STEP;
+        self.names.bind(text, kind, self.next).then_some(self.next)
+    }
+
+    fn address(&mut self, name: &Value) -> Option<u64> {
+        match name {
+            Value::Null => Some(0),
+            Value::Text(text) if text != ELSEWHERE => self.names.address_of(text),
+            _ => None,
+        }
+    }
+
+    fn allocation(&mut self, name: &Value, bytes: u64, usable: bool) -> Option<u64> {
+        if let Some(known) = self.address(name) {
+            return Some(known);
+        }
+        let (number, base) = (number_of(name)?, memory::reserve(bytes, usable)?);
+        self.names.insert(Allocation { number, base, bytes, hosts: usable });
+        Some(base)
+    }
+
+    fn adopt(&mut self, name: &Value, address: u64, bytes: u64) {
+        if let Some(number) = number_of(name) {
+            self.adopted.insert(address);
+            self.names.insert(Allocation { number, base: address, bytes, hosts: true });
+        }
+    }
+
+    fn table(&mut self, uuid: u64) -> Option<u64> {
+        // SAFETY: the identifier that the program asks with.
+        let uuid = unsafe { memory::value::<CUuuid>(uuid) }?;
+        export_tables::find(&uuid, TABLES.get()?).map(|table| table as u64)
+    }
+}
+
+/// What the private tables, whose calls are not recorded, tell of the recorded driver.
+pub struct Tables {
+    version: u32,
+    devices: Vec<DeviceIdentity>,
+    /// By device.
+    primaries: Vec<Option<u64>>,
+}
+
+static TABLES: OnceLock<Tables> = OnceLock::new();
+
+thread_local! {
+    /// The thread's stack of contexts. Never dropped: programs call the driver to the very end of a thread.
+    static CURRENT: Cell<Option<&'static RefCell<Vec<u64>>>> = const { Cell::new(None) };
+}
+
+fn current() -> &'static RefCell<Vec<u64>> {
+    let stack = CURRENT.get().unwrap_or_else(|| Box::leak(Box::default()));
+    CURRENT.set(Some(stack));
+    stack
+}
+
+impl Tables {
+    pub fn prepare(recording: &Recording, made: &mut Made) {
+        let devices: Vec<_> = recording.records.iter().flat_map(|record| &record.devices).map(identity).collect();
+        let mut primaries = vec![None; devices.len()];
+        for record in recording.records.iter().filter(|record| record.function == "cuDevicePrimaryCtxRetain") {
+            let device =
+                record.inputs.field("device").and_then(Value::word).map_or(usize::MAX, |device| device as usize);
+            if let (Some(place), Some(context)) = (primaries.get_mut(device), record.outputs.field("context")) {
+                *place = made.handle("context", context);
+            }
+        }
+        TABLES.get_or_init(|| Tables { version: recording.version, devices, primaries });
+    }
+}
+
+fn identity(device: &Value) -> DeviceIdentity {
+    let number = |name: &str| device.field(name).and_then(Value::word).unwrap_or(0) as u32;
+    let uuid = device.field("uuid").and_then(Value::as_text).and_then(from_hex).unwrap_or_default();
+    DeviceIdentity {
+        uuid: CUuuid { bytes: uuid.try_into().unwrap_or_default() },
+        pci_domain: number("domain"),
+        pci_bus: number("bus"),
+        pci_device: number("device"),
+    }
+}
+
+/// Keeps the calling thread's context, as the recorded answers tell it.
+pub fn follow_context(base: &str, given: u64, answered: u64) {
+    let stack = &mut *current().borrow_mut();
+    match base {
+        "cuCtxCreate" => stack.push(answered),
+        "cuCtxPushCurrent" => stack.push(given),
+        "cuCtxPopCurrent" => drop(stack.pop()),
+        "cuCtxSetCurrent" => {
+            stack.pop();
+            stack.extend((given != 0).then_some(given));
+        }
+        "cuCtxGetCurrent" => {
+            stack.pop();
+            stack.extend((answered != 0).then_some(answered));
+        }
+        _ => {}
+    }
+}
+
+impl Host for Tables {
+    fn driver_version(&self) -> u32 {
+        self.version
+    }
+
+    fn devices(&self) -> Vec<DeviceIdentity> {
+        self.devices.clone()
+    }
+
+    fn primary_context(&self, device: CUdevice) -> Result<CUcontext, CUresult> {
+        let device = usize::try_from(device).map_err(|_| CUDA_ERROR_INVALID_DEVICE)?;
+        let context = self.primaries.get(device).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+        context.map(|raw| without_provenance_mut(raw as usize)).ok_or(CUDA_ERROR_NOT_SUPPORTED)
+    }
+
+    fn current_context(&self) -> CUcontext {
+        without_provenance_mut(current().borrow().last().copied().unwrap_or(0) as usize)
+    }
+
+    fn module_functions(&self, _module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
+        Err(CUDA_ERROR_NOT_SUPPORTED)
+    }
+
+    fn missing_slot(&self, table: u32, slot: usize) {
+        eprintln!("remotegpu: trace: slot {slot} of the private table {table:08x} cannot be replayed");
+    }
+}

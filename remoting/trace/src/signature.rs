@@ -1,0 +1,191 @@
+//! What the table says of a function: `remoting/registry/parameters.yaml` explains the types.
+
+/// One exported symbol.
+pub struct Function {
+    pub symbol: &'static str,
+    pub entry: unsafe extern "C" fn(),
+    /// `None`: not described, so that only its code is recorded.
+    pub parameters: Option<&'static [Described]>,
+}
+
+impl Function {
+    /// The name without what tells its variants apart.
+    pub fn base(&self) -> &'static str {
+        let name = self.symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        ["_v2", "_v3", "_v4"].iter().find_map(|version| name.strip_suffix(version)).unwrap_or(name)
+    }
+
+    /// Whether the null stream means the thread's own.
+    pub fn is_per_thread(&self) -> bool {
+        self.symbol.ends_with("_ptsz") || self.symbol.ends_with("_ptds")
+    }
+
+    /// Whether what it writes to the program's memory may come after it returned.
+    pub fn is_asynchronous(&self) -> bool {
+        self.base().ends_with("Async")
+    }
+
+    /// Whether it makes handles stale, or memory of modules.
+    pub fn unloads(&self) -> bool {
+        matches!(self.base(), "cuModuleUnload" | "cuLibraryUnload" | "cuCtxDestroy" | "cuCtxDetach")
+            || self.base().starts_with("cuDevicePrimaryCtxRe")
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
+}
+
+pub struct Described {
+    pub name: &'static str,
+    pub direction: Direction,
+    pub of: Type,
+}
+
+pub const fn p(name: &'static str, direction: Direction, of: Type) -> Described {
+    Described { name, direction, of }
+}
+
+#[derive(Clone, Copy)]
+pub enum Type {
+    /// Bytes, and whether it has a sign.
+    Integer(usize, bool),
+    Float,
+    Handle(&'static str),
+    NewHandle(&'static str),
+    Address,
+    Freed,
+    Memory(Length),
+    PageLocked(Length),
+    Registered(Length),
+    Host,
+    Text,
+    /// The path of a file whose contents count.
+    File,
+    TextBuffer(Length),
+    StaticText,
+    Bytes(Length),
+    Data(Length),
+    To(Length),
+    From(Length),
+    Blob(Length),
+    List(&'static Type, Length),
+    /// Size, and its fields by offset.
+    Structure(usize, &'static [(usize, &'static str, Type)]),
+    Image,
+    Copy2d,
+    Copy3d,
+    Launch,
+    /// Kernel parameters of the function at that place.
+    Params(usize),
+    Extra,
+    /// Whether it is given stream and status.
+    Callback(bool),
+    Entry,
+    Table,
+    PointerAttribute(usize),
+    PointerAttributes(usize, usize),
+    PoolAttribute(usize),
+    StreamAttribute(usize),
+}
+
+/// The product of its factors.
+#[derive(Clone, Copy)]
+pub struct Length(pub &'static [Factor]);
+
+pub enum Factor {
+    Constant(usize),
+    /// The parameter at that place.
+    Parameter(usize),
+}
+
+const INT: Type = Type::Integer(4, true);
+const WORD: Type = Type::Integer(8, false);
+
+/// What `cuPointerGetAttribute` writes for an attribute; `None`: not known.
+pub fn pointer_attribute(attribute: u64) -> Option<Type> {
+    use driverapi::attributes::*;
+    let Ok(attribute) = u32::try_from(attribute) else { return None };
+    Some(match attribute {
+        CU_POINTER_ATTRIBUTE_CONTEXT => Type::Handle("context"),
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+        | CU_POINTER_ATTRIBUTE_HOST_POINTER
+        | CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+        | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Type::Address,
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Type::Handle("pool"),
+        // Numbers of the driver's own that differ from run to run.
+        CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Type::Handle("block"),
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE
+        | CU_POINTER_ATTRIBUTE_MAPPING_SIZE
+        | CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => WORD,
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        | CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
+        | CU_POINTER_ATTRIBUTE_MAPPED
+        | CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        | CU_POINTER_ATTRIBUTE_IS_MANAGED
+        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+        | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
+        | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => INT,
+        _ => return None,
+    })
+}
+
+pub fn pool_attribute(attribute: u64) -> Option<Type> {
+    use driverapi::attributes::*;
+    let Ok(attribute) = u32::try_from(attribute) else { return None };
+    Some(match attribute {
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        | CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+        | CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
+        | CU_MEMPOOL_ATTR_USED_MEM_CURRENT
+        | CU_MEMPOOL_ATTR_USED_MEM_HIGH
+        | CU_MEMPOOL_ATTR_MAX_POOL_SIZE => WORD,
+        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
+        | CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
+        | CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES
+        | CU_MEMPOOL_ATTR_ALLOCATION_TYPE
+        | CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES
+        | CU_MEMPOOL_ATTR_LOCATION_ID
+        | CU_MEMPOOL_ATTR_LOCATION_TYPE
+        | CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED => INT,
+        _ => return None,
+    })
+}
+
+/// What a stream's or a launch's attribute holds.
+pub fn launch_attribute(attribute: u64) -> Option<Type> {
+    use driverapi::attributes::*;
+    const EVENT: Type = Type::Handle("event");
+    let Ok(attribute) = u32::try_from(attribute) else { return None };
+    Some(match attribute {
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        | CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY
+        | CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
+        | CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        | CU_LAUNCH_ATTRIBUTE_PRIORITY
+        | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN
+        | CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => INT,
+        CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP => Type::Integer(2, false),
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION | CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION => {
+            Type::Structure(12, &[(0, "x", INT), (4, "y", INT), (8, "z", INT)])
+        }
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => {
+            Type::Structure(16, &[(0, "event", EVENT), (8, "flags", INT), (12, "at_start", INT)])
+        }
+        CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => Type::Structure(12, &[(0, "event", EVENT), (8, "flags", INT)]),
+        CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW => Type::Structure(
+            28,
+            &[
+                (0, "base", Type::Address),
+                (8, "bytes", WORD),
+                (16, "ratio", Type::Float),
+                (20, "hit", INT),
+                (24, "miss", INT),
+            ],
+        ),
+        _ => return None,
+    })
+}
