@@ -1,6 +1,7 @@
-"""The generator is no part of the installed package; the tests find it where it stands."""
+"""The generator and the tools are no part of the installed package; the tests find them where they stand."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "remoting" / "codegen"))
+for folder in ("remoting/codegen", "tools"):
+    sys.path.insert(0, str(Path(__file__).parents[2] / folder))

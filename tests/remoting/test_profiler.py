@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +29,7 @@ def test_it_is_said_once_that_kernels_are_not_recorded(remote: Appliance, tmp_pa
     program = tmp_path / "ask.py"
     program.write_text(ASK)
     run: Callable[..., subprocess.CompletedProcess[str]] = native if where == "natively" else remote.run
-    done = run(sys.executable, str(program))
+    done = run(str(program))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
     assert done.stderr.count("kernels are not recorded: CUPTI") == 1, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
