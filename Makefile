@@ -10,7 +10,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,6 +76,19 @@ target/frameworks/.installed: pyproject.toml
 	@echo "==> torch and what it needs into target/frameworks: 3 GB to load, 6 GB on the disk"
 	@test -x target/frameworks/bin/python || python3 -m venv target/frameworks
 	@target/frameworks/bin/python -m pip install --disable-pip-version-check --no-cache-dir --editable '.[frameworks]'
+	@touch $@
+
+test-null-frameworks: build target/null-frameworks/.installed ## torch, transformers, Triton, CuPy, torch.compile on a null GPU, which runs no kernel: 4 GB of wheels
+	@echo "==> Frameworks on a null GPU: accepted calls, round trips and bytes per step"
+	@$(PYTHON) -m pytest -m null_frameworks tests/null
+
+demo-torch: build target/null-frameworks/.installed ## Train and generate with unmodified torch programs on a share of a null GPU: what a step costs, no results
+	@PYTHONPATH=tests $(PYTHON) tests/null/demo.py
+
+target/null-frameworks/.installed: tests/null/requirements.txt
+	@echo "==> torch, transformers, CuPy and JAX into target/null-frameworks: 4 GB to load, 9 GB on the disk"
+	@test -x target/null-frameworks/bin/python || python3 -m venv target/null-frameworks
+	@target/null-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir -r tests/null/requirements.txt
 	@touch $@
 
 # Dropping packets in a network namespace needs nft and root; without them that one test says so and is skipped.

@@ -54,9 +54,7 @@ def run(options: RunOptions) -> int:
     mask = block_signals()
     dist = find_dist()
     if options.profile is not None and options.appliances:
-        raise exits.CliError(
-            exits.USAGE, "--profile is for a GPU of this machine: an appliance was started with its own"
-        )
+        raise exits.CliError(exits.USAGE, "--profile is for GPUs of this machine: appliances have their own")
     profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
     # Before a share is taken, or waited for.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")

@@ -1,4 +1,4 @@
-"""Prints as JSON what happens to launches, right and wrong: `launch_rules.py IMAGE`. Late errors count for their launch."""
+"""Prints as JSON the codes of right and wrong launches: `launch_rules.py IMAGE`. Late errors count for their launch."""
 
 import json
 import pathlib
@@ -55,6 +55,9 @@ def allow(name, attribute, value):
 
 
 found = {
+    "cooperative launches are offered": ok(
+        cu.cuDeviceGetAttribute(cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 0)
+    ),
     "as it is": code("dynamic", (4, 1, 1), (128, 1, 1)),
     "no blocks": code("dynamic", (0, 1, 1), (128, 1, 1)),
     "no threads": code("dynamic", (1, 1, 1), (0, 1, 1)),
