@@ -76,6 +76,10 @@ for name in ("MEMORY_TYPE", "HOST_POINTER", "RANGE_START_ADDR", "RANGE_SIZE", "M
     value = int(value) - base if name in ("HOST_POINTER", "RANGE_START_ADDR") else int(value)
     print(name, int(code), value)
 
+for what, address, start_at in (("registered", base + 40, base), ("pinned", pinned + 8, pinned)):
+    code, begin, size = cu.cuMemGetAddressRange(address)
+    print("range of", what, int(code), int(begin) - start_at, size)
+
 # In use: a kernel that takes its time, and a copy behind it that lands here.
 functions = kernels()
 stream = ok(cu.cuStreamCreate(1))

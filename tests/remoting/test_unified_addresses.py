@@ -9,8 +9,6 @@ import sys
 import pytest
 from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, native
 
-NUMBA = ("-m", "unittest", "numba.cuda.tests.cudadrv.test_host_alloc")
-
 
 @functools.cache
 def expected(part: str) -> list[str]:
@@ -40,11 +38,7 @@ def test_native_fills_do_what_cuda_documents() -> None:
 
 @pytest.mark.parametrize("where", ["native", "remote"])
 def test_numba_cuda_own_tests_of_page_locked_memory(remote: Appliance, where: str) -> None:
-    if where == "remote":
-        run = remote.run(sys.executable, *NUMBA)
-    else:
-        command = [REMOTEGPU, "run", "--native", "--", sys.executable, *NUMBA]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    run = remote.run("numba_own_tests.py") if where == "remote" else native("numba_own_tests.py")
     assert run.returncode == 0 and "Ran 4 tests" in run.stderr and "skipped" not in run.stderr, run.stderr
 
 

@@ -57,10 +57,13 @@ exports! {
 
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {
         context::current()?;
+        let allocated = || find_allocation(address).map(|(_, piece)| piece);
         let mapped = || vmm::find(address).map(|(piece, _)| piece);
-        let piece = find_allocation(address).map(|(_, piece)| piece).or_else(mapped).ok_or(CUDA_ERROR_NOT_FOUND)?;
-        write_optional(base, piece.address);
-        write_optional(size, piece.asked as usize);
+        let of_device = || allocated().or_else(mapped).map(|piece| (piece.address, piece.asked as usize));
+        let of_host = host::find(address as usize).map(|range| (range.start as u64, range.size));
+        let (start, len) = of_host.or_else(of_device).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        write_optional(base, start);
+        write_optional(size, len);
         Ok(())
     }
 }
