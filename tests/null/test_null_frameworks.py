@@ -1,4 +1,4 @@
-"""Frameworks from their wheels, unmodified, on a null GPU: no command fails, nothing hangs, steps cost as published.
+"""Frameworks from their wheels, unmodified, on a null GPU: nothing fails or hangs, and steps cost what is published.
 
 No kernel runs, so this shows that calls are accepted, never that a result is right.
 """

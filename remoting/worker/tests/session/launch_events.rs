@@ -42,7 +42,7 @@ fn a_launch_records_and_its_event_says_nothing_of_the_stream() {
     t.event(3, UNTIMED);
     t.event(4, UNTIMED);
     t.launch_recording(A, 1, &[(EARLY, 3, 1), (LATE, 4, 1)]);
-    let stream = t.client.send(A, &StreamSynchronize {}, &[]);
+    let stream = t.client.send(A, &StreamSynchronize { launches: UNCOUNTED }, &[]);
     assert_eq!(t.client.call(0, &EventSynchronize { event: 3, generation: 1 }, &[]).0, 0);
     assert_eq!((t.query(3, 1), t.query(4, 1)), (0, 600));
     t.turn();
