@@ -30,8 +30,10 @@ fn pairs() -> Vec<(Cubin, Program)> {
     entries(Kind::Elf).iter().map(of).collect()
 }
 
-/// Name to what a launch must know: offsets and sizes of parameters, their total, shared memory, a required block.
-fn signatures(kernels: &[Kernel]) -> BTreeMap<&str, (Vec<(u32, u32)>, u32, u32, Option<[u32; 3]>)> {
+/// What a launch must know: offsets and sizes of parameters, their total, shared memory, a required block.
+type Signature = (Vec<(u32, u32)>, u32, u32, Option<[u32; 3]>);
+
+fn signatures(kernels: &[Kernel]) -> BTreeMap<&str, Signature> {
     let params = |k: &Kernel| k.params.iter().map(|p| (p.offset, p.size)).collect();
     kernels.iter().map(|k| (k.name.as_str(), (params(k), k.param_bytes, k.static_shared, k.reqntid))).collect()
 }
