@@ -10,7 +10,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ test: build lint system-tools cluster-programs ## All tests that need no GPU
 	@$(PYTHON) -m pytest
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
 	@REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml --target-dir target/fuzz
+
+test-all: test test-e2e test-frameworks test-null-frameworks test-order ## Every test that needs no GPU: hours, and 6 GB of wheels
+	@$(PYTHON) -m pytest -m thorough
 
 test-frameworks: build target/frameworks/.installed ## torch, Triton, torch.compile, offload's torch device: 3 GB of wheels, then some minutes
 	@echo "==> torch and Triton on the software GPU, alone and on a share"

@@ -79,6 +79,7 @@ def test_every_program_says_what_it_needs() -> None:
     assert {program.stem for program in PROGRAMS.glob("*.py") if needs(program)} >= {"torch_resnet", "jax_training"}
 
 
+@pytest.mark.thorough
 def test_the_measurements_run_on_the_software_gpu() -> None:
     """Of a share nothing is left for the next session: the appliance clears what it grants."""
     done = subprocess.run(
@@ -91,6 +92,7 @@ def test_the_measurements_run_on_the_software_gpu() -> None:
     assert all(int(address, 16) for way in found.values() for address in way["addresses"])
 
 
+@pytest.mark.thorough
 def test_it_runs_on_the_software_gpu_and_tells_a_wrong_share(tmp_path: Path) -> None:
     """One program whose sums are right everywhere, one that sees that it is remote, and one that fails."""
     right, wrong, broken = (tmp_path / f"{name}.py" for name in ("right", "wrong", "broken"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from support import tracer
 from support.system import DIST, PROGRAMS, REMOTEGPU, Appliance, appliance
 
 RECORDER = DIST / "trace" / "libcuda.so.1"
-COMPILED = ("driver_streams.c", "driver_copies.c", "virtual_memory.c", "callbacks.cu", "per_thread.cu")
+ALWAYS = ("driver_copies.c", "per_thread.cu")
+COMPILED = ("driver_streams.c", "virtual_memory.c", "callbacks.cu", *ALWAYS)
 NATIVE = (REMOTEGPU, "run", "--native", "--")
 DIVERGED = 65
 
@@ -54,12 +56,12 @@ def calls(file: Path) -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     toolkit = building.toolkit()
     if toolkit is None:
         pytest.skip("no nvcc in this environment")
     folder = tmp_path_factory.mktemp("programs")
-    return {source: building.build(source, folder, toolkit) for source in COMPILED}
+    return functools.cache(lambda source: building.build(source, folder, toolkit))
 
 
 @pytest.mark.parametrize("name", ["vector_add.py", "callbacks.py", "mapped_memory.py"])
@@ -69,19 +71,21 @@ def test_a_replay_prints_what_the_program_printed(tmp_path: Path, name: str) -> 
     assert (again.returncode, again.stdout) == (0, printed), again.stderr
 
 
-@pytest.mark.parametrize("source", COMPILED)
-def test_a_replay_answers_compiled_programs(tmp_path: Path, compiled: dict[str, Path], source: str) -> None:
+@pytest.mark.parametrize(
+    "source", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.thorough) for name in COMPILED]
+)
+def test_a_replay_answers_compiled_programs(tmp_path: Path, compiled: Callable[[str], Path], source: str) -> None:
     """Static cudart, its private tables, eight threads in whatever order, host functions, per-thread streams."""
-    assert record(tmp_path / "trace", compiled[source]) == "ok\n"
+    assert record(tmp_path / "trace", compiled(source)) == "ok\n"
     for _ in range(3 if source == "per_thread.cu" else 1):
-        again = replay(tmp_path / "trace", compiled[source])
+        again = replay(tmp_path / "trace", compiled(source))
         assert (again.returncode, again.stdout) == (0, "ok\n"), again.stderr
 
 
 @pytest.mark.parametrize("name", ["vector_add.py", "per_thread.cu"])
-def test_every_call_is_recorded(tmp_path: Path, compiled: dict[str, Path], name: str) -> None:
+def test_every_call_is_recorded(tmp_path: Path, compiled: Callable[[str], Path], name: str) -> None:
     """The tracer stands above the recorder, knows nothing of it, and counts the same calls."""
-    command = python(name) if name.endswith(".py") else (str(compiled[name]),)
+    command = python(name) if name.endswith(".py") else (str(compiled(name)),)
     above = tracer.build(RECORDER, tmp_path / "tracer")
     variables = tracer.environment(above, RECORDER, tmp_path / "counts.json")
     below = {"REMOTEGPU_TRACE_DRIVER": str(DIST / "native" / "libcuda.so.1")}

@@ -17,7 +17,9 @@ def expected(part: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-@pytest.mark.parametrize("part", ["fills", "linear", "boxed", "order"])
+@pytest.mark.parametrize(
+    "part", ["fills", "order", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("linear", "boxed"))]
+)
 def test_codes_and_bytes_are_those_of_a_native_run(remote: Appliance, part: str) -> None:
     run = remote.run("unified_addresses.py", part)
     assert run.returncode == 0, run.stderr
