@@ -59,6 +59,11 @@ impl Action {
         !matches!(self, Action::Marker | Action::HostBytes { .. } | Action::Consumed { .. })
     }
 
+    /// Does it change what the program sees in its memory or of its events?
+    fn is_news(&self) -> bool {
+        matches!(self, Action::HostBytes { .. } | Action::EventDone { .. })
+    }
+
     /// Some errors, and what kernels print, the driver only hands out when something is synchronised. On an event that
     /// is complete that waits for nothing.
     fn settle(&self, driver: &Driver, current: &CurrentContext, code: Code, completed: Option<&Rc<RealEvent>>) -> Code {
@@ -127,6 +132,8 @@ pub struct Completions {
     watches: Vec<Watch>,
     joins: HashMap<u64, Join>,
     next_join: u64,
+    /// `HostBytes` and `EventDone` that are still to be told.
+    news_pending: usize,
     /// `HostBytes` entries.
     bytes_pending: usize,
 }
@@ -213,9 +220,8 @@ impl Session {
 
     fn push_entry(&mut self, lane: u64, seq: u64, event: Option<Rc<RealEvent>>, operations: u32, action: Action) {
         let Ok(l) = self.lanes.get_mut(lane) else { return };
-        if matches!(action, Action::HostBytes { .. }) {
-            self.completions.bytes_pending += 1;
-        }
+        self.completions.bytes_pending += usize::from(matches!(action, Action::HostBytes { .. }));
+        self.completions.news_pending += usize::from(action.is_news());
         l.entries.push_back(Entry { seq, event, operations, action });
         let too_many = l.entries.len() > MOST_ENTRIES;
         self.completions.active.insert(lane);
@@ -238,6 +244,7 @@ impl Session {
         if self.completions.watches.len() >= MOST_WATCHES {
             return self.end(code::UNKNOWN, "too many events are waited for");
         }
+        self.completions.news_pending += usize::from(action.is_news());
         self.completions.watches.push(Watch { seq, event, action });
     }
 
@@ -275,11 +282,12 @@ impl Session {
         let mut done = Vec::new();
         self.take_watches(&mut done);
         self.take_entries(&mut done);
-        // A program that sees a completion must see the bytes that landed before it. So once a completion was seen, the
-        // bytes are looked at again, until a look finds no further completion.
+        // A program that sees a completion must see the bytes that landed and the events that were complete before it. So
+        // once a completion was seen, both are looked at again, until a look finds no further completion.
         let mut looked = 0;
-        while self.completions.bytes_pending > 0 && done[looked..].iter().any(|d| d.action.is_visible()) {
+        while self.completions.news_pending > 0 && done[looked..].iter().any(|d| d.action.is_visible()) {
             looked = done.len();
+            self.take_watches(&mut done);
             self.take_entries(&mut done);
         }
         done.sort_by_key(|d| d.seq);
@@ -308,6 +316,7 @@ impl Session {
             match state(&self.driver, &self.current, &watch.event) {
                 None => rest.push(watch),
                 Some(code) => {
+                    self.completions.news_pending -= usize::from(watch.action.is_news());
                     let code = watch.action.settle(&self.driver, &self.current, code, Some(&watch.event));
                     done.push(Done { seq: watch.seq, code, action: watch.action });
                 }
@@ -320,6 +329,7 @@ impl Session {
         let mut gone = Vec::new();
         let (driver, current, completions) = (&self.driver, &self.current, &mut self.completions);
         let (lanes, bytes_pending) = (&mut self.lanes, &mut completions.bytes_pending);
+        let news_pending = &mut completions.news_pending;
         completions.active.retain(|id| {
             let Ok(lane) = lanes.get_mut(*id) else { return false };
             let mut code = 0;
@@ -333,6 +343,7 @@ impl Session {
                 lane.in_flight = lane.in_flight.saturating_sub(entry.operations);
                 lane.completed = entry.event.or(lane.completed.take());
                 *bytes_pending -= usize::from(matches!(entry.action, Action::HostBytes { .. }));
+                *news_pending -= usize::from(entry.action.is_news());
                 let code = entry.action.settle(driver, current, code, lane.completed.as_ref());
                 done.push(Done { seq: entry.seq, code, action: entry.action });
             }

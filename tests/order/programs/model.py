@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Stream number -> how many of its operations.
+#: Stream number n -> how many of its operations; -n - 1 -> how many of its records and waits. Those are no operations:
+#: CUDA leaves open whether they take part in the legacy stream's barriers.
 Clock = dict[int, int]
 
 
@@ -45,8 +46,7 @@ class Place:
 class Record:
     """What has happened when an event is complete.
 
-    CUDA leaves open whether records and waits take part in the legacy stream's barriers. `clock` and `gates` are what
-    an event surely waits for, `most` and `may_gates` what it may wait for.
+    `clock` and `gates` are what an event surely waits for, `most` and `may_gates` what it may wait for.
     """
 
     clock: Clock
@@ -93,7 +93,7 @@ class Order:
         clock, gates = dict(stream.clock), set(stream.gates)
         merge(clock, self.host)
         for other in self._others(stream):
-            merge(clock, other.clock)
+            merge(clock, {key: count for key, count in other.clock.items() if key != -other.number - 1})
             gates |= other.gates
         return clock, gates
 
@@ -135,15 +135,21 @@ class Order:
             holder.gates.discard(gate)
             holder.may_gates.discard(gate)
 
-    def record(self, stream: Stream) -> Record:
+    @staticmethod
+    def _note(stream: Stream) -> None:
+        key = -stream.number - 1
+        stream.clock[key] = stream.clock.get(key, 0) + 1
         stream.queued += 1
+
+    def record(self, stream: Stream) -> Record:
+        self._note(stream)
         self._records += 1
         most, _ = self.upcoming(stream)
         return Record(dict(stream.clock), set(stream.gates), most, self.may_hold(stream), stream.number, self._records)
 
     def wait(self, stream: Stream, record: Record | None) -> None:
         if record is not None:
-            stream.queued += 1
+            self._note(stream)
             merge(stream.clock, record.clock)
             stream.gates |= record.gates
             stream.may_gates |= record.may_gates

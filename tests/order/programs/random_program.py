@@ -203,7 +203,7 @@ class Program:
         self.order.operate(stream, cell)
         cell.value = (cell.value * a + b) & MASK
 
-    def burst(self, count: int | None = None) -> None:
+    def burst(self, count: int | None = None) -> Stream:
         address, cell = self.cell()
         stream = self.some_stream(cell)
         count = count or self.random.choice([20, 100, 300])
@@ -217,6 +217,7 @@ class Program:
         self.commands += count
         self.order.operate(stream, cell)
         stream.queued += count
+        return stream
 
     def launch_folding(self) -> None:
         (address, cell), (source, other) = self.cell(), self.cell()
@@ -426,9 +427,9 @@ class Program:
         self.order.host_function(stream, slot)
         slot.value = (slot.value * 3 + add) & MASK
 
-    def close_gate(self) -> None:
+    def close_gate(self, stream: Stream | None = None) -> None:
         if not self.order.closed:
-            stream = self.some_stream()
+            stream = stream or self.some_stream()
             opened = threading.Event()
             gate = self.host.leave(opened.wait)
             self.gates[gate] = opened
@@ -525,6 +526,51 @@ class Program:
         else:
             self.call("cuMemFree_v2", memory)
 
+    def large(self) -> None:
+        """New memory, the end of which is written at once: zeroing it must not come afterwards."""
+        self.open_gates()
+        words = 6 << 20
+        memory = self.cuda.made("cuMemAlloc_v2", 8 * words)
+        stream, word, last = self.some_stream(), self.random.getrandbits(32), memory + 8 * (words - 1)
+        self.call("cuMemsetD32Async", last, word, 2, stream.handle)
+        for _ in range(100):
+            self.call("cuMemsetD32Async", memory, word, 2, stream.handle)
+        self.call("cuStreamSynchronize", stream.handle)
+        self.order.waited_for_stream(stream)
+        now = ctypes.c_uint64()
+        self.call("cuMemcpyDtoH_v2", ctypes.byref(now), last, 8)
+        self.expect("the end of new memory", now.value, word << 32 | word)
+        self.call("cuMemFree_v2", memory)
+
+    def record_twice(self) -> None:
+        """An event is recorded in a stream that stands still, then in one that is busy: the second record counts."""
+        free = [s for s in self.order.streams if s.number and not s.blocking and not self.held(s)]
+        if len(free) < 3 or self.order.closed:
+            return
+        still, busy, third = self.random.sample(free, 3)
+        event = self.random.choice(self.events)
+        self.close_gate(still)
+        self.record_in(event, still)
+        address, cell = self.cell()
+        if not self.order.may_use(busy, cell):
+            self.join(busy, cell)
+        if self.held(busy) or event.record is None:
+            return
+        a, b = self.word(), self.word()
+        for _ in range(300):
+            self.expect("launch", self.cuda.launch(self.step, busy.handle, (address, a, b)), OK)
+            cell.value = (cell.value * a + b) & MASK
+        self.order.operate(busy, cell)
+        self.record_in(event, busy)
+        self.open_gates()
+        self.call("cuStreamSynchronize", still.handle)
+        self.order.waited_for_stream(still)
+        self.call("cuStreamWaitEvent", third.handle, event.handle, 0)
+        self.order.wait(third, event.record)
+        self.expect("launch", self.cuda.launch(self.step, third.handle, (address, a, b)), OK)
+        self.order.operate(third, cell)
+        cell.value = (cell.value * a + b) & MASK
+
     def trim(self) -> None:
         self.call("cuMemPoolTrimTo", self.pool, 0)
 
@@ -556,8 +602,8 @@ class Program:
         load_module: 1, launch_ticking: 5, read_counter: 0.3, unload_module: 1.5, fill: 4, copy_in: 4,
         copy_in_pageable: 2, copy_out: 4, copy_across: 3, write_slot: 3, read_slot: 4, call_host: 3, close_gate: 2,
         open_gates: 1, record: 6, wait: 6, query_event: 4, query_stream: 2, elapse: 3, foreign: 1, temporary: 4,
-        trim: 0.5, make_stream: 1.5, destroy_stream: 1.5, renew_event: 2, synchronise_stream: 0.6,
-        synchronise_event: 0.6, synchronise_context: 0.2,
+        large: 0.1, record_twice: 1, trim: 0.5, make_stream: 1.5, destroy_stream: 1.5, renew_event: 2,
+        synchronise_stream: 0.6, synchronise_event: 0.6, synchronise_context: 0.2,
     }  # fmt: skip
 
     def run(self, fewest: int) -> None:
@@ -573,7 +619,21 @@ class Program:
     def fill_a_queue(self) -> None:
         if self.random.random() < 0.8:
             self.open_gates()
-        self.burst(self.random.randrange(LAUNCHES_IN_FLIGHT + 50, LAUNCHES_IN_FLIGHT + 300))
+        stream = self.burst(self.random.randrange(LAUNCHES_IN_FLIGHT + 50, LAUNCHES_IN_FLIGHT + 300))
+        if self.random.random() < 0.3:
+            self.limit_behind(stream)
+
+    def limit_behind(self, stream: Stream) -> None:
+        """The size of the heap cannot change once a kernel that uses it was launched, also one that still waits."""
+        address, cell = self.cell()
+        if self.order.closed or not self.order.may_use(stream, cell):
+            return
+        a, b = self.word(), self.word()
+        self.expect("launch", self.cuda.launch(self.grab, stream.handle, (address, a, b)), OK)
+        self.order.operate(stream, cell)
+        cell.value = (cell.value * a + b) & MASK
+        self.grabbed = True
+        self.call("cuCtxSetLimit", MALLOC_HEAP, 1 << 20, code=INVALID_VALUE)
 
     def check(self) -> None:
         self.synchronise_context()
