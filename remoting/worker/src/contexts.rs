@@ -145,9 +145,7 @@ impl Session {
                 allocate(driver, &growth)
             },
             move |session: &mut Session, buffers: Result<Vec<Handle>>| {
-                if let Err(code) = &buffers {
-                    session.late(*code);
-                }
+                session.late_in(pool_of, buffers.as_ref().map(drop).map_err(|code| *code));
                 if let Ok(context) = session.contexts.get(pool_of) {
                     context.staging.add(size, buffers.unwrap_or_default());
                 }

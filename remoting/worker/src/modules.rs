@@ -178,16 +178,12 @@ impl Session {
         self.context_join(module.context, seq, Then::UnloadModule { context: module.context, module: module.handle })
     }
 
-    pub fn unload(&mut self, context: u64, module: Handle) {
+    pub fn unload(&mut self, id: u64, module: Handle) {
         // With its context the module is gone already.
-        let Ok(context) = self.contexts.get(context).map(|c| c.handle) else { return };
+        let Ok(context) = self.contexts.get(id).map(|c| c.handle) else { return };
         self.helpers.start(
             move |driver| driver.set_current(context).and_then(|()| driver.module_unload(module)),
-            |session: &mut Session, unloaded| {
-                if let Err(code) = unloaded {
-                    session.late(code);
-                }
-            },
+            move |session: &mut Session, unloaded| session.late_in(id, unloaded),
         );
     }
 

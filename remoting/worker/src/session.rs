@@ -386,6 +386,15 @@ impl Session {
         self.late.get_or_insert(code);
     }
 
+    /// As [`Session::late`], for what was done on behalf of a context. A context that is gone took that with it.
+    pub fn late_in(&mut self, context: u64, done: Result<(), Code>) {
+        if let Err(code) = done
+            && self.contexts.contains(context)
+        {
+            self.late(code);
+        }
+    }
+
     /// Tells the appliance of errors that are a device's fault. Which device it was it finds out itself.
     pub fn note_sticky(&mut self, code: Code) {
         if code::is_unhealthy(code) {
