@@ -608,17 +608,16 @@ class Program:
 
     def run(self, fewest: int) -> None:
         commands, weights = list(self.COMMANDS), list(self.COMMANDS.values())
+        fewest += LAUNCHES_IN_FLIGHT
         busy_at = self.commands + self.random.randrange(20)
         while self.commands < fewest:
             if self.commands >= busy_at:
                 self.fill_a_queue()
-                fewest += LAUNCHES_IN_FLIGHT
                 busy_at = 1 << 60
             self.random.choices(commands, weights)[0](self)
 
     def fill_a_queue(self) -> None:
-        if self.random.random() < 0.8:
-            self.open_gates()
+        self.open_gates()
         stream = self.burst(self.random.randrange(LAUNCHES_IN_FLIGHT + 50, LAUNCHES_IN_FLIGHT + 300))
         if self.random.random() < 0.3:
             self.limit_behind(stream)

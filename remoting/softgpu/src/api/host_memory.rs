@@ -10,9 +10,10 @@ use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 
 const ALLOC_FLAGS: c_uint = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-/// What a device without the attribute READ_ONLY_HOST_REGISTER_SUPPORTED, and a kernel without the support, do not take.
-const ABSENT_REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
-const REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | ABSENT_REGISTER_FLAGS;
+/// What a kernel without the support does not take.
+const ABSENT_REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_IOMEMORY;
+const REGISTER_FLAGS: c_uint =
+    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY | ABSENT_REGISTER_FLAGS;
 
 fn allocate(address: Out<*mut c_void>, bytes: usize, flags: c_uint) -> R {
     let context = current()?;
