@@ -64,7 +64,7 @@ class StandIn:
         os.close(theirs)
         with os.fdopen(ready) as pipe:
             assert pipe.readline(), self.log
-        self.client = ApplianceClient(parse_endpoint(self.endpoint), access)
+        self.client = ApplianceClient(parse_endpoint(self.endpoint), access, call_seconds=20)
         self.open_connections = contextlib.ExitStack()
 
     @property

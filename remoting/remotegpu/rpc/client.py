@@ -104,11 +104,12 @@ def hello_with_versions(endpoint: str, *, wire: int, table_hash: int) -> pb.Hell
 
 
 class ApplianceClient:
-    """One appliance. Closing the client leaves its leases as they are."""
+    """One appliance, which has `call_seconds` for an answer. Closing the client leaves its leases as they are."""
 
-    def __init__(self, endpoint: Endpoint, access: Access) -> None:
+    def __init__(self, endpoint: Endpoint, access: Access, call_seconds: float = _CALL_SECONDS) -> None:
         self.endpoint = endpoint
         self.access = access
+        self._call_seconds = call_seconds
         access.tls_context()
         self._channel = _channel(endpoint, access)
         self._stub = pb_grpc.ControlStub(self._channel)
@@ -158,7 +159,7 @@ class ApplianceClient:
         """A connection to the data port."""
         context = self.access.tls_context() if tls else None
         try:
-            plain = socket.create_connection((self.endpoint.host, port), _CALL_SECONDS)
+            plain = socket.create_connection((self.endpoint.host, port), self._call_seconds)
             for option, value in _KEEPALIVE:
                 plain.setsockopt(*option, value)
             name = self.access.server_name or self.endpoint.host
@@ -172,7 +173,7 @@ class ApplianceClient:
             ) from None
 
     def _ask(self, method: Callable[..., Any], request: Any) -> Any:
-        return self._call(lambda: method(request, metadata=self._metadata, timeout=_CALL_SECONDS))
+        return self._call(lambda: method(request, metadata=self._metadata, timeout=self._call_seconds))
 
     def _events(self, stream: Any) -> Iterator[pb.OpenLeaseReply]:
         while True:
@@ -210,12 +211,12 @@ class ApplianceClient:
                 message = f"{self.endpoint} is not the control port of an appliance; its data port is one higher"
                 return ApplianceError(Failure.UNAVAILABLE, message)
             case _:
-                found = diagnose(self.endpoint, self.access)
-                return ApplianceError(Failure.UNAVAILABLE, found or f"{self.endpoint}: {details or code.name.lower()}")
+                found = diagnose(self.endpoint, self.access, slow=code is grpc.StatusCode.DEADLINE_EXCEEDED)
+                return ApplianceError(Failure.UNAVAILABLE, found)
 
 
-def diagnose(endpoint: Endpoint, access: Access) -> str:
-    """Why gRPC got no answer, found out by simpler means; empty if nothing simple is wrong."""
+def diagnose(endpoint: Endpoint, access: Access, *, slow: bool) -> str:
+    """Why gRPC got no answer, found out by simpler means. `slow`: the time for an answer had passed."""
     correct = (
         f"is the appliance running? Start one with `remotegpu appliance --listen {endpoint}`, or correct --appliance"
     )
@@ -241,6 +242,11 @@ def diagnose(endpoint: Endpoint, access: Access) -> str:
         return f"the appliance at {endpoint} wants TLS: give its certificate authority with --ca or {CA_ENV}"
     if not speaks_tls and access.ca is not None:
         return f"what listens on {endpoint} does not speak TLS: leave out --ca, or correct --appliance"
+    if slow:
+        return (
+            f"{endpoint} takes connections but has not answered in time: "
+            "if an appliance listens there, it is overloaded: try again; else correct the port in --appliance"
+        )
     return f"what listens on {endpoint} does not answer as an appliance does: correct the port in --appliance"
 
 
