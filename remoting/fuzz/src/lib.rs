@@ -79,7 +79,7 @@ fn command(header: &Header, payload: Payload) {
     assert_eq!(payload.bytes().len(), header.len as usize);
     if let Ok(frame) = Frame::decode(header, payload) {
         assert!(frame.tail().len() <= header.len as usize);
-        let _ = frame.event();
+        let _ = frame.events();
     }
 }
 
