@@ -103,6 +103,24 @@ def test_an_image_is_described_as_its_ptx_is(
         assert found["kernels"]["clustered"]["cluster_width"] == 2
 
 
+@pytest.mark.parametrize(("profile", "used"), [("null-h100", "90"), ("normal", "ptx")])
+def test_only_the_image_that_the_driver_would_use_crosses(
+    images: dict[str, Path], tmp_path: Path, profile: str, used: str
+) -> None:
+    """The compressed container holds machine code for three architectures, and PTX."""
+
+    def sent(form: str) -> int:
+        program = [sys.executable, str(PROGRAMS / "describe_image.py"), str(images[form])]
+        answer(there.run(*program, share="1", env={"REMOTEGPU_STATS": str(tmp_path / form)}))
+        counted: int = json.loads((tmp_path / form).read_text())["bytes_sent"]
+        return counted
+
+    with appliance(profile=profile, memory_mib=80 << 10) as there:
+        alone, packed = sent(used), sent("fatbin")
+        assert 0 <= packed - alone < 300, "the one image and two headers"
+        assert sent("compressed") < alone
+
+
 @pytest.mark.parametrize("architecture", ["80", "100"])
 def test_machine_code_of_another_generation_is_refused(ask: Ask, images: dict[str, Path], architecture: str) -> None:
     assert ask("describe_image.py", images[architecture]) == {"code": NO_BINARY}

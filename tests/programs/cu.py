@@ -30,10 +30,14 @@ def start(device=0):
     return context
 
 
+def load():
+    """The module that kernels.ptx is."""
+    return ok(cu.cuModuleLoadData((pathlib.Path(__file__).parent / "kernels.ptx").read_bytes() + b"\0"))
+
+
 def kernels():
     """name -> function, of kernels.ptx."""
-    text = (pathlib.Path(__file__).parent / "kernels.ptx").read_bytes()
-    module = ok(cu.cuModuleLoadData(text + b"\0"))
+    module = load()
     return {n: ok(cu.cuModuleGetFunction(module, n.encode())) for n in ("add", "spin", "late_fill", "increment")}
 
 

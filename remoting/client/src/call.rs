@@ -246,11 +246,11 @@ impl Call {
     /// Of a function, whose module and place are the first two fields.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE`.
+    /// `CUDA_ERROR_INVALID_HANDLE`, or why the function cannot be loaded.
     pub fn on_function(number: u32, handle: CUfunction) -> Result<Call, Code> {
         let function = module::function_or_kernel(handle)?;
         let mut call = Call::new(number, 0, Arc::clone(&function.module.live));
-        call.settings = function.changed_attributes();
+        call.settings = function.changed_attributes()?;
         call.put(&function.module.id).put(&function.index);
         Ok(call)
     }

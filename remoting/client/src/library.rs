@@ -8,7 +8,6 @@ use crate::process;
 use crate::session::lock;
 use driverapi::errors::*;
 use driverapi::types::{CUkernel, CUlibrary};
-use protocol::KernelInfo;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
@@ -31,7 +30,6 @@ pub struct Kernel {
     pub handle: usize,
     pub library: usize,
     pub index: u32,
-    pub info: Arc<KernelInfo>,
     pub c_name: CString,
     /// Attributes that the program set, by device: they hold in contexts that are made later, too.
     settings: Mutex<Vec<(i32, u32, i32)>>,
@@ -120,7 +118,7 @@ impl Library {
     /// `CUDA_ERROR_NOT_FOUND`, or why the library cannot be loaded.
     pub fn kernel_named(&self, name: &str) -> Result<Arc<Kernel>, Code> {
         let module = self.any_module()?;
-        let index = module.kernels().iter().position(|kernel| kernel.name == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let index = module.kernels().iter().position(|kernel| kernel == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
         self.kernel(&module, index as u32)
     }
 
@@ -136,12 +134,12 @@ impl Library {
         if let Some(kernel) = kernels.get(&index) {
             return Ok(Arc::clone(kernel));
         }
-        let info = Arc::clone(module.kernels().get(index as usize).ok_or(CUDA_ERROR_NOT_FOUND)?);
+        let name = module.kernels().get(index as usize).ok_or(CUDA_ERROR_NOT_FOUND)?;
         let library = self.handle;
         let make = |handle| {
             let (settings, functions) = (Mutex::default(), Mutex::default());
-            let c_name = CString::new(info.name.as_str()).unwrap_or_default();
-            Arc::new(Kernel { handle, library, index, info, c_name, settings, functions })
+            let c_name = CString::new(name.as_str()).unwrap_or_default();
+            Arc::new(Kernel { handle, library, index, c_name, settings, functions })
         };
         let kernel = KERNELS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         kernels.insert(index, Arc::clone(&kernel));
@@ -167,6 +165,17 @@ impl Kernel {
         Ok(function)
     }
 
+    /// The function that this kernel is in a context, whichever: what the image says of it is the same in all.
+    ///
+    /// # Errors
+    /// Why its library cannot be loaded.
+    pub fn any_function(&self) -> Result<Arc<Function>, Code> {
+        if let Some((_, function)) = lock(&self.functions).first() {
+            return Ok(Arc::clone(function));
+        }
+        LIBRARIES.get(self.library).ok_or(CUDA_ERROR_INVALID_HANDLE)?.any_module()?.function(self.index)
+    }
+
     /// Sets an attribute for a device: where the kernel is loaded now, and wherever it will be.
     ///
     /// # Errors
@@ -184,14 +193,16 @@ impl Kernel {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not.
     pub fn attribute(&self, attribute: u32, ordinal: i32) -> Result<i32, Code> {
-        let functions = lock(&self.functions);
-        if let Some((_, function)) = functions.iter().find(|(_, f)| f.module.live.device.ordinal == ordinal) {
+        let here = |(_, f): &&(u64, Arc<Function>)| f.module.live.device.ordinal == ordinal;
+        let function = lock(&self.functions).iter().find(here).map(|(_, function)| Arc::clone(function));
+        if let Some(function) = function {
             return function.attribute(attribute);
         }
         if let Some((_, _, value)) = lock(&self.settings).iter().find(|s| (s.0, s.1) == (ordinal, attribute)) {
             return Ok(*value);
         }
-        let initial = self.info.attributes.iter().find(|(name, _)| *name == attribute);
+        let function = self.any_function()?;
+        let initial = function.description()?.info.attributes.iter().find(|(name, _)| *name == attribute);
         initial.map(|(_, value)| *value).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 }

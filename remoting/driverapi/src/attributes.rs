@@ -180,6 +180,9 @@ pub const CU_DEVICE_ATTRIBUTE_MAX: CUdevice_attribute = 162;
 pub const LIBRARY_CAPABILITY_MAJOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
 pub const LIBRARY_CAPABILITY_MINOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
 
+/// As those: 1 if the driver executes PTX only, as the software GPU does.
+pub const PTX_ONLY: CUdevice_attribute = 0x7267_0000;
+
 /// The number by which a driver knows what it answers NVIDIA's own libraries for an attribute.
 pub fn for_libraries(attribute: CUdevice_attribute) -> CUdevice_attribute {
     match attribute {

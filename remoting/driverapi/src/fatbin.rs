@@ -107,13 +107,41 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The entry a driver takes for a device: machine code that fits if there is any, else the newest PTX that does.
-pub fn select<'e, 'a>(entries: &'e [Entry<'a>], capability: u32) -> Option<&'e Entry<'a>> {
-    let newest = |kind| {
-        let fitting = entries.iter().filter(move |entry| entry.kind == kind && entry.runs_on(capability));
-        fitting.max_by_key(|entry| entry.arch)
+/// What a driver executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executes {
+    /// A GPU's: PTX is compiled where there is no machine code that fits.
+    MachineCode,
+    /// The software GPU's.
+    PtxOnly,
+}
+
+/// The container with only what the driver of a device (90 for 9.0) would use: the newest machine code that fits, all
+/// images for that architecture; else the PTX. `None` if that is everything or nothing.
+///
+/// # Errors
+/// Those of [`entries`].
+pub fn for_device(container: &[u8], capability: u32, executes: Executes) -> Result<Option<Vec<u8>>, ImageError> {
+    let records = records(container)?;
+    let all = || records.iter().flat_map(|record| &record.entries);
+    let machine_code = |entry: &&Entry| entry.kind == Kind::Elf && entry.runs_on(capability);
+    let newest = match executes {
+        Executes::MachineCode => all().filter(machine_code).map(|entry| entry.arch).max(),
+        Executes::PtxOnly => None,
     };
-    newest(Kind::Elf).or_else(|| newest(Kind::Ptx))
+    let used = |entry: &Entry| match newest {
+        Some(arch) => entry.arch == arch && machine_code(&entry),
+        None => entry.kind == Kind::Ptx,
+    };
+    let kept = || records.iter().filter(|record| record.entries.iter().any(used));
+    let (bytes, count) = (kept().map(|record| record.bytes.len()).sum::<usize>(), kept().count());
+    if count == 0 || count == records.len() {
+        return Ok(None);
+    }
+    let mut trimmed = container.get(..u16_at(container, 6)? as usize).ok_or(ImageError::Truncated)?.to_vec();
+    trimmed[8..CONTAINER_HEADER].copy_from_slice(&(bytes as u64).to_le_bytes());
+    kept().for_each(|record| trimmed.extend_from_slice(record.bytes));
+    Ok(Some(trimmed))
 }
 
 /// Length of the container that starts with these 16 bytes.
@@ -126,8 +154,18 @@ pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER]) -> Result<usize,
     Ok(header_size + entries)
 }
 
+/// A part of a container that is stored as one: an image, or a group of images that are compressed together.
+struct Record<'a> {
+    bytes: &'a [u8],
+    entries: Vec<Entry<'a>>,
+}
+
 /// Lists the images of a container. Nothing is decompressed yet.
 pub fn entries(container: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
+    Ok(records(container)?.into_iter().flat_map(|record| record.entries).collect())
+}
+
+fn records(container: &[u8]) -> Result<Vec<Record<'_>>, ImageError> {
     let header = container.first_chunk().ok_or(ImageError::Truncated)?;
     if u32_at(header, 0)? != MAGIC {
         return Err(ImageError::NotAnImage);
@@ -142,14 +180,16 @@ pub fn entries(container: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
         if header_size < ENTRY_HEADER || next > rest.len() {
             return Err(ImageError::Truncated);
         }
-        let (entry, tail) = rest.split_at(next);
-        let (header, payload) = entry.split_at(header_size);
+        let (bytes, tail) = rest.split_at(next);
+        let (header, payload) = bytes.split_at(header_size);
         let stored = Stored::new(header, payload)?;
+        let mut entries = Vec::new();
         if u16_at(header, 0)? == GROUP {
-            read_group(header, stored, &mut found)?;
+            read_group(header, stored, &mut entries)?;
         } else {
-            found.push(Entry::new(header, stored, 0, stored.size)?);
+            entries.push(Entry::new(header, stored, 0, stored.size)?);
         }
+        found.push(Record { bytes, entries });
         rest = tail;
     }
     Ok(found)

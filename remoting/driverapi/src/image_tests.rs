@@ -1,7 +1,7 @@
 //! The files in `tests/data` were made from `scale.cu` by nvcc and fatbinary 13.5.
 
 use super::*;
-use crate::fatbin::{Kind, Suffix, select};
+use crate::fatbin::{Executes, Kind, Suffix, for_device};
 
 const STORED: &[u8] = include_bytes!("../tests/data/stored.fatbin");
 const LZ4: &[u8] = include_bytes!("../tests/data/lz4.fatbin");
@@ -68,19 +68,32 @@ fn machine_code_is_a_cubin_of_its_own() {
 }
 
 #[test]
-fn the_driver_takes_fitting_machine_code_then_the_newest_ptx() {
-    let pick = |bytes, capability| {
-        let all = entries(bytes);
-        select(&all, capability).map(|entry| (entry.kind, entry.arch))
+fn only_what_a_driver_would_use_is_kept() {
+    use Executes::{MachineCode, PtxOnly};
+    let kept = |bytes, capability, executes| {
+        let trimmed = for_device(bytes, capability, executes).unwrap();
+        trimmed.map(|trimmed| entries(&trimmed).iter().map(|entry| (entry.kind, entry.arch)).collect::<Vec<_>>())
     };
-    assert_eq!(pick(ZSTD, 90), Some((Kind::Elf, 90)));
-    assert_eq!(pick(ZSTD, 100), Some((Kind::Ptx, 80)));
-    assert_eq!(pick(ZSTD, 86), Some((Kind::Ptx, 80)));
-    assert_eq!(pick(ZSTD, 75), None);
-    assert_eq!(pick(LZ4, 90), Some((Kind::Ptx, 90)));
-    assert_eq!(pick(LZ4, 100), Some((Kind::Ptx, 80)));
-    assert_eq!(pick(LZ4, 121), Some((Kind::Ptx, 120)));
-    assert_eq!(pick(LZ4, 130), Some((Kind::Ptx, 80)));
+    assert_eq!(kept(ZSTD, 90, MachineCode), Some(vec![(Kind::Elf, 90)]));
+    assert_eq!(kept(ZSTD, 90, PtxOnly), Some(vec![(Kind::Ptx, 80)]));
+    // The driver compiles the PTX where no machine code fits, and says so where that does not fit, either.
+    for capability in [75, 86, 100] {
+        assert_eq!(kept(ZSTD, capability, MachineCode), Some(vec![(Kind::Ptx, 80)]));
+    }
+    for executes in [MachineCode, PtxOnly] {
+        assert_eq!(kept(LZ4, 90, executes), None, "it is all PTX");
+        assert_eq!(kept(GROUP_ZSTD, 90, executes), None, "a group is compressed as one");
+    }
+}
+
+#[test]
+fn what_is_kept_is_the_same_image() {
+    let trimmed = for_device(ZSTD, 90, Executes::MachineCode).unwrap().unwrap();
+    assert!(trimmed.len() < ZSTD.len());
+    assert_eq!(entries(&trimmed)[0].data(), entries(ZSTD)[1].data());
+    // SAFETY: a whole container.
+    assert_eq!(unsafe { image_length(trimmed.as_ptr().cast()) }, Ok(trimmed.len()));
+    assert_eq!(for_device(b"no container", 90, Executes::PtxOnly), Err(ImageError::NotAnImage));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! CUDA's own environment variables, which the client and the software GPU take to mean the same. What they leave to
-//! the driver (`CUDA_DEVICE_MAX_CONNECTIONS`, when modules are loaded) makes no difference to a program's results.
+//! the driver (`CUDA_DEVICE_MAX_CONNECTIONS`) makes no difference to a program's results.
 
 use crate::constants::{CU_MODULE_EAGER_LOADING, CU_MODULE_LAZY_LOADING, CUmoduleLoadingMode};
 use std::env;

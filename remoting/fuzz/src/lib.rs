@@ -4,7 +4,7 @@ mod mutate;
 mod seeds;
 
 use driverapi::cubin;
-use driverapi::fatbin::select;
+use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{self, Image};
 use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, Preface, Reader, Wire, Writer, reencode};
 use remotegpu_worker::command::Frame;
@@ -126,8 +126,12 @@ pub fn preface(data: &[u8]) {
 /// Fat binaries with everything in them, cubins, archives.
 pub fn image(data: &[u8]) {
     let Ok(Image::Fatbin(entries)) = image::parse(data) else { return };
-    for capability in [75, 80, 90, 120] {
-        let _ = select(&entries, capability);
+    for executes in [Executes::MachineCode, Executes::PtxOnly] {
+        for capability in [75, 80, 90, 120] {
+            let Ok(Some(trimmed)) = for_device(data, capability, executes) else { continue };
+            assert!(trimmed.len() < data.len());
+            assert!(matches!(image::parse(&trimmed), Ok(Image::Fatbin(_))), "a trimmed container is a container");
+        }
     }
     // A damaged count may list one image many times; decompressing it often proves nothing.
     for entry in entries.iter().take(16) {

@@ -67,14 +67,13 @@ pub fn frames() -> Vec<Vec<u8>> {
 
 pub fn records() -> Vec<Vec<u8>> {
     let kernel = protocol::KernelInfo {
-        name: "kernel".into(),
         params: vec![protocol::KernelParam { offset: 0, size: 8 }, protocol::KernelParam { offset: 8, size: 4 }],
         attributes: vec![(0, 1024), (5, -1)],
     };
-    let loaded = protocol::ModuleLoaded { kernels: vec![kernel.clone(), kernel.clone()], log: "log".into() };
+    let loaded = protocol::ModuleLoaded { kernels: vec!["one".into(), "two".into()], log: "log".into() };
     let linked = protocol::Linked { info_log: "info".into(), error_log: "error".into() };
     let bodies = [
-        encoded(&protocol::Opened { arena_base: 1 << 40, arena_size: 1 << 38, granularity: 2 << 20 }),
+        encoded(&protocol::Opened { arena_base: 1 << 40, arena_size: 1 << 38, granularity: 2 << 20, image_bytes: 1 << 30 }),
         encoded(&protocol::Granted { size: 1 }),
         encoded(&protocol::MemoryState { limit: 2, free: 1 }),
         encoded(&loaded),

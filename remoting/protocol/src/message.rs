@@ -84,7 +84,6 @@ record! {
 
     /// What the client must know of a kernel to launch it and to answer attribute queries.
     struct KernelInfo {
-        name: String,
         params: Vec<KernelParam>,
         /// `CUfunction_attribute` and its value.
         attributes: Vec<(u32, i32)>,
@@ -165,8 +164,9 @@ messages! {
     // ---- code
     /// A piece of an image, to be found later under the SHA-256 of the whole.
     0x8030 ImageChunk tail { hash: [u8; 32], offset: u64, total: u64 }
-    /// Replies `ModuleLoaded`, or code `NEED_IMAGE` if the image was never sent.
-    0x8031 ModuleLoad { module: u64, context: u64, hash: [u8; 32], options: Vec<(u32, u64)> }
+    /// Replies `ModuleLoaded`, or code `NEED_IMAGE` if the worker has not got the image. `eager`: kernels are loaded at
+    /// once, not when they are described.
+    0x8031 ModuleLoad { module: u64, context: u64, hash: [u8; 32], options: Vec<(u32, u64)>, eager: bool }
     0x8032 ModuleUnload { module: u64 }
     /// Replies `Symbol`.
     0x8033 ModuleGlobal { module: u64, name: String }
@@ -174,6 +174,9 @@ messages! {
     0x8034 Launch tail {
         module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, attributes: Vec<LaunchAttribute>,
     }
+    /// Loads a kernel of a module, which nothing that is on its way waits for. Replies `KernelInfo`. Sent before the
+    /// first command that names the kernel.
+    0x803b KernelDescribe { module: u64, kernel: u32 }
     /// Replies `Linked`, or `NEED_IMAGE`.
     0x8035 Link { context: u64, options: Vec<(u32, u64)>, inputs: Vec<LinkInput> }
 
@@ -220,13 +223,14 @@ messages! {
 }
 
 record! {
-    /// Answer to `Open` and `Rebase`: the arena that the worker reserved, and the unit in which it maps memory.
-    struct Opened { arena_base: u64, arena_size: u64, granularity: u64 }
+    /// Answer to `Open` and `Rebase`: the arena that the worker reserved, the unit in which it maps memory, and how many
+    /// bytes of images it keeps.
+    struct Opened { arena_base: u64, arena_size: u64, granularity: u64, image_bytes: u64 }
     struct Granted { size: u64 }
     /// `limit`: the lease's share of the device. `free`: what no process of the lease was granted.
     struct MemoryState { limit: u64, free: u64 }
-    /// Answer to `ModuleLoad`. With a `code` that is an error only `log` is filled.
-    struct ModuleLoaded { kernels: Vec<KernelInfo>, log: String }
+    /// Answer to `ModuleLoad`: the names of the kernels. With a `code` that is an error only `log` is filled.
+    struct ModuleLoaded { kernels: Vec<String>, log: String }
     struct Symbol { address: u64, size: u64 }
     /// A `CUtensorMap` as the driver encoded it, and the allocation class that is in effect.
     struct TensorMap { words: [u64; 16], class: u32 }

@@ -77,7 +77,6 @@ fn a_count_larger_than_the_message_allocates_nothing() {
 #[test]
 fn nested_lists_survive() {
     let info = KernelInfo {
-        name: "k".into(),
         params: vec![KernelParam { offset: 0, size: 8 }, KernelParam { offset: 8, size: 4 }],
         attributes: vec![(0, 1024), (4, -1)],
     };

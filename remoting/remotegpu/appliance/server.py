@@ -273,7 +273,8 @@ def worker_arguments(settings: Settings, backend: Backend) -> list[str]:
     """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over."""
     hidden = [("--hide", str(path)) for path in secret_files(settings)]
     files = () if backend.opens_files else ("--no-files",)
-    return ["--driver", str(backend.driver), *itertools.chain.from_iterable(hidden), *files]
+    images = ("--image-bytes", str(settings.limits.image_bytes))
+    return ["--driver", str(backend.driver), *itertools.chain.from_iterable(hidden), *files, *images]
 
 
 def secret_files(settings: Settings) -> list[Path]:

@@ -9,11 +9,12 @@ from remotegpu.appliance.offload.option import EnvironmentOption
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Counts that keep one tenant from taking everything that is not memory."""
+    """What keeps one tenant from taking everything that is not memory of a GPU."""
 
     leases: int = 256
     sessions_per_lease: int = 64
     sessions_per_gpu: int = 128
+    image_bytes: int = 1 << 30  # device code that a worker keeps
 
 
 def default_sessions_per_gpu(backend: str) -> int:

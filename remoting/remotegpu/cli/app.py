@@ -267,6 +267,9 @@ def appliance(
     sessions_per_gpu: Annotated[
         int | None, typer.Option(min=1, help="Processes on one GPU at a time; memory for their contexts is set aside.")
     ] = None,
+    image_memory: Annotated[
+        str, typer.Option(help="Device code that is kept for each process, in memory of this machine.")
+    ] = "1GiB",
     offload: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]PYTHON[:BACKEND]", help="An interpreter for offload sessions; repeatable."),
@@ -296,6 +299,10 @@ def appliance(
         memory_bytes = parse_memory(memory) if memory else profile.memory_bytes
     except QuantityError as error:
         raise exits.CliError(exits.USAGE, f"--memory: {error}") from None
+    try:
+        image_bytes = parse_memory(image_memory)
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, f"--image-memory: {error}") from None
     environments, offload_memory_bytes = _offload(offload or [], offload_memory)
     settings = Settings(
         host=host,
@@ -315,7 +322,9 @@ def appliance(
         drain_seconds=drain_seconds,
         uid_base=uid_base,
         self_test=self_test,
-        limits=Limits(max_leases, sessions_per_lease, sessions_per_gpu or default_sessions_per_gpu(backend)),
+        limits=Limits(
+            max_leases, sessions_per_lease, sessions_per_gpu or default_sessions_per_gpu(backend), image_bytes
+        ),
         offload=environments,
         offload_memory_bytes=offload_memory_bytes,
         quiet=quiet,

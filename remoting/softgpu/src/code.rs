@@ -8,10 +8,13 @@ use crate::ffi::R;
 use crate::handles;
 use crate::jit::JitOptions;
 use crate::memory::Kind;
+use crate::queue::Marker;
 use crate::source::Source;
+use driverapi::constants::CU_MODULE_EAGER_LOADING;
 use driverapi::errors::*;
+use driverapi::settings::module_loading;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI32, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -62,9 +65,23 @@ pub struct Function {
     pub module: Arc<Module>,
     pub index: usize,
     pub settings: Arc<Settings>,
+    loaded: AtomicBool,
 }
 
 impl Function {
+    pub fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
+    /// Loads the code, as the first use of a function does.
+    pub fn load(&self, context: &Context) -> R {
+        check_supported(self.kernel())?;
+        if !self.loaded.swap(true, Ordering::Relaxed) && context.profile().loading_waits {
+            context.ends().iter().for_each(Marker::wait);
+        }
+        Ok(())
+    }
+
     pub fn kernel(&self) -> &Kernel {
         &self.module.image.program().kernels()[self.index]
     }
@@ -205,7 +222,7 @@ pub fn find_kernel(program: &Program, name: &str) -> R<usize> {
 }
 
 /// A kernel that uses PTX the engine does not execute is refused, with the reason.
-pub fn check_supported(kernel: &Kernel) -> R {
+fn check_supported(kernel: &Kernel) -> R {
     match &kernel.unsupported {
         None => Ok(()),
         Some(what) => {
@@ -271,7 +288,8 @@ impl Driver {
             return Ok(function);
         }
         let settings = Arc::clone(module.settings.get(index).ok_or(CUDA_ERROR_INVALID_HANDLE)?);
-        let function = Arc::new(Function { id, module: Arc::clone(module), index, settings });
+        let loaded = AtomicBool::new(module_loading() == CU_MODULE_EAGER_LOADING);
+        let function = Arc::new(Function { id, module: Arc::clone(module), index, settings, loaded });
         self.functions.insert(id, Arc::clone(&function));
         Ok(function)
     }

@@ -43,6 +43,8 @@ pub struct Profile {
     pub late_faults: bool,
     /// How long every launch takes beside what it computes, in its stream.
     pub launch_micros: u64,
+    /// Whether loading a kernel, at its first use, waits for all that its context runs, as CUDA says it may.
+    pub loading_waits: bool,
 }
 
 impl Profile {
@@ -55,6 +57,7 @@ impl Profile {
         context_bytes: 0,
         late_faults: false,
         launch_micros: 0,
+        loading_waits: false,
     };
     pub const HOSTILE: Profile = Profile {
         model: &Model::SOFTWARE,
@@ -65,9 +68,10 @@ impl Profile {
         context_bytes: 512 << 20,
         late_faults: true,
         launch_micros: 0,
+        loading_waits: false,
     };
     /// Queues are full soon and stay so: what depends on how far a GPU has come shows itself every time.
-    pub const SLOW: Profile = Profile { queue_limit: 1024, launch_micros: 10, ..Profile::NORMAL };
+    pub const SLOW: Profile = Profile { queue_limit: 1024, launch_micros: 10, loading_waits: true, ..Profile::NORMAL };
     pub const NULL_H100: Profile = Profile { model: &Model::NULL_H100, ..Profile::NORMAL };
 
     fn named(name: Option<&str>) -> Profile {

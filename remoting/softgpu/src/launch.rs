@@ -1,6 +1,6 @@
 //! Kernel launches: limits, parameters, and how many blocks fit.
 
-use crate::code::{Function, Settings, check_supported};
+use crate::code::{Function, Settings};
 use crate::driver::Driver;
 use crate::engine::{self, Kernel, LaunchSpec, Param};
 use crate::ffi::{self, In, R};
@@ -182,7 +182,7 @@ impl Driver {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         let kernel = function.kernel();
-        check_supported(kernel)?;
+        function.load(&stream.context)?;
         check(&shape, kernel, &function.settings, self.model())?;
         let params = arguments.pack(kernel)?;
         let (null, pause) = (self.model().null, Duration::from_micros(self.config.profile.launch_micros));

@@ -53,7 +53,7 @@ impl Objects for Lookup<'_> {
     fn function(&self, module: u64, kernel: u32) -> Result<Raw> {
         let module = self.modules.get(module)?;
         self.enter(module.context)?;
-        let kernel = module.kernels.get(kernel as usize).ok_or(code::INVALID_HANDLE)?;
+        let kernel = module.kernel(kernel)?;
         // A launch that came before a change may have been the last that the driver was told of.
         kernel.settings.apply(self.driver, kernel.function, kernel.settings.wanted())?;
         Ok(kernel.function.raw())
@@ -74,7 +74,7 @@ impl Session {
         let Ok(context) = self.modules.get(module).map(|module| module.context) else { return };
         if self.enter(context).is_ok()
             && let Ok(module) = self.modules.get_mut(module)
-            && let Some(kernel) = module.kernels.get_mut(kernel as usize)
+            && let Ok(kernel) = module.kernel_mut(kernel)
         {
             kernel.settings.note_initial(&self.driver, kernel.function, setting);
         }
@@ -125,7 +125,7 @@ impl Session {
         if let Some(Change { module, kernel, setting, value }) = change
             && result == 0
             && let Ok(module) = self.modules.get_mut(module)
-            && let Some(kernel) = module.kernels.get_mut(kernel as usize)
+            && let Ok(kernel) = module.kernel_mut(kernel)
         {
             kernel.settings.note(setting, value);
         }

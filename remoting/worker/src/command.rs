@@ -38,7 +38,7 @@ commands! {
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
-    ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, Launch, Link,
+    ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, KernelDescribe, Launch, Link,
     TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
     CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice
 }
@@ -201,7 +201,9 @@ impl Topology {
             Command::ContextSynchronize(c) => unless_kept(Rule::ContextWait, vec![(Key::Context(c.context), Observe)]),
             Command::ContextFence(c) => unless_kept(Rule::Fence, vec![(Key::Context(c.context), Observe)]),
             Command::StreamFence(_) => unless_kept(Rule::Fence, self.lane_keys(frame.lane)),
-            Command::SlabMap(_) | Command::ModuleGlobal(_) => vec![(Key::Creation, After)],
+            Command::SlabMap(_) | Command::ModuleGlobal(_) | Command::KernelDescribe(_) => {
+                vec![(Key::Creation, After)]
+            }
             Command::StreamCreate(c) => vec![(Key::Lane(c.stream), Exclusive), (Key::Context(c.context), After)],
             Command::StreamDestroy(c) => unless_kept(Rule::StreamDestroy, self.lane_keys(c.stream)),
             Command::ModuleLoad(c) => vec![(Key::Context(c.context), After)],

@@ -5,12 +5,13 @@
 
 use crate::calls::CurrentContext;
 use crate::driver::{Code, Driver, code};
-use crate::objects::RealEvent;
+use crate::objects::{LoadedModule, RealEvent};
 use crate::session::Session;
 use crate::staging::Buffer;
 use protocol::{Callback, Consumed, Fenced, HostBytes, Message};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Entries are made at least this often, so that it is known how much a stream still has to do.
 const MARKER_EVERY: u32 = 64;
@@ -115,7 +116,7 @@ struct Join {
 pub enum Then {
     Reply,
     Fenced { token: u64 },
-    UnloadModule { context: u64, module: crate::driver::Handle },
+    UnloadModule { context: u64, module: Arc<LoadedModule> },
     DestroyContext { context: u64 },
 }
 

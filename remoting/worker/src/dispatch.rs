@@ -49,6 +49,7 @@ impl Session {
             | Command::Grant(_)
             | Command::MemoryQuery(_)
             | Command::ModuleGlobal(_)
+            | Command::KernelDescribe(_)
             | Command::TensorMapTiled(_)
             | Command::TensorMapIm2col(_)
             | Command::TensorMapIm2colWide(_)
@@ -109,6 +110,7 @@ impl Session {
 
             Command::ImageChunk(c) => self.images.add(c.hash, c.offset, c.total, frame.tail()),
             Command::ModuleLoad(c) => self.module_load(seq, c)?,
+            Command::KernelDescribe(c) => self.kernel_describe(seq, c)?,
             Command::ModuleUnload(c) => self.module_unload(seq, c.module)?,
             Command::ModuleGlobal(c) => self.module_global(seq, c)?,
             Command::Launch(c) => return self.launch(seq, frame.lane, c, frame.settings.as_ref(), frame.tail()),

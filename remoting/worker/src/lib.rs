@@ -14,6 +14,7 @@ pub mod frames;
 #[rustfmt::skip]
 pub mod generated;
 pub mod helpers;
+pub mod images;
 mod launch_events;
 mod launch_shape;
 mod layout;

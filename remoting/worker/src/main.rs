@@ -1,6 +1,7 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files]`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--image-bytes N]`, or `--snapshot --driver PATH`.
 
 use remotegpu_worker::driver::Driver;
+use remotegpu_worker::images::DEFAULT_BUDGET;
 use remotegpu_worker::sandbox::Files;
 use remotegpu_worker::session::Session;
 use remotegpu_worker::text::{Text, complain};
@@ -10,8 +11,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-const USAGE: &str =
-    "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files])";
+const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files] \
+     [--image-bytes N])";
 
 enum Mode {
     Snapshot,
@@ -24,11 +25,12 @@ struct Place {
     data: RawFd,
     hidden: Vec<PathBuf>,
     files: Files,
+    image_bytes: u64,
 }
 
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
-    let (mut hidden, mut files) = (Vec::new(), Files::Needed);
+    let (mut hidden, mut files, mut image_bytes) = (Vec::new(), Files::Needed, DEFAULT_BUDGET);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -38,11 +40,15 @@ fn arguments() -> Option<(String, Mode)> {
             "--data-fd" => data = Some(arguments.next()?.parse().ok()?),
             "--hide" => hidden.push(arguments.next()?.into()),
             "--no-files" => files = Files::Done,
+            "--image-bytes" => image_bytes = arguments.next()?.parse().ok()?,
             _ => return None,
         }
     }
-    let mode =
-        if snapshot { Mode::Snapshot } else { Mode::Session(Place { control: control?, data: data?, hidden, files }) };
+    let mode = if snapshot {
+        Mode::Snapshot
+    } else {
+        Mode::Session(Place { control: control?, data: data?, hidden, files, image_bytes })
+    };
     Some((driver?, mode))
 }
 
@@ -64,15 +70,15 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     // SAFETY: the appliance started this process with these two descriptors for it alone to use; nothing else took them.
     let (control, data) = unsafe { (OwnedFd::from_raw_fd(place.control), OwnedFd::from_raw_fd(place.data)) };
     sandbox::prepare(&place.hidden)?;
-    // SAFETY: no other thread exists yet. Code is loaded at once, because a lazy load at a launch may wait for a running
-    // kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
+    // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
+    // wait for a running kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
     unsafe {
-        std::env::set_var("CUDA_MODULE_LOADING", "EAGER");
+        std::env::set_var("CUDA_MODULE_LOADING", "LAZY");
         std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     }
     let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
-    let mut session = Session::new(driver, Some(text))?;
+    let mut session = Session::new(driver, Some(text), place.image_bytes)?;
     sandbox::enter(place.files)?;
     // The kernel may otherwise add 50 us to every short sleep.
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));

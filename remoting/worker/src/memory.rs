@@ -176,7 +176,8 @@ impl Session {
         self.memory.granularity = granularity;
         let arena = reserve(&self.driver, self.memory.arenas.len(), granularity)?;
         self.memory.arenas.push(arena);
-        Ok(Opened { arena_base: arena.0, arena_size: arena.1, granularity })
+        let image_bytes = self.images.budget;
+        Ok(Opened { arena_base: arena.0, arena_size: arena.1, granularity, image_bytes })
     }
 
     /// The client cannot have the arena's addresses: reserves another place, then gives up the old one.

@@ -2,84 +2,23 @@
 
 use crate::completer::Then;
 use crate::driver::{Code, Driver, Handle, JitOptions, LaunchCall, RawAttribute, Result, code};
-use crate::objects::{Kernel, Module};
+use crate::objects::{Kernel, LoadedModule, Module};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
 use protocol::{
-    KernelInfo, KernelParam, Launch, LaunchAttribute, Link, Linked, MAX_PAYLOAD, ModuleGlobal, ModuleLoad,
-    ModuleLoaded, NEED_IMAGE, Reply, Symbol, Wire,
+    KernelDescribe, KernelInfo, KernelParam, Launch, LaunchAttribute, Link, Linked, MAX_PAYLOAD, ModuleGlobal,
+    ModuleLoad, ModuleLoaded, NEED_IMAGE, Reply, Symbol, Wire,
 };
-use sha2::{Digest, Sha256};
-use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
-type Hash = [u8; 32];
-
-/// Images that a session may keep, finished or not.
-const MOST_IMAGE_BYTES: u64 = 1 << 30;
 /// `CUfunction_attribute`s there are.
 const FUNCTION_ATTRIBUTES: u32 = 18;
 
-struct Arriving {
-    bytes: Vec<u8>,
-    total: u64,
-    hasher: Sha256,
-}
-
-/// Images under the hash of their bytes. Each is followed by a zero byte, which is not part of it: PTX is a C string.
-#[derive(Default)]
-pub struct ImageStore {
-    images: HashMap<Hash, Arc<Vec<u8>>>,
-    arriving: HashMap<Hash, Arriving>,
-    bytes: u64,
-}
-
-impl ImageStore {
-    /// Takes a piece. Pieces come in order; what does not fit is dropped, and the load answers that it lacks the image.
-    pub fn add(&mut self, hash: Hash, offset: u64, total: u64, piece: &[u8]) {
-        if self.images.contains_key(&hash) {
-            return;
-        }
-        if offset == 0 {
-            self.drop_arriving(&hash);
-            self.arriving.insert(hash, Arriving { bytes: Vec::new(), total, hasher: Sha256::new() });
-        }
-        let Some(image) = self.arriving.get_mut(&hash) else { return };
-        let (have, more) = (image.bytes.len() as u64, piece.len() as u64);
-        if have != offset || image.total != total || have + more > total || self.bytes + more > MOST_IMAGE_BYTES {
-            return self.drop_arriving(&hash);
-        }
-        image.bytes.extend_from_slice(piece);
-        image.hasher.update(piece);
-        self.bytes += more;
-        if have + more == total
-            && let Some(mut image) = self.arriving.remove(&hash)
-        {
-            if Hash::from(image.hasher.finalize()) == hash {
-                image.bytes.push(0);
-                self.images.insert(hash, Arc::new(image.bytes));
-            } else {
-                self.bytes -= total;
-            }
-        }
-    }
-
-    fn drop_arriving(&mut self, hash: &Hash) {
-        if let Some(image) = self.arriving.remove(hash) {
-            self.bytes -= image.bytes.len() as u64;
-        }
-    }
-
-    fn get(&self, hash: &Hash) -> Option<Arc<Vec<u8>>> {
-        self.images.get(hash).cloned()
-    }
-}
-
 struct Loaded {
     handle: Handle,
-    kernels: Vec<(Handle, KernelInfo)>,
+    kernels: Vec<(Handle, String)>,
 }
 
 fn load(
@@ -87,13 +26,12 @@ fn load(
     context: Handle,
     image: &[u8],
     options: &[(u32, u64)],
+    eager: bool,
 ) -> std::result::Result<Loaded, (Code, String)> {
     driver.set_current(context).map_err(|code| (code, String::new()))?;
     let mut jit = JitOptions::new(options);
     let handle = driver.module_load(image, &mut jit).map_err(|code| (code, jit.logs().1))?;
-    let functions = driver.module_functions(handle);
-    let kernels = functions.and_then(|all| all.into_iter().map(|f| Ok((f, describe(driver, f)?))).collect());
-    kernels.map(|kernels| Loaded { handle, kernels }).map_err(|code| {
+    list(driver, handle, eager).map_err(|code| {
         let _ = driver.module_unload(handle);
         let log = match code {
             code::NOT_SUPPORTED => {
@@ -105,8 +43,19 @@ fn load(
     })
 }
 
+fn list(driver: &Driver, handle: Handle, eager: bool) -> Result<Loaded> {
+    let functions = driver.module_functions(handle)?;
+    if eager {
+        functions.iter().try_for_each(|function| driver.function_load(*function))?;
+    }
+    let kernels = functions.into_iter().map(|f| Ok((f, driver.function_name(f)?)));
+    Ok(Loaded { handle, kernels: kernels.collect::<Result<_>>()? })
+}
+
+/// Loads a kernel and tells what it is. Loading may wait for running kernels, and a launch never must: so it happens here,
+/// on a helper's thread, before the client may name the kernel.
 fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
-    let name = driver.function_name(function)?;
+    driver.function_load(function)?;
     let mut params = Vec::new();
     loop {
         match driver.function_param(function, params.len()) {
@@ -116,7 +65,7 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
         }
     }
     let attribute = |id| driver.function_attribute(function, id).ok().map(|value| (id, value));
-    Ok(KernelInfo { name, params, attributes: (0..FUNCTION_ATTRIBUTES).filter_map(attribute).collect() })
+    Ok(KernelInfo { params, attributes: (0..FUNCTION_ATTRIBUTES).filter_map(attribute).collect() })
 }
 
 /// Attributes that name objects of the client or hand out new ones are not taken over; for events there is
@@ -133,7 +82,7 @@ pub fn attribute(a: &LaunchAttribute) -> Result<RawAttribute> {
 
 impl Session {
     pub fn reply_logged(&mut self, seq: u64, code: Code, log: String) {
-        self.reply_with(seq, code, &ModuleLoaded { kernels: Vec::new(), log }, &[]);
+        self.reply_with(seq, code, &ModuleLoaded { log, ..ModuleLoaded::default() }, &[]);
     }
 
     pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
@@ -145,9 +94,9 @@ impl Session {
             self.reply_logged(seq, NEED_IMAGE, String::new());
             return Ok(());
         };
-        let (module, context_id, options) = (c.module, c.context, c.options.clone());
+        let (module, context_id, options, eager) = (c.module, c.context, c.options.clone(), c.eager);
         self.helpers.start(
-            move |driver| load(driver, context, &image, &options),
+            move |driver| load(driver, context, &image, &options, eager),
             move |session: &mut Session, loaded| match loaded {
                 Ok(loaded) => session.module_loaded(seq, module, context_id, loaded),
                 Err((code, log)) => session.reply_logged(seq, code, log),
@@ -157,14 +106,14 @@ impl Session {
     }
 
     fn module_loaded(&mut self, seq: u64, id: u64, context: u64, loaded: Loaded) {
-        let kernel = |(function, info): &(Handle, KernelInfo)| Kernel {
+        let kernel = |(function, _): &(Handle, String)| Kernel {
             function: *function,
-            parameter_bytes: info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0),
+            parameter_bytes: None,
             settings: KernelSettings::default(),
         };
         let kernels = loaded.kernels.iter().map(kernel).collect();
-        self.modules.insert(id, Ok(Module { context, handle: loaded.handle, kernels }));
-        let kernels = loaded.kernels.into_iter().map(|(_, info)| info).collect();
+        self.modules.insert(id, Ok(Module { context, loaded: LoadedModule::new(loaded.handle), kernels }));
+        let kernels = loaded.kernels.into_iter().map(|(_, name)| name).collect();
         let answer = ModuleLoaded { kernels, log: String::new() };
         if answer.size() + Reply::MIN_SIZE > MAX_PAYLOAD {
             return self.reply_logged(seq, code::OUT_OF_MEMORY, "the module has too many kernels to list".to_owned());
@@ -172,17 +121,40 @@ impl Session {
         self.reply_with(seq, 0, &answer, &[]);
     }
 
+    pub fn kernel_describe(&mut self, seq: u64, c: &KernelDescribe) -> Result<()> {
+        let module = self.modules.get(c.module)?;
+        let (context, loaded) = (self.contexts.get(module.context)?.handle, Arc::clone(&module.loaded));
+        let function = module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?.function;
+        let (id, index) = (c.module, c.kernel as usize);
+        self.helpers.start(
+            move |driver| loaded.with(|| driver.set_current(context).and_then(|()| describe(driver, function))),
+            move |session: &mut Session, described| match described {
+                Ok(info) => {
+                    if let Ok(module) = session.modules.get_mut(id)
+                        && let Some(kernel) = module.kernels.get_mut(index)
+                    {
+                        let ends = info.params.iter().map(|p| p.offset as usize + p.size as usize);
+                        kernel.parameter_bytes = Some(ends.max().unwrap_or(0));
+                    }
+                    session.reply_with(seq, 0, &info, &[]);
+                }
+                Err(code) => session.reply(seq, code),
+            },
+        );
+        Ok(())
+    }
+
     /// Unloaded when all work of the context so far is complete: the driver may wait for it, and nobody else must.
     pub fn module_unload(&mut self, seq: u64, id: u64) -> Result<()> {
         let module = self.modules.remove(id)?;
-        self.context_join(module.context, seq, Then::UnloadModule { context: module.context, module: module.handle })
+        self.context_join(module.context, seq, Then::UnloadModule { context: module.context, module: module.loaded })
     }
 
-    pub fn unload(&mut self, id: u64, module: Handle) {
+    pub fn unload(&mut self, id: u64, module: Arc<LoadedModule>) {
         // With its context the module is gone already.
         let Ok(context) = self.contexts.get(id).map(|c| c.handle) else { return };
         self.helpers.start(
-            move |driver| driver.set_current(context).and_then(|()| driver.module_unload(module)),
+            move |driver| driver.set_current(context).and_then(|()| module.unload(driver)),
             move |session: &mut Session, unloaded| session.late_in(id, unloaded),
         );
     }
@@ -190,7 +162,7 @@ impl Session {
     pub fn module_global(&mut self, seq: u64, c: &ModuleGlobal) -> Result<()> {
         let (handle, context) = {
             let module = self.modules.get(c.module)?;
-            (module.handle, module.context)
+            (module.loaded.handle, module.context)
         };
         self.enter(context)?;
         let name = CString::new(c.name.as_str()).map_err(|_| code::NOT_FOUND)?;
@@ -212,10 +184,9 @@ impl Session {
         let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
         let mut given = self.launch_attributes(lane, &c.attributes)?;
         let module = self.modules.get(c.module)?;
-        let Kernel { function, parameter_bytes, settings: own } =
-            module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?;
+        let Kernel { function, parameter_bytes, settings: own } = module.kernel(c.kernel)?;
         // The driver reads as much as the kernel takes, whatever size it is told.
-        let parameters = parameters.get(..*parameter_bytes).ok_or(code::INVALID_VALUE)?;
+        let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(code::INVALID_VALUE)?;
         own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;
         if !kept(Rule::LaunchCount) && self.stats.launches == 500 {
             return Ok(Outcome::Done);
@@ -263,40 +234,5 @@ impl Session {
             },
         );
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hash(bytes: &[u8]) -> Hash {
-        Sha256::digest(bytes).into()
-    }
-
-    #[test]
-    fn images_are_found_under_their_hash_only() {
-        let (mut store, image) = (ImageStore::default(), vec![7; 1000]);
-        store.add(hash(&image), 0, 1000, &image[..400]);
-        assert!(store.get(&hash(&image)).is_none());
-        store.add(hash(&image), 400, 1000, &image[400..]);
-        assert_eq!(store.get(&hash(&image)).unwrap()[..], [&image[..], &[0]].concat());
-        store.add([1; 32], 0, 1000, &image);
-        assert!(store.get(&[1; 32]).is_none());
-        assert_eq!(store.bytes, 1000);
-    }
-
-    #[test]
-    fn wrong_pieces_are_dropped() {
-        let (mut store, image) = (ImageStore::default(), vec![7; 1000]);
-        let name = hash(&image);
-        store.add(name, 400, 1000, &image[400..]);
-        store.add(name, 0, 1000, &image[..400]);
-        store.add(name, 300, 1000, &image[300..]);
-        store.add(name, 0, u64::MAX, &image);
-        store.add(name, 1000, 2000, &image);
-        assert_eq!((store.bytes, store.images.len()), (0, 0));
-        store.add(name, 0, 1000, &image);
-        assert!(store.get(&name).is_some());
     }
 }

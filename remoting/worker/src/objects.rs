@@ -2,13 +2,14 @@
 
 use crate::command::LaneKind;
 use crate::completer::Entry;
-use crate::driver::{Code, Driver, Handle, Result};
+use crate::driver::{Code, Driver, Handle, Result, code};
 use crate::rules::{Rule, kept};
 use crate::settings::KernelSettings;
 use crate::staging::Pool;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Objects of one kind by id. An id whose creation failed late is *poisoned*: every use answers why.
 #[derive(Debug)]
@@ -213,14 +214,61 @@ impl Event {
 #[derive(Debug)]
 pub struct Kernel {
     pub function: Handle,
-    /// Bytes of the packed parameter buffer.
-    pub parameter_bytes: usize,
+    /// Bytes of the packed parameter buffer; not known before the kernel is described, which loads it.
+    pub parameter_bytes: Option<usize>,
     pub settings: KernelSettings,
 }
 
 #[derive(Debug)]
 pub struct Module {
     pub context: u64,
-    pub handle: Handle,
+    pub loaded: Arc<LoadedModule>,
     pub kernels: Vec<Kernel>,
+}
+
+impl Module {
+    /// A kernel that was described: the driver would load any other where everything else waits for it.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`
+    pub fn kernel(&self, index: u32) -> Result<&Kernel> {
+        let kernel = self.kernels.get(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
+        kernel.ok_or(code::INVALID_HANDLE)
+    }
+
+    /// # Errors
+    /// As [`Module::kernel`].
+    pub fn kernel_mut(&mut self, index: u32) -> Result<&mut Kernel> {
+        let kernel = self.kernels.get_mut(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
+        kernel.ok_or(code::INVALID_HANDLE)
+    }
+}
+
+/// A module of the driver, for jobs that may run while another wants to unload it.
+#[derive(Debug)]
+pub struct LoadedModule {
+    pub handle: Handle,
+    unloaded: RwLock<bool>,
+}
+
+impl LoadedModule {
+    pub fn new(handle: Handle) -> Arc<Self> {
+        Arc::new(LoadedModule { handle, unloaded: RwLock::new(false) })
+    }
+
+    /// Runs `job` while nobody unloads the module.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if that has happened, or the job's.
+    pub fn with<T>(&self, job: impl FnOnce() -> Result<T>) -> Result<T> {
+        let unloaded = self.unloaded.read().unwrap_or_else(PoisonError::into_inner);
+        if *unloaded { Err(code::INVALID_HANDLE) } else { job() }
+    }
+
+    /// # Errors
+    /// The driver's.
+    pub fn unload(&self, driver: &Driver) -> Result<()> {
+        *self.unloaded.write().unwrap_or_else(PoisonError::into_inner) = true;
+        driver.module_unload(self.handle)
+    }
 }

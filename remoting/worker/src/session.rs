@@ -11,8 +11,8 @@ use crate::copies::LateCopies;
 use crate::driver::{Code, Driver, code};
 use crate::frames::Payload;
 use crate::helpers::Helpers;
+use crate::images::ImageStore;
 use crate::memory::Memory;
-use crate::modules::ImageStore;
 use crate::objects::{Context, Event, Lane, Module, Table};
 use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
@@ -90,11 +90,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// `text` is where kernels print, if that is caught.
+    /// `text` is where kernels print, if that is caught; `image_bytes` how many bytes of images are kept.
     ///
     /// # Errors
     /// If the system or the driver cannot start a session.
-    pub fn new(driver: Arc<Driver>, text: Option<Text>) -> std::result::Result<Session, String> {
+    pub fn new(driver: Arc<Driver>, text: Option<Text>, image_bytes: u64) -> std::result::Result<Session, String> {
         let count =
             driver.device_count().map_err(|code| format!("the driver cannot count its GPUs: CUDA error {code}"))?;
         Ok(Session {
@@ -108,7 +108,7 @@ impl Session {
             events: Table::new(code::INVALID_HANDLE),
             modules: Table::new(code::INVALID_HANDLE),
             memory: Memory::default(),
-            images: ImageStore::default(),
+            images: ImageStore::new(image_bytes),
             completions: Completions::default(),
             late_copies: LateCopies::default(),
             callbacks: HashMap::new(),
@@ -287,7 +287,7 @@ impl Session {
             && kept(Rule::FunctionSettings)
             && let Ok(module) = self.modules.get(c.module)
         {
-            frame.settings = module.kernels.get(c.kernel as usize).map(|kernel| Rc::clone(kernel.settings.wanted()));
+            frame.settings = module.kernel(c.kernel).ok().map(|kernel| Rc::clone(kernel.settings.wanted()));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a client is told of the devices before it has a session.
 
 use crate::driver::Driver;
-use driverapi::attributes::{LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR};
+use driverapi::attributes::{LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR, PTX_ONLY};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const ATTRIBUTES: u32 = 162;
 
 /// Asked of every driver; only the software GPU knows them.
-const LIBRARY_CAPABILITY: [u32; 2] = [LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
+const SOFTWARE: [u32; 3] = [PTX_ONLY, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
 
 /// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
 const ABSENT: [u32; 59] = [
@@ -67,7 +67,7 @@ pub fn take(driver: &Driver) -> crate::driver::Result<Snapshot> {
 
 fn device(driver: &Driver, device: i32) -> crate::driver::Result<Device> {
     let read = |attribute| Some((attribute, filtered(attribute, driver.device_attribute(attribute, device).ok()?)));
-    let attributes: BTreeMap<u32, i32> = (1..ATTRIBUTES).chain(LIBRARY_CAPABILITY).filter_map(read).collect();
+    let attributes: BTreeMap<u32, i32> = (1..ATTRIBUTES).chain(SOFTWARE).filter_map(read).collect();
     let pci = [50, 33, 34].map(|attribute| attributes.get(&attribute).copied().unwrap_or(0));
     Ok(Device {
         name: driver.device_name(device)?,

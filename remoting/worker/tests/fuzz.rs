@@ -84,7 +84,7 @@ fn payload(random: &mut Random, sample: &[u8], base: u64) -> Vec<u8> {
 
 /// A session, and where its arena begins.
 fn open_session(seq: &mut u64) -> (Session, u64) {
-    let mut session = Session::new(fake::driver(), None).expect("session");
+    let mut session = Session::new(fake::driver(), None, 1 << 30).expect("session");
     let open = Open { wire_version: WIRE_VERSION, table_hash: TABLE_HASH, client_pid: 1, client_name: String::new() };
     *seq = 0;
     let reply = give(&mut session, seq, Open::CODE, 0, encoded(&open));

@@ -59,7 +59,7 @@ const MODULE: u64 = 5;
 fn start() -> Test {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     fake::world().launches.clear();
-    let session = Session::new(fake::driver(), None).expect("session");
+    let session = Session::new(fake::driver(), None, 1 << 30).expect("session");
     let mut client = Client::new(Direct(session));
     let base = client.open().arena_base;
     client.link.0.order(br#"{"op":"granted","id":9,"size":1}"#);
@@ -70,6 +70,7 @@ fn start() -> Test {
     client.stream(A, NON_BLOCKING, STOPPED);
     client.stream(B, NON_BLOCKING, 0);
     assert_eq!(client.load(MODULE, b".entry kernel").0, 0);
+    assert_eq!(client.describe(MODULE, 0).0, 0);
     Test { client, base, _alone: alone }
 }
 

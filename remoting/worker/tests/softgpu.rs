@@ -31,7 +31,8 @@ fn the_load_tells_what_kernels_take() {
     let mut t = start("normal");
     let (code, loaded) = t.client().load(MODULE, PTX.as_bytes());
     assert_eq!(code, 0);
-    let add = loaded.kernels.iter().find(|k| k.name == "add").expect("add");
+    let add = loaded.kernels.iter().position(|k| k == "add").expect("add") as u32;
+    let add = t.client().describe(MODULE, add).1.expect("description");
     let layout: Vec<_> = add.params.iter().map(|p| (p.offset, p.size)).collect();
     assert_eq!(layout, [(0, 8), (8, 8), (16, 8), (24, 4)]);
     assert!(add.attributes.iter().any(|(id, value)| *id == 0 && *value > 0), "most threads per block");
@@ -46,6 +47,21 @@ fn the_load_tells_what_kernels_take() {
         t.client().load(6, b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k( { ret; }");
     assert_eq!(code, 218, "{}", loaded.log);
     assert!(!loaded.log.is_empty());
+}
+
+#[test]
+fn a_kernel_is_launched_only_after_it_was_described() {
+    let mut t = start("normal");
+    let loaded = t.client().load(MODULE, PTX.as_bytes()).1;
+    let kernel = loaded.kernels.iter().position(|k| k == "count").expect("count") as u32;
+    t.write(LEGACY, 64, &[0; 4]);
+    let parameters = encoded(&(t.base + 64));
+    t.launch(LEGACY, kernel, 1, 1, &parameters);
+    assert_eq!(t.client().call(LEGACY, &StreamSynchronize { launches: UNCOUNTED }, &[]).0, 400);
+    assert_eq!(t.client().describe(MODULE, kernel).1.expect("description").params.len(), 1);
+    t.launch(LEGACY, kernel, 1, 1, &parameters);
+    assert_eq!(t.read(LEGACY, 64, 4), 1u32.to_le_bytes());
+    assert_eq!(t.client().describe(MODULE, 1000).0, 400);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::launch_events::{self, LaunchEvent};
 use crate::call::{Code, DefaultStream, input, inputs};
 use crate::memory::{mapped, pinned};
-use crate::module::{self, Function};
+use crate::module::{self, Description, Function};
 use crate::stream::{self, Target};
 use crate::{library, stream_exports};
 use driverapi::attributes::*;
@@ -124,18 +124,19 @@ unsafe fn launch(
 ) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
     let function = resolve(handle, &target)?;
+    let kernel = function.description()?;
     check_shape(&function, &target, grid, block, shared)?;
     check_cooperation(&target, &attributes)?;
     // SAFETY: as the caller of the exported function vouches.
-    let source = unsafe { find_parameters(&function, parameters, extra)? };
+    let source = unsafe { find_parameters(kernel, parameters, extra)? };
     // SAFETY: as the caller of the exported function vouches.
-    pinned::before_launch(&target, || unsafe { source.packed(&function) })?;
+    pinned::before_launch(&target, || unsafe { source.packed(kernel) })?;
     launch_events::post(&target, events, attributes, |attributes| {
         let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
         let body = |w: &mut Writer| {
             w.put(&launch);
             // SAFETY: as the caller of the exported function vouches.
-            unsafe { source.pack(&function, w) };
+            unsafe { source.pack(kernel, w) };
         };
         target.live.session.post_work(Launch::CODE, target.lane, body)
     })?;
@@ -186,24 +187,24 @@ enum Parameters {
 }
 
 unsafe fn find_parameters(
-    function: &Function,
+    kernel: &Description,
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<Parameters, Code> {
     // SAFETY: as the caller of the exported function vouches.
     unsafe {
         match (pointers.is_null(), extra.is_null()) {
-            (true, true) if function.info.params.is_empty() => Ok(Parameters::None),
+            (true, true) if kernel.info.params.is_empty() => Ok(Parameters::None),
             (true, true) => Err(CUDA_ERROR_INVALID_VALUE),
             (false, false) => Err(CUDA_ERROR_INVALID_VALUE),
             (false, true) => Ok(Parameters::Pointers(pointers)),
-            (true, false) => find_packed(function, extra),
+            (true, false) => find_packed(kernel, extra),
         }
     }
 }
 
 /// Reads the list of tags and values that `extra` is.
-unsafe fn find_packed(function: &Function, extra: *mut *mut c_void) -> Result<Parameters, Code> {
+unsafe fn find_packed(kernel: &Description, extra: *mut *mut c_void) -> Result<Parameters, Code> {
     let (mut buffer, mut size) = (std::ptr::null::<u8>(), 0);
     // SAFETY: as the caller of the exported function vouches: the list ends with its end tag.
     unsafe {
@@ -218,7 +219,7 @@ unsafe fn find_packed(function: &Function, extra: *mut *mut c_void) -> Result<Pa
             tag = tag.add(2);
         }
     }
-    let needed = function.parameter_bytes;
+    let needed = kernel.parameter_bytes;
     if needed == 0 {
         return Ok(Parameters::None);
     }
@@ -231,17 +232,17 @@ unsafe fn find_packed(function: &Function, extra: *mut *mut c_void) -> Result<Pa
 
 impl Parameters {
     /// The packed parameter buffer.
-    unsafe fn packed(&self, function: &Function) -> Vec<u8> {
+    unsafe fn packed(&self, kernel: &Description) -> Vec<u8> {
         let mut writer = Writer::new();
         // SAFETY: as the caller of the exported function vouches.
-        unsafe { self.pack(function, &mut writer) };
+        unsafe { self.pack(kernel, &mut writer) };
         writer.bytes
     }
 
     /// Appends the packed parameter buffer.
-    unsafe fn pack(&self, function: &Function, writer: &mut Writer) {
+    unsafe fn pack(&self, kernel: &Description, writer: &mut Writer) {
         let start = writer.bytes.len();
-        writer.bytes.resize(start + function.parameter_bytes, 0);
+        writer.bytes.resize(start + kernel.parameter_bytes, 0);
         let room = &mut writer.bytes[start..];
         // SAFETY: as the caller of the exported function vouches: every pointer is to a value of its parameter's size,
         // and `room` has `parameter_bytes`, which no parameter exceeds.
@@ -250,7 +251,7 @@ impl Parameters {
                 Parameters::None => {}
                 Parameters::Packed(buffer, size) => std::ptr::copy_nonoverlapping(buffer, room.as_mut_ptr(), size),
                 Parameters::Pointers(pointers) => {
-                    for (index, param) in function.info.params.iter().enumerate() {
+                    for (index, param) in kernel.info.params.iter().enumerate() {
                         let (offset, size) = (param.offset as usize, param.size as usize);
                         let value = (*pointers.add(index)).cast::<u8>().cast_const();
                         if !value.is_null() {

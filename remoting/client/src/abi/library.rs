@@ -102,6 +102,7 @@ exports! {
     fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) {
         let kernel = library::kernel(kernel)?;
         let found = kernel.function_in(&context::current()?)?;
+        found.description()?;
         write(function, without_provenance_mut(found.handle))
     }
 
@@ -132,11 +133,11 @@ exports! {
     }
 
     fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize) {
-        parameter(&library::kernel(kernel)?.info, index, offset, size)
+        parameter(&library::kernel(kernel)?.any_function()?.description()?.info, index, offset, size)
     }
 
     fn cuKernelGetParamCount(kernel: CUkernel, count: *mut usize) {
-        write(count, library::kernel(kernel)?.info.params.len())
+        write(count, library::kernel(kernel)?.any_function()?.description()?.info.params.len())
     }
 }
 

@@ -4,7 +4,7 @@ use crate::call::{Code, text, write, write_optional};
 use crate::context::{self, Live};
 use crate::exports;
 use crate::handles::{Kind, Table};
-use crate::module::{Image, JitOptions, call_with_images};
+use crate::module::{Image, JitOptions, Upload, call_with_images};
 use crate::session::lock;
 use driverapi::errors::*;
 use driverapi::types::CUlinkState;
@@ -174,13 +174,17 @@ impl LinkState {
             return Ok(output);
         }
         let inputs = lock(&self.inputs);
-        let named = |input: &Input| LinkInput { kind: input.kind, name: input.name.clone(), hash: input.image.hash };
+        let uploads: Vec<Upload> = inputs.iter().map(|input| input.image.whole()).collect();
+        let named = |(input, upload): (&Input, &Upload)| {
+            let (kind, name, hash) = (input.kind, input.name.clone(), upload.hash);
+            LinkInput { kind, name, hash }
+        };
         let message = Link {
             context: self.live.id,
             options: self.options.values.clone(),
-            inputs: inputs.iter().map(named).collect(),
+            inputs: inputs.iter().zip(&uploads).map(named).collect(),
         };
-        let reply = call_with_images(&self.live, &message, inputs.iter().map(|input| &input.image))?;
+        let reply = call_with_images(&self.live, &message, &uploads)?;
         let mut reader = reply.reader();
         let linked = reader.get::<Linked>();
         if let Ok(linked) = &linked {

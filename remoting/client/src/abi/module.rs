@@ -4,7 +4,7 @@ use crate::call::{Code, text, write, write_optional};
 use crate::module::{self, Image, JitOptions, Module};
 use crate::{context, exports};
 use driverapi::attributes::*;
-use driverapi::constants::CU_FUNCTION_LOADING_STATE_LOADED;
+use driverapi::constants::{CU_FUNCTION_LOADING_STATE_LOADED, CU_FUNCTION_LOADING_STATE_UNLOADED};
 use driverapi::errors::*;
 use driverapi::types::{CUdeviceptr, CUfunction, CUmodule};
 use protocol::KernelInfo;
@@ -46,6 +46,7 @@ exports! {
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) {
         let module = module::get(module)?;
         let found = module.function_named(&text(name)?.to_string_lossy())?;
+        found.description()?;
         write(function, without_provenance_mut(found.handle))
     }
 
@@ -95,19 +96,22 @@ exports! {
     }
 
     fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
-        parameter(&module::function_or_kernel(function)?.info, index, offset, size)
+        parameter(&module::function_or_kernel(function)?.description()?.info, index, offset, size)
     }
 
     fn cuFuncGetParamCount(function: CUfunction, count: *mut usize) {
-        write(count, module::function_or_kernel(function)?.info.params.len())
+        write(count, module::function_or_kernel(function)?.description()?.info.params.len())
     }
 
     fn cuFuncIsLoaded(state: *mut c_uint, function: CUfunction) {
-        module::function_or_kernel(function)?;
-        write(state, CU_FUNCTION_LOADING_STATE_LOADED)
+        let loaded = module::function_or_kernel(function)?.is_loaded();
+        write(state, if loaded { CU_FUNCTION_LOADING_STATE_LOADED } else { CU_FUNCTION_LOADING_STATE_UNLOADED })
     }
 
-    fn cuFuncLoad(function: CUfunction) { module::function_or_kernel(function).map(drop) }
+    fn cuFuncLoad(function: CUfunction) {
+        module::function_or_kernel(function)?.description()?;
+        Ok(())
+    }
 }
 
 unsafe fn load(to: *mut CUmodule, image: &Image, options: &JitOptions) -> Result<(), Code> {

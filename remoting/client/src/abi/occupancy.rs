@@ -50,6 +50,7 @@ unsafe fn search(
     if grid.is_null() || block.is_null() || limit < 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    function.description()?;
     let device = function.module.live.device;
     let most = c_int::try_from(function.max_threads()).unwrap_or(c_int::MAX);
     let most = if limit == 0 { most } else { most.min(limit) };

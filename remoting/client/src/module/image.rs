@@ -1,27 +1,40 @@
 //! Images of device code: found behind the program's pointer or read from its files, known to workers by their hash.
 
+use super::JitOptions;
 use crate::call::Code;
 use crate::context::Live;
+use crate::devices::Device;
+use crate::log;
 use crate::session::Reply;
+use driverapi::attributes::*;
 use driverapi::errors::*;
+use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{ImageError, images};
 use protocol::{BULK_CHUNK, ImageChunk, Message, NEED_IMAGE, bundle_images};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::path::Path;
 
 /// Images up to this size are sent along unasked: that costs less than a second round trip.
 const SENT_UNASKED: usize = 32 << 10;
+/// Other threads' images may put this one out of the worker's store before it is loaded: so often it is sent.
+const ATTEMPTS: usize = 3;
 
+/// As the program passed it.
 pub struct Image {
-    pub bytes: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+/// What a worker gets of an image.
+pub struct Upload<'a> {
+    bytes: Cow<'a, [u8]>,
     pub hash: [u8; 32],
 }
 
 impl Image {
     pub fn new(bytes: Vec<u8>) -> Self {
-        let hash = Sha256::digest(&bytes).into();
-        Image { bytes, hash }
+        Image { bytes }
     }
 
     /// # Errors
@@ -50,7 +63,35 @@ impl Image {
         if bytes.is_empty() { Err(CUDA_ERROR_INVALID_IMAGE) } else { Ok(Image::new(bytes)) }
     }
 
-    pub fn send(&self, live: &Live) -> Result<(), Code> {
+    pub fn whole(&self) -> Upload<'_> {
+        Upload::new(Cow::Borrowed(&self.bytes))
+    }
+
+    /// Without the code for other devices, unless the program itself says what to choose.
+    pub fn for_device(&self, device: &Device, options: &JitOptions) -> Upload<'_> {
+        let chosen = |(option, _): &(u32, u64)| matches!(*option, CU_JIT_TARGET | CU_JIT_FALLBACK_STRATEGY);
+        if options.values.iter().any(chosen) {
+            return self.whole();
+        }
+        let number = |attribute| u32::try_from(device.attribute(attribute)).unwrap_or(0);
+        let capability = 10 * number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+            + number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+        let executes = if number(PTX_ONLY) != 0 { Executes::PtxOnly } else { Executes::MachineCode };
+        // What is no container is one image, and a damaged one is for the driver to refuse.
+        match for_device(&self.bytes, capability, executes) {
+            Ok(Some(trimmed)) => Upload::new(Cow::Owned(trimmed)),
+            Ok(None) | Err(_) => self.whole(),
+        }
+    }
+}
+
+impl<'a> Upload<'a> {
+    fn new(bytes: Cow<'a, [u8]>) -> Self {
+        let hash = Sha256::digest(&bytes).into();
+        Upload { bytes, hash }
+    }
+
+    fn send(&self, live: &Live) -> Result<(), Code> {
         let total = self.bytes.len() as u64;
         for (index, piece) in self.bytes.chunks(BULK_CHUNK).enumerate() {
             let chunk = ImageChunk { hash: self.hash, offset: (index * BULK_CHUNK) as u64, total };
@@ -63,21 +104,33 @@ impl Image {
 /// Sends a command that names images by hash, and the images if the worker has not got them.
 ///
 /// # Errors
-/// The session's sticky error.
-pub fn call_with_images<'a, M: Message>(
-    live: &Live,
-    message: &M,
-    images: impl Iterator<Item = &'a Image> + Clone,
-) -> Result<Reply, Code> {
-    let unasked = images.clone().all(|image| image.bytes.len() <= SENT_UNASKED);
-    if unasked {
-        images.clone().try_for_each(|image| image.send(live))?;
+/// `CUDA_ERROR_OUT_OF_MEMORY` for more than a worker keeps, with a line for the person; the session's sticky error.
+pub fn call_with_images<M: Message>(live: &Live, message: &M, uploads: &[Upload]) -> Result<Reply, Code> {
+    let (bytes, budget) = (uploads.iter().map(|u| u.bytes.len() as u64).sum::<u64>(), live.session.image_bytes());
+    if bytes > budget {
+        return Err(too_large(bytes, budget));
+    }
+    let send = || uploads.iter().try_for_each(|upload| upload.send(live));
+    if uploads.iter().all(|upload| upload.bytes.len() <= SENT_UNASKED) {
+        send()?;
+    }
+    for _ in 0..ATTEMPTS {
+        let reply = live.session.call(0, message)?;
+        if reply.code != NEED_IMAGE {
+            return Ok(reply);
+        }
+        send()?;
     }
     let reply = live.session.call(0, message)?;
-    if reply.code != NEED_IMAGE {
-        return Ok(reply);
-    }
-    images.clone().try_for_each(|image| image.send(live))?;
-    let reply = live.session.call(0, message)?;
-    Ok(Reply { code: if reply.code == NEED_IMAGE { CUDA_ERROR_UNKNOWN } else { reply.code }, ..reply })
+    if reply.code == NEED_IMAGE { Err(too_large(bytes, budget)) } else { Ok(reply) }
+}
+
+fn too_large(bytes: u64, budget: u64) -> Code {
+    log::error_unless_repeated(&format!(
+        "cannot load {} MiB of device code: the appliance keeps {} MiB of it for a process at a time; start it with a \
+         larger --image-memory",
+        bytes.div_ceil(1 << 20),
+        budget >> 20
+    ));
+    CUDA_ERROR_OUT_OF_MEMORY
 }

@@ -3,7 +3,7 @@
 mod image;
 mod jit;
 
-pub use image::{Image, call_with_images};
+pub use image::{Image, Upload, call_with_images};
 pub use jit::JitOptions;
 
 use crate::call::Code;
@@ -12,13 +12,15 @@ use crate::handles::{Kind, Table};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
 use driverapi::attributes::*;
+use driverapi::constants::CU_MODULE_EAGER_LOADING;
 use driverapi::errors::*;
+use driverapi::settings;
 use driverapi::types::{CUfunction, CUmodule};
-use protocol::{KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
+use protocol::{KernelDescribe, KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
@@ -33,7 +35,8 @@ pub struct Module {
     pub handle: usize,
     pub id: u64,
     pub live: Arc<Live>,
-    kernels: Vec<Arc<KernelInfo>>,
+    /// The names of its kernels.
+    kernels: Vec<String>,
     functions: Mutex<HashMap<u32, Arc<Function>>>,
     globals: Mutex<HashMap<String, Symbol>>,
 }
@@ -43,15 +46,20 @@ pub struct Function {
     pub module: Arc<Owner>,
     /// Its place in the module's list.
     pub index: u32,
-    pub info: Arc<KernelInfo>,
     pub c_name: CString,
-    /// Bytes of its parameter buffer.
-    pub parameter_bytes: usize,
+    description: OnceLock<Description>,
     attributes: Mutex<HashMap<u32, i32>>,
     /// Attributes and values that the driver took before: it takes them again.
     taken: Mutex<HashSet<(u32, i32)>>,
     /// What every launch is checked against.
     limits: Limits,
+}
+
+/// What a kernel is, which is known from its first use on: that loads it.
+pub struct Description {
+    pub info: KernelInfo,
+    /// Bytes of the parameter buffer.
+    pub parameter_bytes: usize,
 }
 
 #[derive(Default)]
@@ -72,8 +80,11 @@ impl Module {
     /// The compiler's or loader's code; the log goes to `options`.
     pub fn load(live: &Arc<Live>, image: &Image, options: &JitOptions) -> Result<Arc<Module>, Code> {
         let id = mint();
-        let message = ModuleLoad { module: id, context: live.id, hash: image.hash, options: options.values.clone() };
-        let reply = call_with_images(live, &message, std::iter::once(image))?;
+        let upload = image.for_device(live.device, options);
+        let values = options.values.clone();
+        let message =
+            ModuleLoad { module: id, context: live.id, hash: upload.hash, options: values, eager: is_eager() };
+        let reply = call_with_images(live, &message, &[upload])?;
         let loaded = reply.decode::<ModuleLoaded>();
         let log = loaded.as_ref().map_or("", |loaded| loaded.log.as_str());
         if reply.code != 0 {
@@ -82,10 +93,7 @@ impl Module {
             return Err(reply.code);
         }
         options.report(log, "");
-        let kernels: Vec<_> = loaded?.kernels.into_iter().map(Arc::new).collect();
-        if !kernels.iter().all(|kernel| has_sane_parameters(kernel)) {
-            return Err(CUDA_ERROR_UNKNOWN);
-        }
+        let ModuleLoaded { kernels, .. } = loaded?;
         let (functions, globals) = (Mutex::default(), Mutex::default());
         let live = Arc::clone(live);
         MODULES
@@ -107,35 +115,32 @@ impl Module {
         }
     }
 
-    pub fn kernels(&self) -> &[Arc<KernelInfo>] {
+    pub fn kernels(&self) -> &[String] {
         &self.kernels
     }
 
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND`.
     pub fn function_named(&self, name: &str) -> Result<Arc<Function>, Code> {
-        let index = self.kernels.iter().position(|kernel| kernel.name == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let index = self.kernels.iter().position(|kernel| kernel == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
         self.function(index as u32)
     }
 
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND`.
     pub fn function(&self, index: u32) -> Result<Arc<Function>, Code> {
-        let info = Arc::clone(self.kernels.get(index as usize).ok_or(CUDA_ERROR_NOT_FOUND)?);
+        let name = self.kernels.get(index as usize).ok_or(CUDA_ERROR_NOT_FOUND)?;
         let mut functions = lock(&self.functions);
         if let Some(function) = functions.get(&index) {
             return Ok(Arc::clone(function));
         }
         let module = Arc::new(Owner { id: self.id, handle: self.handle, live: Arc::clone(&self.live) });
-        let attributes = Mutex::new(info.attributes.iter().copied().collect());
-        let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
-        let c_name = CString::new(info.name.as_str()).unwrap_or_default();
+        let c_name = CString::new(name.as_str()).unwrap_or_default();
+        let (description, attributes) = (OnceLock::new(), Mutex::default());
         let (limits, taken) = (Limits::default(), Mutex::default());
-        let make = |handle| {
-            Arc::new(Function { handle, module, index, info, c_name, parameter_bytes, attributes, taken, limits })
-        };
+        let make =
+            |handle| Arc::new(Function { handle, module, index, c_name, description, attributes, taken, limits });
         let function = FUNCTIONS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        function.note_limits();
         functions.insert(index, Arc::clone(&function));
         Ok(function)
     }
@@ -169,44 +174,78 @@ fn tell(code: Code, log: &str) {
     }
 }
 
+/// Whether kernels are loaded with their module.
+fn is_eager() -> bool {
+    settings::module_loading() == CU_MODULE_EAGER_LOADING
+}
+
 /// No kernel has more parameters than CUDA allows; a peer that says so is not believed.
 fn has_sane_parameters(kernel: &KernelInfo) -> bool {
     kernel.params.iter().all(|p| p.offset.checked_add(p.size).is_some_and(|end| end as usize <= MAX_PARAMETER_BYTES))
 }
 
 impl Function {
+    /// Loads the kernel at its first use. No lock is held meanwhile: that may wait for a kernel which runs until another
+    /// thread launches something.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not.
+    /// Why it cannot be loaded, or the session's sticky error.
+    pub fn description(&self) -> Result<&Description, Code> {
+        if let Some(description) = self.description.get() {
+            return Ok(description);
+        }
+        let ask = KernelDescribe { module: self.module.id, kernel: self.index };
+        let info = self.module.live.session.call(0, &ask)?.success()?.decode()?;
+        if !has_sane_parameters(&info) {
+            return Err(CUDA_ERROR_UNKNOWN);
+        }
+        Ok(self.description.get_or_init(|| {
+            let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
+            let mut attributes = lock(&self.attributes);
+            *attributes = info.attributes.iter().copied().collect();
+            self.note_limits(&attributes);
+            Description { info, parameter_bytes }
+        }))
+    }
+
+    pub fn is_loaded(&self) -> bool {
+        is_eager() || self.description.get().is_some()
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not, or as [`Function::description`].
     pub fn attribute(&self, attribute: u32) -> Result<i32, Code> {
+        self.description()?;
         lock(&self.attributes).get(&attribute).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// The attribute's value as an amount, 0 if it is not known.
-    fn amount(&self, attribute: u32) -> u32 {
-        self.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
+    fn note_limits(&self, attributes: &HashMap<u32, i32>) {
+        let amount = |name| attributes.get(&name).and_then(|value| u32::try_from(*value).ok()).unwrap_or(0);
+        self.limits.threads.store(amount(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), Relaxed);
+        self.limits.dynamic_shared.store(amount(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES), Relaxed);
     }
 
-    fn note_limits(&self) {
-        self.limits.threads.store(self.amount(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), Relaxed);
-        self.limits.dynamic_shared.store(self.amount(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES), Relaxed);
-    }
-
+    /// 0 before the kernel is loaded.
     pub fn max_threads(&self) -> u32 {
         self.limits.threads.load(Relaxed)
     }
 
-    /// Dynamic shared memory that a launch may ask for.
+    /// Dynamic shared memory that a launch may ask for, 0 before the kernel is loaded.
     pub fn max_dynamic_shared(&self) -> u32 {
         self.limits.dynamic_shared.load(Relaxed)
     }
 
     /// The attributes whose values are not those of the image, in a fixed order.
-    pub fn changed_attributes(&self) -> Vec<(u32, i32)> {
+    ///
+    /// # Errors
+    /// As [`Function::description`].
+    pub fn changed_attributes(&self) -> Result<Vec<(u32, i32)>, Code> {
+        let image = &self.description()?.info.attributes;
         let attributes = lock(&self.attributes);
         let mut changed: Vec<_> = attributes.iter().map(|(name, value)| (*name, *value)).collect();
-        changed.retain(|attribute| !self.info.attributes.contains(attribute));
+        changed.retain(|attribute| !image.contains(attribute));
         changed.sort_unstable();
-        changed
+        Ok(changed)
     }
 
     /// Libraries set attributes before each launch, mostly to the value that they have. The worker gives each launch the
@@ -217,6 +256,7 @@ impl Function {
     pub fn set_attribute(&self, attribute: u32, value: i32) -> Result<(), Code> {
         let session = &self.module.live.session;
         session.check()?;
+        self.description()?;
         let mut attributes = lock(&self.attributes);
         if attributes.get(&attribute) == Some(&value) {
             return Ok(());
@@ -230,8 +270,7 @@ impl Function {
             self.note_taken(attribute, value);
         }
         attributes.insert(attribute, value);
-        drop(attributes);
-        self.note_limits();
+        self.note_limits(&attributes);
         Ok(())
     }
 

@@ -105,6 +105,7 @@ pub struct Session {
     callbacks: Callbacks,
     jobs: Jobs,
     arena: OnceLock<Arena>,
+    image_bytes: AtomicU64,
 }
 
 static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
@@ -163,11 +164,13 @@ impl Session {
             callbacks: Callbacks::default(),
             jobs: Jobs::default(),
             arena: OnceLock::new(),
+            image_bytes: AtomicU64::new(0),
         });
         sys::receive_timeout(fd, Some(OPEN_SECONDS));
         let opened = session.open().map_err(|code| format!("the worker of {peer} refused the session (code {code})"));
         sys::receive_timeout(fd, None);
         let opened = opened?;
+        session.image_bytes.store(opened.image_bytes, SeqCst);
         session.start_threads().map_err(|error| format!("cannot start a thread: {error}"))?;
         let _ = session.arena.set(session.place_arena(opened));
         lock(&SESSIONS).push(Arc::clone(&session));
@@ -207,6 +210,11 @@ impl Session {
         sys::spawn("remotegpu-send", move || sender.flush_in_background())?;
         self.lead.leave(|| self.watch.arm());
         Ok(())
+    }
+
+    /// How much of images the worker keeps.
+    pub fn image_bytes(&self) -> u64 {
+        self.image_bytes.load(SeqCst)
     }
 
     pub fn arena(&self) -> &Arena {

@@ -2,7 +2,7 @@
 
 use super::libraries::kernel;
 use super::{entry_points, handle, id};
-use crate::code::{Function, Settings, check_supported};
+use crate::code::{Function, Settings};
 use crate::driver::{current, driver};
 use crate::engine::{Kernel, Program, Space};
 use crate::ffi::{Out, R};
@@ -146,20 +146,21 @@ entry_points! {
     }
 
     fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, of: CUfunction) {
-        function(of)?;
-        state.set(CU_FUNCTION_LOADING_STATE_LOADED)
+        let loaded = function(of)?.is_loaded();
+        state.set(if loaded { CU_FUNCTION_LOADING_STATE_LOADED } else { CU_FUNCTION_LOADING_STATE_UNLOADED })
     }
 
     fn cuFuncLoad(of: CUfunction) {
-        function(of).map(drop)
+        function(of)?.load(&*current()?)
     }
 
     fn cuKernelGetFunction(out: Out<CUfunction>, of: CUkernel) {
         let driver = driver()?;
         let context = current()?;
         let kernel = kernel(of)?;
-        check_supported(kernel.kernel()?)?;
-        out.set(handle(driver.function_or_kernel(kernel.id, &context)?.id))
+        let function = driver.function_or_kernel(kernel.id, &context)?;
+        function.load(&context)?;
+        out.set(handle(function.id))
     }
 
     fn cuKernelGetLibrary(out: Out<CUlibrary>, of: CUkernel) {

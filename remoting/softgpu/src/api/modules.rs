@@ -1,7 +1,7 @@
 //! Modules and the functions in them.
 
 use super::{entry_points, handle, id};
-use crate::code::{Module, check_supported, find_kernel, report_or_log};
+use crate::code::{Module, find_kernel, report_or_log};
 use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R, Text};
 use crate::jit::JitOptions;
@@ -61,11 +61,11 @@ entry_points! {
 
     fn cuModuleGetFunction(out: Out<CUfunction>, which: CUmodule, name: Text) {
         let driver = driver()?;
-        current()?;
+        let context = current()?;
         let module = module(which)?;
-        let index = find_kernel(module.program(), name.get()?)?;
-        check_supported(&module.program().kernels()[index])?;
-        out.set(handle(driver.function(&module, index)?.id))
+        let function = driver.function(&module, find_kernel(module.program(), name.get()?)?)?;
+        function.load(&context)?;
+        out.set(handle(function.id))
     }
 
     fn cuModuleGetFunctionCount(count: Out<c_uint>, which: CUmodule) {

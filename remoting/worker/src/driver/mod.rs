@@ -358,6 +358,10 @@ impl Driver {
         // SAFETY: the driver's NUL-terminated name, valid while the module is loaded.
         Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
     }
+    /// Loads a function's code, which may wait for kernels that run.
+    pub fn function_load(&self, function: Handle) -> Result<()> {
+        call!(self.function_load(function.raw()))
+    }
     /// Offset and size of a parameter; an error past the last.
     pub fn function_param(&self, function: Handle, index: usize) -> Result<(usize, usize)> {
         let (mut offset, mut size) = (0, 0);

@@ -149,6 +149,7 @@ table! {
     module_functions = c"cuModuleEnumerateFunctions" (*mut Raw, u32, Raw);
     module_global = c"cuModuleGetGlobal_v2" (*mut u64, *mut usize, Raw, *const c_char);
     function_name = c"cuFuncGetName" (*mut *const c_char, Raw);
+    function_load = c"cuFuncLoad" (Raw);
     function_param = c"cuFuncGetParamInfo" (Raw, usize, *mut usize, *mut usize);
     function_attribute = c"cuFuncGetAttribute" (*mut i32, u32, Raw);
     set_function_attribute = c"cuFuncSetAttribute" (Raw, u32, i32);

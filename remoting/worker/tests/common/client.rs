@@ -1,8 +1,8 @@
 //! The client's side of a session, for tests.
 
 use protocol::{
-    ContextCreate, Decoder, Ending, HEADER_BYTES, Header, ImageChunk, Message, ModuleLoad, ModuleLoaded, Open, Opened,
-    Reader, Reply, SlabMap, StreamCreate, TABLE_HASH, WIRE_VERSION, Wire, Writer,
+    ContextCreate, Decoder, Ending, HEADER_BYTES, Header, ImageChunk, KernelDescribe, KernelInfo, Message, ModuleLoad,
+    ModuleLoaded, Open, Opened, Reader, Reply, SlabMap, StreamCreate, TABLE_HASH, WIRE_VERSION, Wire, Writer,
 };
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -118,8 +118,15 @@ impl<L: Link> Client<L> {
         for (i, piece) in image.chunks(1 << 20).enumerate() {
             self.send(0, &ImageChunk { hash, offset: (i << 20) as u64, total: image.len() as u64 }, piece);
         }
-        let (code, tail) = self.call(0, &ModuleLoad { module, context: CONTEXT, hash, options: vec![] }, &[]);
+        let (code, tail) =
+            self.call(0, &ModuleLoad { module, context: CONTEXT, hash, options: vec![], eager: false }, &[]);
         (code, Reader::new(&tail).get().expect("loaded"))
+    }
+
+    /// Loads a kernel.
+    pub fn describe(&mut self, module: u64, kernel: u32) -> (u32, Option<KernelInfo>) {
+        let (code, tail) = self.call(0, &KernelDescribe { module, kernel }, &[]);
+        (code, Reader::new(&tail).get().ok())
     }
 
     /// The bytes that `CopyToHost` number `seq` brought, and its reply's code.

@@ -204,6 +204,7 @@ fake! {
     module_functions(out: *mut Raw, _count: u32, _module: Raw) { unsafe { give(out, world().handle()) } }
     module_global(_out: *mut u64, _size: *mut usize, _module: Raw, _name: *const c_char) { 500 }
     function_name(out: *mut *const c_char, _function: Raw) { unsafe { give(out, c"kernel".as_ptr()) } }
+    function_load(_function: Raw) { 0 }
     function_param(_function: Raw, index: usize, offset: *mut usize, size: *mut usize) {
         if index == 0 { unsafe { give(offset, 0); give(size, 8) } } else { 1 }
     }

@@ -98,7 +98,10 @@ impl Test {
     pub fn load(&mut self) -> impl Fn(&str) -> u32 + use<> {
         let (code, loaded) = self.client().load(MODULE, PTX.as_bytes());
         assert_eq!(code, 0, "{}", loaded.log);
-        move |name| loaded.kernels.iter().position(|k| k.name == name).expect("kernel") as u32
+        for kernel in 0..loaded.kernels.len() as u32 {
+            assert_eq!(self.client().describe(MODULE, kernel).0, 0);
+        }
+        move |name| loaded.kernels.iter().position(|k| k == name).expect("kernel") as u32
     }
 
     pub fn launch(&mut self, lane: u64, kernel: u32, grid: u32, block: u32, parameters: &[u8]) {
