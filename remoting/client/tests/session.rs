@@ -71,8 +71,12 @@ fn start() -> (Arc<Session>, Worker) {
         let mut worker = Worker { socket: theirs, decoder: Decoder::new() };
         let (header, open, _) = worker.expect::<Open>();
         assert_eq!((header.seq, open.wire_version), (1, protocol::WIRE_VERSION));
-        let opened =
-            Opened { arena_base: ARENAS.fetch_add(1 << 32, SeqCst), arena_size: 1 << 30, granularity: 1 << 21 };
+        let opened = Opened {
+            arena_base: ARENAS.fetch_add(1 << 32, SeqCst),
+            arena_size: 1 << 30,
+            granularity: 1 << 21,
+            image_bytes: 0,
+        };
         let mut tail = Writer::new();
         tail.put(&opened);
         worker.push(1, &Reply { code: 0 }, &tail.bytes);
