@@ -82,8 +82,10 @@ fn only_what_a_driver_would_use_is_kept() {
     }
     for executes in [MachineCode, PtxOnly] {
         assert_eq!(kept(LZ4, 90, executes), None, "it is all PTX");
-        assert_eq!(kept(GROUP_ZSTD, 90, executes), None, "a group is compressed as one");
     }
+    assert_eq!(kept(GROUP_ZSTD, 90, MachineCode), Some(vec![(Kind::Elf, 90)]));
+    let group = vec![(Kind::Ptx, 80), (Kind::Ptx, 90)];
+    assert_eq!(kept(GROUP_ZSTD, 100, MachineCode), Some(group), "a group is compressed as one");
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn what_is_kept_is_the_same_image() {
     assert_eq!(entries(&trimmed)[0].data(), entries(ZSTD)[1].data());
     // SAFETY: a whole container.
     assert_eq!(unsafe { image_length(trimmed.as_ptr().cast()) }, Ok(trimmed.len()));
-    assert_eq!(for_device(b"no container", 90, Executes::PtxOnly), Err(ImageError::NotAnImage));
+    assert_eq!(for_device(b"this is no container", 90, Executes::PtxOnly), Err(ImageError::NotAnImage));
 }
 
 #[test]
