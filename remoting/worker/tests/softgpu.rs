@@ -245,6 +245,7 @@ fn kernels_print_before_the_synchronisation_answers() {
     let mut t = start("normal");
     let (code, loaded) = t.client().load(MODULE, PRINTING.as_bytes());
     assert_eq!(code, 0, "{}", loaded.log);
+    assert_eq!(t.client().describe(MODULE, 0).0, 0);
     t.launch(B, 0, 1, 2, &[]);
     let seq = t.client().send(B, &StreamSynchronize { launches: UNCOUNTED }, &[]);
     assert_eq!(t.client().reply(seq).0, 0);
