@@ -6,6 +6,7 @@ use crate::objects::{Kernel, Module};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
+use driverapi::attributes::{LAUNCH_REFUSAL, LAUNCH_REQUIRED_BLOCK_WIDTH};
 use protocol::{
     KernelInfo, KernelParam, Launch, LaunchAttribute, Link, Linked, MAX_PAYLOAD, ModuleGlobal, ModuleLoad,
     ModuleLoaded, NEED_IMAGE, Reply, Symbol, Wire,
@@ -116,7 +117,9 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
         }
     }
     let attribute = |id| driver.function_attribute(function, id).ok().map(|value| (id, value));
-    Ok(KernelInfo { name, params, attributes: (0..FUNCTION_ATTRIBUTES).filter_map(attribute).collect() })
+    // The software GPU tells with them what else it would refuse a launch for.
+    let asked = (0..FUNCTION_ATTRIBUTES).chain(LAUNCH_REQUIRED_BLOCK_WIDTH..=LAUNCH_REFUSAL);
+    Ok(KernelInfo { name, params, attributes: asked.filter_map(attribute).collect() })
 }
 
 /// Attributes that name objects of the client or hand out new ones are not taken over; for events there is

@@ -2,22 +2,23 @@
 
 mod image;
 mod jit;
+mod limits;
 
 pub use image::{Image, call_with_images};
 pub use jit::JitOptions;
+pub use limits::LaunchRules;
 
 use crate::call::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
-use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::{CUfunction, CUmodule};
+use limits::Limits;
 use protocol::{KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
@@ -52,12 +53,6 @@ pub struct Function {
     taken: Mutex<HashSet<(u32, i32)>>,
     /// What every launch is checked against.
     limits: Limits,
-}
-
-#[derive(Default)]
-struct Limits {
-    threads: AtomicU32,
-    dynamic_shared: AtomicU32,
 }
 
 /// What a function must know of its module, without keeping it loaded.
@@ -130,12 +125,11 @@ impl Module {
         let attributes = Mutex::new(info.attributes.iter().copied().collect());
         let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
         let c_name = CString::new(info.name.as_str()).unwrap_or_default();
-        let (limits, taken) = (Limits::default(), Mutex::default());
+        let (limits, taken) = (Limits::new(&info.attributes), Mutex::default());
         let make = |handle| {
             Arc::new(Function { handle, module, index, info, c_name, parameter_bytes, attributes, taken, limits })
         };
         let function = FUNCTIONS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        function.note_limits();
         functions.insert(index, Arc::clone(&function));
         Ok(function)
     }
@@ -181,23 +175,12 @@ impl Function {
         lock(&self.attributes).get(&attribute).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// The attribute's value as an amount, 0 if it is not known.
-    fn amount(&self, attribute: u32) -> u32 {
-        self.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
-    }
-
-    fn note_limits(&self) {
-        self.limits.threads.store(self.amount(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), Relaxed);
-        self.limits.dynamic_shared.store(self.amount(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES), Relaxed);
-    }
-
     pub fn max_threads(&self) -> u32 {
-        self.limits.threads.load(Relaxed)
+        self.limits.now().threads
     }
 
-    /// Dynamic shared memory that a launch may ask for.
-    pub fn max_dynamic_shared(&self) -> u32 {
-        self.limits.dynamic_shared.load(Relaxed)
+    pub fn launch_rules(&self) -> LaunchRules {
+        self.limits.now()
     }
 
     /// The attributes whose values are not those of the image, in a fixed order.
@@ -230,8 +213,7 @@ impl Function {
             self.note_taken(attribute, value);
         }
         attributes.insert(attribute, value);
-        drop(attributes);
-        self.note_limits();
+        self.limits.note(attribute, value);
         Ok(())
     }
 
