@@ -2,6 +2,7 @@
 
 use crate::completer::Then;
 use crate::driver::{Code, Driver, Handle, JitOptions, LaunchCall, RawAttribute, Result, code};
+use crate::image_rules::ImageRules;
 use crate::objects::{Kernel, Module};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
@@ -93,7 +94,9 @@ fn load(
     let mut jit = JitOptions::new(options);
     let handle = driver.module_load(image, &mut jit).map_err(|code| (code, jit.logs().1))?;
     let functions = driver.module_functions(handle);
-    let kernels = functions.and_then(|all| all.into_iter().map(|f| Ok((f, describe(driver, f)?))).collect());
+    let rules = ImageRules::of(image);
+    let described = |f| Ok((f, rules.complete(describe(driver, f)?)));
+    let kernels = functions.and_then(|all| all.into_iter().map(described).collect());
     kernels.map(|kernels| Loaded { handle, kernels }).map_err(|code| {
         let _ = driver.module_unload(handle);
         let log = match code {
