@@ -126,6 +126,22 @@ mod tests {
     }
 
     #[test]
+    fn machine_code_tells_what_it_requires() {
+        let packed = include_bytes!("../../driverapi/tests/data/kernels.fatbin");
+        assert_eq!(rules(packed, "required"), [], "fat binaries are not unpacked");
+        let entries = driverapi::fatbin::entries(packed).unwrap();
+        let newer = entries.iter().filter(|entry| entry.kind == driverapi::fatbin::Kind::Elf && entry.arch >= 90);
+        let cubins: Vec<_> = newer.map(|entry| entry.data().unwrap()).collect();
+        assert!(!cubins.is_empty());
+        for cubin in cubins {
+            let required = rules(&cubin, "required");
+            assert_eq!(required.iter().map(|(_, value)| *value).collect::<Vec<_>>(), [128, 1, 1]);
+            assert_eq!(rules(&cubin, "up_to_four"), [(LAUNCH_LARGEST_CLUSTER, 4)]);
+            assert_eq!(rules(&cubin, "bounded"), []);
+        }
+    }
+
+    #[test]
     fn what_the_driver_told_stays() {
         let told = vec![(LAUNCH_REQUIRED_BLOCK_WIDTH, 8)];
         let kernel = KernelInfo { name: "k".to_owned(), params: Vec::new(), attributes: told };
