@@ -19,12 +19,15 @@ pub struct Appliance {
     session: Mutex<Option<Arc<Session>>>,
 }
 
-/// What a launch may not exceed.
+/// What a launch may not exceed, and what there is.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchLimits {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub threads: u32,
+    pub multiprocessors: u32,
+    pub has_clusters: bool,
+    pub is_cooperative: bool,
 }
 
 pub struct Device {
@@ -194,6 +197,9 @@ fn launch_limits(info: &DeviceInfo) -> LaunchLimits {
         ]
         .map(get),
         threads: get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+        multiprocessors: get(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        has_clusters: get(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0,
+        is_cooperative: get(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0,
     }
 }
 

@@ -223,6 +223,14 @@ pub const CU_FUNC_ATTRIBUTE_DEVICE_NODE_UPDATE_SUPPORTED: CUfunction_attribute =
 pub const CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE: CUfunction_attribute = 17;
 pub const CU_FUNC_ATTRIBUTE_MAX: CUfunction_attribute = 18;
 
+/// Not CUDA's: what a launch is refused for and no attribute of CUDA's tells. The software GPU knows them; any other driver
+/// refuses these numbers, and of kernels without such a rule so does the software GPU.
+pub const LAUNCH_REQUIRED_BLOCK_WIDTH: CUfunction_attribute = 0x7267_0000;
+pub const LAUNCH_REQUIRED_BLOCK_HEIGHT: CUfunction_attribute = 0x7267_0001;
+pub const LAUNCH_REQUIRED_BLOCK_DEPTH: CUfunction_attribute = 0x7267_0002;
+/// The most blocks of a cluster.
+pub const LAUNCH_LARGEST_CLUSTER: CUfunction_attribute = 0x7267_0003;
+
 /// Values of `CUpointer_attribute`.
 pub type CUpointer_attribute = u32;
 pub const CU_POINTER_ATTRIBUTE_CONTEXT: CUpointer_attribute = 1;

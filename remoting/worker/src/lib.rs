@@ -14,6 +14,7 @@ pub mod frames;
 #[rustfmt::skip]
 pub mod generated;
 pub mod helpers;
+mod image_rules;
 pub mod images;
 mod launch_events;
 mod launch_shape;

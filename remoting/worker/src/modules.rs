@@ -2,10 +2,12 @@
 
 use crate::completer::Then;
 use crate::driver::{Code, Driver, Handle, JitOptions, LaunchCall, RawAttribute, Result, code};
+use crate::image_rules::{Attributes, ImageRules, complete};
 use crate::objects::{Kernel, LoadedModule, Module};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
+use driverapi::attributes::{LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_WIDTH};
 use protocol::{
     KernelDescribe, KernelInfo, KernelParam, Launch, LaunchAttribute, Link, Linked, MAX_PAYLOAD, ModuleGlobal,
     ModuleLoad, ModuleLoaded, NEED_IMAGE, Reply, Symbol, Wire,
@@ -18,7 +20,7 @@ const FUNCTION_ATTRIBUTES: u32 = 18;
 
 struct Loaded {
     handle: Handle,
-    kernels: Vec<(Handle, String)>,
+    kernels: Vec<(Handle, String, Attributes)>,
 }
 
 fn load(
@@ -31,7 +33,7 @@ fn load(
     driver.set_current(context).map_err(|code| (code, String::new()))?;
     let mut jit = JitOptions::new(options);
     let handle = driver.module_load(image, &mut jit).map_err(|code| (code, jit.logs().1))?;
-    list(driver, handle, eager).map_err(|code| {
+    list(driver, handle, &ImageRules::of(image), eager).map_err(|code| {
         let _ = driver.module_unload(handle);
         let log = match code {
             code::NOT_SUPPORTED => {
@@ -43,13 +45,17 @@ fn load(
     })
 }
 
-fn list(driver: &Driver, handle: Handle, eager: bool) -> Result<Loaded> {
+fn list(driver: &Driver, handle: Handle, rules: &ImageRules, eager: bool) -> Result<Loaded> {
     let functions = driver.module_functions(handle)?;
     if eager {
         functions.iter().try_for_each(|function| driver.function_load(*function))?;
     }
-    let kernels = functions.into_iter().map(|f| Ok((f, driver.function_name(f)?)));
-    Ok(Loaded { handle, kernels: kernels.collect::<Result<_>>()? })
+    let named = |function| {
+        let name = driver.function_name(function)?;
+        let rules = rules.of_kernel(&name);
+        Ok((function, name, rules))
+    };
+    Ok(Loaded { handle, kernels: functions.into_iter().map(named).collect::<Result<_>>()? })
 }
 
 /// Loads a kernel and tells what it is. Loading may wait for running kernels, and a launch never must: so it happens here,
@@ -65,7 +71,9 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
         }
     }
     let attribute = |id| driver.function_attribute(function, id).ok().map(|value| (id, value));
-    Ok(KernelInfo { params, attributes: (0..FUNCTION_ATTRIBUTES).filter_map(attribute).collect() })
+    // The software GPU tells with them what else it would refuse a launch for.
+    let asked = (0..FUNCTION_ATTRIBUTES).chain(LAUNCH_REQUIRED_BLOCK_WIDTH..=LAUNCH_LARGEST_CLUSTER);
+    Ok(KernelInfo { params, attributes: asked.filter_map(attribute).collect() })
 }
 
 /// Attributes that name objects of the client or hand out new ones are not taken over; for events there is
@@ -106,15 +114,14 @@ impl Session {
     }
 
     fn module_loaded(&mut self, seq: u64, id: u64, context: u64, loaded: Loaded) {
-        let kernel = |(function, _): &(Handle, String)| Kernel {
-            function: *function,
-            parameter_bytes: None,
-            settings: KernelSettings::default(),
+        let mut names = Vec::with_capacity(loaded.kernels.len());
+        let kernel = |(function, name, rules)| {
+            names.push(name);
+            Kernel { function, rules, parameter_bytes: None, settings: KernelSettings::default() }
         };
-        let kernels = loaded.kernels.iter().map(kernel).collect();
+        let kernels = loaded.kernels.into_iter().map(kernel).collect();
         self.modules.insert(id, Ok(Module { context, loaded: LoadedModule::new(loaded.handle), kernels }));
-        let kernels = loaded.kernels.into_iter().map(|(_, name)| name).collect();
-        let answer = ModuleLoaded { kernels, log: String::new() };
+        let answer = ModuleLoaded { kernels: names, log: String::new() };
         if answer.size() + Reply::MIN_SIZE > MAX_PAYLOAD {
             return self.reply_logged(seq, code::OUT_OF_MEMORY, "the module has too many kernels to list".to_owned());
         }
@@ -124,12 +131,14 @@ impl Session {
     pub fn kernel_describe(&mut self, seq: u64, c: &KernelDescribe) -> Result<()> {
         let module = self.modules.get(c.module)?;
         let (context, loaded) = (self.contexts.get(module.context)?.handle, Arc::clone(&module.loaded));
-        let function = module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?.function;
+        let kernel = module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?;
+        let (function, rules) = (kernel.function, kernel.rules.clone());
         let (id, index) = (c.module, c.kernel as usize);
         self.helpers.start(
             move |driver| loaded.with(|| driver.set_current(context).and_then(|()| describe(driver, function))),
             move |session: &mut Session, described| match described {
                 Ok(info) => {
+                    let info = complete(info, &rules);
                     if let Ok(module) = session.modules.get_mut(id)
                         && let Some(kernel) = module.kernels.get_mut(index)
                     {
@@ -184,7 +193,7 @@ impl Session {
         let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
         let mut given = self.launch_attributes(lane, &c.attributes)?;
         let module = self.modules.get(c.module)?;
-        let Kernel { function, parameter_bytes, settings: own } = module.kernel(c.kernel)?;
+        let Kernel { function, parameter_bytes, settings: own, .. } = module.kernel(c.kernel)?;
         // The driver reads as much as the kernel takes, whatever size it is told.
         let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(code::INVALID_VALUE)?;
         own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;

@@ -3,6 +3,7 @@
 use crate::command::LaneKind;
 use crate::completer::Entry;
 use crate::driver::{Code, Driver, Handle, Result, code};
+use crate::image_rules::Attributes;
 use crate::rules::{Rule, kept};
 use crate::settings::KernelSettings;
 use crate::staging::Pool;
@@ -214,6 +215,8 @@ impl Event {
 #[derive(Debug)]
 pub struct Kernel {
     pub function: Handle,
+    /// What its image says of launches.
+    pub rules: Attributes,
     /// Bytes of the packed parameter buffer; not known before the kernel is described, which loads it.
     pub parameter_bytes: Option<usize>,
     pub settings: KernelSettings,

@@ -1,4 +1,4 @@
-"""Prints as JSON the codes of right and wrong launches: `launch_rules.py IMAGE`. Late errors count for their launch."""
+"""Prints as JSON the codes of right and wrong launches: `launch_rules.py IMAGE`. None may leave an error behind."""
 
 import json
 import pathlib
@@ -37,13 +37,10 @@ def code(name, grid, block, shared=0, attributes=()):
     config.blockDimX, config.blockDimY, config.blockDimZ = block
     config.sharedMemBytes, config.hStream = shared, 0
     config.attrs, config.numAttrs = list(attributes), len(attributes)
-    try:
-        function = ok(cu.cuModuleGetFunction(module, name.encode()))
-        ok(cu.cuLaunchKernelEx(config, function, ((int(memory),), (ctypes.c_uint64,)), 0))
-        ok(cu.cuCtxSynchronize())
-    except CudaError as error:
-        return error.code
-    return 0
+    function = ok(cu.cuModuleGetFunction(module, name.encode()))
+    (at_the_call,) = cu.cuLaunchKernelEx(config, function, ((int(memory),), (ctypes.c_uint64,)), 0)
+    ok(cu.cuCtxSynchronize())
+    return int(at_the_call)
 
 
 def allow(name, attribute, value):
@@ -76,10 +73,15 @@ found = {
     "clusters that do not divide the grid": code("dynamic", (12, 1, 1), (128, 1, 1), 0, [cluster_of(8)]),
     "allowing 16": allow("dynamic", ATTRIBUTES.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
     "now clusters of 16": code("dynamic", (16, 1, 1), (128, 1, 1), 0, [cluster_of(16)]),
+    "clusters of 32": code("dynamic", (32, 1, 1), (128, 1, 1), 0, [cluster_of(32)]),
     "clusters of 2, as compiled": code("clustered", (4, 1, 1), (128, 1, 1)),
     "half a cluster": code("clustered", (3, 1, 1), (128, 1, 1)),
     "other clusters than compiled": code("clustered", (4, 1, 1), (128, 1, 1), 0, [cluster_of(4)]),
     "clusters beyond the bound": code("up_to_four", (8, 1, 1), (128, 1, 1), 0, [cluster_of(8)]),
+    "clusters within the bound": code("up_to_four", (8, 1, 1), (128, 1, 1), 0, [cluster_of(4)]),
+    "requiring clusters of 3": allow("bounded", ATTRIBUTES.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 3),
+    "as then required": code("bounded", (6, 1, 1), (128, 1, 1)),
+    "not as then required": code("bounded", (7, 1, 1), (128, 1, 1)),
     "cooperative": code("dynamic", (132, 1, 1), (128, 1, 1), 0, [cooperative()]),
     "too many blocks to cooperate": code("dynamic", (1 << 16, 1, 1), (128, 1, 1), 0, [cooperative()]),
 }

@@ -1,7 +1,8 @@
 //! Launches: checked here as far as the driver would refuse them at the call, then sent without waiting.
 
+use super::launch_check::{self, Asked, Question};
 use super::launch_events::{self, LaunchEvent};
-use crate::call::{Code, DefaultStream, input, inputs};
+use crate::call::{Call, Code, DefaultStream, input, inputs};
 use crate::memory::{mapped, pinned};
 use crate::module::{self, Description, Function};
 use crate::stream::{self, Target};
@@ -11,8 +12,9 @@ use driverapi::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFE
 use driverapi::errors::*;
 use driverapi::settings;
 use driverapi::types::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
-use protocol::{Launch, LaunchAttribute, LaunchShape, Message, Writer};
+use protocol::{Launch, LaunchAttribute, LaunchShape, Message, Writer, function};
 use std::ffi::{c_uint, c_void};
+use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
 stream_exports! {
@@ -125,8 +127,9 @@ unsafe fn launch(
     let target = stream::resolve(stream, default)?;
     let function = resolve(handle, &target)?;
     let kernel = function.description()?;
-    check_shape(&function, &target, grid, block, shared)?;
-    check_cooperation(&target, &attributes)?;
+    let asked = Asked::new(grid, block, shared, &attributes);
+    let (rules, limits) = (function.launch_rules(), target.live.device.launch_limits());
+    launch_check::check(&asked, &rules, limits, |question| ask(&function, question))?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(kernel, parameters, extra)? };
     // SAFETY: as the caller of the exported function vouches.
@@ -147,34 +150,23 @@ unsafe fn launch(
     Ok(())
 }
 
-/// What the driver refuses at the call.
-fn check_shape(
-    function: &Function,
-    target: &Target,
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared: c_uint,
-) -> Result<(), Code> {
-    let limits = target.live.device.launch_limits();
-    let within = |size: [c_uint; 3], max: &[u32; 3]| size.iter().zip(max).all(|(n, max)| (1..=*max).contains(n));
-    let threads = block.iter().fold(1u64, |product, n| product.saturating_mul(u64::from(*n)));
-    if !within(grid, &limits.grid) || !within(block, &limits.block) || threads > u64::from(limits.threads) {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    if threads > u64::from(function.max_threads()) {
-        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
-    }
-    if shared > function.max_dynamic_shared() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    Ok(())
-}
-
-/// A device that does not offer cooperative launches refuses them at the call, not when the worker gets there.
-fn check_cooperation(target: &Target, attributes: &[LaunchAttribute]) -> Result<(), Code> {
-    let asked = attributes.iter().any(|a| a.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && a.value[0] as u32 != 0);
-    let offered = target.live.device.attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0;
-    if asked && !offered { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
+/// Asks the driver, unless it was asked the same before. Without an answer the driver sees the launch itself.
+fn ask(function: &Function, question: Question) -> Option<u32> {
+    let handle = without_provenance_mut(function.handle);
+    let reply = match question {
+        Question::LargestCluster { grid, block, shared } => {
+            let mut call = Call::on_function(function::CU_OCCUPANCY_MAX_POTENTIAL_CLUSTER_SIZE, handle).ok()?;
+            call.put(&LaunchShape { grid, block, shared, attributes: Vec::new() });
+            call.reply()
+        }
+        Question::BlocksPerMultiprocessor { threads, shared } => {
+            let mut call =
+                Call::on_function(function::CU_OCCUPANCY_MAX_ACTIVE_BLOCKS_PER_MULTIPROCESSOR, handle).ok()?;
+            call.put(&(threads as i32)).put(&u64::from(shared));
+            call.reply()
+        }
+    };
+    reply.ok()?.decode::<i32>().ok()?.try_into().ok()
 }
 
 /// Where the values of the parameters are.
@@ -191,21 +183,24 @@ unsafe fn find_parameters(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<Parameters, Code> {
-    // SAFETY: as the caller of the exported function vouches.
-    unsafe {
-        match (pointers.is_null(), extra.is_null()) {
-            (true, true) if kernel.info.params.is_empty() => Ok(Parameters::None),
-            (true, true) => Err(CUDA_ERROR_INVALID_VALUE),
-            (false, false) => Err(CUDA_ERROR_INVALID_VALUE),
-            (false, true) => Ok(Parameters::Pointers(pointers)),
-            (true, false) => find_packed(kernel, extra),
-        }
+    let given = |index| {
+        // SAFETY: as the caller of the exported function vouches: there is a pointer for each parameter.
+        unsafe { !(*pointers.add(index)).is_null() }
+    };
+    match (pointers.is_null(), extra.is_null()) {
+        (false, false) => Err(CUDA_ERROR_INVALID_VALUE),
+        _ if kernel.parameter_bytes == 0 => Ok(Parameters::None),
+        (true, true) => Err(CUDA_ERROR_INVALID_VALUE),
+        (false, true) if !(0..kernel.info.params.len()).all(given) => Err(CUDA_ERROR_INVALID_VALUE),
+        (false, true) => Ok(Parameters::Pointers(pointers)),
+        // SAFETY: as the caller of the exported function vouches.
+        (true, false) => unsafe { find_packed(kernel.parameter_bytes, extra) },
     }
 }
 
-/// Reads the list of tags and values that `extra` is.
-unsafe fn find_packed(kernel: &Description, extra: *mut *mut c_void) -> Result<Parameters, Code> {
-    let (mut buffer, mut size) = (std::ptr::null::<u8>(), 0);
+/// Reads the list of tags and values that `extra` is. A buffer may leave out the last parameters, which are 0 then.
+unsafe fn find_packed(needed: usize, extra: *mut *mut c_void) -> Result<Parameters, Code> {
+    let (mut buffer, mut size) = (std::ptr::null::<u8>(), None);
     // SAFETY: as the caller of the exported function vouches: the list ends with its end tag.
     unsafe {
         let mut tag = extra;
@@ -213,20 +208,16 @@ unsafe fn find_packed(kernel: &Description, extra: *mut *mut c_void) -> Result<P
             match (*tag).addr() {
                 CU_LAUNCH_PARAM_END => break,
                 CU_LAUNCH_PARAM_BUFFER_POINTER => buffer = (*tag.add(1)).cast::<u8>().cast_const(),
-                CU_LAUNCH_PARAM_BUFFER_SIZE => size = input((*tag.add(1)).cast::<usize>().cast_const())?,
+                CU_LAUNCH_PARAM_BUFFER_SIZE => size = Some(input((*tag.add(1)).cast::<usize>().cast_const())?),
                 _ => return Err(CUDA_ERROR_INVALID_VALUE),
             }
             tag = tag.add(2);
         }
     }
-    let needed = kernel.parameter_bytes;
-    if needed == 0 {
-        return Ok(Parameters::None);
-    }
-    if buffer.is_null() || size < needed {
-        Err(CUDA_ERROR_INVALID_VALUE)
-    } else {
-        Ok(Parameters::Packed(buffer, needed))
+    match size {
+        Some(0) => Ok(Parameters::None),
+        Some(size) if !buffer.is_null() => Ok(Parameters::Packed(buffer, size.min(needed))),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
 
@@ -254,9 +245,7 @@ impl Parameters {
                     for (index, param) in kernel.info.params.iter().enumerate() {
                         let (offset, size) = (param.offset as usize, param.size as usize);
                         let value = (*pointers.add(index)).cast::<u8>().cast_const();
-                        if !value.is_null() {
-                            std::ptr::copy_nonoverlapping(value, room[offset..offset + size].as_mut_ptr(), size);
-                        }
+                        std::ptr::copy_nonoverlapping(value, room[offset..offset + size].as_mut_ptr(), size);
                     }
                 }
             }

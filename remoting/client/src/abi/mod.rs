@@ -9,6 +9,7 @@ mod driver;
 mod event;
 mod host_memory;
 pub mod launch;
+mod launch_check;
 mod launch_events;
 mod library;
 mod link;

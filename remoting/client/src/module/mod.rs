@@ -2,24 +2,25 @@
 
 mod image;
 mod jit;
+mod limits;
 
 pub use image::{Image, Upload, call_with_images};
 pub use jit::JitOptions;
+pub use limits::LaunchRules;
 
 use crate::call::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
-use driverapi::attributes::*;
 use driverapi::constants::CU_MODULE_EAGER_LOADING;
 use driverapi::errors::*;
 use driverapi::settings;
 use driverapi::types::{CUfunction, CUmodule};
+use limits::Limits;
 use protocol::{KernelDescribe, KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
@@ -60,12 +61,6 @@ pub struct Description {
     pub info: KernelInfo,
     /// Bytes of the parameter buffer.
     pub parameter_bytes: usize,
-}
-
-#[derive(Default)]
-struct Limits {
-    threads: AtomicU32,
-    dynamic_shared: AtomicU32,
 }
 
 /// What a function must know of its module, without keeping it loaded.
@@ -201,9 +196,8 @@ impl Function {
         }
         Ok(self.description.get_or_init(|| {
             let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
-            let mut attributes = lock(&self.attributes);
-            *attributes = info.attributes.iter().copied().collect();
-            self.note_limits(&attributes);
+            *lock(&self.attributes) = info.attributes.iter().copied().collect();
+            info.attributes.iter().for_each(|&(attribute, value)| self.limits.note(attribute, value));
             Description { info, parameter_bytes }
         }))
     }
@@ -219,20 +213,14 @@ impl Function {
         lock(&self.attributes).get(&attribute).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    fn note_limits(&self, attributes: &HashMap<u32, i32>) {
-        let amount = |name| attributes.get(&name).and_then(|value| u32::try_from(*value).ok()).unwrap_or(0);
-        self.limits.threads.store(amount(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), Relaxed);
-        self.limits.dynamic_shared.store(amount(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES), Relaxed);
-    }
-
     /// 0 before the kernel is loaded.
     pub fn max_threads(&self) -> u32 {
-        self.limits.threads.load(Relaxed)
+        self.limits.now().threads
     }
 
-    /// Dynamic shared memory that a launch may ask for, 0 before the kernel is loaded.
-    pub fn max_dynamic_shared(&self) -> u32 {
-        self.limits.dynamic_shared.load(Relaxed)
+    /// Without any before the kernel is loaded.
+    pub fn launch_rules(&self) -> LaunchRules {
+        self.limits.now()
     }
 
     /// The attributes whose values are not those of the image, in a fixed order.
@@ -270,7 +258,7 @@ impl Function {
             self.note_taken(attribute, value);
         }
         attributes.insert(attribute, value);
-        self.note_limits(&attributes);
+        self.limits.note(attribute, value);
         Ok(())
     }
 

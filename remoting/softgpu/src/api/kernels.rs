@@ -41,6 +41,11 @@ fn attribute(which: CUfunction_attribute, program: &Program, kernel: &Kernel, se
         }
         CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.cluster.non_portable.load(Ordering::Relaxed),
         CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.cluster.scheduling.load(Ordering::Relaxed),
+        LAUNCH_REQUIRED_BLOCK_WIDTH..=LAUNCH_REQUIRED_BLOCK_DEPTH => {
+            let required = kernel.reqntid.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+            required[(which - LAUNCH_REQUIRED_BLOCK_WIDTH) as usize] as c_int
+        }
+        LAUNCH_LARGEST_CLUSTER => kernel.max_cluster.ok_or(CUDA_ERROR_INVALID_VALUE)? as c_int,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }

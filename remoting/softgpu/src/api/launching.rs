@@ -26,8 +26,11 @@ fn launch(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> R {
-    let function = function(which)?;
-    driver()?.launch(&function, shape, arguments(params, extra), &default.resolve(stream)?)
+    let driver = driver()?;
+    let stream = default.resolve(stream)?;
+    // A kernel is meant as the function that it is in the stream's context (cuLaunchKernel in CUDA's documentation).
+    let function = driver.function_or_kernel(id(which), &stream.context)?;
+    driver.launch(&function, shape, arguments(params, extra), &stream)
 }
 
 /// Attributes that only tune are accepted; those that change what a kernel may rely on become part of the shape, or are
@@ -108,12 +111,12 @@ stream_entry_points! { default;
         which: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared: c_uint, stream: CUstream, params: *mut *mut c_void,
     ) {
-        if !driver()?.model().cooperative {
-            return not_supported("cuLaunchCooperativeKernel");
-        }
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, dynamic_shared: shared, cluster: None, cooperative: true };
-        launch(default, which, shape, stream, params, ptr::null_mut())
+        match launch(default, which, shape, stream, params, ptr::null_mut()) {
+            Err(CUDA_ERROR_NOT_SUPPORTED) => not_supported("cuLaunchCooperativeKernel"),
+            done => done,
+        }
     }
 
     fn cuLaunchKernelEx / cuLaunchKernelEx_ptsz(
