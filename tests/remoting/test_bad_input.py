@@ -7,22 +7,21 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, free_port
+from support.system import PROGRAMS, REMOTEGPU, Appliance, Watch, appliance, free_port
 
 REPORT = [sys.executable, str(PROGRAMS / "report_error.py")]
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    started = time.monotonic()
+    started = Watch()
     done = subprocess.run(
         [REMOTEGPU, *arguments], capture_output=True, text=True, timeout=30, env=os.environ | (env or {})
     )
-    assert time.monotonic() - started < 6, "5 s for the answer, 1 s for Python to start"
+    assert started.within(6), "5 s for the answer, 1 s for Python to start"
     return done
 
 
@@ -123,9 +122,9 @@ def shares(endpoint: str, lease_id: str = "ab" * 16, secret: str = "cd" * 32, ca
 
 
 def program(env: dict[str, str]) -> tuple[int, str]:
-    started = time.monotonic()
+    started = Watch()
     done = subprocess.run(REPORT, capture_output=True, text=True, timeout=30, env=os.environ | env)
-    assert time.monotonic() - started < 7
+    assert started.within(7)
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip().count("\n") == 0 and done.stderr.strip(), done.stderr
     return int(done.stdout), done.stderr
