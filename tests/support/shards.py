@@ -81,7 +81,9 @@ class Turn:
 
 
 def names(entry: str, test: str) -> bool:
-    """Whether an entry is the test, its function, its file or a folder that it lies in."""
+    """Whether an entry is the test, its function, its file or a folder that it lies in; `*` at its end is any text."""
+    if entry.endswith("*"):
+        return test.startswith(entry[:-1])
     return test == entry or test.startswith((f"{entry}::", f"{entry}[", f"{entry.rstrip('/')}/"))
 
 
