@@ -86,7 +86,8 @@ def test_every_entry_names_a_test_once(collected: dict[str, list[str]]) -> None:
     idle = [
         entry
         for entry, part in TABLE.entries()
-        if part == CORE and not any(s != entry and shards.names(s, entry.rstrip("*")) for each in TABLE.shards for s in each.tests)
+        if part == CORE
+        and not any(s != entry and shards.names(s, entry.rstrip("*")) for each in TABLE.shards for s in each.tests)
     ]
     assert idle == []
 
