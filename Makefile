@@ -4,13 +4,16 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON := .venv/bin/python
-FUZZ_SECONDS ?= 30
+FUZZ_SECONDS ?= 10
+FUZZ_LONGER_SECONDS ?= 60
+# The shard whose turn it is: a name of .ci/shards.toml, or none. REMOTEGPU_SHARD says another; see docs/testing.md.
+SHARD = PYTHONPATH=tests $(PYTHON) tools/shard.py
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-e2e test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -54,20 +57,55 @@ demo-kubernetes: cluster images ## helm install, a pod with remotegpu/fraction: 
 	@PYTHONPATH=tests $(PYTHON) e2e/demo.py
 
 # Without root there are no nodes: pytest then says so, and CI takes that for a failure (REMOTEGPU_E2E_REQUIRED).
-test-e2e: .venv/.installed $(E2E_CLUSTER) ## The tests on a cluster: `make cluster`'s, which needs root, or the one of context REMOTEGPU_E2E_CONTEXT
+test-e2e: .venv/.installed $(E2E_CLUSTER) ## Core's and the shard's tests on a cluster: `make cluster`'s, which needs root, or the one of context REMOTEGPU_E2E_CONTEXT
 	@echo "==> End to end on a cluster"
+	@shard=$$($(SHARD)); $(PYTHON) -m pytest -m e2e e2e --part core --part "$$shard"
+
+test-e2e-all: .venv/.installed $(E2E_CLUSTER) ## Every test on that cluster
+	@echo "==> End to end on a cluster, every test"
 	@$(PYTHON) -m pytest -m e2e e2e
 
-test: build lint system-tools cluster-programs ## All tests that need no GPU
+test: test-core test-shard ## Core, and the shard of .ci/shards.toml whose turn it is: what CI runs beside test-e2e
+
+test-core: lint test-rust test-python test-decoders ## Lint, Rust tests, core of the Python and program tests, decoders under mutation
+
+test-rust: build
 	@echo "==> Rust tests"
 	@cargo test --release --locked --workspace --quiet
-	@echo "==> Python and program tests"
-	@$(PYTHON) -m pytest
+
+test-python: build system-tools cluster-programs
+	@echo "==> Python and program tests: core"
+	@$(PYTHON) -m pytest --part core
+
+test-decoders: build
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
 	@REMOTEGPU_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --locked --quiet --manifest-path remoting/fuzz/Cargo.toml --target-dir target/fuzz
 
-test-all: test test-e2e test-frameworks test-null-frameworks test-order ## Every test that needs no GPU: hours, and 6 GB of wheels
+test-decoders-longer:
+	@$(MAKE) --no-print-directory test-decoders FUZZ_SECONDS=$(FUZZ_LONGER_SECONDS)
+
+test-shard: .venv/.installed ## The shard whose turn it is; REMOTEGPU_SHARD=k takes another, REMOTEGPU_SHARD=none leaves it out
+	@shard=$$($(SHARD)); if [ "$$shard" != none ]; then $(MAKE) --no-print-directory "shard-$$shard"; fi
+
+# A shard's tests, but for those on the cluster, which are test-e2e's. Each entry of a torch shard has a process of its
+# own, since torch keeps a device for good.
+shard-torch-a shard-torch-b: build target/frameworks/.installed
+	@set -f; tests=$$($(SHARD) --tests $(@:shard-%=%)); status=0; for each in $$tests; do \
+	    target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
+
+shard-programs shard-survival shard-chart-and-cli shard-security: build system-tools cluster-programs
+	@$(PYTHON) -m pytest --part $(@:shard-%=%)
+
+shard-security: test-decoders-longer
+
+# A person's `make test-all`, and nothing that CI runs.
+test-everything: build system-tools cluster-programs
+	@echo "==> Python and program tests: core and every shard"
+	@$(PYTHON) -m pytest
+	@echo "==> Tests marked thorough"
 	@$(PYTHON) -m pytest -m thorough
+
+test-all: lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order ## Every test that needs no GPU: hours, and 7 GB of wheels
 
 test-frameworks: build target/frameworks/.installed ## torch, Triton, torch.compile, offload's torch device: 3 GB of wheels, then some minutes
 	@echo "==> torch and Triton on the software GPU, alone and on a share"

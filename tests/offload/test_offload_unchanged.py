@@ -120,7 +120,7 @@ def test_functions_that_are_no_more_are_forgotten_there(session: Session) -> Non
     gc.collect()
     sent = client.of(session)._sent
     before = len(sent._seen)
-    for number in range(50):
+    for number in range(10):
         there = Program(session, f"def f():\n    return {number}\n").offloaded()
         assert (there(), there()) == (number, number)
         del there

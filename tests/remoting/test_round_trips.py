@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import tracer
 from support.system import DIST, PRELOADED, ROOT, Appliance
 
@@ -38,20 +39,35 @@ def test_a_tensor_map_is_asked_for_once(remote: Appliance, tmp_path: Path) -> No
     assert often["round_trips"] == once["round_trips"]
 
 
-def test_a_training_step_makes_as_many_round_trips_as_synchronising_calls(remote: Appliance, tmp_path: Path) -> None:
-    """Two runs of different length; their difference is the steps alone, without start and module loads."""
+EPOCHS = ("1", "2")
+
+
+@pytest.fixture(scope="module")
+def synchronising(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Calls of two native runs of different length that wait for the GPU."""
+    folder = tmp_path_factory.mktemp("native")
     driver = DIST / "native" / "libcuda.so.1"
-    shim = tracer.build(driver, tmp_path / "tracer")
-    asked, travelled = [], []
-    for epochs in ("1", "3"):
-        out = tmp_path / f"trace-{epochs}.json"
+    shim = tracer.build(driver, folder / "tracer")
+    asked = []
+    for epochs in EPOCHS:
+        out = folder / f"trace-{epochs}.json"
         subprocess.run(
             [*TRAIN, "--epochs", epochs], check=True, stdout=subprocess.DEVNULL,
             env=os.environ | PRELOADED | tracer.environment(shim, driver, out),
         )  # fmt: skip
         asked.append(tracer.synchronising_calls(out))
-        stats = tmp_path / f"stats-{epochs}.json"
-        travelled.append(statistics(remote, stats, *TRAIN, "--epochs", epochs)["round_trips"])
-    steps = 2 * 14
+    return asked
+
+
+def test_a_training_step_makes_as_many_round_trips_as_synchronising_calls(
+    remote: Appliance, synchronising: list[int], tmp_path: Path
+) -> None:
+    """The difference of the two runs is the steps alone, without start and module loads."""
+    asked = synchronising
+    travelled = [
+        statistics(remote, tmp_path / f"stats-{epochs}.json", *TRAIN, "--epochs", epochs)["round_trips"]
+        for epochs in EPOCHS
+    ]
+    steps = 14
     assert asked[1] - asked[0] >= steps, "each step copies its loss back"
     assert travelled[1] - travelled[0] == asked[1] - asked[0]

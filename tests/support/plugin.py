@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from support import shards
 
 if TYPE_CHECKING:
     from support.apiserver import ApiServer
@@ -18,12 +20,42 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    _patience()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _patience() -> None:
+    """CI runs other work beside the tests: how long an example takes says nothing."""
+    with contextlib.suppress(ImportError):  # The environment of torch's tests does without.
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        action="append",
+        metavar="NAME",
+        help="only tests of this part of CI: core, or a shard of .ci/shards.toml; can be given again",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if {"apiserver", "each_apiserver"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("apiserver")
+    if parts := config.getoption("--part"):
+        _keep(parts, config, items)
+
+
+def _keep(parts: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:
+    table = shards.load()
+    if unknown := set(parts) - {shards.CORE, shards.NONE, *(shard.name for shard in table.shards)}:
+        raise pytest.UsageError(f"--part: {shards.TABLE} has no shard named {', '.join(sorted(unknown))}")
+    others = [item for item in items if table.part_of(item.nodeid) not in parts]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if table.part_of(item.nodeid) in parts]
 
 
 def _one(version: str) -> Iterator[ApiServer]:

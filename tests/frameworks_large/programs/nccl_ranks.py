@@ -24,7 +24,8 @@ def rank(number, port):
         outcome = f"sum {tensor.tolist()}"
     except RuntimeError as error:
         outcome = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    print(f"{time.monotonic() - start:.1f} {outcome}", flush=True)
+    # In one piece, since the ranks share their output.
+    os.write(1, f"{time.monotonic() - start:.1f} {outcome}\n".encode())
     # The group of a communicator that never was cannot be taken apart in order.
     os._exit(0)
 

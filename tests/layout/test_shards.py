@@ -1,0 +1,227 @@
+"""Every test is in core, in exactly one shard, or run by hand; and the choice of a shard is repeatable."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import shards
+from support.shards import CORE, ByHand, Shard, ShardError, Table
+
+ROOT = shards.ROOT
+TABLE = shards.load()
+PARTS = {CORE, *(shard.name for shard in TABLE.shards)}
+TORCH = {"torch-a", "torch-b"}
+# What is collected only where torch is.
+TORCH_FILES = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "offload_torch").glob("test_*.py"))
+
+
+def listed(*arguments: str) -> dict[str, list[str]]:
+    """What pytest would run, with the marks of each test."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "support" / "list_tests.py", *arguments],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def collected() -> dict[str, list[str]]:
+    """Every test, whatever its marks. Two runs: files in tests/ and in e2e/ have the same names."""
+    return {**listed("-m", "", "tests"), **listed("-m", "", "e2e")}
+
+
+def commands(target: str) -> str:
+    """What make would run for a target; that a file is not built yet changes nothing."""
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "REMOTEGPU_E2E_CONTEXT=any", target],
+        cwd=ROOT, env=os.environ | {"REMOTEGPU_SHARD": "none"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_every_test_is_run_by_a_part_that_can_run_it(collected: dict[str, list[str]]) -> None:
+    """Core and the other shards have no torch, and the torch shards run nothing else; of what e2e marks `make test-e2e`
+    runs core's and the shard's.
+    """
+    assert len(collected) > 3000
+    by_hand = {each.mark for each in TABLE.by_hand}
+    nowhere = [
+        test
+        for test, marks in collected.items()
+        if ("frameworks" in marks) != (TABLE.part_of(test) in TORCH) and not by_hand & set(marks)
+    ]
+    assert nowhere == []
+    assert {TABLE.part_of(test) for test in collected} | TORCH == PARTS
+    # An entry is a process, and torch keeps a device for good: each file is an entry.
+    entries = {entry: part for entry, part in TABLE.entries() if part in TORCH}
+    assert [file for file in TORCH_FILES if file not in entries] == []
+
+
+def test_what_pytest_leaves_out_by_itself_has_a_command() -> None:
+    """`addopts` deselects these marks: each is a part's, or by hand."""
+    options = re.search(r'"-m", "(not [^"]+)"\]', (ROOT / "pyproject.toml").read_text())
+    assert options
+    deselected = {each.removeprefix("not ") for each in options[1].split(" and ")}
+    assert deselected == {"e2e", "frameworks", *(each.mark for each in TABLE.by_hand)}
+
+
+def test_every_entry_names_a_test_once(collected: dict[str, list[str]]) -> None:
+    entries = [entry for entry, _ in TABLE.entries()]
+    assert sorted(entries) == sorted(set(entries))
+    tests = [*collected, *TORCH_FILES]
+    nothing = [entry for entry in entries if not any(shards.names(entry, test) for test in tests)]
+    # Of a file that this interpreter does not import, the functions are in its text.
+    for entry in nothing:
+        file, _, function = entry.partition("::")
+        assert file in TORCH_FILES and f"def {function.split('[')[0]}(" in (ROOT / file).read_text(), entry
+    # An entry that changes nothing misleads: without it the part would be the same.
+    idle = [
+        entry
+        for entry, part in TABLE.entries()
+        if part == CORE
+        and not any(s != entry and shards.names(s, entry.rstrip("*")) for each in TABLE.shards for s in each.tests)
+    ]
+    assert idle == []
+
+
+def test_what_forces_a_shard_is_there() -> None:
+    assert [path for each in TABLE.shards for path in each.forced_by if not (ROOT / path).exists()] == []
+
+
+def test_pytest_takes_the_parts_from_the_table() -> None:
+    every = listed("tests/remoting/test_faults.py", "tests/cli/test_run.py")
+    taken = {part: set(listed("--part", part, *{test.split("::")[0] for test in every})) for part in (CORE, "survival")}
+    for part, tests in taken.items():
+        assert tests == {test for test in every if TABLE.part_of(test) == part} != set()
+
+
+@pytest.mark.parametrize("shard", TABLE.shards, ids=lambda shard: shard.name)
+def test_a_shard_has_a_command_of_its_own(shard: Shard) -> None:
+    ran = commands(f"shard-{shard.name}")
+    assert f"-m pytest --part {shard.name}" in ran or f"-m pytest -q -m frameworks --part {shard.name}" in ran
+
+
+def test_make_test_runs_core_and_make_test_all_everything() -> None:
+    core = commands("test")
+    assert "-m pytest --part core\n" in core
+    assert "cargo test" in core and "remoting/fuzz" in core and "clippy" in core
+    assert "-m pytest -m e2e e2e --part core --part" in commands("test-e2e")
+    every = commands("test-all")
+    for options in ("", " -m e2e e2e", " -m frameworks tests/frameworks_large", " -m thorough"):
+        assert f"-m pytest{options}\n" in every
+    assert "for file in tests/offload_torch/test_*.py" in every
+    for each in TABLE.by_hand:
+        own = [line for line in commands(each.target).splitlines() if f"-m {each.mark}" in line]
+        assert own
+        assert each.mark == "gpu" or all(line in every for line in own)
+
+
+def test_ci_runs_both() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "make --keep-going test || status" in script and "make test-e2e >" in script and "--left-out" in script
+
+
+SHARDS = (
+    Shard("one", "", ("a",), ("src/one",)),
+    Shard("two", "", ("b",), ("src/two", "one.py")),
+    Shard("three", "", ("c",), (), "not tried"),
+)
+SMALL = Table(SHARDS, ("a/x.py::test", "a/x.py::kind[1]", "b/y.py::test[fast-*"), (ByHand("gpu", "test-gpu", ""),))
+
+
+@pytest.mark.parametrize(
+    ("test", "part"),
+    [
+        ("a/x.py::test", CORE),
+        ("a/x.py::test[1]", CORE),
+        ("a/x.py::tests", "one"),
+        ("a/x.py::kind[1]", CORE),
+        ("a/x.py::kind[11]", "one"),
+        ("ab/x.py::test", CORE),
+        ("b/y.py::Class::test", "two"),
+        ("b/y.py::test[fast-1]", CORE),
+        ("b/y.py::test[1-fast]", "two"),
+    ],
+)
+def test_the_longest_entry_decides(test: str, part: str) -> None:
+    assert SMALL.part_of(test) == part
+
+
+def test_the_hash_chooses_among_what_was_proven_and_a_change_forces() -> None:
+    def chosen(tree: int, *changed: str, asked: str = "") -> str | None:
+        turn = shards.choose(SMALL, f"{tree:040x}", list(changed), asked)
+        return turn.shard.name if turn.shard else None
+
+    assert [chosen(tree) for tree in range(4)] == ["one", "two", "one", "two"]
+    assert [chosen(tree, "src/two/deep/file.rs") for tree in range(2)] == ["two", "two"]
+    assert [chosen(tree, "src/two.rs", "one.py") for tree in range(2)] == ["two", "two"]
+    assert [chosen(tree, "src/one/x", "src/two/x") for tree in range(2)] == ["one", "two"]
+    assert [chosen(tree, "src/onerous", "README.md") for tree in range(2)] == ["one", "two"]
+    assert [chosen(0, asked=asked) for asked in ("2", "three", "none")] == ["two", "three", None]
+    with pytest.raises(ShardError, match="there is no shard '4'"):
+        chosen(0, asked="4")
+
+
+class Repository:
+    """Of a test's own; commits are made at the given hour."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self("init", "--quiet", "--initial-branch=main")
+
+    def __call__(self, *arguments: str, hour: int = 0) -> str:
+        when = f"{1_700_000_000 + hour * 3600} +0000"
+        names = {f"GIT_{who}_{what}": "t" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when}
+        return shards.git(*arguments, root=self.root, environment=names | dates)
+
+    def commit(self, file: str, hour: int) -> str:
+        (self.root / file).write_text(str(hour))
+        self("add", file)
+        self("commit", "--quiet", "--message", file, hour=hour)
+        return self("rev-parse", "HEAD")
+
+    def changed(self) -> set[str]:
+        return set(shards.changed_files(shards.tree_hash(self.root), self.root))
+
+
+def test_a_session_s_commits_are_what_changed(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    repository.commit("a", hour=0)
+    repository.commit("b", hour=3)
+    assert repository.changed() == {"a", "b"}, "no commit is older: everything is new"
+    repository.commit("c", hour=20)
+    repository.commit("d", hour=22)
+    assert repository.changed() == {"c", "d"}
+    (tmp_path / "e").write_text("not committed")
+    assert repository.changed() == {"c", "d", "e"}
+    clone = tmp_path / "clone"
+    repository("clone", "--quiet", "--depth=1", f"file://{tmp_path}", str(clone))
+    assert set(shards.changed_files(shards.tree_hash(clone), clone)) == {"a", "b", "c", "d"}
+
+
+def test_a_branch_s_commits_are_what_changed_however_old(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    landed = repository.commit("a", hour=0)
+    repository.commit("b", hour=1)
+    repository.commit("c", hour=40)
+    repository("update-ref", "refs/remotes/origin/main", landed)
+    assert repository.changed() == {"b", "c"}
+
+
+def test_the_tree_s_hash_is_the_commit_s_and_changes_with_what_is_not_committed(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    repository.commit("a", hour=0)
+    clean = shards.tree_hash(tmp_path)
+    assert clean == repository("rev-parse", "HEAD^{tree}")
+    (tmp_path / "b").write_text("")
+    assert shards.tree_hash(tmp_path) not in {clean, ""}
+    assert repository("status", "--porcelain") == "?? b", "the index is as it was"

@@ -1,0 +1,158 @@
+"""Which part of CI a test belongs to, and which shard's turn it is. The table is `.ci/shards.toml`.
+
+A part is `core`, which every run has, or a shard, of which a run has one. The longest entry of the table that names a
+test decides, and what no entry names is in core: so each test is in exactly one part.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+TABLE: Final = ROOT / ".ci" / "shards.toml"
+CORE: Final = "core"
+NONE: Final = "none"
+# How long before the newest commit a commit still belongs to the same change: a session of work makes many.
+CHANGE_SECONDS: Final = 12 * 3600
+
+
+class ShardError(Exception):
+    """What is wrong, where, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    name: str
+    what: str
+    tests: tuple[str, ...]
+    # Folders and files; a change there makes it this shard's turn.
+    forced_by: tuple[str, ...]
+    # Why chance may not choose it; empty where it may.
+    unproven: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """Tests that no part of CI has: those with a mark, and the target of the Makefile that runs them."""
+
+    mark: str
+    target: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    shards: tuple[Shard, ...]
+    core: tuple[str, ...]
+    by_hand: tuple[ByHand, ...] = ()
+
+    def entries(self) -> list[tuple[str, str]]:
+        """Each path or test id with its part."""
+        return [*((test, CORE) for test in self.core), *((test, s.name) for s in self.shards for test in s.tests)]
+
+    def part_of(self, test: str) -> str:
+        """The part of a test id, like `tests/cli/test_run.py::test_signals[1]`."""
+        naming = [(len(entry), part) for entry, part in self.entries() if names(entry, test)]
+        return max(naming)[1] if naming else CORE
+
+    def find(self, asked: str) -> Shard:
+        """By name, or by number from 1."""
+        for number, shard in enumerate(self.shards, 1):
+            if asked in {shard.name, str(number)}:
+                return shard
+        known = ", ".join(f"{number} {shard.name}" for number, shard in enumerate(self.shards, 1))
+        raise ShardError(f"there is no shard {asked!r} in {TABLE}; REMOTEGPU_SHARD takes one of {known}, or {NONE}")
+
+    def number(self, shard: Shard) -> int:
+        return self.shards.index(shard) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    shard: Shard | None
+    why: str
+
+
+def names(entry: str, test: str) -> bool:
+    """Whether an entry is the test, its function, its file or a folder that it lies in; `*` at its end is any text."""
+    if entry.endswith("*"):
+        return test.startswith(entry[:-1])
+    return test == entry or test.startswith((f"{entry}::", f"{entry}[", f"{entry.rstrip('/')}/"))
+
+
+def load(file: Path = TABLE) -> Table:
+    content = tomllib.loads(file.read_text())
+    shards = [
+        Shard(each["name"], each["what"], tuple(each["tests"]), tuple(each["forced_by"]), each.get("unproven", ""))
+        for each in content["shard"]
+    ]
+    return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(ByHand(**each) for each in content["by_hand"]))
+
+
+def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn:
+    """Whose turn it is: the one that was asked for, else by the tree's hash one of those that a change forces, else
+    by the same hash one of all.
+    """
+    if asked == NONE:
+        return Turn(None, "REMOTEGPU_SHARD=none")
+    if asked:
+        return Turn(table.find(asked), f"REMOTEGPU_SHARD={asked}")
+    proven = [shard for shard in table.shards if not shard.unproven]
+    forced = [shard for shard in proven if any(names(path, file) for path in shard.forced_by for file in changed)]
+    among = forced or proven
+    shard = among[int(tree, 16) % len(among)]
+    why = f"by the hash {tree[:12]} of the tree, of {', '.join(each.name for each in among)}"
+    return Turn(shard, f"{why}, which the last changes force" if forced else why)
+
+
+def git(*arguments: str, root: Path = ROOT, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False, env=os.environ | (environment or {})
+    )
+    if done.returncode != 0:
+        raise ShardError(
+            f"git {' '.join(arguments)} failed in {root}: {done.stderr.strip()}; choose with REMOTEGPU_SHARD"
+        )
+    return done.stdout.strip()
+
+
+def tree_hash(root: Path = ROOT) -> str:
+    """Of the files as they are, committed or not; in a clean clone it is the commit's."""
+    index = Path(git("rev-parse", "--path-format=absolute", "--git-path", "index", root=root))
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / "index"
+        if index.exists():
+            shutil.copy(index, own)
+        environment = {"GIT_INDEX_FILE": str(own)}
+        git("add", "--all", root=root, environment=environment)
+        return git("write-tree", root=root, environment=environment)
+
+
+def base(root: Path = ROOT) -> str:
+    """What the last changes are counted from: where this branch left origin/main, if it did; else the newest commit
+    that is 12 hours older than the last one; else nothing, so that everything has changed.
+
+    A clone of what is to land has no commit that says what landed before, so that the clock must do.
+    """
+    head = git("rev-parse", "HEAD", root=root)
+    try:
+        left = git("merge-base", "HEAD", "origin/main", root=root)
+    except ShardError:
+        left = head
+    if left != head:
+        return left
+    newest = int(git("show", "--no-patch", "--format=%ct", "HEAD", root=root))
+    older = git("rev-list", "-1", f"--before={newest - CHANGE_SECONDS}", "HEAD", root=root)
+    return older or git("hash-object", "-t", "tree", os.devnull, root=root)
+
+
+def changed_files(tree: str, root: Path = ROOT) -> list[str]:
+    # The empty tree need not be in the object store for git to know it.
+    return git("diff", "--name-only", "--no-renames", base(root), tree, root=root).splitlines()

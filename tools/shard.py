@@ -1,0 +1,59 @@
+"""Prints the name of the shard whose turn it is, or `none`; on the other stream why, and the command that repeats it.
+
+PYTHONPATH=tests python tools/shard.py [--left-out | --tests NAME]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from support import shards
+from support.shards import Table, Turn
+
+
+def say(table: Table, turn: Turn) -> None:
+    if turn.shard is None:
+        print(f"==> No shard, only core: {turn.why}", file=sys.stderr)
+        print(shards.NONE)
+        return
+    number = table.number(turn.shard)
+    print(f"==> Shard {number} of {len(table.shards)}, {turn.shard.name}: {turn.why}", file=sys.stderr)
+    print(f"    REMOTEGPU_SHARD={number} make test-shard test-e2e   # repeats it", file=sys.stderr)
+    print(turn.shard.name)
+
+
+def left_out(table: Table, turn: Turn) -> None:
+    print(f"==> What ran: core, and {f'shard {turn.shard.name}' if turn.shard else 'no shard'}. Left out of this run:")
+    for shard in table.shards:
+        if shard != turn.shard:
+            note = f" (never chosen by itself: {shard.unproven})" if shard.unproven else ""
+            print(f"    shard {table.number(shard)}, {shard.name}: {shard.what}{note}")
+    for each in table.by_hand:
+        print(f"    make {each.target}: {each.what}")
+    print("    make test-all runs core, every shard and all of these but those on a real GPU")
+
+
+def main() -> int:
+    try:
+        table = shards.load()
+        match sys.argv[1:]:
+            case ["--tests", name]:
+                print(*table.find(name).tests, sep="\n")
+                return 0
+            case [] | ["--left-out"]:
+                tree = shards.tree_hash()
+                asked = os.environ.get("REMOTEGPU_SHARD", "")
+                turn = shards.choose(table, tree, shards.changed_files(tree), asked)
+                left_out(table, turn) if sys.argv[1:] else say(table, turn)
+                return 0
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 2
+    except shards.ShardError as error:
+        print(f"shard: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
