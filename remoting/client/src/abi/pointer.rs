@@ -76,7 +76,7 @@ fn find(address: CUdeviceptr) -> Option<Memory> {
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
     }
-    if let Some((piece, live)) = vmm::find(address) {
+    if let Some((piece, live)) = vmm::mapping(address) {
         return Some(Memory::Device(live.device, piece));
     }
     let (live, symbol) = module::variable_at(address)?;
