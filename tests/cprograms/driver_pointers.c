@@ -78,6 +78,7 @@ static void attributes(CUcontext context, CUdeviceptr device, CUdeviceptr other,
     REQUIRE(word(inside, CU_POINTER_ATTRIBUTE_MEMORY_TYPE) == CU_MEMORYTYPE_DEVICE);
     REQUIRE(word(inside, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) == 0);
     REQUIRE(word(inside, CU_POINTER_ATTRIBUTE_IS_MANAGED) == 0);
+    REQUIRE(word(inside, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) == 1); /* allocated, not mapped */
     REQUIRE(number(inside, CU_POINTER_ATTRIBUTE_DEVICE_POINTER) == inside);
     REQUIRE(number(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) == device);
     REQUIRE(number(inside, CU_POINTER_ATTRIBUTE_RANGE_SIZE) == size);

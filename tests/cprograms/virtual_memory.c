@@ -48,6 +48,15 @@ int main(void)
     REQUIRE(made.type == wanted.type && made.location.type == wanted.location.type && made.location.id == 0);
     OK(cuMemRelease(found));
 
+    /* Who frees by address asks for the size: of this allocation, whatever lies beside it. */
+    CUdeviceptr start = 0;
+    size_t bytes = 0;
+    unsigned shareable = 99;
+    OK(cuMemGetAddressRange(&start, &bytes, base + piece + 8));
+    REQUIRE(start == base + piece && bytes == piece);
+    OK(cuPointerGetAttribute(&shareable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, base));
+    REQUIRE(shareable == 0); /* mapped, not allocated */
+
     /* Both pieces are one range. */
     unsigned words[4];
     OK(cuMemsetD32(base, 0x01020304, 2 * piece / 4));

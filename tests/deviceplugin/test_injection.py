@@ -21,7 +21,12 @@ MOUNTS = {
     "/usr/lib64/libcuda.so.1": "lib/libcuda.so.1",
     "/usr/lib64/libnvidia-ml.so.1": "lib/libnvidia-ml.so.1",
 }
-VARIABLES = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": "/usr/lib/remotegpu"}
+VARIABLES = {
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "TRITON_LIBCUDA_PATH": "/usr/lib/remotegpu",
+    "XLA_FLAGS": "--xla_gpu_enable_command_buffer=",
+    "NCCL_RUNTIME_CONNECT": "0",
+}
 PTX = {
     "CUPY_COMPILE_WITH_PTX": "1",
     "TRITON_PTXAS_PATH": "/usr/lib/remotegpu/ptxas",

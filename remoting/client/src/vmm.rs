@@ -347,6 +347,19 @@ fn mapping_at(space: &Space, address: u64) -> Option<(u64, &Mapping)> {
     (address - start < mapping.size).then_some((*start, mapping))
 }
 
+/// The mapping that an address lies in, whatever is mapped beside it, and its context. A program that frees by address asks
+/// for its size.
+pub fn mapping(address: u64) -> Option<(Piece, Arc<Live>)> {
+    let space = lock(&SPACE);
+    let (start, mapping) = mapping_at(&space, address)?;
+    let live = Arc::clone(&mapping.allocation.live);
+    Some((piece(start, mapping.size, &live), live))
+}
+
+fn piece(address: u64, size: u64, live: &Live) -> Piece {
+    Piece { address, asked: size, size, context: live.id, pool: 0 }
+}
+
 /// The memory around an address that is mapped without a gap, and its context.
 pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     let space = lock(&SPACE);
@@ -361,6 +374,5 @@ pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     while let Some(mapping) = space.mappings.get(&end) {
         end += mapping.size;
     }
-    let size = end - start;
-    Some((Piece { address: start, asked: size, size, context: live.id, pool: 0 }, live))
+    Some((piece(start, end - start, &live), live))
 }

@@ -31,14 +31,17 @@ pub fn is_cuda_library(return_address: usize) -> bool {
     }
 }
 
-/// Whether an image lies in NCCL's library. Such images are refused: one rank launches none of NCCL's kernels, and goes on
-/// without them (2.32: `ncclCommInitRank` and a sum succeed); the kernels of several wait in memory that ranks share, which
-/// neither remoting nor the software GPU provides, and would wait for ever. Without them the first operation of several ranks
-/// is an error at once.
+/// Whether an address lies in NCCL's library: of an image, or of the code that calls. Its images are refused: one rank launches
+/// none of NCCL's kernels, and goes on without them; the kernels of several wait in memory that ranks share, which neither
+/// remoting nor the software GPU provides, and would wait for ever. What several ranks of one machine share they register as
+/// page-locked memory when they connect, which one rank never does; that is refused too, so that they end there.
 #[must_use]
-pub fn is_of_nccl(image: *const c_void) -> bool {
-    file_of(image.addr()).is_some_and(|path| file_name(&path).starts_with("libnccl"))
+pub fn is_of_nccl(address: usize) -> bool {
+    file_of(address).is_some_and(|path| file_name(&path).starts_with("libnccl"))
 }
+
+/// What is refused, as it is named to people.
+pub const SEVERAL_RANKS: &str = "NCCL among several ranks (one rank works; for several use gloo)";
 
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)

@@ -71,7 +71,7 @@ extern "C" fn missing_slot<const TABLE: u32, const SLOT: usize>() -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
 }
 
-static TABLES: [([u8; 16], &[Slot]); 9] = [
+static TABLES: [([u8; 16], &[Slot]); 10] = [
     (*b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9", &CUDART_INTERFACE),
     (*b"\xa0\x94\x79\x8c\x2e\x74\x2e\x74\x93\xf2\x08\x00\x20\x0c\x0a\x66", &TOOLS_HOOKS),
     (*b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a\x3a\xec\xdc", &TOOLS_STORAGE),
@@ -81,6 +81,7 @@ static TABLES: [([u8; 16], &[Slot]); 9] = [
     (*b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2", &LIBRARY_SUPPORT),
     (*b"\x6e\x16\x3f\xbe\xb9\x58\x44\x4d\x83\x5c\xe1\x82\xaf\xf1\x99\x1e", &MODULE_WALK),
     (*b"\x17\x34\xdc\x26\x80\x0d\x47\x45\x87\x26\xc0\xf1\xe7\xdd\x8b\xca", &MATMUL_SUPPORT),
+    (*b"\x7c\xb6\x3f\x9b\x9c\xa4\x8e\x42\xa4\x84\xbe\xb6\x6e\x6a\xed\x7f", &PROFILER_NAMES),
 ];
 
 /// Of the slots, 1, 6 and 8 load modules for runtimes older than any that is supported here.
@@ -144,6 +145,10 @@ static MATMUL_SUPPORT: [Slot; 5] = {
     slots[4] = slot!(succeed);
     slots
 };
+
+/// CUPTI (13.2) asks for it to name results, and without it for ever. It looks at the size before each slot and does without
+/// those that are not there, so that a table without any is enough.
+static PROFILER_NAMES: [Slot; 1] = [size(1)];
 
 /// No callback of the tools interface is ever enabled. The program may write to these words.
 static CALLBACK_FLAGS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];

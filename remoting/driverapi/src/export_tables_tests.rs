@@ -8,6 +8,14 @@ use std::sync::Mutex;
 
 struct TestHost;
 
+#[test]
+fn the_profiler_finds_a_table_without_slots() {
+    let uuid = CUuuid { bytes: *b"\x7c\xb6\x3f\x9b\x9c\xa4\x8e\x42\xa4\x84\xbe\xb6\x6e\x6a\xed\x7f" };
+    let table = find(&uuid, &TestHost).unwrap();
+    // SAFETY: the first word of this table is its size.
+    assert_eq!(unsafe { table.cast::<usize>().read() }, size_of::<usize>());
+}
+
 static REPORTED: Mutex<Vec<(u32, usize)>> = Mutex::new(Vec::new());
 const CURRENT: usize = 0x4000;
 const DEVICE: DeviceIdentity =

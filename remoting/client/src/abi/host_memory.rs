@@ -1,16 +1,19 @@
 //! Pinned memory of the program. It is memory of this process: the device reaches it by copies, or has a mirror of it.
 
-use crate::call::{Code, refused, write};
+use crate::call::{Code, guard, refused, write};
 use crate::memory::host::{self, HostRange};
 use crate::memory::mapped::{self, NoMirror};
 use crate::memory::pinned;
+use crate::stats::Counter;
 use crate::{context, exports, session};
 use driverapi::attributes::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+use driverapi::caller::{SEVERAL_RANKS, is_of_nccl};
 use driverapi::constants::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CU_MEMHOSTREGISTER_DEVICEMAP,
     CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY,
 };
 use driverapi::errors::*;
+use driverapi::export_with_caller;
 use driverapi::types::CUdeviceptr;
 use std::ffi::{c_uint, c_void};
 
@@ -32,10 +35,6 @@ exports! {
         }
         pinned::remove(pointer.addr(), false, CUDA_ERROR_INVALID_VALUE)
     }
-
-    fn cuMemHostRegister(pointer: *mut c_void, size: usize, flags: c_uint) { register(pointer, size, flags) }
-
-    fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) { register(pointer, size, flags) }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
         context::current()?;
@@ -89,11 +88,32 @@ fn mirror_if_possible(mirrored: Result<(), NoMirror>) -> Result<(), Code> {
     }
 }
 
-fn register(pointer: *mut c_void, size: usize, flags: c_uint) -> Result<(), Code> {
+export_with_caller! {
+    fn cuMemHostRegister(pointer, size, flags) = register_old_for_caller;
+}
+
+export_with_caller! {
+    fn cuMemHostRegister_v2(pointer, size, flags) = register_for_caller;
+}
+
+extern "C" fn register_old_for_caller(pointer: *mut c_void, size: usize, flags: c_uint, caller: usize) -> Code {
+    static COUNTER: Counter = Counter::new("cuMemHostRegister");
+    guard(&COUNTER, || register(pointer, size, flags, caller))
+}
+
+extern "C" fn register_for_caller(pointer: *mut c_void, size: usize, flags: c_uint, caller: usize) -> Code {
+    static COUNTER: Counter = Counter::new("cuMemHostRegister_v2");
+    guard(&COUNTER, || register(pointer, size, flags, caller))
+}
+
+fn register(pointer: *mut c_void, size: usize, flags: c_uint, caller: usize) -> Result<(), Code> {
     let live = context::current()?;
     let fits = pointer.addr().checked_add(size).is_some();
     if pointer.is_null() || size == 0 || !fits || flags & !REGISTER_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if is_of_nccl(caller) {
+        return refused(SEVERAL_RANKS);
     }
     let read_only = flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
     if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {

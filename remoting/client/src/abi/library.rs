@@ -5,7 +5,7 @@ use crate::call::{Code, inputs, refused, text, write, write_optional};
 use crate::module::{Image, JitOptions};
 use crate::{context, devices, exports, library};
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;
-use driverapi::caller::is_of_nccl;
+use driverapi::caller::{SEVERAL_RANKS, is_of_nccl};
 use driverapi::errors::*;
 use driverapi::types::{CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
 use std::ffi::{OsStr, c_char, c_int, c_uint, c_void};
@@ -25,8 +25,8 @@ exports! {
         count: c_uint,
     ) {
         check_options(options, count)?;
-        if is_of_nccl(code) {
-            return refused("more than one rank of NCCL");
+        if is_of_nccl(code.addr()) {
+            return refused(SEVERAL_RANKS);
         }
         let jit = JitOptions::read(jit_count, jit_options, jit_values)?;
         load(library, Image::from_pointer(code)?, &jit)

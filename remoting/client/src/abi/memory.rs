@@ -58,7 +58,7 @@ exports! {
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {
         context::current()?;
         let allocated = || find_allocation(address).map(|(_, piece)| piece);
-        let mapped = || vmm::find(address).map(|(piece, _)| piece);
+        let mapped = || vmm::mapping(address).map(|(piece, _)| piece);
         let of_device = || allocated().or_else(mapped).map(|piece| (piece.address, piece.asked as usize));
         let of_host = host::find(address as usize).map(|range| (range.start as u64, range.size));
         let (start, len) = of_host.or_else(of_device).ok_or(CUDA_ERROR_NOT_FOUND)?;

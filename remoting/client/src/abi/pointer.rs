@@ -76,7 +76,7 @@ fn find(address: CUdeviceptr) -> Option<Memory> {
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
     }
-    if let Some((piece, live)) = vmm::find(address) {
+    if let Some((piece, live)) = vmm::mapping(address) {
         return Some(Memory::Device(live.device, piece));
     }
     let (live, symbol) = module::variable_at(address)?;
@@ -105,9 +105,13 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Word(pool::handle_of(piece.pool) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(piece.address),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Word(0),
+        // By this NCCL tells memory of cuMemAlloc from mapped memory, whose handle it then asks for; it says how the
+        // memory was made. The export itself is refused.
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            Value::Int(u32::from(piece.pool == 0 && find_allocation(address).is_some()))
+        }
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         | CU_POINTER_ATTRIBUTE_IS_MANAGED
-        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::Int(0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),

@@ -2,10 +2,12 @@
 
 use super::entry_points;
 use crate::driver::{current, driver};
-use crate::ffi::{Out, R};
+use crate::ffi::{Out, R, edge};
 use crate::memory::Kind;
+use driverapi::caller::is_of_nccl;
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::export_with_caller;
 use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 
@@ -28,6 +30,42 @@ fn allocate(address: Out<*mut c_void>, bytes: usize, flags: c_uint) -> R {
     address.set(std::ptr::with_exposed_provenance_mut(base as usize))
 }
 
+fn register(address: *mut c_void, bytes: usize, flags: c_uint, caller: usize) -> R {
+    let driver = driver()?;
+    let context = current()?;
+    let base = address as u64;
+    if address.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 || base.checked_add(bytes as u64).is_none() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if flags & ABSENT_REGISTER_FLAGS != 0 {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    if is_of_nccl(caller) {
+        return super::refused::nccl();
+    }
+    let is_host = driver.memory.find(base).is_some_and(|allocation| allocation.kind.is_host());
+    if driver.memory.is_device_address(base) && !is_host {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if driver.memory.overlaps(base, bytes as u64) {
+        return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let kind = Kind::Registered { flags };
+    driver.memory.adopt(base, bytes as u64, kind, context.device.ordinal, context.id)
+}
+
+export_with_caller! {
+    fn cuMemHostRegister(address, bytes, flags) = register_for_caller;
+}
+
+export_with_caller! {
+    fn cuMemHostRegister_v2(address, bytes, flags) = register_for_caller;
+}
+
+extern "C" fn register_for_caller(address: *mut c_void, bytes: usize, flags: c_uint, caller: usize) -> CUresult {
+    edge(|| register(address, bytes, flags, caller))
+}
+
 entry_points! {
     fn cuMemHostAlloc(address: Out<*mut c_void>, bytes: usize, flags: c_uint) {
         allocate(address, bytes, flags)
@@ -47,27 +85,6 @@ entry_points! {
         driver.wait_before_free(&allocation);
         let pinned = |kind| matches!(kind, Kind::Pinned { .. });
         driver.memory.release(address as u64, |a| a.id == allocation.id && pinned(a.kind)).map(drop)
-    }
-
-    fn cuMemHostRegister | cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint) {
-        let driver = driver()?;
-        let context = current()?;
-        let base = address as u64;
-        if address.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 || base.checked_add(bytes as u64).is_none() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        if flags & ABSENT_REGISTER_FLAGS != 0 {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let is_host = driver.memory.find(base).is_some_and(|allocation| allocation.kind.is_host());
-        if driver.memory.is_device_address(base) && !is_host {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        if driver.memory.overlaps(base, bytes as u64) {
-            return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        let kind = Kind::Registered { flags };
-        driver.memory.adopt(base, bytes as u64, kind, context.device.ordinal, context.id)
     }
 
     fn cuMemHostUnregister(address: *mut c_void) {

@@ -47,7 +47,7 @@ entry_points! {
         jit_count: c_uint, _options: In<CUlibraryOption>, _values: In<usize>, _count: c_uint,
     ) {
         driver()?;
-        if is_of_nccl(image) {
+        if is_of_nccl(image.addr()) {
             return super::refused::nccl();
         }
         load(out, Source::read(image, driver()?.model()), &JitOptions::read(jit_count, jit_options, jit_values)?)

@@ -57,9 +57,10 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
             Kind::Pooled { pool } => Value::Pointer(handle(pool)),
             _ => Value::Pointer(handle(0)),
         },
+        // How the memory was made, as a driver tells it; the export itself is refused.
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => Value::Word(u32::from(a.kind == Kind::Device)),
         CU_POINTER_ATTRIBUTE_IS_MANAGED
         | CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::Word(0),
         CU_POINTER_ATTRIBUTE_P2P_TOKENS => return Err(CUDA_ERROR_NOT_SUPPORTED),

@@ -4,6 +4,7 @@
 
 use crate::driver::driver;
 use crate::ffi::R;
+use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 use driverapi::refusals::is_asked_in_passing;
 use std::io::Write;
@@ -17,10 +18,10 @@ fn tell(name: &str) {
     }
 }
 
-/// The kernels of NCCL.
+/// What several ranks of NCCL need.
 pub fn nccl() -> R {
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| tell("more than one rank of NCCL"));
+    TOLD.call_once(|| tell(SEVERAL_RANKS));
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }
 

@@ -1,0 +1,42 @@
+"""NCCL from its wheel on the software GPU, natively and on a share: one rank works, several end at once and say why.
+
+The software GPU keeps values: what one rank copies is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from null.counting import PROGRAMS, PYTHON
+from support.system import REMOTEGPU
+
+SENTENCE = "NCCL among several ranks (one rank works; for several use gloo)"
+
+
+def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    assert PYTHON.exists(), "run `make test-null-frameworks`, which installs the wheels"
+    command = [REMOTEGPU, "run", *options, "--", str(PYTHON), str(PROGRAMS / program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.null_frameworks
+@pytest.mark.parametrize(
+    "where", [["--native"], [], ["--native", "--profile", "null-h100"], ["--profile", "null-h100"]]
+)
+def test_collectives_of_one_rank_are_copies(where: list[str]) -> None:
+    done = run("nccl_one_rank.py", *where)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["ok"]), done.stderr
+    assert "NCCL WARN Cuda failure" not in done.stdout + done.stderr
+
+
+@pytest.mark.null_frameworks
+@pytest.mark.parametrize("where", [["--native"], []])
+def test_several_ranks_end_at_once_with_a_sentence(where: list[str]) -> None:
+    done = run("nccl_two_ranks.py", "-n", "2", *where)
+    assert done.returncode == 0, done.stderr
+    for answer in json.loads(done.stdout.splitlines()[-1]):
+        assert answer["code"] != 0, answer
+        assert answer["seconds"] < 5, answer
+    assert done.stderr.count(SENTENCE) == 1, done.stderr
