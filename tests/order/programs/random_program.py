@@ -33,6 +33,7 @@ from driver import (
     pointer_at,
 )
 from model import Event, Order, Place, Record, Stream
+from scenes import Scenes
 
 MASK = (1 << 64) - 1
 CELLS, SLOTS = 12, 6
@@ -105,6 +106,7 @@ class Program:
         self.gates: dict[int, threading.Event] = {}
         self.logs: dict[int, tuple[list[int], list[int]]] = {}
         self.pool = cuda.made("cuDeviceGetDefaultMemPool", 0)
+        self.scenes = Scenes(cuda, self.step, host_functions, self.expect)
         cuda.ok("cuCtxSynchronize")
         for _ in range(3):
             self.make_stream()
@@ -331,6 +333,8 @@ class Program:
 
     def load_module(self) -> None:
         if len(self.modules) < 4:
+            # Loading code may wait for all that runs.
+            self.open_gates()
             self.modules.append(self.load())
 
     def launch_ticking(self) -> None:
@@ -526,50 +530,11 @@ class Program:
         else:
             self.call("cuMemFree_v2", memory)
 
-    def large(self) -> None:
-        """New memory, the end of which is written at once: zeroing it must not come afterwards."""
+    def scene(self) -> None:
+        """What happens only rarely by chance."""
         self.open_gates()
-        words = 6 << 20
-        memory = self.cuda.made("cuMemAlloc_v2", 8 * words)
-        stream, word, last = self.some_stream(), self.random.getrandbits(32), memory + 8 * (words - 1)
-        self.call("cuMemsetD32Async", last, word, 2, stream.handle)
-        for _ in range(100):
-            self.call("cuMemsetD32Async", memory, word, 2, stream.handle)
-        self.call("cuStreamSynchronize", stream.handle)
-        self.order.waited_for_stream(stream)
-        now = ctypes.c_uint64()
-        self.call("cuMemcpyDtoH_v2", ctypes.byref(now), last, 8)
-        self.expect("the end of new memory", now.value, word << 32 | word)
-        self.call("cuMemFree_v2", memory)
-
-    def record_twice(self) -> None:
-        """An event is recorded in a stream that stands still, then in one that is busy: the second record counts."""
-        free = [s for s in self.order.streams if s.number and not s.blocking and not self.held(s)]
-        if len(free) < 3 or self.order.closed:
-            return
-        still, busy, third = self.random.sample(free, 3)
-        event = self.random.choice(self.events)
-        self.close_gate(still)
-        self.record_in(event, still)
-        address, cell = self.cell()
-        if not self.order.may_use(busy, cell):
-            self.join(busy, cell)
-        if self.held(busy) or event.record is None:
-            return
-        a, b = self.word(), self.word()
-        for _ in range(300):
-            self.expect("launch", self.cuda.launch(self.step, busy.handle, (address, a, b)), OK)
-            cell.value = (cell.value * a + b) & MASK
-        self.order.operate(busy, cell)
-        self.record_in(event, busy)
-        self.open_gates()
-        self.call("cuStreamSynchronize", still.handle)
-        self.order.waited_for_stream(still)
-        self.call("cuStreamWaitEvent", third.handle, event.handle, 0)
-        self.order.wait(third, event.record)
-        self.expect("launch", self.cuda.launch(self.step, third.handle, (address, a, b)), OK)
-        self.order.operate(third, cell)
-        cell.value = (cell.value * a + b) & MASK
+        scenes = [self.scenes.late_record, self.scenes.reused_memory, self.scenes.new_memory, self.scenes.ended_context]
+        self.random.choices(scenes, [4, 4, 1, 1])[0]()
 
     def trim(self) -> None:
         self.call("cuMemPoolTrimTo", self.pool, 0)
@@ -602,7 +567,7 @@ class Program:
         load_module: 1, launch_ticking: 5, read_counter: 0.3, unload_module: 1.5, fill: 4, copy_in: 4,
         copy_in_pageable: 2, copy_out: 4, copy_across: 3, write_slot: 3, read_slot: 4, call_host: 3, close_gate: 2,
         open_gates: 1, record: 6, wait: 6, query_event: 4, query_stream: 2, elapse: 3, foreign: 1, temporary: 4,
-        large: 0.1, record_twice: 1, trim: 0.5, make_stream: 1.5, destroy_stream: 1.5, renew_event: 2,
+        scene: 0.3, trim: 0.5, make_stream: 1.5, destroy_stream: 1.5, renew_event: 2,
         synchronise_stream: 0.6, synchronise_event: 0.6, synchronise_context: 0.2,
     }  # fmt: skip
 
