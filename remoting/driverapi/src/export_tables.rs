@@ -146,7 +146,7 @@ static MATMUL_SUPPORT: [Slot; 5] = {
     slots
 };
 
-/// CUPTI (13.2) asks for it to name results, and without it for ever. It looks at the size before each slot and does without
+/// CUPTI (13.2) asks for it to name results, and again where there is none. It looks at the size before each slot and does without
 /// those that are not there, so that a table without any is enough.
 static PROFILER_NAMES: [Slot; 1] = [size(1)];
 

@@ -533,8 +533,8 @@ class Program:
     def scene(self) -> None:
         """What happens only rarely by chance."""
         self.open_gates()
-        scenes = [self.scenes.late_record, self.scenes.reused_memory, self.scenes.new_memory, self.scenes.ended_context]
-        self.random.choices(scenes, [4, 4, 1, 1])[0]()
+        scenes = [self.scenes.late_record, self.scenes.reused_memory, self.scenes.new_memory]
+        self.random.choices(scenes, [4, 4, 1])[0]()
 
     def trim(self) -> None:
         self.call("cuMemPoolTrimTo", self.pool, 0)

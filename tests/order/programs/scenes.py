@@ -1,6 +1,6 @@
 """Scenes of a fixed shape among the random commands: each shows a rule of order that random commands meet too seldom.
 
-They use streams, events, memory and contexts of their own, so that the model need not know of them. No gate is closed.
+They use streams, events and memory of their own, so that the model need not know of them. No gate is closed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from driver import DISABLE_TIMING, HERE, HOST_FUNCTION, NON_BLOCKING, OK, Driver
-
-#: More than a stream may have in flight.
-MANY_LAUNCHES = 1200
+from driver import DISABLE_TIMING, HOST_FUNCTION, NON_BLOCKING, OK, Driver
 
 
 class Host(Protocol):
@@ -39,9 +36,9 @@ class Scenes:
             self.call("cuStreamSynchronize", stream)
             self.call("cuStreamDestroy_v2", stream)
 
-    def steps(self, step: int, stream: int, address: int, count: int) -> None:
+    def steps(self, stream: int, address: int, count: int) -> None:
         for _ in range(count):
-            self.expect("launch", self.cuda.launch(step, stream, (address, 3, 5)), OK)
+            self.expect("launch", self.cuda.launch(self.step, stream, (address, 3, 5)), OK)
 
     def word(self, address: int) -> int:
         now = ctypes.c_uint64()
@@ -55,7 +52,7 @@ class Scenes:
         memory, gate = self.cuda.made("cuMemAlloc_v2", 8), threading.Event()
         self.call("cuLaunchHostFunc", still, self.host.function, self.host.leave(gate.wait))
         self.call("cuEventRecord", event, still)
-        self.steps(self.step, busy, memory, 300)
+        self.steps(busy, memory, 300)
         self.call("cuEventRecord", event, busy)
         gate.set()
         self.call("cuStreamSynchronize", still)
@@ -82,7 +79,7 @@ class Scenes:
         size = 8 << 10
         self.call("cuMemFree_v2", self.cuda.made("cuMemAlloc_v2", size))
         memory = self.cuda.made("cuMemAlloc_v2", size)
-        self.steps(self.step, busy, memory, 600)
+        self.steps(busy, memory, 600)
         self.call("cuMemFree_v2", memory)
         self.call("cuStreamSynchronize", other)
         following = self.cuda.made("cuMemAlloc_v2", size)
@@ -90,14 +87,3 @@ class Scenes:
         self.leave(streams)
         self.expect("memory that was used before", self.word(following), 7 << 32 | 7)
         self.call("cuMemFree_v2", following)
-
-    def ended_context(self) -> None:
-        """A context is destroyed while most of its launches wait: what stands behind them still happens."""
-        context = self.cuda.made("cuCtxCreate_v2", 0, 0)
-        module = self.cuda.made("cuModuleLoadData", (HERE / "order.ptx").read_bytes())
-        step = self.cuda.made("cuModuleGetFunction", module, b"step")
-        (stream,), memory, happened = self.streams(1), self.cuda.made("cuMemAlloc_v2", 8), threading.Event()
-        self.steps(step, stream, memory, MANY_LAUNCHES)
-        self.call("cuLaunchHostFunc", stream, self.host.function, self.host.leave(happened.set))
-        self.call("cuCtxDestroy_v2", context)
-        self.expect("the host function has run", happened.is_set(), True)
