@@ -16,6 +16,7 @@ use crate::memory::Memory;
 use crate::objects::{Context, Event, Lane, Module, Table};
 use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
+use crate::settings;
 use crate::staging::Buffer;
 use crate::streams::Gates;
 use crate::text::Text;
@@ -198,7 +199,10 @@ impl Session {
     }
 
     fn admit(&mut self, mut frame: Frame) {
-        if self.sched.is_idle() {
+        // A change of settings waits for nothing, not even for memory to be mapped: the launches that arrive after it keep
+        // what is set now.
+        let changes_settings = matches!(frame.command, Command::Generated(number) if settings::are_changed_by(number));
+        if self.sched.is_idle() || changes_settings {
             let outcome = self.execute(&mut frame);
             if outcome != Outcome::Done {
                 let keys = self.keys(&frame);
