@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--driver")
     parser.add_argument("--hide", action="append")
     parser.add_argument("--no-files", action="store_true")
+    parser.add_argument("--image-bytes", type=int)
     parser.add_argument("--control-fd", type=int)
     parser.add_argument("--data-fd", type=int)
     options = parser.parse_args()
