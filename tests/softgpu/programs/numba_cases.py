@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import traceback
@@ -235,6 +236,9 @@ def faults_become_exceptions() -> None:
 
 def memory_info_and_occupancy() -> None:
     context = cuda.current_context()
+    # What earlier cases left would otherwise be freed in between.
+    gc.collect()
+    context.deallocations.clear()
     free, total = context.get_memory_info()
     array = cuda.device_array(1_000_000, np.float64)
     assert context.get_memory_info()[0] <= free - array.nbytes
