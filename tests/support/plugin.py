@@ -53,9 +53,12 @@ def _keep(parts: list[str], config: pytest.Config, items: list[pytest.Item]) -> 
     table = shards.load()
     if unknown := set(parts) - {shards.CORE, shards.NONE, *(shard.name for shard in table.shards)}:
         raise pytest.UsageError(f"--part: {shards.TABLE} has no shard named {', '.join(sorted(unknown))}")
-    others = [item for item in items if table.part_of(item.nodeid) not in parts]
+    kept: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (kept if table.part_of(item.nodeid) in parts else others).append(item)
     config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if table.part_of(item.nodeid) in parts]
+    items[:] = kept
 
 
 def _one(version: str) -> Iterator[ApiServer]:

@@ -24,6 +24,11 @@ pub fn module_loading() -> CUmoduleLoadingMode {
     }
 }
 
+/// Whether kernels are loaded with their module.
+pub fn loads_eagerly() -> bool {
+    module_loading() == CU_MODULE_EAGER_LOADING
+}
+
 pub const DEVICE_ORDER: &str = "CUDA_DEVICE_ORDER";
 
 /// Puts devices in the order of their PCI addresses, if that is what `DEVICE_ORDER` says. NVML counts them as CUDA does.

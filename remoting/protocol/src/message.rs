@@ -238,6 +238,13 @@ record! {
     struct Linked { info_log: String, error_log: String }
 }
 
+impl KernelInfo {
+    /// Bytes of the packed parameter buffer.
+    pub fn parameter_bytes(&self) -> usize {
+        self.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0)
+    }
+}
+
 /// In place of a number of launches, by who does not count them.
 pub const UNCOUNTED: u64 = u64::MAX;
 

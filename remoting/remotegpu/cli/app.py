@@ -295,14 +295,8 @@ def appliance(
         raise exits.CliError(exits.USAGE, "--kubernetes and --name belong together: give both, or none")
     if http and metrics_port:
         raise exits.CliError(exits.USAGE, "--http serves the metrics too: leave out --metrics-port")
-    try:
-        memory_bytes = parse_memory(memory) if memory else profile.memory_bytes
-    except QuantityError as error:
-        raise exits.CliError(exits.USAGE, f"--memory: {error}") from None
-    try:
-        image_bytes = parse_memory(image_memory)
-    except QuantityError as error:
-        raise exits.CliError(exits.USAGE, f"--image-memory: {error}") from None
+    memory_bytes = _bytes("--memory", memory) if memory else profile.memory_bytes
+    image_bytes = _bytes("--image-memory", image_memory)
     environments, offload_memory_bytes = _offload(offload or [], offload_memory)
     settings = Settings(
         host=host,
@@ -382,10 +376,14 @@ def _offload(texts: list[str], memory: str) -> "tuple[tuple[EnvironmentOption, .
         options = parse_all(texts)
     except ValueError as error:
         raise exits.CliError(exits.USAGE, f"--offload {error}") from None
+    return options, _bytes("--offload-memory", memory) if memory else None
+
+
+def _bytes(option: str, text: str) -> int:
     try:
-        return options, parse_memory(memory) if memory else None
+        return parse_memory(text)
     except QuantityError as error:
-        raise exits.CliError(exits.USAGE, f"--offload-memory: {error}") from None
+        raise exits.CliError(exits.USAGE, f"{option}: {error}") from None
 
 
 def _address(option: str, text: str, example: str) -> tuple[str, int]:

@@ -10,9 +10,8 @@ use crate::jit::JitOptions;
 use crate::memory::Kind;
 use crate::queue::Marker;
 use crate::source::Source;
-use driverapi::constants::CU_MODULE_EAGER_LOADING;
 use driverapi::errors::*;
-use driverapi::settings::module_loading;
+use driverapi::settings::loads_eagerly;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -288,7 +287,7 @@ impl Driver {
             return Ok(function);
         }
         let settings = Arc::clone(module.settings.get(index).ok_or(CUDA_ERROR_INVALID_HANDLE)?);
-        let loaded = AtomicBool::new(module_loading() == CU_MODULE_EAGER_LOADING);
+        let loaded = AtomicBool::new(loads_eagerly());
         let function = Arc::new(Function { id, module: Arc::clone(module), index, settings, loaded });
         self.functions.insert(id, Arc::clone(&function));
         Ok(function)

@@ -142,8 +142,7 @@ impl Session {
                     if let Ok(module) = session.modules.get_mut(id)
                         && let Some(kernel) = module.kernels.get_mut(index)
                     {
-                        let ends = info.params.iter().map(|p| p.offset as usize + p.size as usize);
-                        kernel.parameter_bytes = Some(ends.max().unwrap_or(0));
+                        kernel.parameter_bytes = Some(info.parameter_bytes());
                     }
                     session.reply_with(seq, 0, &info, &[]);
                 }

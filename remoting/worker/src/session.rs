@@ -16,7 +16,7 @@ use crate::memory::Memory;
 use crate::objects::{Context, Event, Lane, Module, Table};
 use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
-use crate::settings;
+use crate::settings::Change;
 use crate::staging::Buffer;
 use crate::streams::Gates;
 use crate::text::Text;
@@ -201,7 +201,9 @@ impl Session {
     fn admit(&mut self, mut frame: Frame) {
         // A change of settings waits for nothing, not even for memory to be mapped: the launches that arrive after it keep
         // what is set now.
-        let changes_settings = matches!(frame.command, Command::Generated(number) if settings::are_changed_by(number));
+        let payload = frame.payload.bytes();
+        let changes_settings =
+            matches!(frame.command, Command::Generated(number) if Change::read(number, payload).is_some());
         if self.sched.is_idle() || changes_settings {
             let outcome = self.execute(&mut frame);
             if outcome != Outcome::Done {

@@ -42,14 +42,6 @@ impl Change {
     }
 }
 
-/// Whether a function of the driver changes a kernel's settings.
-pub fn are_changed_by(number: u32) -> bool {
-    matches!(
-        number,
-        function::CU_FUNC_SET_ATTRIBUTE | function::CU_FUNC_SET_CACHE_CONFIG | function::CU_FUNC_SET_SHARED_MEM_CONFIG
-    )
-}
-
 fn set(driver: &Driver, kernel: Handle, setting: Setting, value: i32) -> Result<()> {
     match setting {
         Setting::Attribute(attribute) => driver.set_function_attribute(kernel, attribute, value),

@@ -13,9 +13,8 @@ use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
-use driverapi::constants::CU_MODULE_EAGER_LOADING;
 use driverapi::errors::*;
-use driverapi::settings;
+use driverapi::settings::loads_eagerly;
 use driverapi::types::{CUfunction, CUmodule};
 use limits::Limits;
 use protocol::{KernelDescribe, KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
@@ -78,7 +77,7 @@ impl Module {
         let upload = image.for_device(live.device, options);
         let values = options.values.clone();
         let message =
-            ModuleLoad { module: id, context: live.id, hash: upload.hash, options: values, eager: is_eager() };
+            ModuleLoad { module: id, context: live.id, hash: upload.hash, options: values, eager: loads_eagerly() };
         let reply = call_with_images(live, &message, &[upload])?;
         let loaded = reply.decode::<ModuleLoaded>();
         let log = loaded.as_ref().map_or("", |loaded| loaded.log.as_str());
@@ -169,11 +168,6 @@ fn tell(code: Code, log: &str) {
     }
 }
 
-/// Whether kernels are loaded with their module.
-fn is_eager() -> bool {
-    settings::module_loading() == CU_MODULE_EAGER_LOADING
-}
-
 /// No kernel has more parameters than CUDA allows; a peer that says so is not believed.
 fn has_sane_parameters(kernel: &KernelInfo) -> bool {
     kernel.params.iter().all(|p| p.offset.checked_add(p.size).is_some_and(|end| end as usize <= MAX_PARAMETER_BYTES))
@@ -195,15 +189,14 @@ impl Function {
             return Err(CUDA_ERROR_UNKNOWN);
         }
         Ok(self.description.get_or_init(|| {
-            let parameter_bytes = info.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0);
             *lock(&self.attributes) = info.attributes.iter().copied().collect();
             info.attributes.iter().for_each(|&(attribute, value)| self.limits.note(attribute, value));
-            Description { info, parameter_bytes }
+            Description { parameter_bytes: info.parameter_bytes(), info }
         }))
     }
 
     pub fn is_loaded(&self) -> bool {
-        is_eager() || self.description.get().is_some()
+        loads_eagerly() || self.description.get().is_some()
     }
 
     /// # Errors
