@@ -45,11 +45,14 @@ def test_every_process_of_the_container_has_the_client_and_none_is_disturbed(nam
 
 def test_a_container_that_has_no_share_is_left_alone(namespace: Namespace) -> None:
     """Of two containers of a pod, the one without a limit."""
-    made = pod("two", ["sh", "-c", "test ! -e /etc/ld.so.preload && ! command -v nvidia-smi && echo untouched"])
+    nothing = "test ! -e /etc/ld.so.preload && test ! -e /dev/nvidiactl && ! command -v nvidia-smi"
+    made = pod("two", ["sh", "-c", f"{nothing} && echo untouched"])
     (alone,) = made["spec"]["containers"]
     shared = alone | {
-        "name": "shared", "command": ["nvidia-smi", "-L"], "resources": {"limits": {"remotegpu/fraction": "0.25"}},
-    }  # fmt: skip
+        "name": "shared",
+        "command": ["sh", "-c", "test -f /dev/nvidiactl && nvidia-smi -L"],
+        "resources": {"limits": {"remotegpu/fraction": "0.25"}},
+    }
     made["spec"]["containers"].append(shared)
     lines = namespace.run(made).splitlines()
     assert "untouched" in lines

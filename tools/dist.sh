@@ -5,6 +5,7 @@
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
 #                                             (stand-ins/) that are found in place of nvJitLink
 #   python/  remotegpu (api, paths, offload), cloudpickle, yaml: for interpreters that do not have our package
+#   frameworks/  a plugin that makes JAX look for GPUs where there are no device files
 #   trace/   libcuda.so.1                     the recorder, which passes calls on to the libcuda.so.1 that the program would have got
 #   pod/     what is mounted into containers  see pod.sh
 # What runs in a user's container is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs
@@ -33,6 +34,7 @@ put "$portable/remotegpu-connect" "$dist/bin/remotegpu-connect"
 put "$portable/libremotegpu_client.so" "$dist/client/libcuda.so.1"
 put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
 put "$portable/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
+put remoting/client/frameworks/jax_plugins/remotegpu_share.py "$dist/frameworks/jax_plugins/remotegpu_share.py"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
 for name in libnvJitLink.so.12 libnvJitLink.so.13; do
     cc -shared -nostdlib -Wl,-soname,$name -x c /dev/null -o "$target/$name"

@@ -5,6 +5,7 @@
 #   ld.so.preload   in containers /etc/ld.so.preload; ld.so.preload.ptx where every GPU is a software GPU
 #   musl/           in containers /usr/lib/libcuda.so.1, where only musl's loader finds it
 #   bin/            in containers /usr/bin
+#   nvidiactl       in containers /dev/nvidiactl
 set -euo pipefail
 dist=$1
 folder=/usr/lib/remotegpu
@@ -51,6 +52,8 @@ echo "$folder/libremotegpu.so" >"$new/ld.so.preload"
 # so the name is the sentence.
 empty musl/libcuda.so.1 libcuda.so.1 "remotegpu: this image uses musl (Alpine), and CUDA programs need glibc: \
 use an image of Debian, Ubuntu, Fedora or another distribution with glibc"
+
+echo "This file is no device. RemoteGPU put it here because JAX uses no GPU where there is no such file." >"$new/nvidiactl"
 
 # A plugin or an image build may be reading the old one.
 rm -rf "$dist/.pod-old"

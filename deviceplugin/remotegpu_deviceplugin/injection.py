@@ -23,6 +23,8 @@ def answer(files: Path, *, keep_ptx: bool) -> ContainerAllocateResponse:
     mounts = [
         ("/etc/ld.so.preload", PRELOAD_PTX if keep_ptx else PRELOAD),
         ("/usr/bin/nvidia-smi", "bin/nvidia-smi"),
+        # JAX looks for this file, and uses no GPU where there is none.
+        ("/dev/nvidiactl", "nvidiactl"),
         (str(FOLDER), "lib"),
         ("/usr/lib/libcuda.so.1", "musl/libcuda.so.1"),
         *((f"{folder}/{name}", f"lib/{name}") for folder in _LIBRARY_FOLDERS for name in _LIBRARIES),

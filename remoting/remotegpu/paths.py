@@ -37,6 +37,11 @@ class Dist:
         return self.root / "trace"
 
     @property
+    def frameworks(self) -> Path:
+        """The folder whose Python modules frameworks find as their plugins."""
+        return self.root / "frameworks"
+
+    @property
     def pod(self) -> Path:
         """The folder with everything that is mounted into containers."""
         return _existing(self.root / "pod")

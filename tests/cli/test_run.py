@@ -71,6 +71,12 @@ def test_ranks_of_nccl_connect_at_the_start_unless_the_user_says(appliance: Stan
     assert environment_of(appliance, "--native", env={"NCCL_RUNTIME_CONNECT": "1"})["NCCL_RUNTIME_CONNECT"] == "1"
 
 
+def test_plugins_of_frameworks_are_found_behind_the_users_modules(appliance: StandIn, dist: Path) -> None:
+    ours = str(dist / "frameworks")
+    assert environment_of(appliance, "--native")["PYTHONPATH"] == ours
+    assert environment_of(appliance, "--native", env={"PYTHONPATH": "/mine"})["PYTHONPATH"] == f"/mine:{ours}"
+
+
 def test_stand_ins_are_loaded_before_what_the_user_preloads(appliance: StandIn, dist: Path) -> None:
     stand_in = dist / "native" / "stand-ins" / "libempty.so.1"
     stand_in.parent.mkdir()

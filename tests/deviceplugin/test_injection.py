@@ -14,6 +14,7 @@ FILES = Path("/var/lib/remotegpu/client/0123456789abcdef")
 MOUNTS = {
     "/etc/ld.so.preload": "ld.so.preload",
     "/usr/bin/nvidia-smi": "bin/nvidia-smi",
+    "/dev/nvidiactl": "nvidiactl",
     "/usr/lib/remotegpu": "lib",
     "/usr/lib/libcuda.so.1": "musl/libcuda.so.1",
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1": "lib/libcuda.so.1",

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 pub struct Counter {
     pub name: &'static str,
     calls: AtomicU64,
+    round_trips: AtomicU64,
     next: AtomicPtr<Counter>,
 }
 
@@ -22,11 +23,13 @@ static BYTES_RECEIVED: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// Has the call that runs now sent anything?
     static SENT: Cell<bool> = const { Cell::new(false) };
+    /// The function that the program called last.
+    static CALLED: Cell<Option<&'static Counter>> = const { Cell::new(None) };
 }
 
 impl Counter {
     pub const fn new(name: &'static str) -> Self {
-        Counter { name, calls: AtomicU64::new(0), next: AtomicPtr::new(ptr::null_mut()) }
+        Counter { name, calls: AtomicU64::new(0), round_trips: AtomicU64::new(0), next: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Counts a call that begins.
@@ -43,6 +46,7 @@ impl Counter {
             }
         }
         let _ = SENT.try_with(|sent| sent.set(false));
+        let _ = CALLED.try_with(|called| called.set(Some(self)));
     }
 
     /// Counts a call that ends: local if it sent nothing.
@@ -60,6 +64,9 @@ pub fn command() {
 
 pub fn round_trip() {
     ROUND_TRIPS.fetch_add(1, Relaxed);
+    if let Ok(Some(counter)) = CALLED.try_with(Cell::get) {
+        counter.round_trips.fetch_add(1, Relaxed);
+    }
     let _ = SENT.try_with(|sent| sent.set(true));
 }
 
@@ -71,12 +78,13 @@ pub fn received(bytes: usize) {
     BYTES_RECEIVED.fetch_add(bytes as u64, Relaxed);
 }
 
-fn functions() -> BTreeMap<&'static str, u64> {
+/// Calls and round trips of each function that was called.
+fn functions() -> BTreeMap<&'static str, (u64, u64)> {
     let mut counts = BTreeMap::new();
     let mut next = FIRST.load(std::sync::atomic::Ordering::Acquire);
     // SAFETY: only `begin` puts counters on the list, and all of them are statics.
     while let Some(counter) = unsafe { next.as_ref() } {
-        counts.insert(counter.name, counter.calls.load(Relaxed));
+        counts.insert(counter.name, (counter.calls.load(Relaxed), counter.round_trips.load(Relaxed)));
         next = counter.next.load(Relaxed);
     }
     counts
@@ -85,14 +93,18 @@ fn functions() -> BTreeMap<&'static str, u64> {
 /// The report as one JSON object.
 pub fn report() -> String {
     let functions = functions();
+    let calls: BTreeMap<_, _> = functions.iter().map(|(name, (calls, _))| (name, calls)).collect();
+    let waited: BTreeMap<_, _> =
+        functions.iter().filter(|(_, (_, trips))| *trips > 0).map(|(name, (_, trips))| (name, trips)).collect();
     serde_json::json!({
-        "calls": functions.values().sum::<u64>(),
+        "calls": calls.values().copied().sum::<u64>(),
         "local_calls": LOCAL_CALLS.load(Relaxed),
         "commands": COMMANDS.load(Relaxed),
         "round_trips": ROUND_TRIPS.load(Relaxed),
         "bytes_sent": BYTES_SENT.load(Relaxed),
         "bytes_received": BYTES_RECEIVED.load(Relaxed),
-        "functions": functions,
+        "functions": calls,
+        "round_trips_of": waited,
     })
     .to_string()
 }

@@ -82,7 +82,7 @@ def remote_environment(
     environment = dict(base) | {names.SHARES_ENV: shares_to_env(shares)}
     if software:
         _keep_ptx(environment, dist)
-    _leave_out_what_is_not_provided(environment)
+    _for_frameworks(environment, dist)
     _prepend(environment, "LD_LIBRARY_PATH", str(dist.client))
     _prepend(environment, "PATH", str(dist.bin))
     # The token opens more than this lease; the command needs only the lease.
@@ -99,7 +99,7 @@ def native_environment(
     environment = dict(base)
     if not profile.is_null:
         _keep_ptx(environment, dist)
-    _leave_out_what_is_not_provided(environment)
+    _for_frameworks(environment, dist)
     environment[names.SOFTGPU_PROFILE_ENV] = str(profile)
     environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
     environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask, profile)))
@@ -119,12 +119,14 @@ def _keep_ptx(environment: dict[str, str], dist: Dist) -> None:
         _prepend(environment, "LD_PRELOAD", str(library))
 
 
-def _leave_out_what_is_not_provided(environment: dict[str, str]) -> None:
-    """XLA's command buffers are CUDA graphs. Several ranks of NCCL fail where they connect: at the start, not later."""
+def _for_frameworks(environment: dict[str, str], dist: Dist) -> None:
+    """What docs/frameworks.md lists: features that are not provided are off, and JAX looks for GPUs."""
     flags = environment.get("XLA_FLAGS", "")
     if _COMMAND_BUFFERS not in flags:
         environment["XLA_FLAGS"] = f"{flags} {_COMMAND_BUFFERS}=".strip()
     environment.setdefault("NCCL_RUNTIME_CONNECT", "0")
+    paths = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{paths}:{dist.frameworks}" if paths else str(dist.frameworks)
 
 
 def _prepend(environment: dict[str, str], name: str, path: str) -> None:

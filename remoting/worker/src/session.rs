@@ -200,11 +200,13 @@ impl Session {
 
     fn admit(&mut self, mut frame: Frame) {
         // A change of settings waits for nothing, not even for memory to be mapped: the launches that arrive after it keep
-        // what is set now.
-        let payload = frame.payload.bytes();
-        let changes_settings =
-            matches!(frame.command, Command::Generated(number) if Change::read(number, payload).is_some());
-        if self.sched.is_idle() || changes_settings {
+        // what is set now. Nor does an event's creation: commands that wait refer to the event (`refer`).
+        let at_once = match frame.command {
+            Command::Generated(number) => Change::read(number, frame.payload.bytes()).is_some(),
+            Command::EventCreate(_) => true,
+            _ => false,
+        };
+        if self.sched.is_idle() || at_once {
             let outcome = self.execute(&mut frame);
             if outcome != Outcome::Done {
                 let keys = self.keys(&frame);

@@ -225,6 +225,29 @@ fn an_old_record_does_not_wait_for_a_new_one() {
 }
 
 #[test]
+fn a_late_record_is_not_the_latest_though_its_event_was_made_while_memory_was_being_mapped() {
+    let mut t = start();
+    t.client.stream(13, NON_BLOCKING, 0);
+    // Everything waits until the old memory is gone.
+    t.client.send(0, &SlabUnmap { address: t.base, size: SLAB }, &[]);
+    t.client.send(0, &SlabMap { device: 0, address: t.base, size: SLAB }, &[]);
+    t.client.send(0, &EventCreate { event: 3, context: CONTEXT, flags: 2 }, &[]);
+    t.client.send(B, &HostFunction { token: 70 }, &[]);
+    t.client.send(B, &EventRecord { event: 3, generation: 1, flags: 0 }, &[]);
+    t.client.send(A, &EventRecord { event: 3, generation: 2, flags: 0 }, &[]);
+    t.client.wait("callback", |r| r.code == Callback::CODE);
+    t.client.send(0, &CallbackDone { token: 70 }, &[]);
+    assert_eq!(t.synchronize(B), 0);
+    t.client.send(13, &StreamWaitEvent { event: 3, generation: 2, flags: 0 }, &[]);
+    t.launch(13, 1);
+    t.turn();
+    assert_eq!(t.launched(), [0u64; 0]);
+    fake::world().go_on();
+    assert_eq!(t.synchronize(13), 0);
+    assert_eq!(t.launched(), [1]);
+}
+
+#[test]
 fn every_record_is_told_of_an_event_that_was_queried_once() {
     let mut t = start();
     t.client.send(0, &EventCreate { event: 3, context: CONTEXT, flags: 2 }, &[]);

@@ -4,10 +4,6 @@ import sys
 
 import jax
 import jax.numpy as jnp
-from jax._src import hardware_utils
-
-# JAX looks for device files of NVIDIA and passes over every GPU where there is none, as where there is only a share.
-hardware_utils.has_visible_nvidia_gpu = lambda: True
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 

@@ -14,7 +14,8 @@ _PCIE_GENERATION, _PCIE_WIDTH = 4, 16
 
 
 class SoftwareBackend:
-    driver_release = "580.0-software"
+    # XLA reads three numbers.
+    driver_release = "580.0.0"
     opens_files = False
 
     def __init__(self, settings: Settings, driver: Path) -> None:
