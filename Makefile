@@ -154,7 +154,7 @@ prose: .venv/.installed ## The Markdown: words, length of lines, links between f
 docs: .venv/.installed ## The documentation as a site in target/site; fails on dead links
 	@echo "==> Site"
 	@$(PYTHON) tools/site.py
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 pictures: build ## Make docs/pictures/*.svg anew: diagrams from *.dot, nvidia-smi.svg from a real run
 	@if ! command -v dot >/dev/null && [ "$$(id -u)" = 0 ]; then \
