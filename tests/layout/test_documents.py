@@ -124,3 +124,13 @@ def test_the_glossary_is_short_and_sorted() -> None:
     rows = re.findall(r"^\| (?!term|-)([^|]*?) \|", (ROOT / "docs" / "glossary.md").read_text(), re.M)
     assert 0 < len(rows) <= 30
     assert rows == sorted(rows, key=str.casefold)
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    """By its last name: what stands before it is often left out there."""
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
+    there = {Path(line).name for line in listing.stdout.splitlines()}
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = {Path(name).name for name in re.findall(r"`([\w./-]+\.(?:rs|py|yaml|toml|proto))`", text)}
+    assert len(named) > 100
+    assert named - there == set()
