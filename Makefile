@@ -67,7 +67,7 @@ test-e2e-all: .venv/.installed $(E2E_CLUSTER) ## Every test on that cluster
 
 test: test-core test-shard ## Core, and the shard of .ci/shards.toml whose turn it is: what CI runs beside test-e2e
 
-test-core: lint test-rust test-python test-decoders ## Lint, Rust tests, core of the Python and program tests, decoders under mutation
+test-core: lint docs test-rust test-python test-decoders ## Lint, documents, Rust tests, core of the Python and program tests, decoders under mutation
 
 test-rust: build
 	@echo "==> Rust tests"
