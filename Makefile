@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,7 +67,7 @@ test-e2e-all: .venv/.installed $(E2E_CLUSTER) ## Every test on that cluster
 
 test: test-core test-shard ## Core, and the shard of .ci/shards.toml whose turn it is: what CI runs beside test-e2e
 
-test-core: lint test-rust test-python test-decoders ## Lint, Rust tests, core of the Python and program tests, decoders under mutation
+test-core: lint docs test-rust test-python test-decoders ## Lint, documents, Rust tests, core of the Python and program tests, decoders under mutation
 
 test-rust: build
 	@echo "==> Rust tests"
@@ -138,7 +138,7 @@ system-tools:
 	    echo "==> Debian packages nftables iproute2 openssl procps"; \
 	    apt-get -qq update && apt-get -qq install -y --no-install-recommends nftables iproute2 openssl procps >/dev/null; fi
 
-lint: .venv/.installed ## mypy --strict, ruff, import contracts, clippy, rustfmt
+lint: .venv/.installed prose ## mypy --strict, ruff, import contracts, clippy, rustfmt, prose
 	@echo "==> Lint"
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
@@ -146,6 +146,20 @@ lint: .venv/.installed ## mypy --strict, ruff, import contracts, clippy, rustfmt
 	@.venv/bin/lint-imports
 	@cargo fmt --all --check
 	@cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
+
+prose: .venv/.installed ## The Markdown: words, length of lines, links between files (.rumdl.toml)
+	@echo "==> Prose"
+	@.venv/bin/rumdl check --quiet .
+
+docs: .venv/.installed ## The documentation as a site in target/site; fails on dead links
+	@echo "==> Site"
+	@$(PYTHON) tools/site.py
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+pictures: build ## Make docs/pictures/*.svg anew: diagrams from *.dot, nvidia-smi.svg from a real run
+	@if ! command -v dot >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    apt-get -qq update && apt-get -qq install -y --no-install-recommends graphviz >/dev/null; fi
+	@$(PYTHON) tools/pictures.py
 
 bench: build ## Latency and bandwidth of both carriers against raw TCP
 	@.venv/bin/remotegpu bench

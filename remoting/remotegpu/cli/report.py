@@ -41,8 +41,8 @@ _NEXT_STEPS: Final = {
     "and no kernels",
 }
 _OTHERWISE: Final = {
-    REFUSED: "if the program goes on, nothing is to be done; else look for a setting that avoids this (the README says "
-    "what is not provided)",
+    REFUSED: "if the program goes on, nothing is to be done; else look for a setting that avoids this "
+    "(docs/limitations.md says what is not provided)",
     UNKNOWN_FUNCTION: "the program looks for a newer driver than this one stands for; if it ends for that, use one "
     "built for an older CUDA",
     UNKNOWN_TABLE: "a library uses an interface that NVIDIA does not document; if it fails, try another version of it",

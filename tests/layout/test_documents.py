@@ -1,0 +1,136 @@
+"""What the documents show is what the tools made, and the checks of the documents find what they look for."""
+
+import hashlib
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs" / "pictures"
+RUN = ROOT / "docs" / "figures" / "bench-quick-2026-11-23.json"
+
+
+def plotted(document: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "bench.json").write_text(json.dumps(document))
+    command = [sys.executable, str(ROOT / "tools" / "plots.py"), str(folder / "bench.json"), str(folder / "bench.svg")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("source", [pytest.param(path, id=path.stem) for path in sorted(PICTURES.glob("*.dot"))])
+def test_a_picture_is_made_from_its_source(source: Path) -> None:
+    """If not: `make pictures`."""
+    made = re.search(r"sha256:([0-9a-f]{64})", source.with_suffix(".svg").read_text())
+    assert made is not None
+    assert made[1] == hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def test_the_picture_of_a_share_shows_a_quarter_of_eight_gibibytes() -> None:
+    text = re.sub(r"<[^>]*>", "", (PICTURES / "nvidia-smi.svg").read_text()).replace("&#160;", " ")
+    assert "$ remotegpu run -p 0.25 -- nvidia-smi" in text
+    assert re.search(r"0MiB / +2048MiB", text)
+    assert "http" not in text, "a page fetches nothing"
+
+
+def test_the_published_plot_is_that_of_its_run(tmp_path: Path) -> None:
+    done = plotted(json.loads(RUN.read_text()), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert labels(tmp_path / "bench.svg") == labels(RUN.with_suffix(".svg"))
+
+
+def labels(plot: Path) -> set[str]:
+    return set(re.findall(r"<text[^>]*>([^<]*)</text>", plot.read_text()))
+
+
+def test_bars_are_the_ratios_of_the_run(tmp_path: Path) -> None:
+    """Twice the ratio is a bar of twice the width; what was not measured has none."""
+    document = json.loads(RUN.read_text())
+    document["configurations"] = document["configurations"][:1]
+    document["configurations"][0]["ratios"] = {"idle_sync_us": 1.5, "rtt_us": 3.0, "h2d_gbps": None}
+    done = plotted(document, tmp_path)
+    assert done.returncode == 0, done.stderr
+    bars = re.findall(
+        r'<path d="M ([\d.]+) [\d.]+ \nL ([\d.]+) [\d.]+ \n[^"]*" clip-path[^"]*"[^"]*" style="fill: #1f77b4',
+        (tmp_path / "bench.svg").read_text(),
+    )
+    widths = [float(right) - float(left) for left, right in bars]
+    assert len(widths) == 2
+    assert widths[1] == pytest.approx(2 * widths[0], rel=1e-4)
+
+
+def test_a_run_without_raw_tcp_is_no_plot(tmp_path: Path) -> None:
+    document = json.loads(RUN.read_text())
+    for configuration in document["configurations"]:
+        configuration["ratios"] = {}
+    done = plotted(document, tmp_path)
+    assert done.returncode != 0
+    assert "remotegpu bench --json" in done.stderr
+
+
+def test_the_site_keeps_paths_and_takes_linked_files_along(tmp_path: Path) -> None:
+    stage = runpy.run_path(str(ROOT / "tools" / "site.py"))["stage"]
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "docs").mkdir(parents=True)
+    (source / "sample").mkdir()
+    (source / "sample" / "README.md").write_text("# Sample\n")
+    (source / "Makefile").write_text("all:\n")
+    page = "[a](../sample) [b](../Makefile) [c](gone.py) [d](https://example.com/x) [e](other.md#part)\n"
+    (source / "docs" / "page.md").write_text(page)
+    stage(source, [Path("docs/page.md"), Path("sample/README.md")], target)
+    assert (target / "docs" / "page.md").read_text() == page.replace("(../sample)", "(../sample/README.md)")
+    assert (target / "Makefile").read_text() == "all:\n"
+    assert not (target / "docs" / "gone.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("The door is open.", "MD061"),
+        (f"{'word ' * 25}end.", "MD013"),
+        ("See [that](gone.md).", "MD057"),
+        ("See [that](#gone).", "MD051"),
+        ("The gateway is open, and `door` is its name in the code.", None),
+    ],
+)
+def test_the_check_of_prose_finds(text: str, rule: str | None, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{text}\n")
+    command = [
+        str(Path(sys.executable).with_name("rumdl")),
+        "check",
+        "--no-cache",
+        "--config",
+        str(ROOT / ".rumdl.toml"),
+    ]
+    done = subprocess.run([*command, str(page)], capture_output=True, text=True, check=False)
+    assert set(re.findall(r"MD\d{3}", done.stdout)) == ({rule} if rule else set())
+    assert done.returncode == (1 if rule else 0)
+
+
+def test_the_first_screen_leads_to_the_limits_and_the_figures() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 90
+    first = "\n".join(lines[:12])
+    assert "(docs/limitations.md)" in first
+    assert "(docs/benchmarks.md)" in first
+
+
+def test_the_glossary_is_short_and_sorted() -> None:
+    rows = re.findall(r"^\| (?!term|-)([^|]*?) \|", (ROOT / "docs" / "glossary.md").read_text(), re.M)
+    assert 0 < len(rows) <= 30
+    assert rows == sorted(rows, key=str.casefold)
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    """By its last name: what stands before it is often left out there."""
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
+    there = {Path(line).name for line in listing.stdout.splitlines()}
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = {Path(name).name for name in re.findall(r"`([\w./-]+\.(?:rs|py|yaml|toml|proto))`", text)}
+    assert len(named) > 100
+    assert named - there == set()
