@@ -19,12 +19,16 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "random_program.py"
 RULES = ROOT / "remoting" / "worker" / "src" / "rules.rs"
 PROGRAMS = int(os.environ.get("REMOTEGPU_ORDER_FAULT_PROGRAMS", "500"))
+#: No program can see these left out: the software GPU cancels what a context that is destroyed has not begun. The worker's
+#: test `a_context_goes_when_its_work_is_done` does, on a driver that can be stopped.
+UNSEEN = {"context-destroy"}
 #: Programs that run in one process. A program that never ends shows a rule, too.
 BATCH, SECONDS_A_PROGRAM = 25, 4
 
 
 def rules() -> list[str]:
-    return re.findall(r'^    \w+ = "([a-z-]+)";$', RULES.read_text(), re.MULTILINE)
+    named = re.findall(r'^    \w+ = "([a-z-]+)";$', RULES.read_text(), re.MULTILINE)
+    return [rule for rule in named if rule not in UNSEEN]
 
 
 def dist_without(rule: str, worker: Path, folder: Path) -> Path:

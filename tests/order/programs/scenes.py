@@ -10,10 +10,13 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from driver import DISABLE_TIMING, HOST_FUNCTION, NON_BLOCKING, OK, Driver
+from driver import DISABLE_TIMING, HOST_FUNCTION, NON_BLOCKING, NOT_READY, OK, Driver
 
 #: More than a stream may have in flight: some wait in the worker.
 MANY_LAUNCHES = 1200
+LONG_OPERATIONS = 60
+#: Freed memory of so many pieces is asked for at once.
+MANY_PIECES = 32
 
 
 class Host(Protocol):
@@ -77,16 +80,23 @@ class Scenes:
         self.call("cuMemFree_v2", memory)
 
     def reused_memory(self) -> None:
-        """Much memory is freed while kernels write to it: it stays until they are done, and who gets it next finds
-        nothing of them."""
+        """Memory is freed while kernels are yet to write to it: who gets it next finds nothing of them."""
         busy, other = streams = self.streams(2)
-        size = 48 << 20
-        memory = self.cuda.made("cuMemAlloc_v2", size)
-        self.steps(busy, memory, MANY_LAUNCHES)
-        self.call("cuMemFree_v2", memory)
-        self.call("cuStreamSynchronize", other)
-        following = self.cuda.made("cuMemAlloc_v2", size)
-        self.call("cuMemsetD32Async", following, 7, 2, other)
+        size, long = 4 << 20, self.cuda.made("cuMemAlloc_v2", 4 << 20)
+        freed = [self.cuda.made("cuMemAlloc_v2", 8) for _ in range(MANY_PIECES)]
+        self.steps(busy, freed[0], MANY_LAUNCHES)
+        # These wait in the worker, and take their time when they run.
+        for _ in range(LONG_OPERATIONS):
+            self.call("cuMemsetD32Async", long, 3, size // 4, busy)
+        for address in freed:
+            self.steps(busy, address, 1)
+        for address in freed:
+            self.call("cuMemFree_v2", address)
+        following = [self.cuda.made("cuMemAlloc_v2", 8)]
+        while following[-1] not in freed and self.cuda.call("cuStreamQuery", busy) == NOT_READY:
+            following.append(self.cuda.made("cuMemAlloc_v2", 8))
+        self.call("cuMemsetD32Async", following[-1], 7, 2, other)
         self.leave(streams)
-        self.expect("memory that was used before", self.word(following), 7 << 32 | 7)
-        self.call("cuMemFree_v2", following)
+        self.expect("memory that was used before", self.word(following[-1]), 7 << 32 | 7)
+        for address in [*following, long]:
+            self.call("cuMemFree_v2", address)
