@@ -15,9 +15,9 @@ from support.system import REMOTEGPU
 SENTENCE = "NCCL among several ranks (one rank works; for several use gloo)"
 
 
-def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     assert PYTHON.exists(), "run `make test-null-frameworks`, which installs the wheels"
-    command = [REMOTEGPU, "run", *options, "--", str(PYTHON), str(PROGRAMS / program)]
+    command = [REMOTEGPU, "run", *options, "--", str(PYTHON), str(PROGRAMS / program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
@@ -40,3 +40,18 @@ def test_several_ranks_end_at_once_with_a_sentence(where: list[str]) -> None:
         assert answer["code"] != 0, answer
         assert answer["seconds"] < 5, answer
     assert done.stderr.count(SENTENCE) == 1, done.stderr
+
+
+@pytest.mark.null_frameworks
+@pytest.mark.parametrize("where", [(), ("apart",)])
+def test_several_processes_of_torch_end_at_once_with_a_sentence(
+    where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    done = run("torch_two_ranks.py", "-n", "2", "--profile", "null-h100", arguments=where)
+    assert done.returncode == 0, done.stderr
+    for answer in json.loads(done.stdout.splitlines()[-1]):
+        assert "NCCL" in answer["answer"], answer
+        assert answer["seconds"] < 5, answer
+    # Each process says it once.
+    assert done.stderr.count(SENTENCE) == 2, done.stderr
