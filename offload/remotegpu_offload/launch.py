@@ -1,6 +1,6 @@
 """Runs a program in this interpreter as `python` would, with its rules armed; with `--split app` in an acceptor.
 
-    python -m remotegpu.offload.launch [--split torch|rules|app] [--config F] [--backend B] SCRIPT ...
+    python -m remotegpu_offload.launch [--split torch|rules|app] [--config F] [--backend B] SCRIPT ...
 
 In place of a script: `-m MODULE`, `-c COMMAND`.
 """
@@ -13,13 +13,13 @@ import types
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from remotegpu.offload.importing.lending import lend
+from remotegpu_offload.importing.lending import lend
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from remotegpu.offload.config.model import Config
-    from remotegpu.offload.program.client import Target
+    from remotegpu_offload.config.model import Config
+    from remotegpu_offload.program.client import Target
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69
@@ -28,9 +28,9 @@ _BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the program and ends the process as it ended."""
-    from remotegpu.offload.config.errors import ConfigError
-    from remotegpu.offload.config.load import load
-    from remotegpu.offload.wire import OffloadError
+    from remotegpu_offload.config.errors import ConfigError
+    from remotegpu_offload.config.load import load
+    from remotegpu_offload.wire import OffloadError
 
     options, target = _arguments(sys.argv[1:] if arguments is None else arguments)
     # The program's, from here on.
@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _arguments(given: list[str]) -> "tuple[argparse.Namespace, Target]":
-    from remotegpu.offload.program.client import Target
+    from remotegpu_offload.program.client import Target
 
-    parser = argparse.ArgumentParser(prog="python -m remotegpu.offload.launch", description=__doc__, add_help=False)
+    parser = argparse.ArgumentParser(prog="python -m remotegpu_offload.launch", description=__doc__, add_help=False)
     parser.add_argument("--split", choices=("torch", "rules", "app"), default="rules")
     parser.add_argument("--config")
     parser.add_argument("--backend", choices=_BACKENDS)
@@ -87,7 +87,7 @@ def _arguments(given: list[str]) -> "tuple[argparse.Namespace, Target]":
 
 
 def _run_there(config: "Config", target: "Target") -> int:
-    from remotegpu.offload.program.client import open_session, run
+    from remotegpu_offload.program.client import open_session, run
 
     session = open_session(config, target)
     try:
@@ -97,9 +97,9 @@ def _run_there(config: "Config", target: "Target") -> int:
 
 
 def _run_here(config: "Config", target: "Target", *, torch_only: bool) -> int:
-    from remotegpu.offload.client.session import configure
-    from remotegpu.offload.importing.arm import arm, arm_children
-    from remotegpu.offload.program.main import outcome
+    from remotegpu_offload.client.session import configure
+    from remotegpu_offload.importing.arm import arm, arm_children
+    from remotegpu_offload.program.main import outcome
 
     configure(config)
     arm(lambda: config, torch_only=torch_only)
@@ -112,8 +112,8 @@ def _execute(config: "Config", target: "Target", *, torch_only: bool) -> None:
     import runpy
     from importlib.abc import InspectLoader
 
-    from remotegpu.offload.importing.arm import main_code, main_names
-    from remotegpu.offload.program.main import new_main
+    from remotegpu_offload.importing.arm import main_code, main_names
+    from remotegpu_offload.program.main import new_main
 
     if target.kind == "command":
         new_main(compile(target.value, "<string>", "exec", dont_inherit=True), None, None, None)()
@@ -143,7 +143,7 @@ def _execute(config: "Config", target: "Target", *, torch_only: bool) -> None:
 
 
 def _end(result: int) -> NoReturn:
-    from remotegpu.offload.program.client import end_like
+    from remotegpu_offload.program.client import end_like
 
     if result == -signal.SIGINT:
         # The interpreter ends its threads and exit functions, and then itself by the signal, without another word.

@@ -7,7 +7,7 @@ alone.
 import os
 import sys
 
-from remotegpu.offload.acceptor import mounts, syscalls
+from remotegpu_offload.acceptor import mounts, syscalls
 
 if __name__ == "__main__":
     uid = int(sys.argv[1])

@@ -28,6 +28,6 @@ if __name__ == "__main__":
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-    from remotegpu.offload.acceptor import session
+    from remotegpu_offload.acceptor import session
 
     session.main(socket.socket(fileno=fd), "here")

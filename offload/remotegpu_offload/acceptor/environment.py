@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from remotegpu.offload.acceptor import versions
+from remotegpu_offload.acceptor import versions
 
 BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
 # Which devices a process may see, by back end. Set after the fork and before a device is touched.

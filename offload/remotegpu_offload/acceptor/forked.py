@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.offload.acceptor import keeper, packets, sandbox
-from remotegpu.offload.acceptor.environment import Environment, NoBackendError, describe
-from remotegpu.offload.acceptor.packets import Packet
-from remotegpu.offload.acceptor.sandbox import ALONE, NAMESPACES, Isolation, Place
-from remotegpu.offload.acceptor.session import AcceptorSession
-from remotegpu.offload.acceptor.syscalls import set_parent_death_signal
-from remotegpu.offload.wire.peer import Peer
+from remotegpu_offload.acceptor import keeper, packets, sandbox
+from remotegpu_offload.acceptor.environment import Environment, NoBackendError, describe
+from remotegpu_offload.acceptor.packets import Packet
+from remotegpu_offload.acceptor.sandbox import ALONE, NAMESPACES, Isolation, Place
+from remotegpu_offload.acceptor.session import AcceptorSession
+from remotegpu_offload.acceptor.syscalls import set_parent_death_signal
+from remotegpu_offload.wire.peer import Peer
 
 _STATS_SECONDS: Final = 1.0
 # All that a session has of the zygote's variables.

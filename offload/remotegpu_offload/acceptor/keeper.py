@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Final
 
-from remotegpu.offload.acceptor import packets
+from remotegpu_offload.acceptor import packets
 
 _END_SECONDS: Final = 1.0
 # What a session writes past its own capture of standard output goes into the appliance's log, but not without end.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from remotegpu.offload.acceptor import syscalls
+from remotegpu_offload.acceptor import syscalls
 
 _EXECUTE, _WRITE_FILE, _READ_FILE = 1 << 0, 1 << 1, 1 << 2
 _CHANGE: Final = sum(1 << bit for bit in (*range(4, 13),))  # remove and make entries of every kind

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from remotegpu.offload.acceptor import syscalls
+from remotegpu_offload.acceptor import syscalls
 
 # Where a session may write; its home is the first. One tmpfs for all of them, which ends with the namespace.
 SCRATCH: Final = Path("/tmp")  # noqa: S108 (its own, nobody else sees it)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.offload.acceptor import landlock, mounts, seccomp, syscalls
+from remotegpu_offload.acceptor import landlock, mounts, seccomp, syscalls
 
 NAMESPACES: Final = "namespaces"
 ALONE: Final = "alone"

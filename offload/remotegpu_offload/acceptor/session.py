@@ -1,6 +1,6 @@
 """One client's session in its acceptor process: the first greeting, what the features add, and how it ends.
 
-`python -m remotegpu.offload.acceptor.session --fd N` serves one client on a socket, without appliance and sandbox.
+`python -m remotegpu_offload.acceptor.session --fd N` serves one client on a socket, without appliance and sandbox.
 """
 
 import argparse
@@ -22,20 +22,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from remotegpu.offload.acceptor import versions
-from remotegpu.offload.acceptor.environment import VISIBLE, Environment, describe
-from remotegpu.offload.wire.errors import LostError, OffloadError
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import MAIN_THREAD, Peer, Request
+from remotegpu_offload.acceptor import versions
+from remotegpu_offload.acceptor.environment import VISIBLE, Environment, describe
+from remotegpu_offload.wire.errors import LostError, OffloadError
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import MAIN_THREAD, Peer, Request
 
 # Modules with `attach(session)`, in this order; with what each needs beside us.
 FEATURES: Final = (
-    ("remotegpu.offload.code.finder", ""),
-    ("remotegpu.offload.files.layer", ""),
-    ("remotegpu.offload.functions.acceptor", ""),
-    ("remotegpu.offload.torch.acceptor", "torch"),
-    ("remotegpu.offload.program.acceptor", ""),
-    ("remotegpu.offload.jupyter.acceptor", ""),
+    ("remotegpu_offload.code.finder", ""),
+    ("remotegpu_offload.files.layer", ""),
+    ("remotegpu_offload.functions.acceptor", ""),
+    ("remotegpu_offload.torch.acceptor", "torch"),
+    ("remotegpu_offload.program.acceptor", ""),
+    ("remotegpu_offload.jupyter.acceptor", ""),
 )
 # They are the acceptor's own: what finds its libraries, and which devices it may use.
 _KEPT_VARIABLES: Final = frozenset(
@@ -172,7 +172,7 @@ def _resident() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m remotegpu.offload.acceptor.session", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m remotegpu_offload.acceptor.session", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a connected stream socket")
     parser.add_argument("--name", default="local", help="of the environment")
     parser.add_argument("--backend", default="", choices=("", *VISIBLE), help="default: what torch finds")
@@ -182,5 +182,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     given = _arguments()
     # By its name: features would not know the class of a module that is called `__main__`.
-    itself = importlib.import_module("remotegpu.offload.acceptor.session")
+    itself = importlib.import_module("remotegpu_offload.acceptor.session")
     itself.main(socket.socket(fileno=given.fd), given.name, given.backend)

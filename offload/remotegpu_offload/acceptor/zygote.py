@@ -1,6 +1,6 @@
 """An interpreter with its frameworks imported, which forks a process for each session.
 
-`python -m remotegpu.offload.acceptor.zygote --control-fd N`. It touches no device, keeps no secret, and sees nothing of
+`python -m remotegpu_offload.acceptor.zygote --control-fd N`. It touches no device, keeps no secret, and sees nothing of
 what sessions do. The appliance sends `{"op": "fork", ...}` with two sockets: the session's control, and where its
 connection will come from.
 """
@@ -18,9 +18,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from remotegpu.offload.acceptor import forked, packets, session, syscalls
-from remotegpu.offload.acceptor.keeper import ended_children, wake_on_child
-from remotegpu.offload.acceptor.packets import Packet
+from remotegpu_offload.acceptor import forked, packets, session, syscalls
+from remotegpu_offload.acceptor.keeper import ended_children, wake_on_child
+from remotegpu_offload.acceptor.packets import Packet
 
 # Seconds to import, and of no use without; each only if the environment has it.
 FRAMEWORKS: Final = ("numpy", "torch")
@@ -114,7 +114,7 @@ def _never_returning(function: Callable[..., Any], *arguments: Any) -> NoReturn:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m remotegpu.offload.acceptor.zygote")
+    parser = argparse.ArgumentParser(prog="python -m remotegpu_offload.acceptor.zygote")
     parser.add_argument("--control-fd", type=int, required=True)
     control = socket.socket(fileno=parser.parse_args().control_fd)
     control.set_inheritable(False)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.appliance.offload.cgroups import Group
-from remotegpu.appliance.offload.zygote import Forked
 from remotegpu.appliance.packets import Packet, PacketChannel
 from remotegpu.appliance.processes import ProcessError
 from remotegpu.appliance.workers import exit_text
+from remotegpu_offload.appliance.cgroups import Group
+from remotegpu_offload.appliance.zygote import Forked
 
 _READY_SECONDS: Final = 30.0
 _END_SECONDS: Final = 3.0

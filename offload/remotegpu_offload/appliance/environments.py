@@ -11,18 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import remotegpu
+import remotegpu_offload
+from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.checks import EnvironmentState
+from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.offload.acceptor import Acceptor
-from remotegpu.appliance.offload.cgroups import Cgroups, Group
-from remotegpu.appliance.offload.option import EnvironmentOption
-from remotegpu.appliance.offload.zygote import Zygote
 from remotegpu.appliance.packets import Packet, packet_pair
 from remotegpu.appliance.processes import Launch, ProcessError
+from remotegpu.appliance.settings import EnvironmentOption, Settings
+from remotegpu.appliance.staging import Staging
 from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.views import PhysicalGpu
-from remotegpu.offload.acceptor import versions
-from remotegpu.offload.acceptor.environment import VISIBLE, Environment
+from remotegpu.extensions import NoEnvironmentError
+from remotegpu_offload.acceptor import versions
+from remotegpu_offload.acceptor.environment import VISIBLE, Environment
+from remotegpu_offload.appliance.acceptor import Acceptor
+from remotegpu_offload.appliance.cgroups import Cgroups, Group
+from remotegpu_offload.appliance.zygote import Zygote
 
 if TYPE_CHECKING:
     import socket
@@ -36,10 +42,6 @@ _PROBE_SECONDS: Final = 120.0
 _WAIT_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (0.0, 1.0, 5.0, 30.0)
 _PROCESSES: Final = 1024
-
-
-class NoEnvironmentError(Exception):
-    """None fits; the message says which there are and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +264,6 @@ class Environments:
 
         Raises NoEnvironmentError.
         """
-        if not self.servers:
-            raise NoEnvironmentError(
-                "this appliance serves no offload sessions: start it with --offload PYTHON, or name another appliance"
-            )
         named = [server for server in self.servers if name in ("", server.name)]
         if not named:
             raise NoEnvironmentError(f"this appliance has no environment {name!r}; {self._there()}")
@@ -296,6 +294,31 @@ class Environments:
         return f"there are {listed}" if listed else "and none of the others works; see `remotegpu health`"
 
 
+def make_environments(
+    settings: Settings,
+    backend: Backend,
+    hardware: Hardware,
+    uids: Uids,
+    staging: Staging,
+    counters: Counters,
+    hidden: Sequence[Path],
+) -> Environments:
+    cuda = backend.name == "cuda"
+    around = Surroundings(
+        packages=stage_packages(staging.folder("offload") / "python"),
+        scratch=staging.folder("sessions"),
+        hidden=hidden,
+        variables=backend.environment(0) if cuda else {},
+        gpus=hardware.snapshot.gpus,
+        cuda=cuda,
+        memory_bytes=settings.offload_memory_bytes or half_of_memory(),
+        uids=uids,
+        cgroups=Cgroups(),
+        counters=counters,
+    )
+    return Environments([EnvironmentServer(option, around) for option in settings.offload])
+
+
 def describe(environment: Environment) -> str:
     """One line for people."""
     packages = "".join(f", {name} {version}" for name, version in sorted(environment.packages.items()))
@@ -307,18 +330,15 @@ def stage_packages(folder: Path) -> Path:
     """Copies of what acceptors import of ours, where every user can read them: `folder` for PYTHONPATH."""
     import cloudpickle  # noqa: PLC0415 (only for its place)
 
-    import remotegpu  # noqa: PLC0415
-
-    ours = Path(remotegpu.__file__).parent
-    target = folder / "remotegpu"
-    ignored = shutil.ignore_patterns("__pycache__")
-    target.mkdir(parents=True)
-    for name in ("__init__.py", "py.typed"):
-        shutil.copyfile(ours / name, target / name)
-    for name in ("api", "offload"):
-        shutil.copytree(ours / name, target / name, copy_function=shutil.copyfile, ignore=ignored)
-    package = Path(cloudpickle.__file__).parent
-    shutil.copytree(package, folder / "cloudpickle", copy_function=shutil.copyfile, ignore=ignored)
+    base = Path(remotegpu.__file__).parent
+    # `offload` there is the old name of what is copied last.
+    for source, target, left_out in (
+        (base, folder / "remotegpu", ("appliance", "cli", "rpc", "_dist")),
+        (Path(cloudpickle.__file__).parent, folder / "cloudpickle", ()),
+        (Path(remotegpu_offload.__file__).parent, folder / "remotegpu_offload", ("appliance", "cli")),
+    ):
+        ignored = shutil.ignore_patterns("__pycache__", *left_out)
+        shutil.copytree(source, target, copy_function=shutil.copyfile, ignore=ignored)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder

@@ -4,21 +4,14 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from remotegpu.offload.acceptor.environment import BACKENDS
+from remotegpu.appliance.settings import EnvironmentOption
+from remotegpu_offload.acceptor.environment import BACKENDS
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _EXAMPLE: Final = "write [NAME=]PYTHON[:BACKEND], as --offload torch=/opt/torch/bin/python:cuda"
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentOption:
-    name: str
-    python: Path  # as it was given: a virtual environment is known by the link that lies in it
-    backend: str = ""  # empty: the environment finds out
 
 
 def parse(text: str) -> EnvironmentOption:

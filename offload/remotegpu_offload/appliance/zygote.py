@@ -13,7 +13,7 @@ from typing import Any, Final
 from remotegpu.appliance.packets import packet_pair
 from remotegpu.appliance.processes import ProcessError
 from remotegpu.appliance.workers import exit_text
-from remotegpu.offload.acceptor import packets
+from remotegpu_offload.acceptor import packets
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Zygote:
         ours.setblocking(False)
         self._control, self._ready = ours, loop.create_future()
         # Nothing of our own folder or of root's own packages gets on its path (-P, -s).
-        command = [str(self._python), "-P", "-s", "-m", "remotegpu.offload.acceptor.zygote"]
+        command = [str(self._python), "-P", "-s", "-m", "remotegpu_offload.acceptor.zygote"]
         with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(

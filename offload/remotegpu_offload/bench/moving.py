@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from remotegpu.offload.client import session
+from remotegpu_offload.client import session
 
 _PIECE_MIB = 16
 

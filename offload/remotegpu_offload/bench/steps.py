@@ -60,12 +60,12 @@ def heavy(device: str) -> Callable[[], float]:
 
 def counted() -> dict[str, int]:
     """What has crossed so far; all 0 without a session."""
-    from remotegpu.offload.client import session  # noqa: PLC0415 - only what the command line lends is there
+    from remotegpu_offload.client import session  # noqa: PLC0415 - only what the command line lends is there
 
     opened = session.opened()
     if opened is None:
         return dict.fromkeys(("round_trips", "bytes_out", "bytes_in", "operations"), 0)
-    from remotegpu.offload.torch import device  # noqa: PLC0415
+    from remotegpu_offload.torch import device  # noqa: PLC0415
 
     counters = opened.counters()
     return {

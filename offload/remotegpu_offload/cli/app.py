@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import typer
 
 from remotegpu.cli import exits
-from remotegpu.cli.offload import jupyter, reverse
 from remotegpu.cli.options import (
     ApplianceOption,
     BackendOption,
@@ -27,6 +26,7 @@ from remotegpu.cli.options import (
     required,
 )
 from remotegpu.cli.options import split as split_names
+from remotegpu_offload.cli import jupyter, reverse
 
 offload = typer.Typer(
     name="offload",
@@ -66,7 +66,7 @@ def run(
 ) -> None:
     """Run a Python program; what its configuration names runs on an appliance. Without one: on this machine's CPU."""
     from remotegpu.cli.child import end_like  # noqa: PLC0415
-    from remotegpu.cli.offload.run import RunOptions, run  # noqa: PLC0415
+    from remotegpu_offload.cli.run import RunOptions, run  # noqa: PLC0415
 
     options = RunOptions(
         program=program,
@@ -87,7 +87,7 @@ def run(
 @offload.command()
 def check(config: ConfigOption = None, python: PythonOption = None, as_json: JsonOption = False) -> None:
     """Say what each rule of the configuration will do, and what cannot work; exit code 0 only without a FAIL."""
-    from remotegpu.cli.offload import check  # noqa: PLC0415
+    from remotegpu_offload.cli import check  # noqa: PLC0415
 
     raise typer.Exit(0 if check.check(config, python, as_json=as_json) else exits.USAGE)
 
@@ -101,7 +101,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Run a program here, on the CPU, and say what of it would cross, where it waits, and which rules would pay."""
-    from remotegpu.cli.offload import explain  # noqa: PLC0415
+    from remotegpu_offload.cli import explain  # noqa: PLC0415
 
     raise typer.Exit(explain.explain(script, arguments or [], config, python, as_json=as_json))
 
@@ -115,7 +115,7 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure what crossing costs: steps, calls, moves, files, code; appliance and program on this machine."""
-    from remotegpu.cli.offload.bench import BenchOptions, bench  # noqa: PLC0415
+    from remotegpu_offload.cli.bench import BenchOptions, bench  # noqa: PLC0415
 
     bench(BenchOptions(python, everything, quick, runs), "json" if as_json else "table")
 
@@ -126,7 +126,7 @@ def stats(
     as_json: JsonOption = False,
 ) -> None:
     """Show running sessions: where they run, what crossed."""
-    from remotegpu.cli.offload import sessions  # noqa: PLC0415
+    from remotegpu_offload.cli import sessions  # noqa: PLC0415
 
     sessions.stats(session, as_json=as_json)
 
@@ -140,7 +140,7 @@ def switch(
     as_json: JsonOption = False,
 ) -> None:
     """Move a running session to another acceptor; its program goes on and loses nothing."""
-    from remotegpu.cli.offload import sessions  # noqa: PLC0415
+    from remotegpu_offload.cli import sessions  # noqa: PLC0415
 
     sessions.switch(session, backend, environment, timeout, as_json=as_json)
 
@@ -155,6 +155,6 @@ def backends(
     as_json: JsonOption = False,
 ) -> None:
     """List where programs could run: each appliance's environments with their accelerator and packages."""
-    from remotegpu.cli.offload import sessions  # noqa: PLC0415
+    from remotegpu_offload.cli import sessions  # noqa: PLC0415
 
     sessions.backends(required(appliances), read_access(token, token_file, ca, server_name), as_json=as_json)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import remotegpu
+import remotegpu_offload
 from remotegpu import __version__
 from remotegpu.api import names
 from remotegpu.cli import exits
@@ -21,11 +21,11 @@ from remotegpu.cli.bench.command import Form, cpu_model, tell
 from remotegpu.cli.bench.lab import Lab, Site, on_cpus, output_of
 from remotegpu.cli.bench.matrix import ONE_CPU, Configuration, Placement, ends
 from remotegpu.cli.bench.tables import TextTable
-from remotegpu.cli.offload import interpreter
 from remotegpu.cli.show import console, print_json
 from remotegpu.paths import find_dist
+from remotegpu_offload.cli import interpreter
 
-_PROGRAMS: Final = Path(remotegpu.__file__).resolve().parent / "offload" / "bench"
+_PROGRAMS: Final = Path(remotegpu_offload.__file__).resolve().parent / "bench"
 _ENVIRONMENTS: Final = ("first", "second")
 # What each figure is, in the order of the table; `here` is this machine's CPU without a wire.
 FIGURES: Final = {

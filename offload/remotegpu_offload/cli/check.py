@@ -8,8 +8,8 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
-from remotegpu.cli.offload import interpreter
-from remotegpu.offload import config as configuration
+from remotegpu_offload import config as configuration
+from remotegpu_offload.cli import interpreter
 
 _STYLES: Final = {"OK": "green", "NOTE": "yellow", "FAIL": "red"}
 
@@ -49,7 +49,7 @@ def _findings(config: Path | None, python: str) -> tuple[str | None, list[Findin
         return error.source, [Finding("FAIL", p.line, p.where, p.message) for p in error.problems]
     request = {"folder": str(loaded.folder), "config": configuration.dump(loaded), "given": bool(loaded.source)}
     answer = interpreter.ask(
-        python, "remotegpu.offload.config.check", stdin=json.dumps(request), directory=loaded.folder
+        python, "remotegpu_offload.config.check", stdin=json.dumps(request), directory=loaded.folder
     )
     lines = [rule.line for rule in loaded.rules]
     findings = [

@@ -11,8 +11,8 @@ from rich.markup import escape
 
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli import exits
-from remotegpu.cli.offload import interpreter
-from remotegpu.offload import config as configuration
+from remotegpu_offload import config as configuration
+from remotegpu_offload.cli import interpreter
 
 _SHOWN: Final = 12
 _LEAST_SECONDS: Final = 0.001
@@ -45,7 +45,7 @@ def _run(python: str, script: Path, arguments: list[str], config: configuration.
             json.dumps({"config": configuration.dump(config), "folder": str(config.folder), "out": str(out)})
         )
         command = interpreter.command(
-            python, "remotegpu.offload.explain.program", str(request), str(script), *arguments
+            python, "remotegpu_offload.explain.program", str(request), str(script), *arguments
         )
         try:
             done = subprocess.run(command, env=interpreter.with_libraries(), check=False)

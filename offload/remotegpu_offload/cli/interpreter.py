@@ -1,6 +1,6 @@
 """The user's interpreter, in which programs run: which one it is, and running a module of ours in it.
 
-Ours may be another one, with packages that the user's lacks; of ours the user's gets only `remotegpu`.
+Ours may be another one, with packages that the user's lacks; of ours the user's gets only these two.
 """
 
 import os
@@ -11,21 +11,28 @@ from pathlib import Path
 from typing import Final
 
 import remotegpu
+import remotegpu_offload
 from remotegpu.cli import exits
-from remotegpu.offload.importing.lending import LIBRARIES_ENV, libraries
+from remotegpu_offload.importing.lending import LIBRARIES_ENV, libraries
 
-# Not by PYTHONPATH, which would show the user's program everything that lies beside our package.
-_BOOTSTRAP: Final = """
-import importlib.util, os, runpy, sys
-folder, module = sys.argv[1:3]
-spec = importlib.util.spec_from_file_location(
-    "remotegpu", folder + "/__init__.py", submodule_search_locations=[folder])
-sys.modules["remotegpu"] = package = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
+# What a program given with `-c` does first; its first arguments are `folders()`. Not by PYTHONPATH, which would show
+# the user's program everything that lies beside our packages.
+LOADING: Final = """
+import importlib.util, sys
+for folder in sys.argv[1:3]:
+    spec = importlib.util.spec_from_file_location(
+        folder.rpartition("/")[2], folder + "/__init__.py", submodule_search_locations=[folder])
+    sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+del sys.argv[1:3]
+"""
+_BOOTSTRAP: Final = f"""{LOADING}
+import os, runpy
+module = sys.argv[1]
 if os.environ.get("REMOTEGPU_OFFLOAD_LIBRARIES"):
-    from remotegpu.offload.importing.lending import lend
+    from remotegpu_offload.importing.lending import lend
     lend()
-sys.argv[:] = [module, *sys.argv[3:]]
+sys.argv[:] = [module, *sys.argv[2:]]
 sys.path[0] = ""
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
@@ -46,10 +53,14 @@ def chosen(python: str | None) -> str:
     return found
 
 
+def folders() -> list[str]:
+    """The packages that the user's interpreter gets of ours."""
+    return [str(Path(package.__file__ or "").resolve().parent) for package in (remotegpu, remotegpu_offload)]
+
+
 def command(python: str, module: str, *arguments: str) -> list[str]:
     """The command line that runs a module of ours in that interpreter."""
-    folder = str(Path(remotegpu.__file__).resolve().parent)
-    return [python, "-c", _BOOTSTRAP, folder, module, *arguments]
+    return [python, "-c", _BOOTSTRAP, *folders(), module, *arguments]
 
 
 def with_libraries() -> dict[str, str]:

@@ -34,7 +34,7 @@ def install(
     try:
         from jupyter_core.paths import jupyter_data_dir  # noqa: PLC0415 (not everybody has Jupyter)
 
-        from remotegpu.offload.jupyter import kernelspec  # noqa: PLC0415
+        from remotegpu_offload.jupyter import kernelspec  # noqa: PLC0415
     except ImportError:
         raise exits.CliError(
             exits.USAGE, f"{sys.executable} has no Jupyter: install it there (`python -m pip install jupyterlab`)"

@@ -12,8 +12,8 @@ import typer
 
 from remotegpu.api import names
 from remotegpu.cli import exits
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.manifest import Manifest, Permissions, key_text
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.manifest import Manifest, Permissions, key_text
 
 _REQUIREMENTS = "requirements.txt"
 
@@ -37,9 +37,9 @@ def serve(
 
     Its `remotegpu.yaml` says what it may do there: `files` it reads and writes, `env` it gets; `code.never` stays here.
     """
-    from remotegpu.offload.reverse import bootstrap  # noqa: PLC0415 (only where it is needed)
-    from remotegpu.offload.reverse.server import Server, Shelf  # noqa: PLC0415
-    from remotegpu.offload.reverse.signing import Signer  # noqa: PLC0415
+    from remotegpu_offload.reverse import bootstrap  # noqa: PLC0415 (only where it is needed)
+    from remotegpu_offload.reverse.server import Server, Shelf  # noqa: PLC0415
+    from remotegpu_offload.reverse.signing import Signer  # noqa: PLC0415
 
     try:
         signer = Signer(signing_key or _config_home() / "serve.pem")
@@ -77,7 +77,7 @@ def open_(
     stats: Annotated[Path | None, typer.Option("--stats", metavar="FILE", help="Write there what travelled.")] = None,
 ) -> None:
     """Run an application from a server. Before the first time it is shown what it may do, and you are asked."""
-    from remotegpu.offload.reverse.command import open_application, wish_of  # noqa: PLC0415
+    from remotegpu_offload.reverse.command import open_application, wish_of  # noqa: PLC0415
 
     token = _read(token_file) if token_file else os.environ.get(names.TOKEN_ENV, "")
     try:
@@ -93,7 +93,7 @@ def bootstrap(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("remotegpu.pyz"),
 ) -> None:
     """Write `remotegpu.pyz`, with which a machine that has only Python opens applications."""
-    from remotegpu.offload.reverse import bootstrap  # noqa: PLC0415
+    from remotegpu_offload.reverse import bootstrap  # noqa: PLC0415
 
     try:
         output.write_bytes(bootstrap.build())
@@ -118,7 +118,7 @@ class _Application:
 
     def collector(self) -> Callable[[], Manifest]:
         """Makes the manifest of the folder as it is at each call. Raises ReverseError."""
-        from remotegpu.offload.reverse.collect import Stamp, collect  # noqa: PLC0415
+        from remotegpu_offload.reverse.collect import Stamp, collect  # noqa: PLC0415
 
         known: dict[Stamp, str] = {}
 
@@ -138,8 +138,8 @@ class _Application:
         return make
 
     def _rules(self) -> tuple[Permissions, Callable[[str], bool]]:
-        from remotegpu.offload import config  # noqa: PLC0415
-        from remotegpu.offload.code.allowed import allowed  # noqa: PLC0415
+        from remotegpu_offload import config  # noqa: PLC0415
+        from remotegpu_offload.code.allowed import allowed  # noqa: PLC0415
 
         file = self.folder / "remotegpu.yaml"
         if not file.is_file():
@@ -162,7 +162,7 @@ class _Application:
 
 
 def _kept(never: Callable[[str, str | None], bool], folder: str, path: str) -> bool:
-    from remotegpu.offload.reverse.collect import module_of  # noqa: PLC0415
+    from remotegpu_offload.reverse.collect import module_of  # noqa: PLC0415
 
     return never(module_of(path)[0], f"{folder}/{path}")
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-import remotegpu
 from remotegpu.api import names
 from remotegpu.api.objects import Ask, shares_to_env
 from remotegpu.api.quantities import MILLI_PER_GPU
@@ -14,29 +13,25 @@ from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, run_child
 from remotegpu.cli.leasing import leases
 from remotegpu.cli.local import local_appliance
-from remotegpu.cli.offload import interpreter
 from remotegpu.cli.run import parse_ask
-from remotegpu.offload.config import Config, ConfigError, load
 from remotegpu.paths import find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+from remotegpu_offload.cli import interpreter
+from remotegpu_offload.config import Config, ConfigError, load
 
 Split = Literal["torch", "rules", "app"]
 
 # The program must find nothing of ours in its search path, and no frame of ours around its main module.
-_START: Final = """
-import importlib.util, sys
+_START: Final = f"""
+import sys
 if sys.version_info < (3, 11):
     sys.exit("remotegpu: %s is Python %d.%d: offload needs 3.11; choose another with --python"
              % ((sys.executable,) + sys.version_info[:2]))
-folder = sys.argv[1]
-spec = importlib.util.spec_from_file_location(
-    "remotegpu", folder + "/__init__.py", submodule_search_locations=[folder])
-sys.modules["remotegpu"] = package = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
-from remotegpu.offload.importing.lending import lend
+{interpreter.LOADING}
+from remotegpu_offload.importing.lending import lend
 lend()
-from remotegpu.offload.launch import main
-main(sys.argv[2:])
+from remotegpu_offload.launch import main
+main(sys.argv[1:])
 """
 
 
@@ -67,7 +62,7 @@ def run(options: RunOptions) -> int:
     except ConfigError as error:
         raise exits.CliError(exits.USAGE, str(error)) from None
     ask = _ask(options, config)
-    command = [python, "-c", _START, str(Path(remotegpu.__file__).resolve().parent), "--split", options.split]
+    command = [python, "-c", _START, *interpreter.folders(), "--split", options.split]
     if options.config is not None:
         command += ["--config", str(options.config)]
     if options.backend is not None:

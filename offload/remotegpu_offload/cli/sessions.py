@@ -7,9 +7,9 @@ from rich.table import Table
 
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli import exits, show
-from remotegpu.offload.client import control
-from remotegpu.offload.wire import OffloadError
 from remotegpu.rpc.client import Access
+from remotegpu_offload.client import control
+from remotegpu_offload.wire import OffloadError
 
 # Moving gigabytes takes its time; the session itself says what goes wrong.
 _SWITCH_SECONDS = 3600.0

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from remotegpu.api.names import CONNECT_ENV, STATS_ENV
-from remotegpu.offload.client.places import Connector, Wish
-from remotegpu.offload.wire import OffloadError
 from remotegpu.paths import NotBuiltError, find_dist
+from remotegpu_offload.client.places import Connector, Wish
+from remotegpu_offload.wire import OffloadError
 
 PROGRAM: Final = "remotegpu-connect"
 # Each call to an appliance has its own, shorter limit; a session waits for no share.

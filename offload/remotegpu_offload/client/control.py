@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.wire import OffloadError
+from remotegpu_offload.wire import OffloadError
 
 if TYPE_CHECKING:
-    from remotegpu.offload.client.session import Session
+    from remotegpu_offload.client.session import Session
 
 _LONGEST_LINE: Final = 1 << 20
 _ID: Final = re.compile(r"[0-9a-f]{8}\Z")

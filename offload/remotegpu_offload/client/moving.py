@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from remotegpu.offload.client.places import Wish
-from remotegpu.offload.wire import LostError, OffloadError, Peer
+from remotegpu_offload.client.places import Wish
+from remotegpu_offload.wire import LostError, OffloadError, Peer
 
 if TYPE_CHECKING:
-    from remotegpu.offload.client.session import Session
+    from remotegpu_offload.client.session import Session
 
 # Between two tries to reach another acceptor.
 _PAUSE_SECONDS: Final = 0.25

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remotegpu.offload.config.model import Config
+from remotegpu_offload.config.model import Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from remotegpu.offload.code.server import CodeServer
-from remotegpu.offload.code.sources import Main, this_main
-from remotegpu.offload.config.model import Config
-from remotegpu.offload.files.rules import rules
-from remotegpu.offload.files.server import FileServer
-from remotegpu.offload.program.terminal import Terminal
-from remotegpu.offload.wire import Peer
+from remotegpu_offload.code.server import CodeServer
+from remotegpu_offload.code.sources import Main, this_main
+from remotegpu_offload.config.model import Config
+from remotegpu_offload.files.rules import rules
+from remotegpu_offload.files.server import FileServer
+from remotegpu_offload.program.terminal import Terminal
+from remotegpu_offload.wire import Peer
 
 
 class ClientService(Protocol):

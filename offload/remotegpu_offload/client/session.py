@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from remotegpu.api.names import STATS_ENV
-from remotegpu.offload.acceptor import versions
-from remotegpu.offload.acceptor.environment import Environment
-from remotegpu.offload.client import connect, control, moving
-from remotegpu.offload.client.places import Connector, Wish, moved, wish
-from remotegpu.offload.client.services import ClientService, process, services
-from remotegpu.offload.config.load import load
-from remotegpu.offload.config.model import Config
-from remotegpu.offload.wire import Handler, Message, OffloadError, Peer, RemoteFailure, Request, Service
+from remotegpu_offload.acceptor import versions
+from remotegpu_offload.acceptor.environment import Environment
+from remotegpu_offload.client import connect, control, moving
+from remotegpu_offload.client.places import Connector, Wish, moved, wish
+from remotegpu_offload.client.services import ClientService, process, services
+from remotegpu_offload.config.load import load
+from remotegpu_offload.config.model import Config
+from remotegpu_offload.wire import Handler, Message, OffloadError, Peer, RemoteFailure, Request, Service
 
 _GREETING_SECONDS: Final = 60.0
 _BYE_SECONDS: Final = 5.0

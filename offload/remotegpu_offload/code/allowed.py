@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from remotegpu.offload.code.naming import is_ours
-from remotegpu.offload.files.rules import hidden
+from remotegpu_offload.code.naming import is_ours
+from remotegpu_offload.files.rules import hidden
 
 _NOT_OURS = frozenset(("site-packages", "dist-packages", "__pycache__"))
 

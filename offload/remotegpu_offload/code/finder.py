@@ -16,17 +16,16 @@ from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.code.link import SOCKET_NAME, Link, Relay
-from remotegpu.offload.code.naming import MAIN_ALIAS, is_ours
-from remotegpu.offload.code.resources import PagedResources, entries_from
-from remotegpu.offload.files.areas import Areas, areas_of, own_folders
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Request
+from remotegpu_offload.code.link import SOCKET_NAME, Link, Relay
+from remotegpu_offload.code.naming import MAIN_ALIAS, is_ours, own_place
+from remotegpu_offload.code.resources import PagedResources, entries_from
+from remotegpu_offload.files.areas import Areas, areas_of, own_folders
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Request
 
 if TYPE_CHECKING:
-    from remotegpu.offload.acceptor.session import AcceptorSession
+    from remotegpu_offload.acceptor.session import AcceptorSession
 
-OWN_FOLDER: Final = __file__.rpartition("/offload/")[0]
 _CELL: Final = re.compile(r"<(ipython|python)-input-|.*[/\\]ipykernel_\d+[/\\]\d+\.py\Z")
 
 
@@ -231,9 +230,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return self.serves
 
     def _is_clients(self, path: str) -> bool:
-        # Our own package is found here, even where the client serves the folders around it.
-        here = path == OWN_FOLDER or path.startswith(OWN_FOLDER + "/")
-        return path.startswith("/") and not here and self.areas.is_clients(os.path.normpath(path))
+        return path.startswith("/") and not own_place(path) and self.areas.is_clients(os.path.normpath(path))
 
     def _folder(self, path: str) -> "_Folder":
         """A hook of sys.path_hooks. Raises ImportError for what is no folder of the client."""

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from remotegpu.offload.wire.frames import Buffer, Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.frames import Buffer, Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 SOCKET_NAME: Final = "relay"
 # Where a child that was started anew finds the socket.

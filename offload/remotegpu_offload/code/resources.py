@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable, TraversableResources
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from remotegpu.offload.code.finder import Finder
+    from remotegpu_offload.code.finder import Finder
 
 
 class PagedResources(TraversableResources):

@@ -15,14 +15,14 @@ from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
 from typing import Any, Final
 
-from remotegpu.offload.code import sources
-from remotegpu.offload.code.allowed import Allowed, allowed
-from remotegpu.offload.code.naming import MAIN_ALIAS, is_ours
-from remotegpu.offload.code.scan import related
-from remotegpu.offload.code.sources import Main, Source
-from remotegpu.offload.files.opening import read_regular
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.code import sources
+from remotegpu_offload.code.allowed import Allowed, allowed
+from remotegpu_offload.code.naming import MAIN_ALIAS, is_ours
+from remotegpu_offload.code.scan import related
+from remotegpu_offload.code.sources import Main, Source
+from remotegpu_offload.files.opening import read_regular
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 LARGEST_DATA: Final = 256 << 20
 _RIDE_ALONG_BYTES: Final = 8 << 20

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from typing import Any, Final, Literal
 
-from remotegpu.offload.code.naming import MAIN_ALIAS
-from remotegpu.offload.files.opening import read_regular
+from remotegpu_offload.code.naming import MAIN_ALIAS
+from remotegpu_offload.files.opening import read_regular
 
 LARGEST_SOURCE: Final = 64 << 20
 # Finders with this attribute only watch what others find.

@@ -1,9 +1,9 @@
 """What `remotegpu.yaml` says: which parts of a program run elsewhere, and what may cross to there and back."""
 
-from remotegpu.offload.config.dump import dump
-from remotegpu.offload.config.errors import ConfigError, Problem
-from remotegpu.offload.config.load import find, load, parse
-from remotegpu.offload.config.model import (
+from remotegpu_offload.config.dump import dump
+from remotegpu_offload.config.errors import ConfigError, Problem
+from remotegpu_offload.config.load import find, load, parse
+from remotegpu_offload.config.model import (
     ArgumentMode,
     Backend,
     ClassRule,

@@ -21,13 +21,13 @@ from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias
 
 from remotegpu.api.quantities import format_bytes
-from remotegpu.offload.code.allowed import allowed
-from remotegpu.offload.config.formats import is_folder
-from remotegpu.offload.config.load import parse
-from remotegpu.offload.config.model import EVERY_OTHER, ClassRule, Config, FunctionRule, ModuleRule, TorchRule
-from remotegpu.offload.config.suggest import meant
-from remotegpu.offload.files import rules
-from remotegpu.offload.functions import profiles
+from remotegpu_offload.code.allowed import allowed
+from remotegpu_offload.config.formats import is_folder
+from remotegpu_offload.config.load import parse
+from remotegpu_offload.config.model import EVERY_OTHER, ClassRule, Config, FunctionRule, ModuleRule, TorchRule
+from remotegpu_offload.config.suggest import meant
+from remotegpu_offload.files import rules
+from remotegpu_offload.functions import profiles
 
 Level: TypeAlias = Literal["OK", "NOTE", "FAIL"]
 # What looks like a secret in names of variables and files.

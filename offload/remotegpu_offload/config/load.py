@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from remotegpu.api.names import CONFIG_ENV
-from remotegpu.offload.config.errors import ConfigError, Problem
-from remotegpu.offload.config.model import (
+from remotegpu_offload.config.errors import ConfigError, Problem
+from remotegpu_offload.config.model import (
     ClassRule,
     CodeRules,
     Config,
@@ -20,8 +20,8 @@ from remotegpu.offload.config.model import (
     SessionRules,
     TorchRule,
 )
-from remotegpu.offload.config.nodes import Node, YamlError, from_json, from_yaml
-from remotegpu.offload.config.schema import Checker, schema
+from remotegpu_offload.config.nodes import Node, YamlError, from_json, from_yaml
+from remotegpu_offload.config.schema import Checker, schema
 
 FILE_NAME: Final = "remotegpu.yaml"
 _LARGEST: Final = 1 << 20

@@ -9,10 +9,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
-from remotegpu.offload.config.errors import Problem
-from remotegpu.offload.config.formats import FORMATS
-from remotegpu.offload.config.nodes import List, Map, Node, Scalar
-from remotegpu.offload.config.suggest import meant
+from remotegpu_offload.config.errors import Problem
+from remotegpu_offload.config.formats import FORMATS
+from remotegpu_offload.config.nodes import List, Map, Node, Scalar
+from remotegpu_offload.config.suggest import meant
 
 Schema: TypeAlias = dict[str, Any]
 _KINDS: Final = {"object": "a mapping", "array": "a list", "string": "text", "number": "a number"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from remotegpu.offload.explain.changes import COMPARED, TooLargeError, Watch, written
+from remotegpu_offload.explain.changes import COMPARED, TooLargeError, Watch, written
 
 # Sizes are taken of the first calls and of each call whose number is a power of two.
 _SIZED_CALLS: Final = 3

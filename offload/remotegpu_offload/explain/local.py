@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import remotegpu
-from remotegpu.offload.client.places import Wish
+import remotegpu_offload
+from remotegpu_offload.client.places import Wish
 
 
 def local_acceptor(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
@@ -16,10 +17,8 @@ def local_acceptor(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
     name = wanted.environment or "local"
     ours, theirs = socket.socketpair()
     # By path, since of ours this interpreter may have nothing but what is loaded already.
-    folder = str(Path(remotegpu.__file__).resolve().parents[1])
-    start = (
-        f"import sys; sys.path.append({folder!r}); from remotegpu.offload.acceptor import session as s; import socket; "
-    )
+    folders = [str(Path(each.__file__ or "").resolve().parents[1]) for each in (remotegpu, remotegpu_offload)]
+    start = f"import socket, sys; sys.path.extend({folders!r}); from remotegpu_offload.acceptor import session as s; "
     start += f"s.main(socket.socket(fileno={theirs.fileno()}), {name!r}, 'cpu')"
     with theirs:
         process = subprocess.Popen([sys.executable, "-c", start], pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)

@@ -16,14 +16,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from remotegpu.offload.code.allowed import allowed
-from remotegpu.offload.config import Config, parse
-from remotegpu.offload.explain.calls import Calls, Profile
-from remotegpu.offload.explain.suggest import crossing_seconds, pays, served_by_torch, suggest
-from remotegpu.offload.explain.tensors import Tensors
+from remotegpu_offload import OURS
+from remotegpu_offload.code.allowed import allowed
+from remotegpu_offload.config import Config, parse
+from remotegpu_offload.explain.calls import Calls, Profile
+from remotegpu_offload.explain.suggest import crossing_seconds, pays, served_by_torch, suggest
+from remotegpu_offload.explain.tensors import Tensors
 
 # Their calls are those of the user's functions around them; tensors are counted by themselves.
-_FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "importlib", "remotegpu")
+_FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "importlib", *OURS)
 
 
 def run(script: str, config: Config) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from remotegpu.offload.explain.calls import Calls
+from remotegpu_offload.explain.calls import Calls
 
 # What a call costs: measured over gRPC on loopback (docs/benchmarks.md), and a network of 10 Gbit/s.
 CALL_SECONDS: Final = 0.0006

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from remotegpu.offload.client import session
-from remotegpu.offload.config import Config
-from remotegpu.offload.explain.local import local_acceptor
-from remotegpu.offload.importing.hooks import when_imported
-from remotegpu.offload.wire import Buffer, Message, Peer, Service
+from remotegpu_offload.client import session
+from remotegpu_offload.config import Config
+from remotegpu_offload.explain.local import local_acceptor
+from remotegpu_offload.importing.hooks import when_imported
+from remotegpu_offload.wire import Buffer, Message, Peer, Service
 
 # What a program that waits wants, by what it asks the acceptor for.
 _WANTS: Final = {
@@ -42,7 +42,7 @@ class Tensors:
         assert rule is not None
 
         def imported(_torch: ModuleType) -> None:
-            from remotegpu.offload.torch import names  # noqa: PLC0415 - torch is imported by now
+            from remotegpu_offload.torch import names  # noqa: PLC0415 - torch is imported by now
 
             names.arm(rule.devices, lambda: self.open(config))
 
@@ -61,7 +61,7 @@ class Tensors:
         opened = self._session
         if opened is None:
             return None
-        from remotegpu.offload.torch import device  # noqa: PLC0415 - torch is imported by now
+        from remotegpu_offload.torch import device  # noqa: PLC0415 - torch is imported by now
 
         sent = device.current().stats()
         counters = opened.counters()

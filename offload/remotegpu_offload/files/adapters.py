@@ -10,12 +10,12 @@ import weakref
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.code.finder import OWN_FOLDER
-from remotegpu.offload.files.paged import PagedFile
-from remotegpu.offload.importing.hooks import when_imported
+from remotegpu_offload.code.naming import own_place
+from remotegpu_offload.files.paged import PagedFile
+from remotegpu_offload.importing.hooks import when_imported
 
 if TYPE_CHECKING:
-    from remotegpu.offload.files.layer import Layer
+    from remotegpu_offload.files.layer import Layer
 
 # What `h5py.File` calls its modes.
 _HDF5_FLAGS: Final = {
@@ -45,8 +45,7 @@ def _adapt_imports(layer: "Layer") -> None:
 
     @functools.wraps(read)
     def get_data(self: Any, path: str) -> bytes:
-        # Our own modules are this machine's, even where the client serves the folders around them.
-        if path.startswith(OWN_FOLDER + "/") or layer.theirs(path) is None:
+        if own_place(path) or layer.theirs(path) is None:
             return bytes(read(self, path))
         with layer.open(path, "rb") as file:
             return bytes(file.read())
@@ -77,7 +76,7 @@ def _adapt_torch(torch: ModuleType, layer: "Layer") -> None:
 
 
 def _adapt_sqlite(sqlite3: Any, layer: "Layer") -> None:
-    from remotegpu.offload.files.databases import Databases  # noqa: PLC0415 - for who uses sqlite3
+    from remotegpu_offload.files.databases import Databases  # noqa: PLC0415 - for who uses sqlite3
 
     sqlite3.connect = sqlite3.dbapi2.connect = Databases(layer).connect
 
@@ -150,7 +149,7 @@ def _adapt_arrow(fs: Any, layer: "Layer") -> None:
         theirs = layer.theirs(path) if filesystem is None else None
         if theirs is None or (isinstance(path, str) and "://" in path):
             return original(path, filesystem, **options)
-        from remotegpu.offload.files.arrow import ClientFiles  # noqa: PLC0415 - imports pyarrow
+        from remotegpu_offload.files.arrow import ClientFiles  # noqa: PLC0415 - imports pyarrow
 
         return fs.PyFileSystem(ClientFiles()), os.path.normpath(theirs)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from remotegpu.offload.files.rules import below
+from remotegpu_offload.code.naming import OWN_FOLDERS
+from remotegpu_offload.files.rules import below
 
 _SYSTEM: Final = ("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr")
 
@@ -46,6 +47,5 @@ def areas_of(hello: Mapping[str, Any], own: Iterable[str]) -> Areas:
 def own_folders(folder: str) -> list[str]:
     """What stays the acceptor's: the system, its interpreter and what that finds packages in, the session's folder."""
     mine = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), folder, *_SYSTEM}
-    ours = __file__.rpartition("/offload/")[0]
-    mine |= {ours, os.path.dirname(ours), *sys.path}
+    mine |= {*OWN_FOLDERS, *map(os.path.dirname, OWN_FOLDERS), *sys.path}
     return sorted(path for path in mine if path.startswith("/") and path != "/")

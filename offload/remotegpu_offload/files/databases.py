@@ -19,11 +19,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
-from remotegpu.offload.files.journal import change, count_on, differs, journal
-from remotegpu.offload.files.paged import PagedFile
+from remotegpu_offload.files.journal import change, count_on, differs, journal
+from remotegpu_offload.files.paged import PagedFile
 
 if TYPE_CHECKING:
-    from remotegpu.offload.files.layer import Layer
+    from remotegpu_offload.files.layer import Layer
 
 _COMPANIONS: Final = ("-wal", "-journal")
 _PIECE: Final = 1 << 20

@@ -23,22 +23,23 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.code.finder import Finder
-from remotegpu.offload.files import adapters
-from remotegpu.offload.files.areas import Areas
-from remotegpu.offload.files.cache import Cache
-from remotegpu.offload.files.entries import Entry, Scan
-from remotegpu.offload.files.modes import Descriptor, flags_of, wrapped
-from remotegpu.offload.files.paged import PagedFile
-from remotegpu.offload.files.remote import RemoteFiles
-from remotegpu.offload.wire.frames import Service
+from remotegpu_offload import OURS
+from remotegpu_offload.code.finder import Finder
+from remotegpu_offload.files import adapters
+from remotegpu_offload.files.areas import Areas
+from remotegpu_offload.files.cache import Cache
+from remotegpu_offload.files.entries import Entry, Scan
+from remotegpu_offload.files.modes import Descriptor, flags_of, wrapped
+from remotegpu_offload.files.paged import PagedFile
+from remotegpu_offload.files.remote import RemoteFiles
+from remotegpu_offload.wire.frames import Service
 
 if TYPE_CHECKING:
-    from remotegpu.offload.acceptor.session import AcceptorSession
+    from remotegpu_offload.acceptor.session import AcceptorSession
 
 _DEFAULT_CACHE: Final = 4 << 30
 # Modules in which `open` and its like mean the real ones.
-_NOT_PATCHED: Final = ("os", "posix", "io", "_io", "_pyio", "builtins", "importlib", "zipimport", "remotegpu")
+_NOT_PATCHED: Final = ("os", "posix", "io", "_io", "_pyio", "builtins", "importlib", "zipimport", *OURS)
 
 
 class Layer:

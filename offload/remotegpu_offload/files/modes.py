@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from remotegpu.offload.files.paged import READ_BUFFER, WRITE_BUFFER, PagedFile
+from remotegpu_offload.files.paged import READ_BUFFER, WRITE_BUFFER, PagedFile
 
 
 class Descriptor(io.RawIOBase):

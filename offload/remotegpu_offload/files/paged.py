@@ -6,8 +6,8 @@ import os
 import tempfile
 from typing import Any, Final
 
-from remotegpu.offload.files.cache import BLOCK, MOST_AHEAD, Copy
-from remotegpu.offload.files.remote import RemoteFiles, Written
+from remotegpu_offload.files.cache import BLOCK, MOST_AHEAD, Copy
+from remotegpu_offload.files.remote import RemoteFiles, Written
 
 READ_BUFFER: Final = 1 << 20
 WRITE_BUFFER: Final = 64 << 10

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from remotegpu.offload.code.link import Link
-from remotegpu.offload.files.cache import BLOCK, Cache
-from remotegpu.offload.wire.frames import Buffer, Message, Service
+from remotegpu_offload.code.link import Link
+from remotegpu_offload.files.cache import BLOCK, Cache
+from remotegpu_offload.wire.frames import Buffer, Message, Service
 
 
 class RemoteFiles:

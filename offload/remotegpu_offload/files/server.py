@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from remotegpu.offload.files.opening import folder_of, open_regular
-from remotegpu.offload.files.rules import PathError, Rules, checked
-from remotegpu.offload.wire.frames import Buffer, Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.files.opening import folder_of, open_regular
+from remotegpu_offload.files.rules import PathError, Rules, checked
+from remotegpu_offload.wire.frames import Buffer, Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 BLOCK: Final = 1 << 20
 LARGEST_READ: Final = 16 * BLOCK

@@ -8,16 +8,16 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from remotegpu.offload.code.finder import explain
-from remotegpu.offload.functions import asynchronous, moving, mutation, standins
-from remotegpu.offload.functions.link import Link
-from remotegpu.offload.objects.codec import Codec, CrossingError
-from remotegpu.offload.objects.encoder import Encoder, is_manager, register
-from remotegpu.offload.wire.errors import LostError
-from remotegpu.offload.wire.frames import Message, Service
+from remotegpu_offload.code.finder import explain
+from remotegpu_offload.functions import asynchronous, moving, mutation, standins
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.objects.codec import Codec, CrossingError
+from remotegpu_offload.objects.encoder import Encoder, is_manager, register
+from remotegpu_offload.wire.errors import LostError
+from remotegpu_offload.wire.frames import Message, Service
 
 if TYPE_CHECKING:
-    from remotegpu.offload.acceptor.session import AcceptorSession
+    from remotegpu_offload.acceptor.session import AcceptorSession
 
 _MOST_WARNINGS = 100
 
@@ -189,7 +189,7 @@ class _Records(logging.Handler):
         self._link = link
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith("remotegpu.offload"):
+        if record.name.startswith("remotegpu_offload"):
             return
         text = record.getMessage()
         if record.exc_info:

@@ -10,14 +10,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from remotegpu.offload.config.model import ClassRule
-from remotegpu.offload.functions import asynchronous, containers
-from remotegpu.offload.functions.mutation import Key
-from remotegpu.offload.functions.plan import MARK, Plan, named, outgoing
-from remotegpu.offload.objects import encoder, vocabulary
-from remotegpu.offload.objects.codec import CALLER, HANDLE, Codec, CrossingError, RefusedError, handle_of
-from remotegpu.offload.objects.encoder import Encoder
-from remotegpu.offload.objects.table import Handle
+from remotegpu_offload.config.model import ClassRule
+from remotegpu_offload.functions import asynchronous, containers
+from remotegpu_offload.functions.mutation import Key
+from remotegpu_offload.functions.plan import MARK, Plan, named, outgoing
+from remotegpu_offload.objects import encoder, vocabulary
+from remotegpu_offload.objects.codec import CALLER, HANDLE, Codec, CrossingError, RefusedError, handle_of
+from remotegpu_offload.objects.encoder import Encoder
+from remotegpu_offload.objects.table import Handle
 
 
 class Caller(Protocol):
@@ -35,7 +35,7 @@ class Caller(Protocol):
     ) -> Any: ...
 
 
-_THERE: Final = "remotegpu.offload.functions.acceptor"
+_THERE: Final = "remotegpu_offload.functions.acceptor"
 
 # They make the shell itself, or are answered by it.
 _SHELLS: Final = frozenset((

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any, Final
 
-from remotegpu.offload.client.session import Session, current
-from remotegpu.offload.code.server import CodeServer
-from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu.offload.functions import (
+from remotegpu_offload.client.session import Session, current
+from remotegpu_offload.code.server import CodeServer
+from remotegpu_offload.config.model import ClassRule, Config, FunctionRule
+from remotegpu_offload.functions import (
     asynchronous,
     classes,
     containers,
@@ -28,11 +28,11 @@ from remotegpu.offload.functions import (
     standins,
     unchanged,
 )
-from remotegpu.offload.functions.link import Link
-from remotegpu.offload.functions.plan import MARK, Plan, named
-from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Request
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.functions.plan import MARK, Plan, named
+from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Request
 
 # What rules have replaced in this process: the acceptor knows it under the same name.
 _replaced: Final[dict[int, Replaced]] = {}
@@ -79,7 +79,7 @@ class Client:
         """One call of a function: one round trip."""
         sent, sent_keywords, keys = plan.arguments(arguments, keywords)
         if len(sent) > 1 and _have_arrays(sent):
-            sent = importlib.import_module("remotegpu.offload.objects.arrays").sharing(sent)
+            sent = importlib.import_module("remotegpu_offload.objects.arrays").sharing(sent)
         try:
             with lost.naming(lambda: f"in the call of {lost.name_of(plan.function)}"):
                 if plan.name is not None or "m" in plan.header:

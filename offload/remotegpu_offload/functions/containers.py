@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from remotegpu.offload.functions.link import Link
-from remotegpu.offload.objects import vocabulary
-from remotegpu.offload.objects.codec import HANDLE, RefusedError, handle_of
-from remotegpu.offload.objects.encoder import Encoder, register
-from remotegpu.offload.objects.table import Handle
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.objects import vocabulary
+from remotegpu_offload.objects.codec import HANDLE, RefusedError, handle_of
+from remotegpu_offload.objects.encoder import Encoder, register
+from remotegpu_offload.objects.table import Handle
 
-_THERE: Final = "remotegpu.offload.functions.acceptor"
+_THERE: Final = "remotegpu_offload.functions.acceptor"
 
 
 class Kept:

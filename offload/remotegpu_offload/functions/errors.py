@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Final
 
-_OURS: Final = "remotegpu.offload."
+_OURS: Final = "remotegpu_offload."
 
 
 class RemoteError(RuntimeError):

@@ -7,8 +7,8 @@ there is made when a method is first called, with the parameters that it has by 
 import copy
 from typing import Any, Final
 
-from remotegpu.offload.functions import classes
-from remotegpu.offload.objects.codec import CALLER, HANDLE
+from remotegpu_offload.functions import classes
+from remotegpu_offload.objects.codec import CALLER, HANDLE
 
 # Where the methods are written that are about parameters, tags and representation.
 _ABOUT_PARAMETERS: Final = ("sklearn.base", "sklearn.utils._metadata_requests", "sklearn.utils._repr_html")
@@ -71,7 +71,7 @@ class EstimatorShell(classes.Shell):
 
     def __sklearn_is_fitted__(self) -> bool:
         return HANDLE in vars(self) and classes.call(
-            self, {"op": "call", "t": ["remotegpu.offload.functions.acceptor", "is_fitted"]}, (self,)
+            self, {"op": "call", "t": ["remotegpu_offload.functions.acceptor", "is_fitted"]}, (self,)
         )
 
     def __copy__(self) -> Any:

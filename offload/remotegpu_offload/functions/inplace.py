@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from remotegpu.offload.objects.codec import HANDLE
+from remotegpu_offload.objects.codec import HANDLE
 
 Place = int | str
 """Of a part within an object: its index, of dictionaries twice that of the key and one more, or an attribute's name."""

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from remotegpu.offload.functions import errors, lost
-from remotegpu.offload.objects import pages
-from remotegpu.offload.objects.codec import Codec, Packed, RefusedError, UnknownObjectError
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.functions import errors, lost
+from remotegpu_offload.objects import pages
+from remotegpu_offload.objects.codec import Codec, Packed, RefusedError, UnknownObjectError
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 DEEPEST: Final = 40
 """How deeply the two ends may call each other back."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from remotegpu.offload.objects.encoder import Here, There
-from remotegpu.offload.wire.errors import LostError
+from remotegpu_offload.objects.encoder import Here, There
+from remotegpu_offload.wire.errors import LostError
 
-_CELL: Final = ["remotegpu.offload.jupyter.cell", "run"]
+_CELL: Final = ["remotegpu_offload.jupyter.cell", "run"]
 
 
 class naming:  # noqa: N801 - used as contextlib's are
@@ -37,12 +37,12 @@ def called(header: dict[str, Any], payload: Any) -> str:  # noqa: PLR0911 - one 
         case {"m": method}:
             return f"in the call of {_class_of(payload[0][0])}.{method}"
         case {
-            "t": ["builtins", "setattr" | "delattr"] | ["remotegpu.offload.functions.acceptor", "attribute" | "changed"]
+            "t": ["builtins", "setattr" | "delattr"] | ["remotegpu_offload.functions.acceptor", "attribute" | "changed"]
         } if len(payload[0]) > 1:
             return f"in the use of {_class_of(payload[0][0])}.{payload[0][1]}"
         case {"t": target} if target == _CELL:
             return "in a cell of the notebook"
-        case {"t": [module, _]} if module.startswith("remotegpu.offload.") and payload[0]:
+        case {"t": [module, _]} if module.startswith("remotegpu_offload.") and payload[0]:
             return f"in the use of a {_class_of(payload[0][0])}"
         case {"t": [module, name]}:
             return f"in the call of {module}.{name}"

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.functions.standins import StandIn
-from remotegpu.offload.objects import locate, vocabulary
-from remotegpu.offload.objects.codec import Codec, handle_of
-from remotegpu.offload.objects.encoder import Encoder
-from remotegpu.offload.objects.pages import Buffer
-from remotegpu.offload.wire.errors import LostError, OffloadError
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Peer
+from remotegpu_offload.functions.standins import StandIn
+from remotegpu_offload.objects import locate, vocabulary
+from remotegpu_offload.objects.codec import Codec, handle_of
+from remotegpu_offload.objects.encoder import Encoder
+from remotegpu_offload.objects.pages import Buffer
+from remotegpu_offload.wire.errors import LostError, OffloadError
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Peer
 
 if TYPE_CHECKING:
-    from remotegpu.offload.functions.client import Client
+    from remotegpu_offload.functions.client import Client
 
 PIECE: Final = 256 << 20
 """The most of an object's state in one message, in bytes."""

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from remotegpu.offload.functions import inplace
-from remotegpu.offload.functions.inplace import Place
-from remotegpu.offload.objects import pages
-from remotegpu.offload.objects.errors import RefusedError
+from remotegpu_offload.functions import inplace
+from remotegpu_offload.functions.inplace import Place
+from remotegpu_offload.objects import pages
+from remotegpu_offload.objects.errors import RefusedError
 
 Key = int | str
 """An argument: its position or its keyword."""

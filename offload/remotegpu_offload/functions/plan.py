@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from remotegpu.offload.config.model import ClassRule, FunctionRule
-from remotegpu.offload.functions import inplace, mutation
-from remotegpu.offload.functions.mutation import Key
-from remotegpu.offload.objects.encoder import Here, There
-from remotegpu.offload.objects.errors import CrossingError
+from remotegpu_offload.config.model import ClassRule, FunctionRule
+from remotegpu_offload.functions import inplace, mutation
+from remotegpu_offload.functions.mutation import Key
+from remotegpu_offload.objects.encoder import Here, There
+from remotegpu_offload.objects.errors import CrossingError
 
 _LOOKED_INTO: Final = 64  # longer containers are data, in which nobody looks for callbacks
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from remotegpu.offload.functions.link import Link
-from remotegpu.offload.functions.lost import naming
-from remotegpu.offload.objects import encoder, vocabulary
-from remotegpu.offload.objects.codec import HANDLE, CrossingError, handle_of
-from remotegpu.offload.objects.table import Handle
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.functions.lost import naming
+from remotegpu_offload.objects import encoder, vocabulary
+from remotegpu_offload.objects.codec import HANDLE, CrossingError, handle_of
+from remotegpu_offload.objects.table import Handle
 
 _FILES: Final = frozenset(
     (

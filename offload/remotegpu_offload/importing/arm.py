@@ -11,14 +11,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.importing.hooks import Watcher, when_imported
+from remotegpu_offload import OURS
+from remotegpu_offload.importing.hooks import Watcher, when_imported
 
 if TYPE_CHECKING:
-    from remotegpu.offload.config.model import Config
+    from remotegpu_offload.config.model import Config
 
 _WILD: Final = frozenset("*?[")
 # What Python itself looks for when it starts, and what reading the configuration needs.
-_NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "remotegpu", "cloudpickle", "yaml", "_yaml"))
+_NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "cloudpickle", "yaml", "_yaml", *OURS))
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # What the main module calls to have one of its own functions or classes wrapped.
 _WRAP: Final = "__remotegpu_wrap__"
@@ -57,8 +58,8 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, alread
         if module.__name__ == "torch":
             _arm_torch(config())
         if not torch_only and names_in(config(), module.__name__):
-            from remotegpu.offload.functions import client  # noqa: PLC0415 - only for who uses it
-            from remotegpu.offload.importing import misnamed  # noqa: PLC0415
+            from remotegpu_offload.functions import client  # noqa: PLC0415 - only for who uses it
+            from remotegpu_offload.importing import misnamed  # noqa: PLC0415
 
             client.install(module, config())
             misnamed.warn_of(config(), module)
@@ -73,12 +74,12 @@ def arm_from_environment() -> None:
     said = json.loads(os.environ.get(CHILD_ENV, "{}"))
 
     def find() -> "Config":
-        from remotegpu.offload.config.load import load  # noqa: PLC0415 - imports a YAML reader
+        from remotegpu_offload.config.load import load  # noqa: PLC0415 - imports a YAML reader
 
         config = load(said.get("config"))
         if not said:
             return config
-        from remotegpu.offload.client import session  # noqa: PLC0415 - only for who uses it
+        from remotegpu_offload.client import session  # noqa: PLC0415 - only for who uses it
 
         if said["backends"]:
             config = replace(config, session=replace(config.session, backends=tuple(said["backends"])))
@@ -105,7 +106,7 @@ def arm_children(config: "Config", *, torch_only: bool) -> None:
 
 def names_in(config: "Config", module: str) -> bool:
     """Whether a rule for functions or classes may mean something in this module."""
-    from remotegpu.offload.functions import profiles  # noqa: PLC0415 - only for who uses it
+    from remotegpu_offload.functions import profiles  # noqa: PLC0415 - only for who uses it
 
     return any(_may_mean(rule.pattern, module) for rule in profiles.rules(config))
 
@@ -123,7 +124,7 @@ def main_code(source: bytes | str, file: str, config: "Config") -> Any:
     for node in tree.body:
         if isinstance(node, _DEFINITIONS) and any(rule.matches(f"__main__.{node.name}") for rule in rules):
             node.decorator_list.insert(0, ast.copy_location(ast.Name(_WRAP, ast.Load()), node))
-    from remotegpu.offload.importing import misnamed  # noqa: PLC0415 - only for who uses it
+    from remotegpu_offload.importing import misnamed  # noqa: PLC0415 - only for who uses it
 
     misnamed.warn_of_main(config, defined)
     return compile(tree, file, "exec", dont_inherit=True)
@@ -133,7 +134,7 @@ def main_names(config: "Config") -> dict[str, Any]:
     """What `main_code` needs in the main module."""
 
     def wrap(value: Any) -> Any:
-        from remotegpu.offload.functions import client  # noqa: PLC0415 - only for who uses it
+        from remotegpu_offload.functions import client  # noqa: PLC0415 - only for who uses it
 
         return client.decorated(value, f"__main__.{value.__name__}", config)
 
@@ -149,7 +150,7 @@ def _may_mean(pattern: str, module: str) -> bool:
 
 
 def _arm_torch(config: "Config") -> None:
-    from remotegpu.offload.torch import names  # noqa: PLC0415 - imports torch
+    from remotegpu_offload.torch import names  # noqa: PLC0415 - imports torch
 
     assert config.torch is not None
     names.arm(config.torch.devices)

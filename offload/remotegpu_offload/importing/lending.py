@@ -33,7 +33,7 @@ class Lender(MetaPathFinder):
 
 def lend() -> None:
     """From the folder around our package, and those that the command line named."""
-    ours = __file__.rpartition("/remotegpu/")[0]
+    ours = __file__.rpartition("/remotegpu_offload/")[0]
     given = [folder for folder in os.environ.get(LIBRARIES_ENV, "").split(os.pathsep) if folder]
     sys.meta_path.append(Lender([*given, ours]))
 

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterable
 from types import ModuleType
 
-from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu.offload.config.suggest import meant
+from remotegpu_offload.config.model import ClassRule, Config, FunctionRule
+from remotegpu_offload.config.suggest import meant
 
 
 def warn_of(config: Config, module: ModuleType) -> None:

@@ -3,10 +3,10 @@
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from remotegpu.offload.wire import Message, Request, Service
+from remotegpu_offload.wire import Message, Request, Service
 
 if TYPE_CHECKING:
-    from remotegpu.offload.acceptor.session import AcceptorSession
+    from remotegpu_offload.acceptor.session import AcceptorSession
 
 
 class Notebook:
@@ -34,7 +34,7 @@ class Notebook:
                 "install ipykernel`), or name another environment"
             )
             return None
-        from remotegpu.offload.jupyter import kernel  # noqa: PLC0415 (half a second)
+        from remotegpu_offload.jupyter import kernel  # noqa: PLC0415 (half a second)
 
         def attach(relay: Any) -> None:
             self._relay = relay

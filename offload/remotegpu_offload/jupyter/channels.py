@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import zmq
 
-from remotegpu.offload.wire import LostError, Peer, Request, Service
+from remotegpu_offload.wire import LostError, Peer, Request, Service
 
 # Those with messages in both directions; and what the kernel only says.
 BOTH_WAYS: Final = ("shell", "control", "stdin")

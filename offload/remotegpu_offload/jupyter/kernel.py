@@ -11,8 +11,8 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 
-from remotegpu.offload.jupyter.channels import BOTH_WAYS, IOPUB, Relay
-from remotegpu.offload.wire import Peer
+from remotegpu_offload.jupyter.channels import BOTH_WAYS, IOPUB, Relay
+from remotegpu_offload.wire import Peer
 
 # ipykernel binds them in this order.
 _ORDER: Final = ("shell", "stdin", "control", IOPUB)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 # Not by `-m`: the session would take the proxy for the user's program, and look for its package here.
-PROXY: Final = "import sys; from remotegpu.offload.jupyter.proxy import main; sys.exit(main())"
+PROXY: Final = "import sys; from remotegpu_offload.jupyter.proxy import main; sys.exit(main())"
 PROVISIONER: Final = "remotegpu-provisioner"
 
 

@@ -9,16 +9,16 @@ from typing import Any, Final, cast, get_args
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from remotegpu.offload import config as configuration
-from remotegpu.offload.client import session as sessions
-from remotegpu.offload.config.model import Backend, FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.jupyter import cell
-from remotegpu.offload.program.main import thin
-from remotegpu.offload.wire import OffloadError
+from remotegpu_offload import config as configuration
+from remotegpu_offload.client import session as sessions
+from remotegpu_offload.config.model import Backend, FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.jupyter import cell
+from remotegpu_offload.program.main import thin
+from remotegpu_offload.wire import OffloadError
 
 _USAGE: Final = "write `%remotegpu use BACKEND` (cuda, rocm, xpu or cpu), `%remotegpu stats` or `%remotegpu close`"
-_RULE: Final = FunctionRule("remotegpu.offload.jupyter.cell.run")
+_RULE: Final = FunctionRule("remotegpu_offload.jupyter.cell.run")
 
 
 @magics_class

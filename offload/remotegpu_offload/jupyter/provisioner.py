@@ -12,7 +12,7 @@ from typing import Any
 from jupyter_client.provisioning import LocalProvisioner
 from traitlets import Float, Unicode
 
-from remotegpu.offload.jupyter.kernelspec import PROXY
+from remotegpu_offload.jupyter.kernelspec import PROXY
 
 
 class OffloadProvisioner(LocalProvisioner):  # type: ignore[misc]

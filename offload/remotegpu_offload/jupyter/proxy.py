@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import zmq
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config import ConfigError, SessionRules, load
-from remotegpu.offload.jupyter.channels import BOTH_WAYS, IOPUB, Relay
-from remotegpu.offload.wire import OffloadError, RemoteFailure, Request, Service
-from remotegpu.offload.wire.peer import MAIN_THREAD
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config import ConfigError, SessionRules, load
+from remotegpu_offload.jupyter.channels import BOTH_WAYS, IOPUB, Relay
+from remotegpu_offload.wire import OffloadError, RemoteFailure, Request, Service
+from remotegpu_offload.wire.peer import MAIN_THREAD
 
 HEARTBEAT: Final = "hb"
 UNAVAILABLE: Final = 69

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from remotegpu.offload.objects import restricted
-from remotegpu.offload.objects.encoder import Encoder, register
+from remotegpu_offload.objects import restricted
+from remotegpu_offload.objects.encoder import Encoder, register
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

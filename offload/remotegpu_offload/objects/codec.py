@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
-from remotegpu.offload.objects import encoder as encoding
-from remotegpu.offload.objects import locate, pages, restricted, vocabulary
-from remotegpu.offload.objects.encoder import Encoder, Here, register
-from remotegpu.offload.objects.errors import CrossingError, RefusedError, UnknownObjectError
-from remotegpu.offload.objects.pages import Buffer
-from remotegpu.offload.objects.table import ACCEPTORS, Handle, Held, Residents, Table
+from remotegpu_offload.objects import encoder as encoding
+from remotegpu_offload.objects import locate, pages, restricted, vocabulary
+from remotegpu_offload.objects.encoder import Encoder, Here, register
+from remotegpu_offload.objects.errors import CrossingError, RefusedError, UnknownObjectError
+from remotegpu_offload.objects.pages import Buffer
+from remotegpu_offload.objects.table import ACCEPTORS, Handle, Held, Residents, Table
 
 __all__ = [
     "CALLER",

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
-from remotegpu.offload.objects import values, vocabulary
-from remotegpu.offload.objects.errors import CrossingError
-from remotegpu.offload.objects.pages import FLOOR
+from remotegpu_offload.objects import values, vocabulary
+from remotegpu_offload.objects.errors import CrossingError
+from remotegpu_offload.objects.pages import FLOOR
 
 if TYPE_CHECKING:
-    from remotegpu.offload.objects.codec import Codec
+    from remotegpu_offload.objects.codec import Codec
 
 Reducer = Callable[[Any, Any], Any]
 """As `reducer_override`: what pickle's `__reduce__` returns, or NotImplemented for the usual way."""
@@ -29,10 +29,10 @@ reducers: Final[dict[type, Reducer]] = {}
 
 # Our modules that know a library's types; imported when the first value of the library crosses.
 LIBRARIES: Final = {
-    "numpy": "remotegpu.offload.objects.arrays",
-    "scipy": "remotegpu.offload.objects.sparse",
-    "pandas": "remotegpu.offload.objects.frames",
-    "torch": "remotegpu.offload.torch.values",
+    "numpy": "remotegpu_offload.objects.arrays",
+    "scipy": "remotegpu_offload.objects.sparse",
+    "pandas": "remotegpu_offload.objects.frames",
+    "torch": "remotegpu_offload.torch.values",
 }
 
 

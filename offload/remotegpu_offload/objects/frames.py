@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from remotegpu.offload.objects import restricted
-from remotegpu.offload.objects.encoder import Encoder, register
+from remotegpu_offload.objects import restricted
+from remotegpu_offload.objects.encoder import Encoder, register
 
 _MASKED: Final = {
     "integer": pd.arrays.IntegerArray,

@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from remotegpu.offload.objects.errors import CrossingError
+from remotegpu_offload.objects.errors import CrossingError
 
 _LOOKED_AT: Final = 2000  # parts of a value, before we give up and name the part found so far
 _SHOWN: Final = 60

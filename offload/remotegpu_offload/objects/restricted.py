@@ -15,11 +15,11 @@ import types
 from collections.abc import Callable, Iterable, MutableSet, Sequence
 from typing import Any, ClassVar, Final, NoReturn
 
-from remotegpu.offload.objects import values, vocabulary
-from remotegpu.offload.objects.encoder import LIBRARIES
-from remotegpu.offload.objects.errors import RefusedError, UnknownObjectError
-from remotegpu.offload.objects.pages import Buffer
-from remotegpu.offload.objects.plain import is_plain
+from remotegpu_offload.objects import values, vocabulary
+from remotegpu_offload.objects.encoder import LIBRARIES
+from remotegpu_offload.objects.errors import RefusedError, UnknownObjectError
+from remotegpu_offload.objects.pages import Buffer
+from remotegpu_offload.objects.plain import is_plain
 
 calls: Final[dict[tuple[str, str], Callable[..., Any]]] = dict(values.CALLS)
 types_taken: Final[dict[tuple[str, str], type]] = dict(values.TYPES)

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import scipy.sparse as sp
 
-from remotegpu.offload.objects import restricted
-from remotegpu.offload.objects.encoder import Encoder, register
+from remotegpu_offload.objects import restricted
+from remotegpu_offload.objects.encoder import Encoder, register
 
 _COMPRESSED: Final = ("csr", "csc", "bsr")
 _OTHERS: Final = ("coo", "dia")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from remotegpu.offload.objects.errors import UnknownObjectError
+from remotegpu_offload.objects.errors import UnknownObjectError
 
 ACCEPTORS: Final = 1 << 63
 """Ids from here on were minted by the acceptor; the client's begin at 1. Neither are used twice in a session."""

@@ -137,10 +137,10 @@ MAKERS: Final[dict[type, Callable[..., Any]]] = {
 CALLS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("array", "_array_reconstructor"): _array,
     ("re", "_compile"): _pattern,
-    ("remotegpu.offload.objects.values", "cache_info"): cache_info,
-    ("remotegpu.offload.objects.values", "member"): member,
-    ("remotegpu.offload.objects.values", "zone"): zone,
-    ("remotegpu.offload.objects.values", "standard"): standard,
+    ("remotegpu_offload.objects.values", "cache_info"): cache_info,
+    ("remotegpu_offload.objects.values", "member"): member,
+    ("remotegpu_offload.objects.values", "zone"): zone,
+    ("remotegpu_offload.objects.values", "standard"): standard,
 }
 
 MAKERS.update(

@@ -15,18 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu.offload.code.finder import Finder, PagedLoader, explain
-from remotegpu.offload.code.link import RELAY_ENV
-from remotegpu.offload.code.naming import MAIN_ALIAS
-from remotegpu.offload.files.layer import Layer
-from remotegpu.offload.program.main import new_main, run_to_end
-from remotegpu.offload.program.streams import Streams
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.interrupts import nudge
-from remotegpu.offload.wire.peer import Request
+from remotegpu_offload.code.finder import Finder, PagedLoader, explain
+from remotegpu_offload.code.link import RELAY_ENV
+from remotegpu_offload.code.naming import MAIN_ALIAS
+from remotegpu_offload.files.layer import Layer
+from remotegpu_offload.program.main import new_main, run_to_end
+from remotegpu_offload.program.streams import Streams
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.interrupts import nudge
+from remotegpu_offload.wire.peer import Request
 
 if TYPE_CHECKING:
-    from remotegpu.offload.acceptor.session import AcceptorSession
+    from remotegpu_offload.acceptor.session import AcceptorSession
 
 INHERITED: Final = "inherited.json"
 # Signals that the client passes on, besides the size of its terminal.

@@ -3,10 +3,10 @@
 import json
 import os
 
-from remotegpu.offload.code.finder import inherit
-from remotegpu.offload.code.link import RELAY_ENV
-from remotegpu.offload.files.layer import layer
-from remotegpu.offload.program.acceptor import INHERITED
+from remotegpu_offload.code.finder import inherit
+from remotegpu_offload.code.link import RELAY_ENV
+from remotegpu_offload.files.layer import layer
+from remotegpu_offload.program.acceptor import INHERITED
 
 
 def attach() -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, Literal
 
-from remotegpu.offload.client.services import services
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.code.sources import Main
-from remotegpu.offload.config.model import Config
-from remotegpu.offload.program.terminal import terminal_size
-from remotegpu.offload.wire import LostError, Service
-from remotegpu.offload.wire.errors import how_ended
+from remotegpu_offload.client.services import services
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.code.sources import Main
+from remotegpu_offload.config.model import Config
+from remotegpu_offload.program.terminal import terminal_size
+from remotegpu_offload.wire import LostError, Service
+from remotegpu_offload.wire.errors import how_ended
 
 _FORWARDED: Final = (
     signal.SIGINT,

@@ -12,9 +12,9 @@ from importlib.machinery import ModuleSpec
 from types import TracebackType
 from typing import Any, Final
 
-from remotegpu.offload.functions.errors import PASSED
-from remotegpu.offload.objects.errors import CrossingError, RefusedError
-from remotegpu.offload.wire.errors import OffloadError
+from remotegpu_offload.functions.errors import PASSED
+from remotegpu_offload.objects.errors import CrossingError, RefusedError
+from remotegpu_offload.wire.errors import OffloadError
 
 _OURS: Final = __file__.rpartition("/program/")[0]
 

@@ -22,10 +22,10 @@ import tty
 from collections.abc import Mapping
 from typing import Any, Final
 
-from remotegpu.offload.code.link import Link
-from remotegpu.offload.wire.errors import OffloadError
-from remotegpu.offload.wire.frames import Service
-from remotegpu.offload.wire.interrupts import Held
+from remotegpu_offload.code.link import Link
+from remotegpu_offload.wire.errors import OffloadError
+from remotegpu_offload.wire.frames import Service
+from remotegpu_offload.wire.interrupts import Held
 
 _PIECE: Final = 1 << 16
 _BUFFER: Final = 8192

@@ -8,9 +8,9 @@ import sys
 from collections import deque
 from typing import Any, Final
 
-from remotegpu.offload.wire.errors import LostError
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.errors import LostError
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 _LARGEST_READ: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2

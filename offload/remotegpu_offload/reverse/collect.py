@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from remotegpu.offload.code.scan import related
-from remotegpu.offload.files.opening import open_regular
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.manifest import MOST_FILES, NAME, File, Manifest, Permissions
+from remotegpu_offload.code.scan import related
+from remotegpu_offload.files.opening import open_regular
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.manifest import MOST_FILES, NAME, File, Manifest, Permissions
 
 ENTRIES: Final = ("__main__.py", "main.py", "app.py")
 _NEVER: Final = frozenset(("__pycache__", "node_modules"))

@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.fetch import Server, parse_address
-from remotegpu.offload.reverse.opening import Wish, become, prepare
-from remotegpu.offload.reverse.store import default_folder
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.fetch import Server, parse_address
+from remotegpu_offload.reverse.opening import Wish, become, prepare
+from remotegpu_offload.reverse.store import default_folder
 
 REFUSED = 2
 

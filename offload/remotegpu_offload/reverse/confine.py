@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from remotegpu.offload.acceptor import syscalls
-from remotegpu.offload.reverse.manifest import Permissions
+from remotegpu_offload.acceptor import syscalls
+from remotegpu_offload.reverse.manifest import Permissions
 
 _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 1, 1 << 2, 1 << 3
 _CHANGE: Final = sum(1 << bit for bit in range(4, 13))  # remove and make entries of every kind

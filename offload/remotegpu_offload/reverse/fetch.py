@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.manifest import LARGEST_MANIFEST, File
-from remotegpu.offload.reverse.store import Pages, WrongPageError
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.manifest import LARGEST_MANIFEST, File
+from remotegpu_offload.reverse.store import Pages, WrongPageError
 
 DEFAULT_PORT: Final = 7080
 # What is smaller travels together with others in one answer.

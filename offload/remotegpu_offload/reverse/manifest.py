@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from remotegpu.offload.reverse.ed25519 import KEY_BYTES, verify
-from remotegpu.offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.ed25519 import KEY_BYTES, verify
+from remotegpu_offload.reverse.errors import ReverseError
 
 FORMAT: Final = 1
 LARGEST_MANIFEST: Final = 16 << 20

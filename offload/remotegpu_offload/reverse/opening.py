@@ -12,19 +12,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from remotegpu.offload.reverse import confine
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.fetch import Fetcher, Server
-from remotegpu.offload.reverse.manifest import Manifest, Permissions, closure, key_text, opened, parse_key
-from remotegpu.offload.reverse.store import Known, Pages, Register
-from remotegpu.offload.reverse.tree import lay_out
+from remotegpu_offload.reverse import confine
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.fetch import Fetcher, Server
+from remotegpu_offload.reverse.manifest import Manifest, Permissions, closure, key_text, opened, parse_key
+from remotegpu_offload.reverse.store import Known, Pages, Register
+from remotegpu_offload.reverse.tree import lay_out
 
 _TOKEN: Final = "REMOTEGPU_TOKEN"  # noqa: S105 (a name; names.py is not among the files that travel)
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([^;]*)(;.*)?")
 _BOUND: Final = re.compile(r"(>=|<=|==|!=|~=|<|>)\s*([0-9][0-9.]*)")
 # With -I neither PYTHONPATH nor a folder of the user adds to what is on the path.
 _BOOT: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from remotegpu.offload.reverse.runner import main; main()"
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from remotegpu_offload.reverse.runner import main; main()"
 )
 
 
@@ -106,7 +106,7 @@ def become(plan: Plan, environment: dict[str, str]) -> None:
 
 def package_root() -> str:
     """The folder or zip file from which this package was imported."""
-    return str(Path(__file__).absolute()).split("/remotegpu/offload/")[0]
+    return str(Path(__file__).absolute()).rpartition("/remotegpu_offload/")[0]
 
 
 def _check(manifest: Manifest, name: str) -> None:

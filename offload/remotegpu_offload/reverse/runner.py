@@ -10,12 +10,12 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from remotegpu.offload.reverse import confine
-from remotegpu.offload.reverse.fetch import Fetcher, Server
-from remotegpu.offload.reverse.manifest import parse
-from remotegpu.offload.reverse.opening import _TOKEN, Plan
-from remotegpu.offload.reverse.store import Pages
-from remotegpu.offload.reverse.tree import Tree
+from remotegpu_offload.reverse import confine
+from remotegpu_offload.reverse.fetch import Fetcher, Server
+from remotegpu_offload.reverse.manifest import parse
+from remotegpu_offload.reverse.opening import _TOKEN, Plan
+from remotegpu_offload.reverse.store import Pages
+from remotegpu_offload.reverse.tree import Tree
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Final
 
-from remotegpu.offload.files.opening import open_regular
-from remotegpu.offload.reverse.manifest import Envelope, Manifest
+from remotegpu_offload.files.opening import open_regular
+from remotegpu_offload.reverse.manifest import Envelope, Manifest
 
 # So many small pages are sent in one answer; the rest is asked for again.
 BATCH_BYTES: Final = 32 << 20

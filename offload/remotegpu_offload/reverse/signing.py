@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.manifest import Envelope, Manifest
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.manifest import Envelope, Manifest
 
 
 class Signer:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from remotegpu.offload.reverse.manifest import Permissions
+from remotegpu_offload.reverse.manifest import Permissions
 
 
 def default_folder() -> Path:

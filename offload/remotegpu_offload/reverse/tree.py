@@ -15,9 +15,9 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.manifest import Manifest, closure
-from remotegpu.offload.reverse.store import Pages
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.manifest import Manifest, closure
+from remotegpu_offload.reverse.store import Pages
 
 _COMPLETE: Final = ".complete"
 

@@ -13,30 +13,35 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))
 
 
-def _our_package() -> None:
-    """`remotegpu` by its path: what lies beside it is not for the user's program."""
-    if "remotegpu" in sys.modules or importlib.util.find_spec("remotegpu") is not None:
-        return
-    spec = importlib.util.spec_from_file_location(
-        "remotegpu", os.path.join(_PACKAGE, "__init__.py"), submodule_search_locations=[_PACKAGE]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["remotegpu"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def _our_packages() -> None:
+    """By their paths: what lies beside them is not for the user's program."""
+    beside = os.path.dirname(_PACKAGE)
+    if not os.path.isdir(base := os.path.join(beside, "remotegpu")):
+        # In a clone each has a folder of its own.
+        base = os.path.join(os.path.dirname(beside), "remoting", "remotegpu")
+    for name, folder in (("remotegpu", base), ("remotegpu_offload", _PACKAGE)):
+        if name in sys.modules or importlib.util.find_spec(name) is not None:
+            continue
+        spec = importlib.util.spec_from_file_location(
+            name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 def _arm() -> None:
     # A program may start another Python too, which has nothing to do with us.
     if sys.version_info < (3, 11):  # noqa: UP036 - other versions read it too
         return
-    _our_package()
+    _our_packages()
     if "REMOTEGPU_OFFLOAD_RELAY" in os.environ:
-        from remotegpu.offload.program import child
+        from remotegpu_offload.program import child
 
         child.attach()
         return
-    from remotegpu.offload.importing import arm, lending
+    from remotegpu_offload.importing import arm, lending
 
     lending.lend()
     arm.arm_from_environment()

@@ -5,8 +5,8 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from remotegpu.offload.torch import layouts
-from remotegpu.offload.torch.cuda import refused
+from remotegpu_offload.torch import layouts
+from remotegpu_offload.torch.cuda import refused
 
 _KEYS: Final = {
     "PrivateUse1": "the device has no kernel for it",

@@ -12,11 +12,11 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from remotegpu.offload.torch import served, values
-from remotegpu.offload.torch.codec import BATCH
-from remotegpu.offload.torch.executor import Executor, FailedError, Failure, memory
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import DEFERRED, Deferred, Peer, Request
+from remotegpu_offload.torch import served, values
+from remotegpu_offload.torch.codec import BATCH
+from remotegpu_offload.torch.executor import Executor, FailedError, Failure, memory
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import DEFERRED, Deferred, Peer, Request
 
 # So many batches wait here; then they wait in the socket, and at last the program does.
 WAITING: Final = 256

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import spoken
-from remotegpu.offload.torch.device import NAME
+from remotegpu_offload.torch import spoken
+from remotegpu_offload.torch.device import NAME
 
 LOWER: Final = tuple(
     """

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import link, spoken
+from remotegpu_offload.torch import link, spoken
 
 TOGETHER: Final = 64 << 20
 """So many bytes are fetched at once, or one storage where that is larger."""

@@ -7,16 +7,16 @@ from typing import Any, Final, Protocol
 import torch
 from torch.utils import backend_registration
 
-from remotegpu.offload.torch import guard, kernels, layouts, patches
-from remotegpu.offload.torch.codec import Meta
-from remotegpu.offload.torch.dispatch import Engine, kernel
-from remotegpu.offload.torch.errors import checked
-from remotegpu.offload.torch.interrupt import watch_cells
-from remotegpu.offload.torch.storage import Blueprint, Storages
-from remotegpu.offload.torch.stream import Stream
-from remotegpu.offload.wire.errors import OffloadError
-from remotegpu.offload.wire.frames import Service
-from remotegpu.offload.wire.peer import Peer
+from remotegpu_offload.torch import guard, kernels, layouts, patches
+from remotegpu_offload.torch.codec import Meta
+from remotegpu_offload.torch.dispatch import Engine, kernel
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.interrupt import watch_cells
+from remotegpu_offload.torch.storage import Blueprint, Storages
+from remotegpu_offload.torch.stream import Stream
+from remotegpu_offload.wire.errors import OffloadError
+from remotegpu_offload.wire.frames import Service
+from remotegpu_offload.wire.peer import Peer
 
 NAME: Final = "remote"
 """What torch calls the device here: torch keeps the names of its own devices for itself."""
@@ -85,7 +85,7 @@ class Remote:
         self.source = source
         self.device = torch.device(NAME, 0)
         self.stream = Stream(lambda: source.peer)
-        from remotegpu.offload.torch.random import generator_id  # noqa: PLC0415 - it imports this module
+        from remotegpu_offload.torch.random import generator_id  # noqa: PLC0415 - it imports this module
 
         self.engine = Engine(self.stream, self.device, generator_id)
         hello = checked(source.peer.request(Service.TORCH, {"op": "hello"})).header

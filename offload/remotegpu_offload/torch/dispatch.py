@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import shapes
-from remotegpu.offload.torch.codec import (
+from remotegpu_offload.torch import shapes
+from remotegpu_offload.torch.codec import (
     FIRST_TEMPLATE,
     FLOOR,
     FORGET,
@@ -28,9 +28,9 @@ from remotegpu.offload.torch.codec import (
     Tensor,
     meta_from_json,
 )
-from remotegpu.offload.torch.errors import checked
-from remotegpu.offload.torch.storage import Blueprint, Slot, Storages, address_of, meta_of
-from remotegpu.offload.torch.stream import ENTRIES, Stream
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.storage import Blueprint, Slot, Storages, address_of, meta_of
+from remotegpu_offload.torch.stream import ENTRIES, Stream
 
 TEMPLATES: Final = 1 << 16
 """So many templates are kept; then both sides begin anew."""
@@ -258,7 +258,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             if number is None and on_host and not value.is_meta:
                 key.append((kind, str(value.tolist())))
             elif number is None:
-                from remotegpu.offload.torch import spoken  # noqa: PLC0415 - it imports this module
+                from remotegpu_offload.torch import spoken  # noqa: PLC0415 - it imports this module
 
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, "

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.wire.frames import Message
+from remotegpu_offload.wire.frames import Message
 
 _OF_TORCH: Final = {
     "OutOfMemoryError": torch.OutOfMemoryError,

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import codec, layouts
-from remotegpu.offload.torch.codec import (
+from remotegpu_offload.torch import codec, layouts
+from remotegpu_offload.torch.codec import (
     ALLOCATE_ENTRY,
     ENTRY,
     FREE_ENTRY,

@@ -3,8 +3,8 @@
 import struct
 from collections.abc import Iterable
 
-from remotegpu.offload.torch import codec
-from remotegpu.offload.torch.codec import Template
+from remotegpu_offload.torch import codec
+from remotegpu_offload.torch.codec import Template
 
 _FIXED = {
     codec.FREE: codec.FREE_ENTRY.size,

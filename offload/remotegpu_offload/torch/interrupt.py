@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from remotegpu.offload.wire import interrupts
+from remotegpu_offload.wire import interrupts
 
 # Without the module's enums, which take longer than the rest of a flush.
 _signal: Final[Any] = importlib.import_module("_signal")

@@ -5,7 +5,7 @@ another one.
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from remotegpu.offload.wire.frames import Buffer
+from remotegpu_offload.wire.frames import Buffer
 
 LIMIT: Final = 1 << 30
 """So many bytes are remembered; a program that sends more between two snapshots cannot be resumed before the next."""

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch.codec import ALLOCATE, ALLOCATE_ENTRY, PAGE, PUT, PUT_ENTRY, Meta
-from remotegpu.offload.torch.dispatch import Engine, contiguous
-from remotegpu.offload.torch.errors import checked
-from remotegpu.offload.torch.storage import address_of, meta_of
+from remotegpu_offload.torch.codec import ALLOCATE, ALLOCATE_ENTRY, PAGE, PUT, PUT_ENTRY, Meta
+from remotegpu_offload.torch.dispatch import Engine, contiguous
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.storage import address_of, meta_of
 
 _HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _ops: Final = torch.ops.aten

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from remotegpu.offload.torch import device, state
-from remotegpu.offload.torch.errors import checked
-from remotegpu.offload.torch.stream import FORKED
-from remotegpu.offload.wire.errors import OffloadError
-from remotegpu.offload.wire.frames import Buffer, Message
-from remotegpu.offload.wire.peer import Peer
+from remotegpu_offload.torch import device, state
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.stream import FORKED
+from remotegpu_offload.wire.errors import OffloadError
+from remotegpu_offload.wire.frames import Buffer, Message
+from remotegpu_offload.wire.peer import Peer
 
 
 class _Link:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from remotegpu.offload.torch import spoken
-from remotegpu.offload.torch.cuda import refused
+from remotegpu_offload.torch import spoken
+from remotegpu_offload.torch.cuda import refused
 
 _pinned: Any = WeakIdKeyDictionary()
 

@@ -4,7 +4,7 @@ at once.
 
 from collections.abc import Callable, Iterable
 
-from remotegpu.offload.torch import absent, amp, checkpoint, cuda, device, link, loader, random, spoken, wrapping
+from remotegpu_offload.torch import absent, amp, checkpoint, cuda, device, link, loader, random, spoken, wrapping
 
 
 def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] | None = None) -> None:
@@ -33,6 +33,6 @@ def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] 
 
 
 def _current() -> device.Source:
-    from remotegpu.offload.client import session  # noqa: PLC0415 - only once the program uses the device
+    from remotegpu_offload.client import session  # noqa: PLC0415 - only once the program uses the device
 
     return session.current()

@@ -10,10 +10,10 @@ import torch
 from torch import _tensor_str
 from torch.nn.modules import transformer
 
-from remotegpu.offload.torch import layouts
-from remotegpu.offload.torch.codec import FLOOR, Meta
-from remotegpu.offload.torch.kernels import Transfers
-from remotegpu.offload.torch.storage import Storages, address_of
+from remotegpu_offload.torch import layouts
+from remotegpu_offload.torch.codec import FLOOR, Meta
+from remotegpu_offload.torch.kernels import Transfers
+from remotegpu_offload.torch.storage import Storages, address_of
 
 # Of a larger tensor only the edges are printed, and fetched.
 _PRINTED: Final = 16 << 20
@@ -52,7 +52,7 @@ def _pad_with_masks() -> None:
     original = transformer.TransformerEncoder.forward
 
     def nested(tensor: Any, mask: Any, mask_check: bool = True) -> NoReturn:  # noqa: ARG001 - as declared
-        from remotegpu.offload.torch.cuda import refused  # noqa: PLC0415 - it imports this module
+        from remotegpu_offload.torch.cuda import refused  # noqa: PLC0415 - it imports this module
 
         raise _NestedError(refused.sentence("aten::_nested_tensor_from_mask", layouts.NESTED))
 

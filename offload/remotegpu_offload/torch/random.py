@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import link, spoken
-from remotegpu.offload.torch.device import NAME
+from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch.device import NAME
 
 DEFAULT: Final = 0
 """The id of the device's own generator, on the wire."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch.executor import Executor, Failure, Storage, memory
-from remotegpu.offload.wire.frames import Buffer, Message
+from remotegpu_offload.torch.executor import Executor, Failure, Storage, memory
+from remotegpu_offload.wire.frames import Buffer, Message
 
 _PROPERTIES: Final = (
     "name",

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch.codec import Meta, walk
-from remotegpu.offload.torch.storage import address_of, meta_of
+from remotegpu_offload.torch.codec import Meta, walk
+from remotegpu_offload.torch.storage import address_of, meta_of
 
 META: Final = torch.device("meta")
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import link
-from remotegpu.offload.torch.device import NAME
+from remotegpu_offload.torch import link
+from remotegpu_offload.torch.device import NAME
 
 NAMES: Final = ("cuda", "xpu", "mps")
 """What a rule `torch: {devices: [...]}` may name."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from remotegpu.offload.torch.codec import (
+from remotegpu_offload.torch.codec import (
     ALLOCATE,
     ALLOCATE_ENTRY,
     BATCH,
@@ -22,12 +22,12 @@ from remotegpu.offload.torch.codec import (
     RESIZE_ENTRY,
     SHIFT,
 )
-from remotegpu.offload.torch.device import Remote
-from remotegpu.offload.torch.errors import checked
-from remotegpu.offload.torch.journal import Journal
-from remotegpu.offload.wire.errors import LostError
-from remotegpu.offload.wire.frames import Buffer, Service
-from remotegpu.offload.wire.peer import Peer
+from remotegpu_offload.torch.device import Remote
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.journal import Journal
+from remotegpu_offload.wire.errors import LostError
+from remotegpu_offload.wire.frames import Buffer, Service
+from remotegpu_offload.wire.peer import Peer
 
 TOGETHER: Final = 64 << 20
 """So many bytes travel in one message."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch.codec import FIRST_THERE, FLOOR, FREE, FREE_ENTRY, SHIFT, Meta
+from remotegpu_offload.torch.codec import FIRST_THERE, FLOOR, FREE, FREE_ENTRY, SHIFT, Meta
 
 LARGEST: Final = 1 << SHIFT
 """No storage holds more bytes: 1 TiB."""

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from remotegpu.offload.torch.codec import BATCH
-from remotegpu.offload.torch.history import last_operation
-from remotegpu.offload.torch.interrupt import watch
-from remotegpu.offload.torch.journal import Journal
-from remotegpu.offload.wire.errors import LostError, OffloadError
-from remotegpu.offload.wire.frames import Buffer, Message, Service
-from remotegpu.offload.wire.interrupts import Held
-from remotegpu.offload.wire.peer import Peer
+from remotegpu_offload.torch.codec import BATCH
+from remotegpu_offload.torch.history import last_operation
+from remotegpu_offload.torch.interrupt import watch
+from remotegpu_offload.torch.journal import Journal
+from remotegpu_offload.wire.errors import LostError, OffloadError
+from remotegpu_offload.wire.frames import Buffer, Message, Service
+from remotegpu_offload.wire.interrupts import Held
+from remotegpu_offload.wire.peer import Peer
 
 ENTRIES: Final = 64
 BYTES: Final = 256 << 10

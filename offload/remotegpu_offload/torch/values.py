@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from remotegpu.offload.objects import restricted
-from remotegpu.offload.objects.encoder import Encoder, There, register
-from remotegpu.offload.torch import codec
-from remotegpu.offload.torch.codec import Meta
-from remotegpu.offload.torch.executor import Executor, FailedError, Storage, memory
-from remotegpu.offload.torch.storage import address_of, meta_of
+from remotegpu_offload.objects import restricted
+from remotegpu_offload.objects.encoder import Encoder, There, register
+from remotegpu_offload.torch import codec
+from remotegpu_offload.torch.codec import Meta
+from remotegpu_offload.torch.executor import Executor, FailedError, Storage, memory
+from remotegpu_offload.torch.storage import address_of, meta_of
 
 if TYPE_CHECKING:
-    from remotegpu.offload.torch.device import Remote
+    from remotegpu_offload.torch.device import Remote
 
 _PARAMETER: Final = torch.nn.Parameter
 # In the place of whether a tensor requires gradients: it has a history in the acceptor.
@@ -156,7 +156,7 @@ def _dressed(tensor: Any, wants: Any, parameter: Any, gradient: Any) -> Any:
 
 
 def _remote() -> "Remote":
-    from remotegpu.offload.torch.device import current  # noqa: PLC0415 - an acceptor has none
+    from remotegpu_offload.torch.device import current  # noqa: PLC0415 - an acceptor has none
 
     return current()
 

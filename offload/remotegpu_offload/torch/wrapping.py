@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.utils import _device
 
-from remotegpu.offload.torch import layouts
-from remotegpu.offload.torch.cuda import refused
-from remotegpu.offload.torch.device import NAME
-from remotegpu.offload.torch.spoken import device_type, inward, is_remote, outward, state
+from remotegpu_offload.torch import layouts
+from remotegpu_offload.torch.cuda import refused
+from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.spoken import device_type, inward, is_remote, outward, state
 
 _OTHER = (torch.fft, torch.sparse, torch.special, torch.signal.windows, torch.nested)
 _BY_HAND = ("as_tensor", "asarray", "from_file", "tensor", "sparse_bsr_tensor", "new_tensor", "new", "to_empty")

@@ -1,8 +1,8 @@
 """The wire between a program and its acceptor: frames, and the two peers that exchange them."""
 
-from remotegpu.offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure
-from remotegpu.offload.wire.frames import Buffer, Kind, Message, Service
-from remotegpu.offload.wire.peer import DEFERRED, Counters, Deferred, Handler, Peer, Request
+from remotegpu_offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure
+from remotegpu_offload.wire.frames import Buffer, Kind, Message, Service
+from remotegpu_offload.wire.peer import DEFERRED, Counters, Deferred, Handler, Peer, Request
 
 __all__ = [
     "DEFERRED",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from remotegpu.offload.wire.errors import FrameError
+from remotegpu_offload.wire.errors import FrameError
 
 MAX_HEADER = 16 << 20
 MAX_BUFFERS = 65536

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, final
 
-from remotegpu.offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure, how_ended
-from remotegpu.offload.wire.frames import Buffer, Frame, Kind, Message, Service, encode, read_frame
-from remotegpu.offload.wire.interrupts import Allowed, Held, nudge, take_nudges
-from remotegpu.offload.wire.stream import Receiver, Sender
+from remotegpu_offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure, how_ended
+from remotegpu_offload.wire.frames import Buffer, Frame, Kind, Message, Service, encode, read_frame
+from remotegpu_offload.wire.interrupts import Allowed, Held, nudge, take_nudges
+from remotegpu_offload.wire.stream import Receiver, Sender
 
 MAIN_THREAD: Final = 1
 # How long a thread of ours waits for more work of its logical thread.
@@ -34,7 +34,7 @@ _MAX_THREADS: Final = 1024
 # With so many, one that is idle ends for another: a program may start a thread for each call.
 _MANY_THREADS: Final = 256
 
-log = logging.getLogger("remotegpu.offload")
+log = logging.getLogger("remotegpu_offload")
 
 
 @final

@@ -5,9 +5,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from remotegpu.offload.wire.errors import LostError
-from remotegpu.offload.wire.frames import Buffer
-from remotegpu.offload.wire.interrupts import Allowed, pending
+from remotegpu_offload.wire.errors import LostError
+from remotegpu_offload.wire.frames import Buffer
+from remotegpu_offload.wire.interrupts import Allowed, pending
 
 _BUFFERED = 256 << 10
 _IOV_MAX = 1024

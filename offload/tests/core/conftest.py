@@ -7,12 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.offload import peer_pair
-from support.offload_modules import UserModule
-from support.offload_programs import Project
+from offload_local import peer_pair
+from offload_modules import UserModule
+from offload_programs import Project
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.wire import Peer
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.wire import Peer
 
 
 @pytest.fixture(scope="module")

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from jupyter_client.session import Session as Messages
-from support.offload_appliance import PATIENCE, lease, offload_appliance, open_session
+from offload_appliance import PATIENCE, lease, offload_appliance, open_session
 from support.stand_in import StandIn, Tenant
 from support.system import until
 
-from remotegpu.offload.client.places import Wish
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config import Config
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.wire import Request, Service
+from remotegpu_offload.client.places import Wish
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config import Config
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.wire import Request, Service
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -34,7 +34,7 @@ pytestmark = [
 ZYGOTE = """
 import errno, sys
 sys.argv[1:] = sys.argv[sys.argv.index("--control-fd"):]
-from remotegpu.offload.acceptor import syscalls, zygote
+from remotegpu_offload.acceptor import syscalls, zygote
 
 def refuse(flags):
     raise OSError(errno.EPERM, "no namespaces here")

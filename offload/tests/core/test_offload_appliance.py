@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload_appliance import PATIENCE, lease, offload_appliance, open_session, session
-from support.offload_hostile import hostile_environment, run
+from offload_appliance import PATIENCE, lease, offload_appliance, open_session, session
+from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn, Tenant
 from support.system import free_port, until
 
-from remotegpu.offload.wire.frames import Service
+from remotegpu_offload.wire.frames import Service
 
 PYTHON = platform.python_version()
 

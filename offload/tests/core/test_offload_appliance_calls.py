@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload_appliance import lease, offload_appliance, open_session
+from offload_appliance import lease, offload_appliance, open_session
 from support.stand_in import Tenant
 
-from remotegpu.offload.client.places import Connector, Wish
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.load import parse
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.functions.client import wrap
+from remotegpu_offload.client.places import Connector, Wish
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.load import parse
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions.client import wrap
 
 _STRANGER = 60_000 + os.getpid() % 3000 if os.geteuid() == 0 else None
 _WORK = """

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import remotegpu.offload.bench
-from remotegpu.cli.offload import bench
+import remotegpu_offload.bench
+from remotegpu_offload.cli import bench
 
-PROGRAMS = Path(remotegpu.offload.bench.__file__).parent
+PROGRAMS = Path(remotegpu_offload.bench.__file__).parent
 
 
 def said(program: str, *arguments: str) -> dict[str, float]:
@@ -53,6 +53,6 @@ def test_medians_and_the_table() -> None:
 
 
 def test_every_figure_is_explained_in_the_documentation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text().partition("## Offload")[2]
+    page = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text().partition("## Offload")[2]
     missing = [name for name in bench.FIGURES if name not in page and "_here" not in name]
     assert not missing

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.offload import peer_pair
-from support.offload_programs import Project, same
+from offload_local import peer_pair
+from offload_programs import Project, same
 
-from remotegpu.offload.code.link import Link
-from remotegpu.offload.files.areas import Areas
-from remotegpu.offload.files.cache import Cache
-from remotegpu.offload.files.databases import Databases
-from remotegpu.offload.files.journal import change, count_on, journal
-from remotegpu.offload.files.layer import Layer
-from remotegpu.offload.files.remote import RemoteFiles
-from remotegpu.offload.files.rules import rules
-from remotegpu.offload.files.server import FileServer
+from remotegpu_offload.code.link import Link
+from remotegpu_offload.files.areas import Areas
+from remotegpu_offload.files.cache import Cache
+from remotegpu_offload.files.databases import Databases
+from remotegpu_offload.files.journal import change, count_on, journal
+from remotegpu_offload.files.layer import Layer
+from remotegpu_offload.files.remote import RemoteFiles
+from remotegpu_offload.files.rules import rules
+from remotegpu_offload.files.server import FileServer
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload_modules import UserModule, held
+from offload_modules import UserModule, held
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu.offload.functions import client, containers
-from remotegpu.offload.objects.codec import RefusedError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import ClassRule, Config, FunctionRule
+from remotegpu_offload.functions import client, containers
+from remotegpu_offload.objects.codec import RefusedError
 
 USER = UserModule(
     "user_models",
@@ -291,8 +291,8 @@ def test_a_constructor_that_fails_leaves_nothing(session: Session, models: Any) 
 
 
 def test_an_instance_of_a_class_without_a_rule_is_none(session: Session, models: Any) -> None:
-    from remotegpu.offload.functions import classes
-    from remotegpu.offload.objects.table import Handle
+    from remotegpu_offload.functions import classes
+    from remotegpu_offload.objects.table import Handle
 
     caller: Any = client.of(session)
     for kind in (int, object, "text", models.Base):

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload import LocalAcceptors, local_session
+from offload_local import LocalAcceptors, local_session
 from support.system import until
 
-from remotegpu.offload.client import control
-from remotegpu.offload.client.session import Session, current, opened, use
-from remotegpu.offload.config.model import Config, EnvRules, SessionRules
-from remotegpu.offload.wire import LostError, Message, OffloadError, Peer, Request, Service
+from remotegpu_offload.client import control
+from remotegpu_offload.client.session import Session, current, opened, use
+from remotegpu_offload.config.model import Config, EnvRules, SessionRules
+from remotegpu_offload.wire import LostError, Message, OffloadError, Peer, Request, Service
 
 TOY = str(Path(__file__).parents[1] / "support" / "offload_toy.py")
 
@@ -283,7 +283,7 @@ def test_a_session_is_controlled_from_another_process(acceptors: LocalAcceptors)
         numbers = Numbers(session)
         _, pid = numbers.add("a", 3)
         code = (
-            "import json, sys; from remotegpu.offload.client import control\n"
+            "import json, sys; from remotegpu_offload.client import control\n"
             "one, = control.sessions(); assert one['id'] == sys.argv[1] and not one['lost'], one\n"
             "assert control.ask(sys.argv[1], op='stats')['counters']['by_service']['APP'] == 1\n"
             "moved = control.ask(sys.argv[1], op='switch', environment='elsewhere')\n"
@@ -328,9 +328,9 @@ def test_the_end_of_the_program_ends_the_acceptor(tmp_path: Path) -> None:
     """Also where nobody closes the session: it ends with the interpreter, or with the process."""
     code = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from support.offload import LocalAcceptors\n"
-        "from remotegpu.offload.client.session import Session\n"
-        "from remotegpu.offload.config.model import Config\n"
+        "from offload_local import LocalAcceptors\n"
+        "from remotegpu_offload.client.session import Session\n"
+        "from remotegpu_offload.config.model import Config\n"
         "acceptors = LocalAcceptors(program=(sys.argv[2],))\n"
         "session = Session.open(Config(), connector=acceptors, offered={})\n"
         "print(acceptors.processes[0].pid, flush=True)\n"
@@ -338,7 +338,7 @@ def test_the_end_of_the_program_ends_the_acceptor(tmp_path: Path) -> None:
         "if sys.argv[3] == 'kill': os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     for how, expected in (("exit", 0), ("kill", -signal.SIGKILL)):
-        arguments = [sys.executable, "-W", "ignore", "-c", code, str(Path(TOY).parents[1]), TOY, how]
+        arguments = [sys.executable, "-W", "ignore", "-c", code, str(Path(TOY).parent), TOY, how]
         done = subprocess.run(arguments, check=False, capture_output=True, text=True)
         assert done.returncode == expected, done.stderr
         folder = Path(f"/proc/{int(done.stdout)}/cwd")

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload import peer_pair
+from offload_local import peer_pair
 
-from remotegpu.offload.code.allowed import allowed
-from remotegpu.offload.code.finder import Finder
-from remotegpu.offload.code.link import Link
-from remotegpu.offload.code.naming import MAIN_ALIAS
-from remotegpu.offload.code.scan import related
-from remotegpu.offload.code.server import CodeServer
-from remotegpu.offload.code.sources import Main
-from remotegpu.offload.files.areas import Areas
-from remotegpu.offload.files.rules import pattern
-from remotegpu.offload.wire import Peer, Service
+from remotegpu_offload.code.allowed import allowed
+from remotegpu_offload.code.finder import Finder
+from remotegpu_offload.code.link import Link
+from remotegpu_offload.code.naming import MAIN_ALIAS
+from remotegpu_offload.code.scan import related
+from remotegpu_offload.code.server import CodeServer
+from remotegpu_offload.code.sources import Main
+from remotegpu_offload.files.areas import Areas
+from remotegpu_offload.files.rules import pattern
+from remotegpu_offload.wire import Peer, Service
 
 
 def write(folder: Path, **files: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remotegpu.api.names import CONFIG_ENV
-from remotegpu.offload.config import (
+from remotegpu_offload.config import (
     ClassRule,
     Config,
     ConfigError,
@@ -241,7 +241,7 @@ WITHOUT_YAML = """
 import sys
 sys.modules["yaml"] = None
 from pathlib import Path
-from remotegpu.offload.config import ConfigError, load
+from remotegpu_offload.config import ConfigError, load
 try:
     print(load(sys.argv[1], {}, Path.cwd()).trust)
 except ConfigError as error:

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from remotegpu.offload.config import (
+from remotegpu_offload.config import (
     ClassRule,
     CodeRules,
     Config,
@@ -24,11 +24,11 @@ from remotegpu.offload.config import (
     TorchRule,
     parse,
 )
-from remotegpu.offload.config.formats import FORMATS
-from remotegpu.offload.config.load import IN_MODEL
-from remotegpu.offload.config.schema import schema
+from remotegpu_offload.config.formats import FORMATS
+from remotegpu_offload.config.load import IN_MODEL
+from remotegpu_offload.config.schema import schema
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KINDS = {"torch": TorchRule, "function": FunctionRule, "class": ClassRule, "module": ModuleRule}
 SECTIONS = {"session": SessionRules, "code": CodeRules, "files": FileRules, "env": EnvRules}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from remotegpu.appliance.offload.option import parse, parse_all
-from remotegpu.offload.acceptor import landlock, mounts, seccomp
+from remotegpu_offload.acceptor import landlock, mounts, seccomp
+from remotegpu_offload.appliance.option import parse, parse_all
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000

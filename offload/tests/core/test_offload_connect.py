@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from offload_appliance import PATIENCE, lease, offload_appliance
 from support.certificates import certificate
-from support.offload_appliance import PATIENCE, lease, offload_appliance
 from support.stand_in import StandIn, Tenant
 from support.system import DIST, REMOTEGPU, until
 
 from remotegpu.api.objects import Share, shares_to_env
-from remotegpu.offload.client import control
-from remotegpu.offload.client.connect import ConnectError
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import Config, SessionRules
-from remotegpu.offload.wire import LostError
 from remotegpu.rpc.client import Access
+from remotegpu_offload.client import control
+from remotegpu_offload.client.connect import ConnectError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import Config, SessionRules
+from remotegpu_offload.wire import LostError
 
 ENVIRONMENTS = (f"first={sys.executable}:cpu", f"second={sys.executable}:cpu")
 
@@ -151,7 +151,7 @@ def test_the_program_ends_with_its_user(appliance: StandIn) -> None:
     """Killed, so that nothing is closed in an orderly way."""
     code = (
         "import os, signal\n"
-        "from remotegpu.offload.client.session import current\n"
+        "from remotegpu_offload.client.session import current\n"
         "print(current().environment.name, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

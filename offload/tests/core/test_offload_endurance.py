@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload import local_session
+from offload_local import local_session
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import CodeRules, Config, FunctionRule
-from remotegpu.offload.functions import client
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import CodeRules, Config, FunctionRule
+from remotegpu_offload.functions import client
 
 PROGRAMS = Path(__file__).parent / "programs"
 CALLS = 100_000

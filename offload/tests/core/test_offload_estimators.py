@@ -17,17 +17,17 @@ import sklearn.ensemble
 import sklearn.linear_model
 import sklearn.model_selection
 import sklearn.svm
+from offload_local import local_session
 from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
-from support.offload import local_session
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import ClassRule, CodeRules, Config
-from remotegpu.offload.functions import client
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import ClassRule, CodeRules, Config
+from remotegpu_offload.functions import client
 
 NAMES = (
     "sklearn.ensemble.RandomForestClassifier",

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload_explain import explain
-from support.offload_programs import Project, same
+from offload_explain import explain
+from offload_programs import Project, same
 from support.system import REMOTEGPU
 
-from remotegpu.offload.explain import changes
-from remotegpu.offload.explain.calls import Calls, Profile, pickled_bytes
-from remotegpu.offload.explain.suggest import CALL_SECONDS, crossing_seconds, served_by_torch, suggest
+from remotegpu_offload.explain import changes
+from remotegpu_offload.explain.calls import Calls, Profile, pickled_bytes
+from remotegpu_offload.explain.suggest import CALL_SECONDS, crossing_seconds, served_by_torch, suggest
 
 
 def by_name(report: dict[str, Any]) -> dict[str, dict[str, Any]]:

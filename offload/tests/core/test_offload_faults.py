@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload import LocalAcceptors, local_session
-from support.offload_appliance import PATIENCE, lease, offload_appliance, open_session, session
-from support.offload_hostile import hostile_environment, run
+from offload_appliance import PATIENCE, lease, offload_appliance, open_session, session
+from offload_hostile import hostile_environment, run
+from offload_local import LocalAcceptors, local_session
 from support.stand_in import StandIn, Tenant
 from support.system import until
 
-from remotegpu.offload.client.places import Wish
-from remotegpu.offload.client.services import services
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.code.sources import Main
-from remotegpu.offload.config.model import ClassRule, CodeRules, Config, FileRules, FunctionRule, SessionRules
-from remotegpu.offload.functions import client
-from remotegpu.offload.jupyter import cell
-from remotegpu.offload.program import client as program
-from remotegpu.offload.wire.errors import LostError
-from remotegpu.offload.wire.frames import Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.client.places import Wish
+from remotegpu_offload.client.services import services
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.code.sources import Main
+from remotegpu_offload.config.model import ClassRule, CodeRules, Config, FileRules, FunctionRule, SessionRules
+from remotegpu_offload.functions import client
+from remotegpu_offload.jupyter import cell
+from remotegpu_offload.program import client as program
+from remotegpu_offload.wire.errors import LostError
+from remotegpu_offload.wire.frames import Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 
 @contextlib.contextmanager
@@ -360,7 +360,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def in_a_cell(_module: Any, session: Session) -> None:
     # As the magic `%%offload` does it.
-    client.wrap(cell.run, FunctionRule("remotegpu.offload.jupyter.cell.run"), session)(
+    client.wrap(cell.run, FunctionRule("remotegpu_offload.jupyter.cell.run"), session)(
         "import os\nos.kill(os.getpid(), 9)", "<cell 1>", {}, {}, ()
     )
 

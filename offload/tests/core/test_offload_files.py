@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.offload import peer_pair
+from offload_local import peer_pair
 
-from remotegpu.offload.code.link import Link
-from remotegpu.offload.files.areas import Areas, areas_of
-from remotegpu.offload.files.cache import BLOCK, Cache
-from remotegpu.offload.files.paged import PagedFile
-from remotegpu.offload.files.remote import RemoteFiles
-from remotegpu.offload.files.rules import pattern, rules
-from remotegpu.offload.files.server import FileServer
+from remotegpu_offload.code.link import Link
+from remotegpu_offload.files.areas import Areas, areas_of
+from remotegpu_offload.files.cache import BLOCK, Cache
+from remotegpu_offload.files.paged import PagedFile
+from remotegpu_offload.files.remote import RemoteFiles
+from remotegpu_offload.files.rules import pattern, rules
+from remotegpu_offload.files.server import FileServer
 
 MB = 1 << 20
 

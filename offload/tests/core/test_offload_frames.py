@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remotegpu.offload.wire import FrameError, Kind, Service
-from remotegpu.offload.wire.frames import (
+from remotegpu_offload.wire import FrameError, Kind, Service
+from remotegpu_offload.wire.frames import (
     HEAD_BYTES,
     MAX_BUFFERS,
     MAX_FRAME,

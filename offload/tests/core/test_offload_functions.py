@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.offload_modules import Trips, UserModule, session_beside
+from offload_modules import Trips, UserModule, session_beside
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.functions.errors import RemoteError, RemoteTraceback
-from remotegpu.offload.objects import pages
-from remotegpu.offload.objects.codec import CrossingError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.functions.errors import RemoteError, RemoteTraceback
+from remotegpu_offload.objects import pages
+from remotegpu_offload.objects.codec import CrossingError
 
 USER = UserModule("user_steps", FunctionRule("user_steps.*"))
 
@@ -248,7 +248,7 @@ def test_views_of_one_array_share_memory_there_too(session: Session, local: Any)
 
 
 def test_a_lost_acceptor_names_itself(session: Session) -> None:
-    from remotegpu.offload.wire.errors import LostError
+    from remotegpu_offload.wire.errors import LostError
 
     with session_beside(session) as other:
         USER.load()

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload_modules import Trips, UserModule, held, session_beside
+from offload_modules import Trips, UserModule, held, session_beside
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.functions.errors import TooDeepError
-from remotegpu.offload.functions.standins import RemoteFunction, RemoteIterator, RemoteObject
-from remotegpu.offload.objects.codec import CrossingError, UnknownObjectError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.functions.errors import TooDeepError
+from remotegpu_offload.functions.standins import RemoteFunction, RemoteIterator, RemoteObject
+from remotegpu_offload.objects.codec import CrossingError, UnknownObjectError
 
 USER = UserModule("user_steps", FunctionRule("user_steps.*"))
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from support.offload import local_session
+from offload_local import local_session
 
-import remotegpu.offload
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.code.server import CodeServer
-from remotegpu.offload.config.model import CodeRules, Config, FileRules, FunctionRule
-from remotegpu.offload.functions import client
+import remotegpu_offload
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.code.server import CodeServer
+from remotegpu_offload.config.model import CodeRules, Config, FileRules, FunctionRule
+from remotegpu_offload.functions import client
 
 FIRST = """
 import numpy as np
@@ -90,16 +90,16 @@ import importlib
 import sys
 
 def loaded(names):
-    import remotegpu.offload.reverse.signing
+    import remotegpu_offload.reverse.signing
     for name in names:
         assert name not in sys.modules
         importlib.import_module(name)
-    ours = [name for name in sys.modules if name.partition(".")[0] == "remotegpu"]
+    ours = [name for name in sys.modules if name.partition(".")[0] in ("remotegpu", "remotegpu_offload")]
     return {name: type(sys.modules[name].__loader__).__name__ for name in ours}
 """
 
 
-@pytest.mark.parametrize("page", ["./", "remotegpu", "./remotegpu/offload"])
+@pytest.mark.parametrize("page", ["./", "remotegpu_offload", "./remotegpu_offload"])
 @pytest.mark.parametrize("prefer", ["server-installed", "client"])
 def test_the_acceptor_runs_its_own_modules(
     folder: Path, monkeypatch: pytest.MonkeyPatch, page: str, prefer: Literal["server-installed", "client"]
@@ -108,16 +108,16 @@ def test_the_acceptor_runs_its_own_modules(
     (folder / "edited_ours.py").write_text(OURS)
     rules = (FunctionRule("edited_ours.*"),)
     code = CodeRules(page=(page, "edited_*"), prefer=prefer)
-    home = Path(remotegpu.offload.__file__).parents[2]
+    home = Path(remotegpu_offload.__file__).parents[1]
     monkeypatch.syspath_prepend(str(home))
     with local_session(Config(rules=rules, code=code, folder=home)) as session:
         module = importlib.import_module("edited_ours")
         client.install(module, session.config, session)
-        late = ["remotegpu.offload.objects.arrays", "remotegpu.offload.explain.suggest", "remotegpu.api"]
+        late = ["remotegpu_offload.objects.arrays", "remotegpu_offload.explain.suggest", "remotegpu.api"]
         found = module.loaded(late)
         served = session.services["code"]
         assert isinstance(served, CodeServer) and "edited_ours" in served._served
         assert not [name for name in served._served if name.startswith("remotegpu")]
     del sys.modules["edited_ours"]
-    assert found.keys() >= {*late, "remotegpu.offload.reverse.signing", "remotegpu.offload.wire.peer"}
+    assert found.keys() >= {*late, "remotegpu_offload.reverse.signing", "remotegpu_offload.wire.peer"}
     assert set(found.values()) == {"SourceFileLoader"}

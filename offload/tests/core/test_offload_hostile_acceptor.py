@@ -23,8 +23,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from remotegpu.offload.objects import arrays, frames, sparse, vocabulary
-from remotegpu.offload.objects.codec import Codec, RefusedError, UnknownObjectError
+from remotegpu_offload.objects import arrays, frames, sparse, vocabulary
+from remotegpu_offload.objects.codec import Codec, RefusedError, UnknownObjectError
 
 ran: list[str] = []
 
@@ -182,12 +182,12 @@ HERE = __name__
         ("pandas", "read_pickle"),
         ("no_such_module", "x"),
         ("", ""),
-        ("remotegpu.offload.objects.values", "sys.modules"),
-        ("remotegpu.offload.objects.codec", "Codec"),
-        ("remotegpu.offload.objects.vocabulary", "made"),
-        ("remotegpu.offload.objects.vocabulary", "named"),
-        ("remotegpu.offload.objects.vocabulary", "kept"),
-        ("remotegpu.offload.objects.vocabulary", "CONTEXTUAL"),
+        ("remotegpu_offload.objects.values", "sys.modules"),
+        ("remotegpu_offload.objects.codec", "Codec"),
+        ("remotegpu_offload.objects.vocabulary", "made"),
+        ("remotegpu_offload.objects.vocabulary", "named"),
+        ("remotegpu_offload.objects.vocabulary", "kept"),
+        ("remotegpu_offload.objects.vocabulary", "CONTEXTUAL"),
     ],
 )
 def test_no_name_leads_elsewhere(codec: Codec, module: str, name: str) -> None:

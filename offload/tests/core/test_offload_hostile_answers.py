@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import Config, FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.functions.errors import RemoteError
-from remotegpu.offload.objects.codec import Codec, RefusedError
-from remotegpu.offload.wire.errors import LostError, RemoteFailure
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import Config, FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.functions.errors import RemoteError
+from remotegpu_offload.objects.codec import Codec, RefusedError
+from remotegpu_offload.wire.errors import LostError, RemoteFailure
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 ran: list[str] = []
 

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.offload import local_session
+from offload_local import local_session
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import Config, FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.functions.acceptor import find
-from remotegpu.offload.objects import vocabulary
-from remotegpu.offload.objects.codec import Codec
-from remotegpu.offload.wire.errors import RemoteFailure
-from remotegpu.offload.wire.frames import Service
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import Config, FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.functions.acceptor import find
+from remotegpu_offload.objects import vocabulary
+from remotegpu_offload.objects.codec import Codec
+from remotegpu_offload.wire.errors import RemoteFailure
+from remotegpu_offload.wire.frames import Service
 
 NOTHING = pickle.dumps(((), {}), 5)
 

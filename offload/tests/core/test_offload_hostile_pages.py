@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload import peer_pair
+from offload_local import peer_pair
 
-from remotegpu.offload.code.server import CodeServer
-from remotegpu.offload.code.sources import Main
-from remotegpu.offload.files.rules import rules
-from remotegpu.offload.files.server import LARGEST_READ, MOST_HANDLES, FileServer
-from remotegpu.offload.program.terminal import Terminal
-from remotegpu.offload.wire import Message, Peer, RemoteFailure, Service
+from remotegpu_offload.code.server import CodeServer
+from remotegpu_offload.code.sources import Main
+from remotegpu_offload.files.rules import rules
+from remotegpu_offload.files.server import LARGEST_READ, MOST_HANDLES, FileServer
+from remotegpu_offload.program.terminal import Terminal
+from remotegpu_offload.wire import Message, Peer, RemoteFailure, Service
 
 SECRET = "the client's secret"
 
@@ -164,7 +164,7 @@ def test_ranges_and_handles_are_checked(attacker: Attacker) -> None:
 
 def test_the_number_of_open_files_is_limited(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_HANDLES <= 4096
-    monkeypatch.setattr("remotegpu.offload.files.server.MOST_HANDLES", 20)
+    monkeypatch.setattr("remotegpu_offload.files.server.MOST_HANDLES", 20)
     before = len(list(Path("/proc/self/fd").iterdir()))
     path = f"{attacker.folder}/out/new"
     flags = os.O_WRONLY | os.O_CREAT

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from remotegpu.offload.functions.inference import model
-from remotegpu.offload.functions.inference.shells import profile_path
-from remotegpu.offload.functions.inference.there import Opening, offered, opened
-from remotegpu.offload.objects.codec import RefusedError
+from remotegpu_offload.functions.inference import model
+from remotegpu_offload.functions.inference.shells import profile_path
+from remotegpu_offload.functions.inference.there import Opening, offered, opened
+from remotegpu_offload.objects.codec import RefusedError
 
 CPU, CUDA, MIGRAPHX = "CPUExecutionProvider", "CUDAExecutionProvider", "MIGraphXExecutionProvider"
 

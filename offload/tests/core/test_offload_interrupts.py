@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remotegpu.offload.wire.interrupts import Allowed, Held, pending
+from remotegpu_offload.wire.interrupts import Allowed, Held, pending
 
 USR1, INT = signal.SIGUSR1, signal.SIGINT
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload import local_session
+from offload_local import local_session
 
-from remotegpu.offload.config.model import CodeRules, Config, FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.functions.errors import RemoteTraceback
-from remotegpu.offload.functions.standins import RemoteObject
-from remotegpu.offload.objects import pages
-from remotegpu.offload.objects.codec import CrossingError
-from remotegpu.offload.wire import frames
+from remotegpu_offload.config.model import CodeRules, Config, FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.functions.errors import RemoteTraceback
+from remotegpu_offload.functions.standins import RemoteObject
+from remotegpu_offload.objects import pages
+from remotegpu_offload.objects.codec import CrossingError
+from remotegpu_offload.wire import frames
 
 LIMIT = 1 << 20
 MANY = 1 << 18  # numbers of 8 bytes

@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.offload_modules import UserModule, held
+from offload_modules import UserModule, held
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.functions.standins import RemoteManager
-from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions.standins import RemoteManager
+from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError
 
 USER = UserModule("user_unusual", FunctionRule("user_unusual.*"))
 

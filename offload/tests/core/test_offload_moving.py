@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload import LocalAcceptors, local_session
+from offload_local import LocalAcceptors, local_session
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import ClassRule, CodeRules, Config, FunctionRule, SessionRules
-from remotegpu.offload.functions import client, moving
-from remotegpu.offload.objects.codec import UnknownObjectError
-from remotegpu.offload.wire.errors import LostError, OffloadError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import ClassRule, CodeRules, Config, FunctionRule, SessionRules
+from remotegpu_offload.functions import client, moving
+from remotegpu_offload.objects.codec import UnknownObjectError
+from remotegpu_offload.wire.errors import LostError, OffloadError
 
 PROGRAMS = Path(__file__).parent / "programs"
 RULES = (ClassRule("user_models.Model"), ClassRule("user_models.Store"), FunctionRule("user_steps.*"))

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload_modules import UserModule
+from offload_modules import UserModule
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.functions import mutation
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions import mutation
 
 USER = UserModule("user_mutates", FunctionRule("user_mutates.*"))
 

@@ -18,10 +18,10 @@ from nbclient import NotebookClient
 from sklearn.linear_model import LinearRegression
 from support.system import until
 
-from remotegpu.offload.jupyter.cell import names_of
-from remotegpu.offload.jupyter.kernelspec import install, kernelspec
+from remotegpu_offload.jupyter.cell import names_of
+from remotegpu_offload.jupyter.kernelspec import install, kernelspec
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[3] / "tests" / "support"
 SECONDS = 90
 pytestmark = [
     pytest.mark.timeout(240),
@@ -195,7 +195,7 @@ def test_the_traceback_of_an_offloaded_cell_is_not_one_of_ours(kernels: Path) ->
     frames = (
         "import sys, traceback\n"
         "sorted({each.filename.rpartition('/')[2] for each in traceback.extract_tb(sys.last_traceback)"
-        " if '/remotegpu/offload/' in each.filename})"
+        " if '/remotegpu_offload/' in each.filename})"
     )
     shows = run("local", kernels, *MAGIC, "%%offload\n1 / 0", frames, allow_errors=True)
     assert shows[3:] == [[("ZeroDivisionError", "division by zero")], ["[]"]]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.offload_ends import Ends, Point
+from offload_ends import Ends, Point
 
-from remotegpu.offload.objects import pages
-from remotegpu.offload.objects.codec import Codec, CrossingError, RefusedError, UnknownObjectError
+from remotegpu_offload.objects import pages
+from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError, UnknownObjectError
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_functions_and_classes_of_a_function_travel_by_value_and_are_known_again
 
 
 def test_an_object_that_stays_there_travels_once(ends: Ends) -> None:
-    from remotegpu.offload.objects.encoder import There
+    from remotegpu_offload.objects.encoder import There
 
     model = Point(1.0, [0] * 50_000)
     first, large = ends.there(There(model))

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from support.offload_ends import Colour, Ends, Mode, Pair, Point, Slotted
+from offload_ends import Colour, Ends, Mode, Pair, Point, Slotted
 
-from remotegpu.offload.objects.plain import is_plain
+from remotegpu_offload.objects.plain import is_plain
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.offload import echo
+from offload_local import echo
 from support.system import until
 
-from remotegpu.offload.wire import (
+from remotegpu_offload.wire import (
     DEFERRED,
     Deferred,
     LostError,
@@ -20,7 +20,7 @@ from remotegpu.offload.wire import (
     Request,
     Service,
 )
-from remotegpu.offload.wire.frames import Frame, Kind, encode
+from remotegpu_offload.wire.frames import Frame, Kind, encode
 
 
 def test_a_request_is_answered_with_header_and_buffers(pair: tuple[Peer, Peer]) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.offload import echo, peer_pair
+from offload_local import echo, peer_pair
 from support.system import until
 
-from remotegpu.offload.wire import DEFERRED, Deferred, LostError, Message, Peer, RemoteFailure, Request, Service
-from remotegpu.offload.wire.frames import Frame, Kind, encode
+from remotegpu_offload.wire import DEFERRED, Deferred, LostError, Message, Peer, RemoteFailure, Request, Service
+from remotegpu_offload.wire.frames import Frame, Kind, encode
 
 
 def test_inline_answers_larger_than_the_sockets_do_not_block_the_receiving_threads() -> None:

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.offload_programs import Project, same
+from offload_programs import Project, same
 
 # Each test runs programs several times, on machines that may be busy with other things.
 pytestmark = pytest.mark.timeout(400)

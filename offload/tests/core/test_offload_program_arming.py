@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.offload_programs import PATIENCE, Project, same
+from offload_programs import PATIENCE, Project, same
 
-import remotegpu.offload
-from remotegpu.offload.importing.hooks import when_imported
-from remotegpu.offload.importing.lending import Lender, libraries
+import remotegpu_offload
+from remotegpu_offload.importing.hooks import when_imported
+from remotegpu_offload.importing.lending import Lender, libraries
 
-START = Path(remotegpu.offload.__file__).parent / "sitecustomize"
+START = Path(remotegpu_offload.__file__).parent / "sitecustomize"
 RULES = "version: 1\noffload:\n  - function: steps.where\n  - function: __main__.main_where\n"
 
 
@@ -107,8 +107,8 @@ def test_in_a_pod_python_arms_itself_and_imports_nothing_for_it(project: Project
         "import json, sys; print(json.dumps(sorted(name for name in sys.modules if name.startswith('remotegpu'))))"
     )
     loaded = json.loads(_start(project, "-c", listing).stdout)
-    assert "remotegpu.offload.importing.arm" in loaded
-    for name in ("remotegpu.offload.config", "remotegpu.offload.client", "remotegpu.offload.wire"):
+    assert "remotegpu_offload.importing.arm" in loaded
+    for name in ("remotegpu_offload.config", "remotegpu_offload.client", "remotegpu_offload.wire"):
         assert not [each for each in loaded if each.startswith(name)], loaded
     for name in ("yaml", "cloudpickle", "socket", "asyncio"):
         assert _start(project, "-c", f"import sys; print({name!r} in sys.modules)").stdout == "False\n"
@@ -210,4 +210,4 @@ def test_what_goes_wrong_shows_the_programs_lines_and_not_ours(project: Project)
         done = project.offloaded("main.py", split="rules")
         assert done.returncode == 1 and words in done.stderr, done.stderr
         shown = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
-        assert shown and not any("remotegpu/offload" in frame for frame in shown), done.stderr
+        assert shown and not any("/remotegpu_offload/" in frame for frame in shown), done.stderr

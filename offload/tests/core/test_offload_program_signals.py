@@ -7,7 +7,7 @@ import subprocess
 import textwrap
 
 import pytest
-from support.offload_programs import PATIENCE, Project
+from offload_programs import PATIENCE, Project
 
 # Programs start slowly, on machines that may be busy with other things.
 pytestmark = pytest.mark.timeout(400)

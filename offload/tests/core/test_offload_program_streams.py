@@ -10,7 +10,7 @@ import subprocess
 import termios
 
 import pytest
-from support.offload_programs import PATIENCE, Project, same
+from offload_programs import PATIENCE, Project, same
 
 # Each test runs programs several times, on machines that may be busy with other things.
 pytestmark = pytest.mark.timeout(400)

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from cluster.certificates import Authority
 
-from remotegpu.offload.reverse import bootstrap, confine
-from remotegpu.offload.reverse.collect import collect
-from remotegpu.offload.reverse.manifest import Permissions, key_text
-from remotegpu.offload.reverse.server import Server, Shelf
-from remotegpu.offload.reverse.signing import Signer
+from remotegpu_offload.reverse import bootstrap, confine
+from remotegpu_offload.reverse.collect import collect
+from remotegpu_offload.reverse.manifest import Permissions, key_text
+from remotegpu_offload.reverse.server import Server, Shelf
+from remotegpu_offload.reverse.signing import Signer
 
 SECONDS = 60
 MAIN = """

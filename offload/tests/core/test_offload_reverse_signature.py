@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remotegpu.offload.reverse import bootstrap, ed25519, manifest
-from remotegpu.offload.reverse.collect import collect
-from remotegpu.offload.reverse.errors import ReverseError
-from remotegpu.offload.reverse.manifest import File, Manifest, Permissions, closure, key_text, opened, parse, parse_key
-from remotegpu.offload.reverse.opening import satisfied
-from remotegpu.offload.reverse.signing import Signer
+from remotegpu_offload.reverse import bootstrap, ed25519, manifest
+from remotegpu_offload.reverse.collect import collect
+from remotegpu_offload.reverse.errors import ReverseError
+from remotegpu_offload.reverse.manifest import File, Manifest, Permissions, closure, key_text, opened, parse, parse_key
+from remotegpu_offload.reverse.opening import satisfied
+from remotegpu_offload.reverse.signing import Signer
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 DIGEST = "0" * 64

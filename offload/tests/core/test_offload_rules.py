@@ -6,12 +6,12 @@ import importlib
 from pathlib import Path
 
 import pytest
-from support.offload_programs import Project, same
+from offload_programs import Project, same
 
-from remotegpu.offload.config.errors import ConfigError
-from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
-from remotegpu.offload.functions import profiles
-from remotegpu.offload.functions.classes import Shell
+from remotegpu_offload.config.errors import ConfigError
+from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
+from remotegpu_offload.functions import profiles
+from remotegpu_offload.functions.classes import Shell
 
 
 @pytest.mark.parametrize("name", ["rules", "estimators"])

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.offload_appliance import lease, offload_appliance, session
-from support.offload_hostile import hostile_environment, run
+from offload_appliance import lease, offload_appliance, session
+from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn
 from support.system import until
 
-from remotegpu.offload.wire.errors import LostError
-from remotegpu.offload.wire.frames import Service
-from remotegpu.offload.wire.peer import Peer
 from remotegpu.rpc.client import Access
+from remotegpu_offload.wire.errors import LostError
+from remotegpu_offload.wire.frames import Service
+from remotegpu_offload.wire.peer import Peer
 
 TOKEN = "the appliance's token"
 _ROOT = os.geteuid() == 0

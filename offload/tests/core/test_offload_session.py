@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from remotegpu.offload.acceptor import versions
-from remotegpu.offload.wire.errors import RemoteFailure
-from remotegpu.offload.wire.frames import Message, Service
-from remotegpu.offload.wire.peer import Peer, Request
+from remotegpu_offload.acceptor import versions
+from remotegpu_offload.wire.errors import RemoteFailure
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
 
 _PATIENCE = 60.0
 # A feature as the session attaches them: it runs what the test sends.
 _ACCEPTOR = """
 import importlib, socket, sys, types
-session = importlib.import_module("remotegpu.offload.acceptor.session")
+session = importlib.import_module("remotegpu_offload.acceptor.session")
 feature = types.ModuleType("feature")
 def attach(it):
     def run(request):
@@ -74,7 +74,7 @@ def run(peer: Peer, code: str) -> Any:
 
 
 def test_the_module_serves_a_client() -> None:
-    with acceptor("-m", "remotegpu.offload.acceptor.session", "--fd", "{fd}", "--name", "mine") as (peer, process):
+    with acceptor("-m", "remotegpu_offload.acceptor.session", "--fd", "{fd}", "--name", "mine") as (peer, process):
         environment = greet(peer)["environment"]
         assert environment["name"] == "mine"
         assert environment["python"] == platform.python_version()
@@ -164,7 +164,7 @@ try:
 except KeyboardInterrupt:
     value = "interrupted"
 """
-    code = "import time, sys; session_module = sys.modules['remotegpu.offload.acceptor.session']" + loop
+    code = "import time, sys; session_module = sys.modules['remotegpu_offload.acceptor.session']" + loop
     with acceptor() as (peer, _):
         greet(peer)
 

@@ -20,10 +20,10 @@ print(json.dumps(sorted(files)))
 @pytest.mark.parametrize("folder", ["python", "pod/lib/python"])
 def test_the_staged_package_is_whole(folder: str) -> None:
     modules = (
-        "remotegpu.offload.client.session",
-        "remotegpu.offload.acceptor.session",
-        "remotegpu.offload.acceptor.zygote",
-        "remotegpu.offload.launch",
+        "remotegpu_offload.client.session",
+        "remotegpu_offload.acceptor.session",
+        "remotegpu_offload.acceptor.zygote",
+        "remotegpu_offload.launch",
         "cloudpickle",
         "yaml",
     )

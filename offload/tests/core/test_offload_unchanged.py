@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.offload import local_session
+from offload_local import local_session
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import Config, FunctionRule
-from remotegpu.offload.functions import client
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import Config, FunctionRule
+from remotegpu_offload.functions import client
 
 # More than a call's header, and less than any function.
 _CALL = 300

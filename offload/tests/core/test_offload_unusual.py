@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload_modules import UserModule
-from support.offload_programs import Project, same
+from offload_modules import UserModule
+from offload_programs import Project, same
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import ClassRule, FunctionRule
-from remotegpu.offload.functions.errors import RemoteTraceback
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import ClassRule, FunctionRule
+from remotegpu_offload.functions.errors import RemoteTraceback
 
 SCRIPT = """
 class Base:

@@ -13,11 +13,11 @@ from support.stand_in import StandIn, Tenant, make_dist
 from support.system import until
 
 from remotegpu.api.objects import Ask
-from remotegpu.offload.acceptor import versions
-from remotegpu.offload.wire.frames import Service
-from remotegpu.offload.wire.peer import Peer
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access
+from remotegpu_offload.acceptor import versions
+from remotegpu_offload.wire.frames import Service
+from remotegpu_offload.wire.peer import Peer
 
 PATIENCE = 60.0
 _AS_STRANGER = Path(__file__).with_name("as_stranger.py")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload import LocalAcceptors, local_session
+from offload_local import LocalAcceptors, local_session
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import Config
-from remotegpu.offload.torch import link, names
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import Config
+from remotegpu_offload.torch import link, names
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "offload_torch" / "programs"
+PROGRAMS = Path(__file__).resolve().parents[1] / "torch" / "programs"
 
 _CONNECT = f"""#!/bin/sh
 exec {sys.executable} {Path(__file__).with_name("connect_here.py")} "$@"
@@ -24,8 +24,8 @@ exec {sys.executable} {Path(__file__).with_name("connect_here.py")} "$@"
 # As `launch`, and it tells what crossed.
 _RUN = """
 import json, sys
-from remotegpu.offload import launch
-from remotegpu.offload.client import session
+from remotegpu_offload import launch
+from remotegpu_offload.client import session
 close, told = session.Session.close, sys.argv[1]
 def noted(self):
     if not self._closed:

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from remotegpu.offload.objects.codec import Codec
+from remotegpu_offload.objects.codec import Codec
 
 
 class Colour(enum.Enum):

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remotegpu.offload.wire.frames import Service
-from remotegpu.offload.wire.peer import Peer
+from remotegpu_offload.wire.frames import Service
+from remotegpu_offload.wire.peer import Peer
 
 _FEATURE = """
 import threading
-from remotegpu.offload.wire.frames import Message, Service
+from remotegpu_offload.wire.frames import Message, Service
 
 def attach(session):
     def run(request):
@@ -24,7 +24,7 @@ _ZYGOTE = """
 import errno, sys
 sys.argv[1:] = sys.argv[sys.argv.index("--control-fd"):]
 sys.path.append({folder!r})
-from remotegpu.offload.acceptor import session, syscalls, zygote
+from remotegpu_offload.acceptor import session, syscalls, zygote
 
 def refuse(flags):
     raise OSError(errno.EPERM, "no namespaces here")

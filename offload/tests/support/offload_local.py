@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from remotegpu.offload.client.places import Wish
-from remotegpu.offload.client.services import ClientService
-from remotegpu.offload.client.session import Session, use
-from remotegpu.offload.config.model import Config
-from remotegpu.offload.wire import Message, Peer, Request
+from remotegpu_offload.client.places import Wish
+from remotegpu_offload.client.services import ClientService
+from remotegpu_offload.client.session import Session, use
+from remotegpu_offload.config.model import Config
+from remotegpu_offload.wire import Message, Peer, Request
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ class LocalAcceptors:
     def __init__(
         self,
         python: str | os.PathLike[str] = sys.executable,
-        program: Sequence[str] = ("-m", "remotegpu.offload.acceptor.session"),
+        program: Sequence[str] = ("-m", "remotegpu_offload.acceptor.session"),
     ) -> None:
         self.python = python
         self.program = program

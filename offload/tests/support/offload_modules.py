@@ -11,13 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from support.offload import local_session
+from offload_local import local_session
 
-from remotegpu.offload.client.session import Session, use
-from remotegpu.offload.config.model import CodeRules, Config, FunctionRule, Rule
-from remotegpu.offload.functions import client
+from remotegpu_offload.client.session import Session, use
+from remotegpu_offload.config.model import CodeRules, Config, FunctionRule, Rule
+from remotegpu_offload.functions import client
 
-PROGRAMS = Path(__file__).parents[1] / "offload" / "programs"
+PROGRAMS = Path(__file__).parents[1] / "core" / "programs"
 
 
 class UserModule:

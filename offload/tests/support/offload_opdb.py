@@ -1,4 +1,4 @@
-"""torch's own table of operations (op_db) on the remote device against the CPU: `python -m support.offload_opdb
+"""torch's own table of operations (op_db) on the remote device against the CPU: `python -m offload_opdb
 forward float32`.
 
 One line of JSON for each operation: its name and variant, how many samples were compared, and what was unequal. It is
@@ -64,9 +64,9 @@ def sweep(mode: str, dtype: str, *, every: int = 1, timeout: float = 300) -> Fou
 
 
 def _part(found: Found, mode: str, dtype: str, start: int, every: int, timeout: float) -> Any:
-    command = [sys.executable, "-m", "support.offload_opdb", mode, dtype, "--start", str(start), "--every", str(every)]
+    command = [sys.executable, "-m", "offload_opdb", mode, dtype, "--start", str(start), "--every", str(every)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, check=False, cwd=Path(__file__).parents[1]
+        command, capture_output=True, text=True, timeout=timeout, check=False, cwd=Path(__file__).parent
     )
     begun: dict[str, Any] | None = None
     for line in done.stdout.splitlines():
@@ -91,10 +91,10 @@ def _part(found: Found, mode: str, dtype: str, start: int, every: int, timeout: 
 def main() -> None:
     """The program."""
     import torch
-    from support.offload import local_session
+    from offload_local import local_session
     from torch.testing._internal.common_methods_invocations import op_db
 
-    from remotegpu.offload.torch import device
+    from remotegpu_offload.torch import device
 
     parser = argparse.ArgumentParser()
     parser.add_argument("mode", choices=["forward", "backward", "gradcheck"])
@@ -183,7 +183,7 @@ def _check(mode: str, got: Any, want: Any, dtype: Any) -> None:
 def _there(sample: tuple[Any, Any]) -> Any:
     import torch
 
-    from remotegpu.offload.torch.device import NAME
+    from remotegpu_offload.torch.device import NAME
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):

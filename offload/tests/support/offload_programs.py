@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "offload" / "programs"
-_SUPPORT = Path(__file__).resolve().parent
+PROGRAMS = Path(__file__).resolve().parents[1] / "core" / "programs"
+_ROOT = Path(__file__).resolve().parents[3]
+# Of a clone: an interpreter that has only these has none of .venv.
+_OURS = [str(_ROOT / folder) for folder in ("remoting", "offload")]
 PATIENCE = 180.0
 
 # Python's own ways to a file end here, as on another machine; status calls are not audited, but lead to these.
@@ -37,10 +39,10 @@ def connect_program(folder: Path, hidden: Path, python: str | os.PathLike[str] =
     blind.mkdir()
     (blind / "sitecustomize.py").write_text(_BLIND)
     program = folder / "connect"
-    paths = f"{blind}:{_SUPPORT.parents[1] / 'remoting'}"
+    paths = ":".join([str(blind), *_OURS])
     program.write_text(
         f'#!/bin/sh\nexec env -i PATH="$PATH" BLIND_TO={hidden} PYTHONPATH={paths} PYTHONDONTWRITEBYTECODE=1 '
-        f'{python} -P {_SUPPORT / "connect_here.py"} "$@"\n'
+        f'{python} -P {_ROOT / "tests/support/connect_here.py"} "$@"\n'
     )
     program.chmod(0o755)
     return program
@@ -83,10 +85,7 @@ class Project:
         return subprocess.Popen(self.launch(*arguments), cwd=self.folder, env=self.environment(), **options)
 
     def launch(self, *arguments: str, split: str = "app") -> list[str]:
-        bootstrap = (
-            f"import sys; sys.path.append({str(_SUPPORT.parents[1] / 'remoting')!r}); "
-            "from remotegpu.offload.launch import main; main()"
-        )
+        bootstrap = f"import sys; sys.path.extend({_OURS!r}); from remotegpu_offload.launch import main; main()"
         return [os.fspath(self.python), "-c", bootstrap, "--split", split, *arguments]
 
     def _run(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload import local_session
+from offload_local import local_session
 
-from remotegpu.offload.torch import device
+from remotegpu_offload.torch import device
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import time
 import types
 from typing import Any
 
-from remotegpu.offload.acceptor import session as acceptor
-from remotegpu.offload.wire import Message, Request, Service
+from remotegpu_offload.acceptor import session as acceptor
+from remotegpu_offload.wire import Message, Request, Service
 
 ITSELF = "offload_toy"
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch import nn
 from torch.nn import functional
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.torch import amp
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.torch import amp
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from remotegpu.offload.torch import device
-from remotegpu.offload.torch.device import Remote
+from remotegpu_offload.torch import device
+from remotegpu_offload.torch.device import Remote
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch import nn
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.torch import link
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.torch import link
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
@@ -138,7 +138,7 @@ def test_many_storages_travel_together_but_not_all_at_once(
     armed: Session,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from remotegpu.offload.torch import checkpoint
+    from remotegpu_offload.torch import checkpoint
 
     monkeypatch.setattr(checkpoint, "TOGETHER", 1000)
     state = [torch.full((100,), float(i), device="cuda") for i in range(10)]

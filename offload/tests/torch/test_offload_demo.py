@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 
-DEMO = Path(__file__).parents[2] / "examples" / "10-offload" / "demo.py"
+DEMO = Path(__file__).parents[3] / "examples" / "10-offload" / "demo.py"
 
 
 def test_five_ways_give_the_same_losses_and_one_round_trip_a_step() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.offload_torch import remote, there  # noqa: F401 - a fixture
+from offload_torch import remote, there  # noqa: F401 - a fixture
 
-from remotegpu.offload.client.session import current
-from remotegpu.offload.torch.device import Remote
-from remotegpu.offload.torch.errors import checked
+from remotegpu_offload.client.session import current
+from remotegpu_offload.torch.device import Remote
+from remotegpu_offload.torch.errors import checked
 
 pytestmark = pytest.mark.frameworks
 

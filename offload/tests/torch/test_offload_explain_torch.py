@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload_explain import explain
+from offload_explain import explain
 
 pytestmark = pytest.mark.frameworks
 

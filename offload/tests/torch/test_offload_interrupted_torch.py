@@ -9,11 +9,11 @@ import time
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
-from support.offload_torch import remote  # noqa: F401 - a fixture
+from offload_torch import remote  # noqa: F401 - a fixture
 from torch import nn
 
-from remotegpu.offload.torch import device, interrupt
-from remotegpu.offload.wire import interrupts
+from remotegpu_offload.torch import device, interrupt
+from remotegpu_offload.wire import interrupts
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 _TIMES = 150

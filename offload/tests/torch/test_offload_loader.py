@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.torch import link
-from remotegpu.offload.torch.stream import FORKED
-from remotegpu.offload.wire.errors import LostError, OffloadError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.torch import link
+from remotegpu_offload.torch.stream import FORKED
+from remotegpu_offload.wire.errors import LostError, OffloadError
 
 pytestmark = [
     pytest.mark.frameworks,

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_modules import UserModule
+from offload_modules import UserModule
 from torch import nn
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config import parse
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.functions import client
-from remotegpu.offload.objects.codec import CrossingError
-from remotegpu.offload.torch import device
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config import parse
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.objects.codec import CrossingError
+from remotegpu_offload.torch import device
 
 pytestmark = pytest.mark.frameworks
 
 USER = UserModule("trainer", folder=Path(__file__).parent / "programs")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "offload.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "offload.md"
 
 Ruled = Callable[..., Any]
 

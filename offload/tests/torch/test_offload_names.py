@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch import nn
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.torch import names, spoken
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.torch import names, spoken
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 

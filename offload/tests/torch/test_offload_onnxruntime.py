@@ -20,16 +20,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from offload_local import LocalAcceptors, local_session
+from offload_programs import Project, same
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
-from support.offload import LocalAcceptors, local_session
-from support.offload_programs import Project, same
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import ClassRule, CodeRules, Config, FunctionRule, ModuleRule
-from remotegpu.offload.functions import client, profiles
-from remotegpu.offload.functions.inference.model import external_files
-from remotegpu.offload.objects.codec import RefusedError
-from remotegpu.offload.wire.errors import OffloadError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import ClassRule, CodeRules, Config, FunctionRule, ModuleRule
+from remotegpu_offload.functions import client, profiles
+from remotegpu_offload.functions.inference.model import external_files
+from remotegpu_offload.objects.codec import RefusedError
+from remotegpu_offload.wire.errors import OffloadError
 
 pytestmark = pytest.mark.frameworks
 

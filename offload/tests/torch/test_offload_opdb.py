@@ -1,6 +1,6 @@
 """torch's own table of operations on the remote device: results, gradients, gradcheck, and the published table.
 
-The comparisons run in processes of their own (`support.offload_opdb`): a crash is a result like any other.
+The comparisons run in processes of their own (`offload_opdb`): a crash is a result like any other.
 """
 
 import json
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support.offload_opdb import SWEEPS, UNEQUAL, UNWRITTEN, Found, sweep
+from offload_opdb import SWEEPS, UNEQUAL, UNWRITTEN, Found, sweep
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1800)]
 
-ROOT: Final = Path(__file__).parents[2]
-PUBLISHED: Final = json.loads((ROOT / "tests/offload_torch/opdb.json").read_text())
+ROOT: Final = Path(__file__).parents[3]
+PUBLISHED: Final = json.loads((ROOT / "offload/tests/torch/opdb.json").read_text())
 ROUNDED: Final = {
     "nn.functional.linear_cross_entropy chunked": "another order of additions in half precision",
     "nn.functional.linear_cross_entropy chunked_none": "another order of additions in half precision",

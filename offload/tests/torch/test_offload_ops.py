@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
 
-from remotegpu.offload.torch import codec, device, layouts
-from remotegpu.offload.torch.device import Remote
-from remotegpu.offload.torch.executor import Executor, FailedError
+from remotegpu_offload.torch import codec, device, layouts
+from remotegpu_offload.torch.device import Remote
+from remotegpu_offload.torch.executor import Executor, FailedError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 

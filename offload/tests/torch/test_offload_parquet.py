@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.offload_programs import Project, same
+from offload_programs import Project, same
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offload_armed import Programs, programs  # noqa: F401 - a fixture
+from offload_armed import Programs, programs  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 
@@ -22,7 +22,7 @@ _FOUND = """
 import multiprocessing, os, subprocess, sys, torch
 
 def found(given=None):
-    from remotegpu.offload.client import session
+    from remotegpu_offload.client import session
     try:
         given = torch.ones(2, device="cuda") if given is None else given
         total = (given + 1).sum().item()
@@ -112,7 +112,7 @@ def _run(programs: Programs, name: str, text: str, *options: str) -> dict[str, A
         "PYTHONPATH": os.pathsep.join([str(programs.folder), *filter(None, sys.path)]),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "remotegpu.offload.launch", *options, name]
+    command = [sys.executable, "-m", "remotegpu_offload.launch", *options, name]
     ran = subprocess.run(
         command, check=False, env=environment, cwd=programs.folder, timeout=800, capture_output=True, text=True
     )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.offload_armed import Programs, programs  # noqa: F401 - a fixture
+from offload_armed import Programs, programs  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 

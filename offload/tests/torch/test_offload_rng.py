@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from remotegpu.offload.client.session import Session
+from remotegpu_offload.client.session import Session
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_torch import here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import here, remote, same, there  # noqa: F401 - a fixture
 from torch import nn
 
-from remotegpu.offload.torch import codec, device
-from remotegpu.offload.torch.codec import FIRST_TEMPLATE, Meta, Template
-from remotegpu.offload.torch.device import Remote
-from remotegpu.offload.torch.errors import checked
-from remotegpu.offload.torch.executor import Executor, FailedError
-from remotegpu.offload.torch.storage import Blueprint, Storages, address_of
+from remotegpu_offload.torch import codec, device
+from remotegpu_offload.torch.codec import FIRST_TEMPLATE, Meta, Template
+from remotegpu_offload.torch.device import Remote
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.executor import Executor, FailedError
+from remotegpu_offload.torch.storage import Blueprint, Storages, address_of
 
 pytestmark = pytest.mark.frameworks
 
@@ -99,7 +99,7 @@ def test_steps_leave_nothing(remote: Remote) -> None:  # noqa: F811
 
 def test_templates_are_forgotten_in_time(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """A program whose shapes never repeat must not fill the memory of either end."""
-    monkeypatch.setattr("remotegpu.offload.torch.dispatch.TEMPLATES", 50)
+    monkeypatch.setattr("remotegpu_offload.torch.dispatch.TEMPLATES", 50)
     x = there(torch.arange(200.0))
     kept = x[:7] * 2
     for count in range(1, 180):
@@ -204,7 +204,7 @@ def test_a_forked_child_has_no_device(remote: Remote) -> None:  # noqa: F811
 
 
 def test_large_tensors_travel_in_pages(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr("remotegpu.offload.torch.kernels.PAGE", 1000)
+    monkeypatch.setattr("remotegpu_offload.torch.kernels.PAGE", 1000)
     x = torch.randn(33, 17)
     before = remote.source.peer.counters.round_trips
     same(there(x), x)

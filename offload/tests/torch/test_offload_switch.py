@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload import LocalAcceptors
-from support.offload_armed import arm
+from offload_armed import arm
+from offload_local import LocalAcceptors
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import Config, SessionRules
-from remotegpu.offload.torch import device, link, state
-from remotegpu.offload.wire.errors import LostError
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import Config, SessionRules
+from remotegpu_offload.torch import device, link, state
+from remotegpu_offload.wire.errors import LostError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_torch import both, here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import both, here, remote, same, there  # noqa: F401 - a fixture
 from torch import nn
 
-from remotegpu.offload.torch import device
-from remotegpu.offload.torch.device import Remote, UnsupportedTorchError
+from remotegpu_offload.torch import device
+from remotegpu_offload.torch.device import Remote, UnsupportedTorchError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 
@@ -269,8 +269,8 @@ def test_13_an_operation_is_a_few_bytes(remote: Remote) -> None:  # noqa: F811
 SCRIPT = """
     import sys, torch
     sys.path.insert(0, {tests!r})
-    from support.offload import local_session
-    from remotegpu.offload.torch import device
+    from offload_local import local_session
+    from remotegpu_offload.torch import device
     with local_session() as session:
         device.activate(session)
 """
@@ -278,7 +278,7 @@ SCRIPT = """
 
 def run_alone(lines: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A program of its own with the device: it may crash."""
-    program = textwrap.dedent(SCRIPT).format(tests=str(Path(__file__).parents[1])) + textwrap.indent(
+    program = textwrap.dedent(SCRIPT).format(tests=str(Path(__file__).parents[1] / "support")) + textwrap.indent(
         textwrap.dedent(lines), "    "
     )
     return subprocess.run(
@@ -352,7 +352,7 @@ def run_alone_unsupported() -> str:
         """
         from torch.utils import backend_registration
         del backend_registration._setup_privateuseone_for_python_backend
-        from remotegpu.offload.torch import device
+        from remotegpu_offload.torch import device
         try:
             device.prepare()
         except device.UnsupportedTorchError as error:
@@ -375,7 +375,7 @@ def test_a_lost_acceptor_is_named() -> None:
     done = run_alone(
         """
         import os, signal
-        from remotegpu.offload.wire.errors import LostError
+        from remotegpu_offload.wire.errors import LostError
         x = torch.ones(3, device="remote")
         x.sum().item()
         children = [int(p) for p in open(f"/proc/self/task/{os.getpid()}/children").read().split()]

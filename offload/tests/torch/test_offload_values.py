@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.offload_modules import UserModule
-from support.offload_torch import here, same, there
+from offload_modules import UserModule
+from offload_torch import here, same, there
 from torch import nn
 
-from remotegpu.offload.client.session import Session
-from remotegpu.offload.config.model import FunctionRule
-from remotegpu.offload.objects.codec import CrossingError
-from remotegpu.offload.torch import codec, device, values
-from remotegpu.offload.torch.storage import address_of
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.objects.codec import CrossingError
+from remotegpu_offload.torch import codec, device, values
+from remotegpu_offload.torch.storage import address_of
 
 pytestmark = pytest.mark.frameworks
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.offload_programs import Project, same
+from offload_programs import Project, same
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
 
-from remotegpu.offload.functions import classes
-from remotegpu.offload.functions.inference import model, there
-from remotegpu.offload.functions.plan import MARK
-from remotegpu.offload.objects import restricted
-from remotegpu.offload.objects.codec import HANDLE, RefusedError
-from remotegpu.offload.objects.encoder import Encoder, register
+from remotegpu_offload.functions import classes
+from remotegpu_offload.functions.inference import model, there
+from remotegpu_offload.functions.plan import MARK
+from remotegpu_offload.objects import restricted
+from remotegpu_offload.objects.codec import HANDLE, RefusedError
+from remotegpu_offload.objects.encoder import Encoder, register
 
 _THERE: Final = there.__name__
 # What shells of sessions keep here.

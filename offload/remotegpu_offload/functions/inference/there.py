@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from remotegpu.offload.functions.inference import model as models
-from remotegpu.offload.functions.inference.model import Model
+from remotegpu_offload.functions.inference import model as models
+from remotegpu_offload.functions.inference.model import Model
 
 CUDA: Final = "CUDAExecutionProvider"
 # What does for a request for CUDA where there is none: providers for accelerators that need nothing prepared.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from remotegpu.offload.config.errors import ConfigError, Problem
-from remotegpu.offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
+from remotegpu_offload.config.errors import ConfigError, Problem
+from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
 
 
 @dataclass(frozen=True, slots=True)

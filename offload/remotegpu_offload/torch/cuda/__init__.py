@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from remotegpu.offload.torch import random
-from remotegpu.offload.torch.cuda import backends, figures, legacy, refused, streams
+from remotegpu_offload.torch import random
+from remotegpu_offload.torch.cuda import backends, figures, legacy, refused, streams
 
 
 def install(names: Iterable[str]) -> None:

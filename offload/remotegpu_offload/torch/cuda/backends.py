@@ -11,9 +11,9 @@ from typing import Any, Final
 import torch
 from torch._subclasses import fake_tensor
 
-from remotegpu.offload.torch import link, spoken
-from remotegpu.offload.torch.cuda import figures, refused
-from remotegpu.offload.torch.device import NAME
+from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch.cuda import figures, refused
+from remotegpu_offload.torch.device import NAME
 
 _ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
 _CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"))

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import link, spoken
-from remotegpu.offload.torch.device import NAME
+from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch.device import NAME
 
 _PEAKS: Final = ("allocated", "reserved")
 

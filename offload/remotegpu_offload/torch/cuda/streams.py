@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu.offload.torch import link, spoken
+from remotegpu_offload.torch import link, spoken
 
 _ids = itertools.count(1)
 

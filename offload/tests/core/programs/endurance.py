@@ -77,18 +77,18 @@ def inventory():
     found = {f"objects {kind}": number for kind, number in kinds.items()}
     for each in ours:
         match _kind(each):
-            case "remotegpu.offload.wire.peer.Peer":
+            case "remotegpu_offload.wire.peer.Peer":
                 found["waiting"] = len(each._waiting)
                 found["logical threads"] = len(each._logical)
                 found["unsent"] = len(each._sender._outbox)
-            case "remotegpu.offload.objects.codec.Codec":
+            case "remotegpu_offload.objects.codec.Codec":
                 for name in ("exports", "held", "residents", "outgoing", "cache", "sent_types", "reducers"):
                     found[name] = len(getattr(each, name))
                 found["pages known there"] = len(each.ledger._sizes)
                 found["numbered"] = len(each._numbered)
                 found["by identity"] = len(each.exports._by_identity)
                 found["handles that died"] = len(each.held.dead)
-            case "remotegpu.offload.functions.link.Link":
+            case "remotegpu_offload.functions.link.Link":
                 found["raised"] = len(each._local.raised)
     sizes = {
         "tracked": len(objects),

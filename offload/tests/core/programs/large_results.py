@@ -5,7 +5,7 @@ import numpy as np
 
 def lower(limit):
     """Less than the wire's limit, or a test would need gigabytes."""
-    from remotegpu.offload.objects import pages
+    from remotegpu_offload.objects import pages
 
     pages.LARGEST = limit
 
