@@ -10,7 +10,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_PACKAGE = os.path.dirname(os.path.dirname(_HERE))
+_PACKAGE = os.path.dirname(_HERE)
 
 
 def _our_packages() -> None:

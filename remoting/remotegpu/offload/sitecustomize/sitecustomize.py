@@ -8,12 +8,16 @@ import warnings
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+_IN_A_CLONE = os.path.join(os.path.dirname(_BESIDE), "offload")
 
 
 def _new_place() -> str:
     found = importlib.util.find_spec("remotegpu_offload")
-    origin = os.path.join(_BESIDE, "remotegpu_offload", "__init__.py") if found is None else found.origin or ""
-    return os.path.join(os.path.dirname(origin), "sitecustomize")
+    if found is not None:
+        return os.path.join(os.path.dirname(found.origin or ""), "sitecustomize")
+    # Beside us; in a clone in a folder of its own.
+    places = [os.path.join(folder, "remotegpu_offload", "sitecustomize") for folder in (_BESIDE, _IN_A_CLONE)]
+    return next(filter(os.path.isdir, places), places[0])
 
 
 # In place of ours, so that whoever looks for the next `sitecustomize` on the path does not find this one.
