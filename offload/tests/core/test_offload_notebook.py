@@ -21,7 +21,7 @@ from support.system import until
 from remotegpu_offload.jupyter.cell import names_of
 from remotegpu_offload.jupyter.kernelspec import install, kernelspec
 
-SUPPORT = Path(__file__).parents[3] / "tests" / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 SECONDS = 90
 pytestmark = [
     pytest.mark.timeout(240),

@@ -42,7 +42,7 @@ def connect_program(folder: Path, hidden: Path, python: str | os.PathLike[str] =
     paths = ":".join([str(blind), *_OURS])
     program.write_text(
         f'#!/bin/sh\nexec env -i PATH="$PATH" BLIND_TO={hidden} PYTHONPATH={paths} PYTHONDONTWRITEBYTECODE=1 '
-        f'{python} -P {_ROOT / "tests/support/connect_here.py"} "$@"\n'
+        f'{python} -P {Path(__file__).resolve().with_name("connect_here.py")} "$@"\n'
     )
     program.chmod(0o755)
     return program
