@@ -77,6 +77,14 @@ def test_the_old_name_warns_once_and_says_the_new_one(line: str) -> None:
     assert python(line, "-W", "error::DeprecationWarning").returncode == 1
 
 
+@pytest.mark.parametrize("places", [[ROOT / "remoting", ROOT / "offload"], [DIST / "python"]], ids=["clone", "dist"])
+def test_the_old_name_needs_nothing_that_another_package_imports(places: list[Path]) -> None:
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from remotegpu.offload.wire import peer; print(peer.__name__)"
+    command = [BARE, "-I", "-S", "-W", "ignore", "-c", code, *map(str, places)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout, done.stderr) == ("remotegpu_offload.wire.peer\n", "")
+
+
 def test_a_module_that_is_nowhere_is_missing_under_the_old_name_too() -> None:
     done = python("import remotegpu.offload.nowhere")
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'remotegpu.offload.nowhere'"

@@ -4,6 +4,7 @@ Each module of it is the very same object under both names.
 """
 
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
