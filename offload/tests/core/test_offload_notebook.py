@@ -88,6 +88,17 @@ def test_a_notebook_in_an_acceptor_shows_what_it_shows_here(kernels: Path) -> No
     assert [len(outputs) for outputs in there] == [0, 0, 0, 1, 1] and "accuracy 0." in there[3][0][1]
 
 
+@pytest.mark.parametrize("provisioned", [True, False])
+def test_a_kernelspec_of_before_starts_its_kernel(kernels: Path, provisioned: bool) -> None:
+    """It has our package's old name; who does not know our provisioner runs its command."""
+    spec = kernelspec("before", backend="cpu")
+    spec["argv"][2] = "import sys; from remotegpu.offload.jupyter.proxy import main; sys.exit(main())"
+    if not provisioned:
+        del spec["metadata"]
+    install(kernels / "jupyter", "before", spec)
+    assert run("before", kernels, "6 * 7", "import os; os.getppid() > 0") == [["42"], ["True"]]
+
+
 def test_a_kernel_in_an_acceptor_does_what_kernels_do(kernels: Path) -> None:
     """Errors with the cell's source, printing to both streams, display, a module of the notebook's folder."""
     (kernels / "shapes.py").write_text("def area(r):\n    return 3 * r * r\n")

@@ -94,8 +94,10 @@ def test_nothing_of_ours_uses_the_old_name() -> None:
     uses = r"\bremotegpu\.offload\.[a-z]|import.*\bremotegpu\.offload\b"
     command = ["git", "grep", "-nIE", uses, "--", "*.py", "*.sh", "*.yaml"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    allowed = ("remoting/remotegpu/offload/", "offload/tests/core/test_offload_old_name.py")
-    assert [line for line in done.stdout.splitlines() if not line.startswith(allowed)] == []
+    allowed = tuple(f"offload/tests/core/test_offload_{name}.py" for name in ("old_name", "notebook"))
+    assert [
+        line for line in done.stdout.splitlines() if not line.startswith(("remoting/remotegpu/offload/", *allowed))
+    ] == []
 
 
 def test_a_pickle_of_before_is_read() -> None:
