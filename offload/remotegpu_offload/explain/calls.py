@@ -45,11 +45,6 @@ class Calls:
         return f"{self.module}.{self.qualname}"
 
 
-def pickled_bytes(value: object) -> int:
-    """How many bytes a value is on the wire. Raises whatever pickling it raises."""
-    return written(value)[0]
-
-
 @dataclass(slots=True)
 class _Open:
     frame: FrameType

@@ -16,7 +16,6 @@ from remotegpu_offload.wire import LostError, Peer, Request, Service
 # Those with messages in both directions; and what the kernel only says.
 BOTH_WAYS: Final = ("shell", "control", "stdin")
 IOPUB: Final = "iopub"
-CHANNELS: Final = (*BOTH_WAYS, IOPUB)
 _ARRIVALS: Final = "inproc://remotegpu-arrivals"
 # Between two looks at whether it is time to end.
 _POLL_MILLISECONDS: Final = 500

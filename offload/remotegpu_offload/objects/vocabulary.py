@@ -4,7 +4,7 @@ They are pickled by reference. Each end's unpickler puts its own meaning in thei
 functions outside of a session is an error.
 """
 
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 
 def _nowhere() -> NoReturn:
@@ -39,6 +39,3 @@ def kept(_ident: int, _value: Any) -> Any:
 def named(_module: str, _name: str) -> Any:
     """What the receiver finds by this name, where the sender has put something else in its place."""
     _nowhere()
-
-
-CONTEXTUAL: Final = {function.__name__: function for function in (own, foreign, made, came, kept, named)}

@@ -49,11 +49,6 @@ def shown() -> str:
     return state.name
 
 
-def true_device(tensor: Any) -> Any:
-    """The device of a tensor as torch itself has it."""
-    return _original_device.__get__(tensor)
-
-
 def is_remote(tensor: Any) -> bool:
     """Whether a tensor lives in an acceptor."""
     return bool(_original_device.__get__(tensor).type == NAME)

@@ -14,7 +14,8 @@ from offload_programs import Project, same
 from support.system import REMOTEGPU
 
 from remotegpu_offload.explain import changes
-from remotegpu_offload.explain.calls import Calls, Profile, pickled_bytes
+from remotegpu_offload.explain.calls import Calls, Profile
+from remotegpu_offload.explain.changes import written
 from remotegpu_offload.explain.suggest import CALL_SECONDS, crossing_seconds, served_by_torch, suggest
 
 
@@ -133,7 +134,7 @@ def numbers(count: int) -> Any:
 def test_buffers_are_counted_without_being_copied() -> None:
     import numpy as np
 
-    size = pickled_bytes(np.zeros(1 << 20, np.uint8))
+    size = written(np.zeros(1 << 20, np.uint8))[0]
     assert 1 << 20 <= size < (1 << 20) + 500
 
 

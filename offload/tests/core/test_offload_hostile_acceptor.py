@@ -187,7 +187,7 @@ HERE = __name__
         ("remotegpu_offload.objects.vocabulary", "made"),
         ("remotegpu_offload.objects.vocabulary", "named"),
         ("remotegpu_offload.objects.vocabulary", "kept"),
-        ("remotegpu_offload.objects.vocabulary", "CONTEXTUAL"),
+        ("remotegpu_offload.objects.vocabulary", "_nowhere"),
     ],
 )
 def test_no_name_leads_elsewhere(codec: Codec, module: str, name: str) -> None:

@@ -158,4 +158,4 @@ def test_requirements(requirement: str, holds: bool) -> None:
 
 def test_the_bootstrap_is_the_same_every_time() -> None:
     assert bootstrap.build() == bootstrap.build()
-    assert manifest.__name__.replace(".", "/").removeprefix("remotegpu/") + ".py" in bootstrap.FILES
+    assert manifest.__name__.replace(".", "/").removeprefix("remotegpu_offload/") + ".py" in bootstrap.FILES
