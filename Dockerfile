@@ -22,6 +22,7 @@ RUN python3 -m venv .venv && .venv/bin/python -c "import tomllib; project = toml
     && .venv/bin/pip install -q -r build.txt
 COPY Cargo.toml Cargo.lock ./
 COPY remoting remoting
+COPY offload/remotegpu_offload offload/remotegpu_offload
 COPY tools/dist.sh tools/pod.sh tools/python.sh tools/
 RUN tools/dist.sh
 
@@ -47,6 +48,7 @@ FROM dependencies AS package
 COPY operator/remotegpu_operator operator/remotegpu_operator
 COPY deviceplugin/remotegpu_deviceplugin deviceplugin/remotegpu_deviceplugin
 COPY remoting/remotegpu remoting/remotegpu
+COPY offload/remotegpu_offload offload/remotegpu_offload
 # Below /package, so that it becomes a layer of its own and the large one of the dependencies stays as it is.
 RUN --mount=type=bind,from=wheels,target=/wheels \
     /pip/bin/pip --python /opt/remotegpu/bin/python install -q --no-deps --root /package .

@@ -11,7 +11,7 @@ SHARD = PYTHONPATH=tests $(PYTHON) tools/shard.py
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
-OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload -name '*.py' -o -name '*.json')
+OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
 .PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
@@ -111,7 +111,7 @@ test-frameworks: build target/frameworks/.installed ## torch, Triton, torch.comp
 	@echo "==> torch and Triton on the software GPU, alone and on a share"
 	@target/frameworks/bin/python -m pytest -m frameworks tests/frameworks_large
 	@echo "==> Offload: the torch device, and programs that use it; a process for each file, since torch keeps a device for good"
-	@set -e; for file in tests/offload_torch/test_*.py; do target/frameworks/bin/python -m pytest -q -m frameworks "$$file"; done
+	@set -e; for file in offload/tests/torch/test_*.py; do target/frameworks/bin/python -m pytest -q -m frameworks "$$file"; done
 
 target/frameworks/.installed: pyproject.toml
 	@echo "==> torch and what it needs into target/frameworks: 3 GB to load, 6 GB on the disk"

@@ -3,7 +3,7 @@ the CPU's. Needs torch.
 
 `target/frameworks/bin/python tools/offload_ops.py --measure` after an upgrade of torch: some minutes, in which an
 acceptor on this machine's CPU calculates torch's own table of operations; its figures are kept in
-tests/offload_torch/opdb.json. Without `--measure` they are read from there. `--print` writes to the standard output
+offload/tests/torch/opdb.json. Without `--measure` they are read from there. `--print` writes to the standard output
 instead.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from remotegpu.offload.torch import acceptor, device
+from remotegpu_offload.torch import acceptor, device
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs/offload-ops.md"
-FIGURES = ROOT / "tests/offload_torch/opdb.json"
+FIGURES = ROOT / "offload/tests/torch/opdb.json"
 TITLES = {
     "there": "Sent as one operation",
     "here": "Done by the client itself",
@@ -39,7 +39,7 @@ EXPLAINED = {
     "these on a CPU acceptor is torch's NotImplementedError with the operation's name.",
     "not dense": "For sparse, quantized, nested and oneDNN's tensors, as their names say: torch has kernels that take "
     "dense ones and make these, but a remote tensor is dense. The refusal is one sentence with the next step. "
-    "`tests/offload_torch/test_offload_ops.py` tries both sides of the rule.",
+    "`offload/tests/torch/test_offload_ops.py` tries both sides of the rule.",
     "no kernel for dense tensors": "Only for sparse, quantized and nested tensors, or for Metal; with what torch "
     "generates from these, as `a.out` from `a`.",
     "torch's own tests": "They calculate nothing.",
@@ -85,7 +85,7 @@ def _compared(figures: dict[str, Any]) -> list[str]:
     }
     lines = [
         "torch's own table of operations (`op_db`), the first three samples of each, on an acceptor and on the CPU;",
-        "`tests/offload_torch/test_offload_opdb.py` measures it again. What the CPU refuses is left out, and of",
+        "`offload/tests/torch/test_offload_opdb.py` measures it again. What the CPU refuses is left out, and of",
         "gradcheck samples of more than 10,000 elements.",
         "",
         "| compared | operations | samples | equal | |",
@@ -107,8 +107,8 @@ def _compared(figures: dict[str, Any]) -> list[str]:
 
 def measure() -> None:
     """Writes the figures of torch's own table of operations."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from support.offload_opdb import SWEEPS, UNEQUAL, sweep  # noqa: PLC0415 - only tests need it otherwise
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "offload/tests/support")]
+    from offload_opdb import SWEEPS, UNEQUAL, sweep  # noqa: PLC0415 - only tests need it otherwise
 
     figures = {}
     for mode, dtype in SWEEPS.items():

@@ -11,7 +11,10 @@ trap 'rm -rf "$new"' EXIT
 chmod 755 "$new"
 mkdir -p "$new/remotegpu"
 cp remoting/remotegpu/{__init__,paths}.py remoting/remotegpu/py.typed "$new/remotegpu/"
+# `remotegpu.offload` is the old name of remotegpu_offload.
 cp -R remoting/remotegpu/{api,offload} "$new/remotegpu/"
+cp -R offload/remotegpu_offload "$new/"
+rm -rf "$new"/remotegpu_offload/{appliance,cli,extension.py}
 packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 cp -R "$packages"/{cloudpickle,yaml} "$new/"
 # Theirs is compiled for one version of Python; yaml does without.

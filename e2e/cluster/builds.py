@@ -20,7 +20,14 @@ DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
 WHEELS = PROGRAMS.parent / "wheels"
 PARTS = ("operator", "appliance", "deviceplugin")
 # What the Dockerfile copies; of the Rust sources it takes what `make build` has made of them.
-SOURCES = ("operator", "deviceplugin", "remoting/remotegpu", "Dockerfile", "pyproject.toml")
+SOURCES = (
+    "operator",
+    "deviceplugin",
+    "remoting/remotegpu",
+    "offload/remotegpu_offload",
+    "Dockerfile",
+    "pyproject.toml",
+)
 EXAMPLES = ROOT / "examples"
 
 

@@ -1,5 +1,6 @@
 """remotegpu: unmodified CUDA programs on a share of a GPU in another machine."""
 
+import importlib
 from typing import Any
 
 __all__ = ["__version__", "load_ipython_extension"]
@@ -9,6 +10,6 @@ __version__ = "0.1.0"
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext remotegpu` in a notebook."""
-    from remotegpu.offload.jupyter.magics import OffloadMagics  # noqa: PLC0415 (this package is imported everywhere)
-
-    shell.register_magics(OffloadMagics)
+    # By name: in a pod these packages are found by their paths, without the entry points of an installation.
+    magics = importlib.import_module("remotegpu_offload.jupyter.magics")
+    shell.register_magics(magics.OffloadMagics)

@@ -29,7 +29,7 @@ def test_tests_are_not_packages_and_have_unique_names() -> None:
 
     What lies in `programs` are users' programs, which pytest never imports.
     """
-    files = tracked("tests/**/*.py", "e2e/**/*.py")
+    files = tracked("tests/**/*.py", "offload/tests/**/*.py", "e2e/**/*.py")
     assert not [p for p in files if p.name == "__init__.py" and not {"support", "programs"} & set(p.parts)]
     names = [p.name for p in files if p.name.startswith("test_")]
     assert sorted(names) == sorted(set(names))

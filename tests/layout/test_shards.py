@@ -18,7 +18,7 @@ TABLE = shards.load()
 PARTS = {CORE, *(shard.name for shard in TABLE.shards)}
 TORCH = {"torch-a", "torch-b"}
 # What is collected only where torch is.
-TORCH_FILES = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "offload_torch").glob("test_*.py"))
+TORCH_FILES = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "offload" / "tests" / "torch").glob("test_*.py"))
 
 
 def listed(*arguments: str) -> dict[str, list[str]]:
@@ -35,7 +35,7 @@ def listed(*arguments: str) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def collected() -> dict[str, list[str]]:
     """Every test, whatever its marks. Two runs: files in tests/ and in e2e/ have the same names."""
-    return {**listed("-m", "", "tests"), **listed("-m", "", "e2e")}
+    return {**listed("-m", "", "tests", "offload/tests"), **listed("-m", "", "e2e")}
 
 
 def commands(target: str) -> str:
@@ -117,7 +117,7 @@ def test_make_test_runs_core_and_make_test_all_everything() -> None:
     every = commands("test-all")
     for options in ("", " -m e2e e2e", " -m frameworks tests/frameworks_large", " -m thorough"):
         assert f"-m pytest{options}\n" in every
-    assert "for file in tests/offload_torch/test_*.py" in every
+    assert "for file in offload/tests/torch/test_*.py" in every
     for each in TABLE.by_hand:
         own = [line for line in commands(each.target).splitlines() if f"-m {each.mark}" in line]
         assert own

@@ -14,7 +14,7 @@ from remotegpu_operator.webhook.mutate import answer
 from remotegpu_operator.webhook.pod import rewrite_pod
 
 NOTE = {"remotegpu.io/offload": "rules"}
-START = "/usr/lib/remotegpu/python/remotegpu/offload/sitecustomize"
+START = "/usr/lib/remotegpu/python/remotegpu_offload/sitecustomize"
 VARIABLES = [
     {"name": "PYTHONPATH", "value": START},
     {"name": "REMOTEGPU_CONFIG", "value": "/etc/remotegpu/offload/remotegpu.yaml"},

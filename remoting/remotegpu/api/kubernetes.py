@@ -57,7 +57,7 @@ TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 CLIENT_FOLDER: Final = "/usr/lib/remotegpu"
 CONNECT_PROGRAM: Final = f"{CLIENT_FOLDER}/bin/remotegpu-connect"
 # Python imports `sitecustomize` from here when it starts, which arms the offload.
-PYTHON_START_FOLDER: Final = f"{CLIENT_FOLDER}/python/remotegpu/offload/sitecustomize"
+PYTHON_START_FOLDER: Final = f"{CLIENT_FOLDER}/python/remotegpu_offload/sitecustomize"
 # Only in pods with the annotation: their ConfigMap.
 OFFLOAD_VOLUME: Final = "remotegpu-offload"
 OFFLOAD_DIRECTORY: Final = "/etc/remotegpu/offload"

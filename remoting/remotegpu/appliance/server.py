@@ -27,14 +27,6 @@ from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_envi
 from remotegpu.appliance.http import HttpServer
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, Gauges
-from remotegpu.appliance.offload.cgroups import Cgroups
-from remotegpu.appliance.offload.environments import (
-    Environments,
-    EnvironmentServer,
-    Surroundings,
-    half_of_memory,
-    stage_packages,
-)
 from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
@@ -44,6 +36,7 @@ from remotegpu.appliance.staging import Staging, sweep
 from remotegpu.appliance.tokens import TokenFile
 from remotegpu.appliance.uids import Uids
 from remotegpu.appliance.workers import Workers
+from remotegpu.extensions import Environments, NoEnvironments, required_offload
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc import pb, pb_grpc
 
@@ -286,22 +279,8 @@ def make_environments(
     settings: Settings, backend: Backend, hardware: Hardware, uids: Uids, staging: Staging, counters: Counters
 ) -> Environments:
     if not settings.offload:
-        return Environments([])
-    cuda = backend.name == "cuda"
-    folder = staging.folder("offload")
-    around = Surroundings(
-        packages=stage_packages(folder / "python"),
-        scratch=staging.folder("sessions"),
-        hidden=secret_files(settings),
-        variables=backend.environment(0) if cuda else {},
-        gpus=hardware.snapshot.gpus,
-        cuda=cuda,
-        memory_bytes=settings.offload_memory_bytes or half_of_memory(),
-        uids=uids,
-        cgroups=Cgroups(),
-        counters=counters,
-    )
-    return Environments([EnvironmentServer(option, around) for option in settings.offload])
+        return NoEnvironments()
+    return required_offload().environments(settings, backend, hardware, uids, staging, counters, secret_files(settings))
 
 
 def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:

@@ -17,11 +17,10 @@ from remotegpu.appliance.claims import refusal_of_mode
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Lease, Leases, Waiting
-from remotegpu.appliance.offload.environments import Environments, NoEnvironmentError
 from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
-from remotegpu.offload.acceptor.environment import Environment
+from remotegpu.extensions import Environment, Environments, NoEnvironmentError
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
 _MAX_COUNT = 1024

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from remotegpu.api.profiles import Profile
-from remotegpu.appliance.offload.option import EnvironmentOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,15 @@ class Kubernetes:
 
     name: str
     operator: str  # NAMESPACE:NAME of its service account
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentOption:
+    """An interpreter for offload sessions."""
+
+    name: str
+    python: Path  # as it was given: a virtual environment is known by the link that lies in it
+    backend: str = ""  # empty: the environment finds out
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_group
 
+from remotegpu import extensions
 from remotegpu.api import names
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
-from remotegpu.cli.offload.app import offload
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
@@ -32,15 +34,24 @@ from remotegpu.paths import NotBuiltError
 from remotegpu.rpc.client import ApplianceError
 
 if TYPE_CHECKING:
-    from remotegpu.appliance.offload.option import EnvironmentOption
+    from remotegpu.appliance.settings import EnvironmentOption
+
+
+class _Commands(TyperGroup):
+    """Ours, and those of `offload`, which are imported only where they are used or listed."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        extension = extensions.offload() if cmd_name == extensions.OFFLOAD else None
+        return super().get_command(ctx, cmd_name) if extension is None else get_group(extension.commands())
+
 
 app = typer.Typer(
     name="remotegpu",
+    cls=_Commands,
     help="Run unmodified CUDA programs on a share of a GPU in another machine.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(offload)
 
 
 @app.command(
@@ -331,6 +342,12 @@ def appliance(
         raise exits.CliError(exits.UNAVAILABLE, str(error)) from None
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def offload() -> None:
+    """Not in this installation: functions, classes and tensors of a Python program on an appliance's accelerator."""
+    extensions.required_offload()
+
+
 @app.command()
 def version(as_json: JsonOption = False) -> None:
     """Print the version of this program and of its wire."""
@@ -347,7 +364,7 @@ def main() -> None:
         _fail(error.code, str(error))
     except ApplianceError as error:
         _fail(exits.OF_FAILURE[error.failure], str(error))
-    except NotBuiltError as error:
+    except (NotBuiltError, extensions.MissingError) as error:
         _fail(exits.SOFTWARE, str(error))
     except TyperException as error:
         _fail(exits.USAGE, f"{error.format_message().rstrip('.')}; see `remotegpu --help`")
@@ -370,10 +387,8 @@ def _http_address(http: str, metrics_port: int) -> tuple[str, int] | None:
 
 
 def _offload(texts: list[str], memory: str) -> "tuple[tuple[EnvironmentOption, ...], int | None]":
-    from remotegpu.appliance.offload.option import parse_all  # noqa: PLC0415
-
     try:
-        options = parse_all(texts)
+        options = extensions.required_offload().options(texts) if texts else ()
     except ValueError as error:
         raise exits.CliError(exits.USAGE, f"--offload {error}") from None
     return options, _bytes("--offload-memory", memory) if memory else None

@@ -1,59 +1,31 @@
-"""Python imports this at its start where this folder is in PYTHONPATH: in pods, below a program of `offload run`, and
-below one in an acceptor.
-
-It arms a hook and imports nothing else of ours. Afterwards the user's own `sitecustomize` runs as it would without us.
-"""
+"""Where `remotegpu_offload/sitecustomize` was: for one release a PYTHONPATH that names this folder still arms."""
 
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import warnings
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_PACKAGE = os.path.dirname(os.path.dirname(_HERE))
+_BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+_IN_A_CLONE = os.path.join(os.path.dirname(_BESIDE), "offload")
 
 
-def _our_package() -> None:
-    """`remotegpu` by its path: what lies beside it is not for the user's program."""
-    if "remotegpu" in sys.modules or importlib.util.find_spec("remotegpu") is not None:
-        return
-    spec = importlib.util.spec_from_file_location(
-        "remotegpu", os.path.join(_PACKAGE, "__init__.py"), submodule_search_locations=[_PACKAGE]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["remotegpu"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def _new_place() -> str:
+    found = importlib.util.find_spec("remotegpu_offload")
+    if found is not None:
+        return os.path.join(os.path.dirname(found.origin or ""), "sitecustomize")
+    # Beside us; in a clone in a folder of its own.
+    places = [os.path.join(folder, "remotegpu_offload", "sitecustomize") for folder in (_BESIDE, _IN_A_CLONE)]
+    return next(filter(os.path.isdir, places), places[0])
 
 
-def _arm() -> None:
-    # A program may start another Python too, which has nothing to do with us.
-    if sys.version_info < (3, 11):  # noqa: UP036 - other versions read it too
-        return
-    _our_package()
-    if "REMOTEGPU_OFFLOAD_RELAY" in os.environ:
-        from remotegpu.offload.program import child
-
-        child.attach()
-        return
-    from remotegpu.offload.importing import arm, lending
-
-    lending.lend()
-    arm.arm_from_environment()
-
-
-def _users_own() -> None:
-    paths = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
-    if spec is None or spec.loader is None:
-        return
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
-
-
-try:
-    _arm()
-except Exception as error:  # whatever it is, the program shall start
-    sys.stderr.write(f"remotegpu: offload is not armed: {type(error).__name__}: {error}\n")
-_users_own()
+# In place of ours, so that whoever looks for the next `sitecustomize` on the path does not find this one.
+sys.path[:] = [_new_place() if os.path.abspath(path or ".") == _HERE else path for path in sys.path]
+_spec = importlib.machinery.PathFinder.find_spec("sitecustomize", [_new_place()])
+if _spec is None or _spec.loader is None:
+    sys.stderr.write("remotegpu: offload is not armed: remotegpu_offload is missing; install remotegpu anew\n")
+else:
+    sys.modules["sitecustomize"] = _module = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_module)
+    warnings.warn(f"{_HERE} moves: put {_new_place()} into PYTHONPATH instead", DeprecationWarning, stacklevel=1)

@@ -1,0 +1,93 @@
+"""What an interpreter offers to sessions: its versions, and the accelerator that its framework finds."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from remotegpu_offload.acceptor import versions
+
+BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
+# Which devices a process may see, by back end. Set after the fork and before a device is touched.
+VISIBLE: Final = {
+    "cuda": ("CUDA_VISIBLE_DEVICES",),
+    # HIP reads CUDA's name too.
+    "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    "xpu": ("ZE_AFFINITY_MASK",),
+    "cpu": (),
+}
+
+
+class NoBackendError(Exception):
+    """The environment has not the back end that was asked for; the message says what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    name: str
+    backend: str
+    python: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """As `versions.compare` wants them."""
+        return {"python": self.python, **self.packages}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; the names are those of control.proto."""
+        return {
+            "name": self.name,
+            "backend": self.backend,
+            "python": self.python,
+            "packages": dict(self.packages),
+            "devices": list(self.devices),
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Environment":
+        return cls(
+            name=str(value["name"]),
+            backend=str(value["backend"]),
+            python=str(value["python"]),
+            packages={str(key): str(version) for key, version in value.get("packages", {}).items()},
+            devices=tuple(map(str, value.get("devices", ()))),
+        )
+
+
+def describe(name: str, backend: str = "") -> Environment:
+    """This interpreter. Touches the devices, so a process that is going to fork must not call it.
+
+    Raises NoBackendError if `backend` is given and its devices are not there.
+    """
+    found, devices = find_backend(backend)
+    packages = versions.here()
+    return Environment(name, found, packages.pop("python"), packages, devices)
+
+
+def find_backend(wanted: str = "") -> tuple[str, tuple[str, ...]]:
+    """The back end and the names of its devices; without torch, or without an accelerator, the CPU's."""
+    if wanted == "cpu":
+        return "cpu", ()
+    found, devices = _accelerator()
+    if wanted and wanted != found:
+        has = f"torch finds {found}" if "torch" in sys.modules else "it has no torch, which would find one"
+        raise NoBackendError(
+            f"{sys.executable} has no {wanted} device: {has}; install torch's build for {wanted} there, or check the "
+            "driver"
+        )
+    return found, devices
+
+
+def _accelerator() -> tuple[str, tuple[str, ...]]:
+    try:
+        import torch  # noqa: PLC0415 (seconds, and not in every environment)
+    except ImportError:
+        return "cpu", ()
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        return ("rocm" if torch.version.hip else "cuda"), tuple(names)
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        return "xpu", tuple(torch.xpu.get_device_name(index) for index in range(torch.xpu.device_count()))
+    return "cpu", ()

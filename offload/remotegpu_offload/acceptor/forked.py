@@ -1,0 +1,211 @@
+"""From a fork of the zygote to the process that serves one client."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu_offload.acceptor import keeper, packets, sandbox
+from remotegpu_offload.acceptor.environment import Environment, NoBackendError, describe
+from remotegpu_offload.acceptor.packets import Packet
+from remotegpu_offload.acceptor.sandbox import ALONE, NAMESPACES, Isolation, Place
+from remotegpu_offload.acceptor.session import AcceptorSession
+from remotegpu_offload.acceptor.syscalls import set_parent_death_signal
+from remotegpu_offload.wire.peer import Peer
+
+_STATS_SECONDS: Final = 1.0
+# All that a session has of the zygote's variables.
+_KEPT: Final = ("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG")
+
+
+def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> None:
+    """`packet`: `id`, what a Place is made of, `visible` devices, and `environment`, or `probe` to find that out.
+
+    Writes the decimal process id of the session, as the zygote knows it, to `telling`, or why there is none.
+    """
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    control, data = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+    sandbox.close_all_but((*descriptors, telling))
+    place = Place.from_packet(packet)
+    os.setsid()
+    try:
+        level = sandbox.divide(place)
+        # The first process of its own process ids is the next one.
+        child = os.fork() if level == NAMESPACES else 0
+    except OSError as error:
+        os.write(telling, f"the sandbox cannot be made: {error}".encode())
+        return
+    if child:
+        os.write(telling, str(child).encode())
+        return
+    if level == ALONE:
+        os.write(telling, str(os.getpid()).encode())
+    os.close(telling)
+    try:
+        isolation = sandbox.shut(place, level, accelerator=packet["accelerator"])
+    except OSError as error:
+        packets.send(control, {"op": "failed", "reason": f"the sandbox cannot be made: {error}"})
+        return
+    if level == ALONE:
+        set_parent_death_signal(signal.SIGKILL)
+        lines = keeper.Log(_capture_output(), control)
+        threading.Thread(target=lines.pass_on, name="remotegpu-log", daemon=True).start()
+        _run(packet, isolation, control, data)
+    else:
+        _run_kept(packet, isolation, control, data)
+
+
+def _run_kept(packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket) -> None:
+    ours, theirs = packets.pair()
+    reading = _capture_output()
+    child = os.fork()
+    if child == 0:
+        control.close()
+        ours.close()
+        os.close(reading)
+        _run(packet, isolation, theirs, data)
+        return
+    theirs.close()
+    data.close()
+    for standard in (1, 2):
+        os.dup2(0, standard)
+    code = keeper.keep(child, control, ours, reading)
+    raise SystemExit(code if code >= 0 else 128 - code)
+
+
+def _run(packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket) -> None:
+    """Serve one client. `link` leads to whoever may end the session."""
+    _set_variables(packet, isolation.folder)
+    os.chdir(isolation.folder)
+    _reseed()
+    if packet.get("probe"):
+        packets.send(link, {"op": "described", **_described(packet), "isolation": _told(isolation)})
+        return
+    _limit_memory(packet["memory_fractions"])
+    packets.send(link, {"op": "ready"})
+    connection = _accept(link, data)
+    if connection is None:
+        return
+    data.close()
+    environment = Environment.from_dict(packet["environment"])
+    peer = Peer(connection, name="the client", accepting=True)
+    session = AcceptorSession(peer, environment, isolation.folder)
+    threading.Thread(target=_watch, args=(link, session), name="remotegpu-end", daemon=True).start()
+    session.run()
+    _send_stats(link, session)
+
+
+def _limit_memory(fractions: Sequence[float]) -> None:
+    """Of each visible device, for what torch allocates; a driver has no limit for a process."""
+    if fractions:
+        import torch  # noqa: PLC0415
+
+        for device, fraction in enumerate(fractions):
+            torch.cuda.set_per_process_memory_fraction(min(1.0, fraction), device)
+
+
+def _capture_output() -> int:
+    """Have what is written past the session's own capture come out of the descriptor that is returned."""
+    reading, writing = os.pipe()
+    for standard in (1, 2):
+        os.dup2(writing, standard)
+    os.close(writing)
+    return reading
+
+
+def _accept(link: socket.socket, data: socket.socket) -> socket.socket | None:
+    """The client's connection, which the door passes; None if the session ends before."""
+    if link in select.select([link, data], [], [])[0]:
+        return None
+    # Its packet says nothing; the descriptor is what counts.
+    _, descriptors, _, _ = socket.recv_fds(data, 4096, 1)
+    return socket.socket(fileno=descriptors[0]) if descriptors else None
+
+
+def _watch(link: socket.socket, session: AcceptorSession) -> None:
+    while True:
+        if select.select([link], [], [], _STATS_SECONDS)[0]:
+            received = packets.receive(link)
+            if received is not None:
+                session.end(str(received[0].get("reason", "")))
+            # Whatever the client's code is busy with.
+            os._exit(0)
+        _send_stats(link, session)
+
+
+def _send_stats(link: socket.socket, session: AcceptorSession) -> None:
+    counters = session.peer.counters
+    with contextlib.suppress(OSError):
+        packets.send(
+            link,
+            {
+                "op": "stats",
+                "commands": counters.served.total(),
+                "bytes_in": counters.bytes_in,
+                "bytes_out": counters.bytes_out,
+            },
+        )
+
+
+def _set_variables(packet: Packet, folder: Path) -> None:
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # Its user id has no name in /etc/passwd.
+    named = {"USER": "remotegpu", "LOGNAME": "remotegpu", "HOME": str(folder), "TMPDIR": str(folder)}
+    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    variables: Mapping[str, str] = packet["visible"]
+    os.environ.clear()
+    os.environ.update({**kept, "PATH": path, **named, **variables})
+
+
+def _reseed() -> None:
+    """The random module does so by itself; numpy's generator would go on as in every other session."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _described(packet: Packet) -> dict[str, Any]:
+    """The environment, or why it is of no use."""
+    try:
+        _read_own_files()
+        environment = describe(packet["name"], packet["backend"])
+        if environment.backend != "cpu" or "torch" in sys.modules:
+            _compute(environment.backend)
+    except NoBackendError as error:
+        return {"reason": str(error)}
+    except Exception as error:
+        return {"reason": f"its self-test fails: {type(error).__name__}: {error}"}
+    return {"environment": environment.to_dict()}
+
+
+def _read_own_files() -> None:
+    """Whether a session may read its own installation: each folder on its path is listed, or does not exist."""
+    for entry in map(Path, sys.path):
+        try:
+            if entry.is_dir():
+                next(entry.iterdir(), None)
+        except PermissionError:
+            raise PermissionError(
+                f"a session's user may not read {entry}: install the environment where everybody can read it"
+            ) from None
+
+
+def _compute(backend: str) -> None:
+    """One small result, checked."""
+    import torch  # noqa: PLC0415
+
+    device = {"rocm": "cuda"}.get(backend, backend)
+    found = (torch.arange(1000, device=device) * 3 + 7).sum().item()
+    if found != 3 * 499500 + 7000:
+        raise ArithmeticError(f"{device} computed {found} in place of {3 * 499500 + 7000}")
+
+
+def _told(isolation: Isolation) -> dict[str, Any]:
+    return {"level": isolation.level, "lacks": list(isolation.lacks)}

@@ -1,0 +1,143 @@
+"""The first process of a session's own process ids: between the appliance and the process that serves the client.
+
+It has no thread and runs no byte of the client's, so that it ends the session whatever the client's code does. When it
+ends, so does everything that the session has started.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from typing import Final
+
+from remotegpu_offload.acceptor import packets
+
+_END_SECONDS: Final = 1.0
+# What a session writes past its own capture of standard output goes into the appliance's log, but not without end.
+MOST_LOG_LINES: Final = 200
+_MOST_LINE: Final = 500
+
+
+class Log:
+    """Lines from a pipe, as packets to the appliance."""
+
+    def __init__(self, pipe: int, control: socket.socket) -> None:
+        self.pipe = pipe
+        self._control = control
+        self._begun = b""
+        self._left = MOST_LOG_LINES
+
+    def read(self) -> bool:
+        """Pass on what is there, waiting for something; False at the end."""
+        data = os.read(self.pipe, 4096)
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        self._begun = self._begun[-_MOST_LINE:]
+        for line in lines if data else [self._begun]:
+            if line and self._left:
+                self._left -= 1
+                packets.send(self._control, {"op": "log", "line": line[:_MOST_LINE].decode(errors="replace")})
+        return bool(data)
+
+    def pass_on(self) -> None:
+        """All of it. For a thread of its own, where there is no keeper."""
+        with contextlib.suppress(OSError):
+            while self.read():
+                pass
+
+
+def keep(child: int, control: socket.socket, link: socket.socket, log: int) -> int:
+    """Serve until `child` has ended, or the appliance is gone. The exit code for this process."""
+    return _Keeper(child, control, link, Log(log, control)).run()
+
+
+class _Keeper:
+    def __init__(self, child: int, control: socket.socket, link: socket.socket, log: Log) -> None:
+        self._child = child
+        self._control = control
+        self._link = link
+        self._log = log
+        self._deadline: float | None = None
+        self._watched = {control.fileno(), link.fileno(), log.pipe}
+
+    def run(self) -> int:
+        # What is not handled, the kernel does not let in from inside.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        woken = wake_on_child()
+        self._watched.add(woken)
+        while (code := self._reap()) is None:
+            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            ready = select.select(list(self._watched), [], [], left)[0]
+            if self._deadline is not None and not ready:
+                os.kill(self._child, signal.SIGKILL)
+                self._deadline = None
+            if woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(woken, 4096)
+            if self._control.fileno() in ready and not self._pass_order():
+                return 0  # the appliance is gone; the kernel ends the rest with us
+            if self._link.fileno() in ready:
+                self._pass_news()
+            if self._log.pipe in ready and not self._log.read():
+                self._watched.discard(self._log.pipe)
+        self._finish_log()
+        return code
+
+    def _pass_order(self) -> bool:
+        """The only order is to end."""
+        order = packets.receive(self._control)
+        if order is None:
+            return False
+        with contextlib.suppress(OSError):
+            packets.send(self._link, order[0])
+        self._deadline = time.monotonic() + _END_SECONDS
+        return True
+
+    def _pass_news(self) -> None:
+        said = packets.receive(self._link)
+        if said is None:
+            self._watched.discard(self._link.fileno())
+            return
+        for descriptor in said[1]:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            packets.send(self._control, said[0])
+
+    def _finish_log(self) -> None:
+        """What is there already; processes that still hold the pipe are about to end."""
+        with contextlib.suppress(OSError):
+            while self._log.pipe in self._watched and select.select([self._log.pipe], [], [], 0)[0]:
+                if not self._log.read():
+                    return
+
+    def _reap(self) -> int | None:
+        """Collect whoever has ended; the exit code of the child if it was among them, negative for a signal."""
+        for pid, code in ended_children():
+            if pid == self._child:
+                return code
+        return None
+
+
+def wake_on_child() -> int:
+    """A descriptor that can be read when a child has ended."""
+    woken, waking = os.pipe()
+    os.set_blocking(waking, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(waking)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return woken
+
+
+def ended_children() -> list[tuple[int, int]]:
+    """Process ids and exit codes, negative for a signal, of those that have ended since the last call."""
+    found: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        found.append((pid, os.waitstatus_to_exitcode(status)))

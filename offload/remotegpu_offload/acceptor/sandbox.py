@@ -1,0 +1,192 @@
+"""Shuts a forked process in, before it has seen a byte of its client.
+
+Two levels. **namespaces**: own process ids, mounts, network, IPC; it may start processes and open files, all of which
+end with it. **alone**, where kernel or container gives no namespaces: one process, no connections, Landlock.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import socket
+import stat
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu_offload.acceptor import landlock, mounts, seccomp, syscalls
+
+NAMESPACES: Final = "namespaces"
+ALONE: Final = "alone"
+_ALL: Final = (
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+)
+_OPEN_FILES: Final = 65536
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the appliance decides for one session."""
+
+    uid: int | None  # None: it keeps ours
+    hidden: tuple[Path, ...]  # secrets: files, or folders with all that is in them
+    folder: Path  # to write into, where it has no file system of its own
+    cgroups: tuple[Path, ...]  # the cgroup.procs files of its groups
+    processes: int  # and threads, at a time
+    scratch_bytes: int  # of its file system in memory
+
+    @classmethod
+    def from_packet(cls, packet: Mapping[str, Any]) -> "Place":
+        return cls(
+            uid=packet["uid"],
+            hidden=tuple(map(Path, packet["hidden"])),
+            folder=Path(packet["folder"]),
+            cgroups=tuple(map(Path, packet["cgroups"])),
+            processes=int(packet["processes"]),
+            scratch_bytes=int(packet["scratch_bytes"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What came of it."""
+
+    level: str
+    folder: Path
+    lacks: tuple[str, ...]
+
+
+def divide(place: Place) -> str:
+    """First step, while nothing is given up: cgroups and namespaces. Which level it became.
+
+    In NAMESPACES the next fork is the first process of the new process ids, and `shut` is for it.
+    """
+    for group in place.cgroups:
+        group.write_text("0", encoding="ascii")
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        if uid == 0:
+            syscalls.unshare(_ALL)
+        else:
+            # Without root, a user namespace of its own gives the right to the others.
+            syscalls.unshare(_ALL | syscalls.CLONE_NEWUSER)
+            Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+            Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
+            Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.ENOSPC, errno.EINVAL, errno.EACCES):
+            raise
+        return ALONE
+    return NAMESPACES
+
+
+def shut(place: Place, level: str, *, accelerator: bool) -> Isolation:
+    """Last step, in the process that stays: files, limits, identity, rights. Raises OSError if the system refuses.
+
+    `accelerator`: its device nodes may belong to a group, which the session then keeps.
+    """
+    lacks: list[str] = []
+    folder = place.folder
+    if level == NAMESPACES:
+        mounts.confine(place.hidden, place.scratch_bytes)
+        folder = mounts.SCRATCH
+        _own_proc(lacks)
+        _loopback_up()
+    else:
+        lacks.append("namespaces (no processes of its own, no connections)")
+    if not place.cgroups:
+        lacks.append("cgroups (memory is not limited, processes only by the user's number)")
+    # Where it has neither, others of our user would be counted; there it can start threads only.
+    _limit(place.processes if level == NAMESPACES or place.uid is not None else None)
+    if place.uid is not None:
+        if level == ALONE:
+            os.chown(folder, place.uid, place.uid)
+        os.setgroups(_device_groups() if accelerator else [])
+        os.setresgid(place.uid, place.uid, place.uid)
+        os.setresuid(place.uid, place.uid, place.uid)
+    elif level == ALONE or os.geteuid() == 0:
+        lacks.append("a user id of its own")
+    os.umask(0o077)
+    syscalls.drop_capabilities()
+    syscalls.set_no_new_privileges()
+    syscalls.set_dumpable(False)
+    writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices()]  # noqa: S108
+    # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
+    hidden = () if level == NAMESPACES else (*place.hidden, folder.parent)
+    if not landlock.restrict(hidden, writable, network=level == NAMESPACES):
+        lacks.append("Landlock (needs Linux 5.13)")
+        if level == ALONE and place.uid is None:
+            raise OSError(
+                errno.ENOSYS,
+                "neither namespaces, nor a user id of its own, nor Landlock: nothing would keep sessions apart; start "
+                "the appliance as root, or on a kernel from 5.13 on",
+            )
+    _filter(level)
+    return Isolation(level, folder, tuple(lacks))
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Every other descriptor, standard input and output excepted."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (descriptors, not files)
+        if int(name) > 2 and int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _filter(level: str) -> None:
+    machine = os.uname().machine
+    try:
+        program = seccomp.assemble(seccomp.rules(os.getpid(), alone=level == ALONE), machine)
+    except KeyError:
+        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}: use x86_64 or aarch64") from None
+    syscalls.set_seccomp_filter(program)
+
+
+def _own_proc(lacks: list[str]) -> None:
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    try:
+        syscalls.mount("proc", "/proc", "proc", flags)
+    except OSError:
+        # In a container, parts of /proc are covered; whoever is not root may then not mount one that shows them.
+        lacks.append("a /proc of its own (it sees that other processes exist)")
+
+
+def _loopback_up() -> None:
+    """Of its own network: programs talk to themselves."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = bytearray(struct.pack("16sH22x", b"lo", 0))
+        fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
+        (flags,) = struct.unpack_from("H", request, 16)
+        struct.pack_into("H", request, 16, flags | _IFF_UP)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+
+
+def _limit(processes: int | None) -> None:
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _OPEN_FILES if most_files == resource.RLIM_INFINITY else min(_OPEN_FILES, most_files)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    # No core: it would hold a tenant's memory.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if processes is None:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    count = processes if most == resource.RLIM_INFINITY else min(processes, most)
+    resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
+
+
+def _device_groups() -> list[int]:
+    """Groups of accelerators that not everybody may open."""
+    nodes = [path for path in Path("/dev").rglob("*") if path.name.startswith(("nvidia", "kfd", "render", "accel"))]
+    shared = stat.S_IRGRP | stat.S_IWGRP
+    return sorted(
+        {found.st_gid for node in nodes if not (found := node.stat()).st_mode & stat.S_IWOTH and found.st_mode & shared}
+    )
+
+
+def _own_devices() -> list[Path]:
+    nodes = [Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom")]
+    return nodes + [path for path in Path("/dev").rglob("*") if path.name.startswith(("nvidia", "kfd", "render"))]

@@ -1,0 +1,186 @@
+"""One client's session in its acceptor process: the first greeting, what the features add, and how it ends.
+
+`python -m remotegpu_offload.acceptor.session --fd N` serves one client on a socket, without appliance and sandbox.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from remotegpu_offload.acceptor import versions
+from remotegpu_offload.acceptor.environment import VISIBLE, Environment, describe
+from remotegpu_offload.wire.errors import LostError, OffloadError
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import MAIN_THREAD, Peer, Request
+
+# Modules with `attach(session)`, in this order; with what each needs beside us.
+FEATURES: Final = (
+    ("remotegpu_offload.code.finder", ""),
+    ("remotegpu_offload.files.layer", ""),
+    ("remotegpu_offload.functions.acceptor", ""),
+    ("remotegpu_offload.torch.acceptor", "torch"),
+    ("remotegpu_offload.program.acceptor", ""),
+    ("remotegpu_offload.jupyter.acceptor", ""),
+)
+# They are the acceptor's own: what finds its libraries, and which devices it may use.
+_KEPT_VARIABLES: Final = frozenset(
+    ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONHOME", "PYTHONPATH", "HOME", "TMPDIR")
+).union(*VISIBLE.values())
+
+
+class GreetingError(OffloadError):
+    """The client's greeting was refused; the message says why."""
+
+
+class AcceptorSession:
+    """What the features of one session share. `hello` is empty until the client has greeted, and so is `loaded`."""
+
+    def __init__(self, peer: Peer, environment: Environment, folder: Path) -> None:
+        self.peer = peer
+        self.environment = environment
+        self.folder = folder
+        self.hello: dict[str, Any] = {}
+        # What each feature serves, by service, and its line in `stats`.
+        self.loaded: dict[Service, Any] = {}
+        self.stats: dict[str, Callable[[], Any]] = {}
+        # The table of objects, set by the feature that serves them.
+        self.objects: Any = None
+        self._since = time.monotonic()
+        peer.serve(Service.SESSION, self._answer)
+
+    def run(self) -> None:
+        """Serve until the connection ends. For the main thread, which becomes that of the client's main thread."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.peer.run_main()
+
+    def end(self, reason: str) -> None:
+        """Tell the client why, and close."""
+        with contextlib.suppress(LostError):
+            self.peer.notify(Service.SESSION, {"op": "end", "reason": reason})
+        self.peer.close()
+
+    def _answer(self, request: Request) -> Message | None:
+        match request.header.get("op"):
+            case "hello":
+                return Message(self._greet(request.header))
+            case "stats":
+                return Message(self._statistics())
+            case "cancel":
+                self.peer.interrupt(int(request.header.get("thread", MAIN_THREAD)))
+                return None
+            case "bye":
+                # Our answer goes out first.
+                request.reply({})
+                self.peer.close()
+                return None
+            case other:
+                raise GreetingError(f"the acceptor knows no {other!r}: install the same version on both ends")
+
+    def _greet(self, hello: dict[str, Any]) -> dict[str, Any]:
+        """Check versions, take over what the program may see of its own process, and let the features begin.
+
+        Raises GreetingError with both versions named.
+        """
+        if self.hello:
+            raise GreetingError("this session has been greeted already")
+        skew = versions.compare(hello.get("versions", {}), self.environment.versions)
+        noted = list(skew.warnings)
+        if skew.refusals:
+            if not hello.get("allow_skew"):
+                raise GreetingError(skew.sentence(f"environment {self.environment.name}"))
+            noted += skew.refusals
+        self.hello = hello
+        _take_over(hello.get("env", {}), hello.get("argv"))
+        os.chdir(self.folder)
+        for feature in import_features():
+            feature.attach(self)
+        return {
+            "environment": self.environment.to_dict(),
+            "services": sorted(service.name for service in self.loaded),
+            "warnings": noted,
+            "folder": str(self.folder),
+            "pid": os.getpid(),
+        }
+
+    def _statistics(self) -> dict[str, Any]:
+        counters = self.peer.counters
+        return {
+            "environment": self.environment.to_dict(),
+            "seconds": time.monotonic() - self._since,
+            "threads": threading.active_count(),
+            "memory_bytes": _resident(),
+            "most_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            "counters": counters.as_dict(),
+            **{name: line() for name, line in self.stats.items()},
+        }
+
+
+def serve(sock: socket.socket, environment: Environment, folder: Path) -> None:
+    """One session from its greeting to its end."""
+    AcceptorSession(Peer(sock, name="the client", accepting=True), environment, folder).run()
+
+
+def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
+    """Serve one client in this process, in a folder of its own that ends with it."""
+    folder = Path(tempfile.mkdtemp(prefix="remotegpu-offload-"))
+    # So that the folder is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        serve(sock, describe(name, backend), folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def import_features() -> list[ModuleType]:
+    """Those that this environment can have. All before one is attached, because from then on the client's modules are
+    found too."""
+    there = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
+    return [importlib.import_module(name) for name in there]
+
+
+def _take_over(variables: Mapping[str, str], argv: list[str] | None) -> None:
+    kept = sorted(_KEPT_VARIABLES & variables.keys())
+    if kept:
+        warnings.warn(f"{', '.join(kept)}: the acceptor keeps its own", RuntimeWarning, stacklevel=2)
+    os.environ.update({key: value for key, value in variables.items() if key not in _KEPT_VARIABLES})
+    if argv is not None:
+        sys.argv[:] = argv
+    if "TZ" in variables:
+        time.tzset()
+
+
+def _resident() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m remotegpu_offload.acceptor.session", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="a connected stream socket")
+    parser.add_argument("--name", default="local", help="of the environment")
+    parser.add_argument("--backend", default="", choices=("", *VISIBLE), help="default: what torch finds")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    given = _arguments()
+    # By its name: features would not know the class of a module that is called `__main__`.
+    itself = importlib.import_module("remotegpu_offload.acceptor.session")
+    itself.main(socket.socket(fileno=given.fd), given.name, given.backend)

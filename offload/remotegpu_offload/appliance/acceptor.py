@@ -1,0 +1,117 @@
+"""One acceptor process, as the appliance's sessions see it."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu.appliance.packets import Packet, PacketChannel
+from remotegpu.appliance.processes import ProcessError
+from remotegpu.appliance.workers import exit_text
+from remotegpu_offload.appliance.cgroups import Group
+from remotegpu_offload.appliance.zygote import Forked
+
+_READY_SECONDS: Final = 30.0
+_END_SECONDS: Final = 3.0
+# How long after its end the zygote may take to say how it ended.
+_CODE_SECONDS: Final = 1.0
+# All that an acceptor may say: it has no memory to ask for, and no GPU to complain about.
+_PACKETS: Final = ("log", "stats")
+
+
+class Acceptor:
+    """A `processes.SessionProcess`. `first` gets its first packet that is none of those, as a self-test's result."""
+
+    kind = "acceptor"
+
+    def __init__(
+        self,
+        forked: Forked,
+        control: socket.socket,
+        folder: Path,
+        group: Group,
+        on_packet: Callable[[Packet], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = forked.pid
+        self._forked = forked
+        self._folder = folder
+        self._group = group
+        self._on_packet = on_packet
+        self.first: asyncio.Future[Packet] = loop.create_future()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        # Readable once the process has ended.
+        loop.add_reader(forked.descriptor, self._ended)
+        self._channel = PacketChannel(control, self._receive)
+
+    def send(self, packet: Packet) -> None:
+        self._channel.send(packet)
+
+    async def wait_until_ready(self) -> None:
+        await self.answer("ready", _READY_SECONDS)
+
+    async def answer(self, operation: str, seconds: float) -> Packet:
+        """Its first packet, which must be this one. Raises ProcessError."""
+        either: list[asyncio.Future[Any]] = [self.first, self._gone]
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self.first.done():
+            packet = self.first.result()
+            if packet.get("op") == operation:
+                return packet
+            raise ProcessError(f"the acceptor did not start: {packet.get('reason')}")
+        if not self._gone.done():
+            raise ProcessError(f"the acceptor was not ready after {seconds:.0f} s")
+        code = await self.wait()
+        raise ProcessError(f"the acceptor ended at its start ({exit_text(code)}); its messages are in the log")
+
+    async def wait(self) -> int:
+        await asyncio.shield(self._gone)
+        try:
+            code = await asyncio.wait_for(asyncio.shield(self._forked.code), _CODE_SECONDS)
+        except TimeoutError:
+            code = None
+        if code is None:
+            # Without its zygote nobody knows; a clean end is not to be assumed.
+            return -signal.SIGKILL
+        # A keeper says in this way that a signal ended the process that it kept.
+        return 128 - code if 128 < code < 128 + signal.NSIG else code
+
+    async def end(self, code: int, reason: str) -> None:
+        del code  # one of CUDA's
+        self._channel.send({"op": "end", "reason": reason})
+        try:
+            await asyncio.wait_for(asyncio.shield(self._gone), _END_SECONDS)
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        if not self._gone.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._forked.descriptor, signal.SIGKILL)
+        await asyncio.shield(self._gone)
+
+    def close(self) -> None:
+        self._channel.close()
+        if self._forked.descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._forked.descriptor)
+            os.close(self._forked.descriptor)
+            self._forked.descriptor = -1
+        self._group.remove()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._forked.descriptor)
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _receive(self, packet: Packet) -> None:
+        """From a process that may be under its tenant's control."""
+        if packet.get("op") in _PACKETS:
+            self._on_packet(packet)
+        elif not self.first.done():
+            self.first.set_result(packet)

@@ -1,0 +1,48 @@
+"""What `--offload [NAME=]PYTHON[:BACKEND]` says. Pure but for looking for the program."""
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from remotegpu.appliance.settings import EnvironmentOption
+from remotegpu_offload.acceptor.environment import BACKENDS
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_EXAMPLE: Final = "write [NAME=]PYTHON[:BACKEND], as --offload torch=/opt/torch/bin/python:cuda"
+
+
+def parse(text: str) -> EnvironmentOption:
+    """Raises ValueError with the sentence for the person who wrote it."""
+    name, equals, rest = text.rpartition("=")
+    program, colon, backend = rest.rpartition(":")
+    if not colon or not backend or "/" in backend:
+        program, backend = rest, ""
+    if backend and backend not in BACKENDS:
+        raise ValueError(f"{text!r}: {backend!r} is no back end; there are {', '.join(BACKENDS)}")
+    found = shutil.which(program) if program else None
+    if found is None:
+        raise ValueError(f"{text!r}: {program or 'nothing'} is no program that can be executed; {_EXAMPLE}")
+    python = Path(os.path.abspath(found))  # noqa: PTH100 (resolve would follow the link)
+    chosen = name if equals else _default_name(python)
+    if not _NAME.fullmatch(chosen):
+        raise ValueError(f"{text!r}: {chosen!r} is no name of an environment (letters, digits, . _ -); {_EXAMPLE}")
+    return EnvironmentOption(chosen, python, backend)
+
+
+def parse_all(texts: Sequence[str]) -> tuple[EnvironmentOption, ...]:
+    """All of them; raises ValueError, also for two of one name."""
+    options = tuple(map(parse, texts))
+    names = [option.name for option in options]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two environments are called {twice!r}: give one another name, as --offload other=PYTHON")
+    return options
+
+
+def _default_name(python: Path) -> str:
+    """The folder of a virtual environment, else the program's own name."""
+    folder = python.parent.parent
+    return folder.name.lstrip(".") if python.parent.name == "bin" and (folder / "pyvenv.cfg").exists() else python.name

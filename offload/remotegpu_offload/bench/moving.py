@@ -1,0 +1,38 @@
+"""A session moves, with next to nothing and with much on its device (cut A): `python moving.py MIB THERE BACK`.
+
+Prints the seconds of a move, and those that each GiB adds.
+"""
+
+import json
+import sys
+import time
+
+import torch
+
+from remotegpu_offload.client import session
+
+_PIECE_MIB = 16
+
+
+def move(environment: str, tensors: list[torch.Tensor]) -> float:
+    """Seconds until the session is in that environment with everything that was on its device."""
+    before = [tensor.sum().item() for tensor in tensors]
+    began = time.perf_counter()
+    session.current().switch(environment=environment)
+    took = time.perf_counter() - began
+    if before != [tensor.sum().item() for tensor in tensors]:
+        sys.exit("what was on the device is not what came out of the move")
+    return took
+
+
+def main() -> None:
+    mib, there, back = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    tensors = [torch.ones(4, device="cuda")]
+    little = move(there, tensors)
+    tensors += [torch.randn(_PIECE_MIB << 18, device="cuda") for _ in range(mib // _PIECE_MIB)]
+    much = move(back, tensors)
+    print(json.dumps({"switch_s": little, "switch_s_per_gib": (much - little) / mib * 1024}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

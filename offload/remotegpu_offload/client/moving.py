@@ -1,0 +1,141 @@
+"""How a session moves to another acceptor: because a person wants it, or because the acceptor is lost."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from remotegpu_offload.client.places import Wish
+from remotegpu_offload.wire import LostError, OffloadError, Peer
+
+if TYPE_CHECKING:
+    from remotegpu_offload.client.session import Session
+
+# Between two tries to reach another acceptor.
+_PAUSE_SECONDS: Final = 0.25
+# For how long everything waits until calls have ended, and goes on before that is tried again.
+_CALM_SECONDS: Final = 0.2
+
+
+def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> None:
+    """As `Session.switch`."""
+    with session.moving:
+        old = session.peer
+        # First, so that what is wrong with the wish costs nobody anything.
+        there = session.connect(wanted)
+        try:
+            with _still(session, old, timeout):
+                states = _save(session, old)
+                _load(session, there[0], states)
+                session.take(there)
+                old.resume(there[0])
+        except BaseException:
+            there[0].close()
+            raise
+        session.states = states if session.keeps else {}
+        session.wish = wanted
+        old.close()
+
+
+def snapshot(session: "Session") -> None:
+    """As `Session.snapshot`."""
+    with session.moving:
+        peer = session.peer
+        with _still(session, peer, None):
+            session.states = _save(session, peer)
+
+
+def resume(session: "Session", lost: Peer) -> None:
+    """Go on with another acceptor from what was kept of the lost one; on return the session has its new peer.
+
+    Raises:
+        LostError: the configuration does not ask for it, something was not kept, or there is none in time.
+    """
+    with session.moving:
+        if session.moved_from(lost):
+            return
+        reason = lost.lost_reason
+        seconds = session.config.session.resume_seconds
+        if seconds is None:
+            raise LostError(reason)
+        missing = [name for name in session.parts if name not in session.states]
+        if missing:
+            raise LostError(
+                f"{reason}; it cannot be resumed: nothing was kept of {', '.join(missing)} (set `snapshots: 30s` under "
+                "`session` in remotegpu.yaml)"
+            )
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                there = session.connect(session.wish)
+                break
+            except (OffloadError, TimeoutError) as error:
+                if time.monotonic() + _PAUSE_SECONDS > deadline:
+                    raise LostError(f"{reason}; within {seconds} s there was no other: {error}") from None
+                time.sleep(_PAUSE_SECONDS)
+        try:
+            _load(session, there[0], session.states)
+        except BaseException:
+            there[0].close()
+            raise
+        session.take(there)
+        lost.resume(there[0])
+        lost.close()
+
+
+class Snapshots:
+    """Keeps the acceptor's state every so often, where the configuration asks for it."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._ended = threading.Event()
+        self._seconds = session.config.session.snapshot_seconds
+        if self._seconds is not None:
+            threading.Thread(target=self._run, name="remotegpu snapshots", daemon=True).start()
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._seconds):
+            # Who needs the acceptor hears that it is lost.
+            with contextlib.suppress(OffloadError):
+                self._session.snapshot()
+
+
+@contextlib.contextmanager
+def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[None]:
+    """Inside, nothing goes on but what the calling thread does.
+
+    A call that goes on may need a part that is held, so the parts are let go again and again until all calls ended.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _CALM_SECONDS if deadline is None else min(_CALM_SECONDS, deadline - time.monotonic())
+        with contextlib.ExitStack() as stack:
+            for part in list(session.parts.values()):
+                holding = getattr(part, "holding", None)
+                if holding is not None:
+                    stack.enter_context(holding())
+            try:
+                peer.pause(max(0.0, left))
+            except TimeoutError:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+            else:
+                try:
+                    yield
+                finally:
+                    peer.resume()
+                return
+        time.sleep(_CALM_SECONDS)
+
+
+def _save(session: "Session", peer: Peer) -> dict[str, object]:
+    return {name: part.save(peer) for name, part in session.parts.items()}
+
+
+def _load(session: "Session", peer: Peer, states: dict[str, object]) -> None:
+    for name, part in session.parts.items():
+        part.load(peer, states[name])

@@ -1,0 +1,335 @@
+"""A program's session with its acceptor: one for each process, opened when it is first needed."""
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from remotegpu.api.names import STATS_ENV
+from remotegpu_offload.acceptor import versions
+from remotegpu_offload.acceptor.environment import Environment
+from remotegpu_offload.client import connect, control, moving
+from remotegpu_offload.client.places import Connector, Wish, moved, wish
+from remotegpu_offload.client.services import ClientService, process, services
+from remotegpu_offload.config.load import load
+from remotegpu_offload.config.model import Config
+from remotegpu_offload.wire import Handler, Message, OffloadError, Peer, RemoteFailure, Request, Service
+
+_GREETING_SECONDS: Final = 60.0
+_BYE_SECONDS: Final = 5.0
+
+
+class Part(Protocol):
+    """A half here of something that has state in the acceptor, and can move with it.
+
+    `save` and `load` are called while nothing else goes on, on one thread. Where other threads may be between taking a
+    number and sending it, the part has `holding() -> ContextManager`: inside it only the calling thread sends.
+    """
+
+    name: str
+
+    def save(self, peer: Peer) -> object:
+        """The acceptor's state of this part."""
+
+    def load(self, peer: Peer, state: object) -> None:
+        """Give it to another acceptor, under the same ids. `peer` has started and has been greeted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    service: Service
+    handler: Handler
+    inline: bool
+
+
+class Session:
+    """The acceptor of this process. `peer` changes when it moves: ask for it each time.
+
+    Attributes:
+        id: for people, in `remotegpu offload switch ID`.
+        environment: where it runs now.
+        place: for people: "acceptor cpu at gpu1:7070".
+        objects: the table of objects of this side, set by the feature that has one.
+    """
+
+    def __init__(self, config: Config, connector: Connector, parts_of_greeting: Mapping[str, ClientService]) -> None:
+        self.id = secrets.token_hex(4)
+        self.config = config
+        self.objects: Any = None
+        self.parts: dict[str, Part] = {}
+        self.states: dict[str, object] = {}
+        self.services = parts_of_greeting
+        self.connector = connector
+        self.wish = wish(config, versions.here())
+        self.moves = 0
+        self._served: list[_Served] = []
+        self._since = time.time()
+        self._earlier: dict[str, Any] = {}
+        self._closed = False
+        # Whoever moves the session holds it.
+        self.moving = threading.RLock()
+        self._peer, self.environment, self.place = self.connect(self.wish)
+        self._control = control.Control(self)
+        self._snapshots = moving.Snapshots(self)
+        atexit.register(self.close)
+
+    @classmethod
+    def open(
+        cls,
+        config: Config,
+        *,
+        connector: Connector | None = None,
+        offered: Mapping[str, ClientService] | None = None,
+    ) -> "Session":
+        """Reach an acceptor and greet it.
+
+        Args:
+            connector: how; otherwise `remotegpu-connect`, to the shares of this process.
+            offered: what is served to the acceptor; otherwise code and files as the configuration allows.
+
+        Raises:
+            OffloadError: there is none, or it does not fit; says what to do.
+        """
+        return cls(config, connector or connect.connector(), services(config) if offered is None else offered)
+
+    @property
+    def peer(self) -> Peer:
+        """The connection. A lost one is resumed first where the configuration says so.
+
+        Raises:
+            LostError: it is lost, and stays so.
+        """
+        peer = self._peer
+        if peer.closed.is_set() and not self._closed:
+            moving.resume(self, peer)
+            return self._peer
+        return peer
+
+    def register(self, part: Part) -> None:
+        """Have `part` moved with the session."""
+        if part.name in self.parts and self.parts[part.name] is not part:
+            raise OffloadError(f"the session has a part {part.name} already")
+        self.parts[part.name] = part
+
+    def serve(self, service: Service, handler: Handler, *, inline: bool = False) -> None:
+        """As `Peer.serve`, for this acceptor and those that the session moves to."""
+        self._served.append(_Served(service, handler, inline))
+        self._peer.serve(service, handler, inline=inline)
+
+    def switch(
+        self, *, backend: str | None = None, environment: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Move to another acceptor while the program goes on: nothing is lost, and nobody else sees a difference.
+
+        Waits until the calls that go on have ended, at most `timeout` seconds. Where nothing is said it is another one
+        of the configured preference.
+
+        Raises:
+            OffloadError: there is no such acceptor, or a part cannot move; the session stays where it is.
+            TimeoutError: calls did not end.
+        """
+        moving.switch(self, moved(self.wish, backend=backend, environment=environment), timeout)
+
+    def snapshot(self) -> None:
+        """Keep here what the acceptor holds, to resume from it should it be lost.
+
+        Raises:
+            LostError: it is lost already.
+        """
+        moving.snapshot(self)
+
+    def stats(self) -> dict[str, Any]:
+        """What crossed, for people and tools; `acceptor` is the acceptor's own account, null while it is away."""
+        there: Any = None
+        if not self._peer.closed.is_set():
+            with contextlib.suppress(OffloadError, TimeoutError):
+                there = self._peer.request(Service.SESSION, {"op": "stats"}, timeout=_BYE_SECONDS).header
+        return {**self.describe(), "counters": self.counters(), "acceptor": there}
+
+    def describe(self) -> dict[str, Any]:
+        """Who and where, without asking the acceptor."""
+        return {
+            "id": self.id,
+            "pid": os.getpid(),
+            "place": self.place,
+            "environment": self.environment.to_dict(),
+            "since": self._since,
+            "moves": self.moves,
+            "lost": self._peer.closed.is_set(),
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """Of this connection and those before it."""
+        return _add(self._earlier, self._peer.counters.as_dict())
+
+    def close(self) -> None:
+        """End the session; the acceptor's process ends too. Calling it twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._snapshots.close()
+        self._control.close()
+        with contextlib.suppress(OffloadError, TimeoutError):
+            self._peer.request(Service.SESSION, {"op": "bye"}, timeout=_BYE_SECONDS)
+        self._peer.close()
+        if file := os.environ.get(STATS_ENV):
+            self._write_counters(Path(file))
+        _forget(self)
+
+    def _write_counters(self, path: Path) -> None:
+        """As the CUDA client does at its end: into this file, or one of this process in this folder."""
+        file = path / f"{os.getpid()}.json" if path.is_dir() else path
+        with contextlib.suppress(OSError):
+            file.write_text(json.dumps({**self.describe(), "counters": self.counters()}))
+
+    def abandon(self) -> None:
+        """In a forked child: the session is the parent's."""
+        self._closed = True
+        atexit.unregister(self.close)
+        self._control.abandon()
+        self._peer.abandon(
+            "the session is that of the parent process, from which this one was forked: what it holds can only be used "
+            "there. Make it anew here, which opens a session of its own"
+        )
+
+    # For moving
+
+    def connect(self, wanted: Wish) -> tuple[Peer, Environment, str]:
+        """An acceptor, started and greeted, that nobody uses yet.
+
+        Raises:
+            OffloadError: there is none that fits.
+        """
+        sock, told = self.connector(wanted)
+        environment = Environment.from_dict(told["environment"])
+        place = str(told.get("place") or f"acceptor {environment.name}")
+        peer = Peer(sock, name=place, exit_code=told.get("exit_code"))
+        try:
+            peer.serve(Service.SESSION, lambda request: _answer(peer, request), inline=True)
+            for service in self.services.values():
+                service.attach(peer)
+            for served in self._served:
+                peer.serve(served.service, served.handler, inline=served.inline)
+            peer.start()
+            greeting = {"op": "hello", "versions": versions.here(), "allow_skew": wanted.allow_skew}
+            greeting |= process(self.config) | {name: service.hello() for name, service in self.services.items()}
+            answer = peer.request(Service.SESSION, greeting, timeout=_GREETING_SECONDS).header
+        except RemoteFailure as failure:
+            peer.close()
+            raise OffloadError(f"{place} takes no session: {failure.error}") from None
+        except BaseException:
+            peer.close()
+            raise
+        for warning in answer.get("warnings", ()):
+            warnings.warn(f"{place}: {warning}", RuntimeWarning, stacklevel=2)
+        return peer, Environment.from_dict(answer["environment"]), place
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the acceptor's state is kept here, to resume from it."""
+        return self.config.session.snapshot_seconds is not None
+
+    def moved_from(self, peer: Peer) -> bool:
+        """Whether the session has another connection by now."""
+        return self._peer is not peer
+
+    def take(self, connected: tuple[Peer, Environment, str]) -> Peer:
+        """From now on it is this one; the earlier one is returned."""
+        earlier = self._peer
+        self._earlier = _add(self._earlier, earlier.counters.as_dict())
+        self._peer, self.environment, self.place = connected
+        self.moves += 1
+        return earlier
+
+
+def _answer(peer: Peer, request: Request) -> Message | None:
+    if request.header.get("op") == "end":
+        peer.expect_end(str(request.header.get("reason"))[:500])
+    return None
+
+
+def _add(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums of counters, which may stand in groups."""
+    result = dict(left)
+    for name, value in right.items():
+        if isinstance(value, Mapping):
+            result[name] = _add(result.get(name, {}), value)
+        else:
+            result[name] = result.get(name, 0) + value
+    return result
+
+
+class _Current:
+    """The session of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.session: Session | None = None
+        self.config: Config | None = None
+
+
+_current: Final = _Current()
+
+
+def current() -> Session:
+    """The session of this process; opened at first use, from the configuration that is found.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        OffloadError: no acceptor can be reached; says what to do.
+    """
+    session = _current.session
+    if session is not None:
+        return session
+    with _current.lock:
+        if _current.session is None:
+            _current.session = Session.open(_current.config or load())
+        return _current.session
+
+
+def configure(config: Config) -> None:
+    """What `current` opens with, in place of the configuration that is found: for whoever has read one already."""
+    _current.config = config
+
+
+def use(session: Session | None) -> None:
+    """Make it the session of this process: for whoever opens one otherwise than from the configuration that is found.
+
+    Raises:
+        OffloadError: this process has another one.
+    """
+    with _current.lock:
+        if session is not None and _current.session is not None and _current.session is not session:
+            raise OffloadError("this process has a session already: close it first")
+        _current.session = session
+
+
+def opened() -> Session | None:
+    """The session of this process if it has one by now."""
+    return _current.session
+
+
+def _forget(session: Session) -> None:
+    if _current.session is session:
+        _current.session = None
+
+
+def _after_fork() -> None:
+    _current.lock = threading.RLock()
+    session, _current.session = _current.session, None
+    if session is not None:
+        session.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Connector", "Part", "Session", "configure", "current", "opened", "use"]

@@ -1,0 +1,40 @@
+"""What `remotegpu.yaml` says: which parts of a program run elsewhere, and what may cross to there and back."""
+
+from remotegpu_offload.config.dump import dump
+from remotegpu_offload.config.errors import ConfigError, Problem
+from remotegpu_offload.config.load import find, load, parse
+from remotegpu_offload.config.model import (
+    ArgumentMode,
+    Backend,
+    ClassRule,
+    CodeRules,
+    Config,
+    EnvRules,
+    FileRules,
+    FunctionRule,
+    ModuleRule,
+    Rule,
+    SessionRules,
+    TorchRule,
+)
+
+__all__ = [
+    "ArgumentMode",
+    "Backend",
+    "ClassRule",
+    "CodeRules",
+    "Config",
+    "ConfigError",
+    "EnvRules",
+    "FileRules",
+    "FunctionRule",
+    "ModuleRule",
+    "Problem",
+    "Rule",
+    "SessionRules",
+    "TorchRule",
+    "dump",
+    "find",
+    "load",
+    "parse",
+]

@@ -1,0 +1,258 @@
+"""Which functions of a program take long, and how large what they take and give is: candidates for rules of cut B."""
+
+import builtins
+import contextlib
+import importlib.util
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from remotegpu_offload.explain.changes import COMPARED, TooLargeError, Watch, written
+
+# Sizes are taken of the first calls and of each call whose number is a power of two.
+_SIZED_CALLS: Final = 3
+_DECORATORS: Final = 4
+_DEVICE: Final = f"{Path(__file__).parents[1] / 'torch'}/"
+_ONCE_PER_YIELD: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(slots=True)
+class Calls:
+    """All calls of one function. Seconds are inclusive, and of recursion only those of the outermost call."""
+
+    module: str
+    qualname: str
+    calls: int = 0
+    seconds: float = 0.0
+    argument_bytes: int = 0  # the largest that was seen
+    result_bytes: int = 0
+    obstacle: str = ""  # why it could not run elsewhere, as far as was seen
+    within: dict[str, float] = field(default_factory=dict)  # seconds by the calling function of this table
+    library: bool = False  # not the user's own: called by the user's code
+    mutates: list[str] = field(default_factory=list)  # arguments that it changes; "auto": some without a name
+    caution: str = ""  # why it would do something else elsewhere, as far as was seen
+    globals: dict[str, str] = field(default_factory=dict)  # after the last call that was looked at
+    tensor_seconds: float = 0.0  # of `seconds`, in operations on the tensors that a torch rule moves
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.{self.qualname}"
+
+
+@dataclass(slots=True)
+class _Open:
+    frame: FrameType
+    calls: Calls
+    since: float
+    watch: Watch | None
+    outermost: bool
+    tensors: float
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.open: list[_Open] = []
+        self.busy = False
+        self.paused = 0.0
+        # The outermost frame of our torch device in which the thread is, and since when.
+        self.device: FrameType | None = None
+        self.since = 0.0
+        self.tensors = 0.0
+
+
+class Profile:
+    """Counts while it is entered. `is_user` tells the user's own source files; functions of libraries count where these
+    call them, unless `ignored` is true of their module's name.
+    """
+
+    def __init__(self, is_user: Callable[[str], bool], ignored: Callable[[str], bool]) -> None:
+        self.table: dict[str, Calls] = {}
+        self._is_user = is_user
+        self._ignored = ignored
+        self._user: dict[CodeType, bool] = {}
+        self._of_device: dict[CodeType, bool] = {}
+        self._thread = _Thread()
+        self._import = builtins.__import__
+
+    def __enter__(self) -> "Profile":
+        self._import, builtins.__import__ = builtins.__import__, self._importing
+        threading.setprofile(self._event)
+        sys.setprofile(self._event)
+        return self
+
+    @property
+    def seconds(self) -> float:
+        """What was spent in functions of the table: the run without its imports."""
+        return sum(calls.within.get("", 0.0) for calls in self.table.values())
+
+    @property
+    def paused(self) -> float:
+        """Seconds that the measuring itself took, in this thread."""
+        return self._thread.paused
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        builtins.__import__ = self._import
+
+    def _importing(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Importing a framework calls a hundred thousand functions, none of which counts."""
+        top = name.partition(".")[0]
+        if top in sys.modules or sys.getprofile() != self._event or self._is_user_module(top):
+            return self._import(name, *arguments, **named)
+        sys.setprofile(None)
+        try:
+            return self._import(name, *arguments, **named)
+        finally:
+            sys.setprofile(self._event)
+
+    def _is_user_module(self, name: str) -> bool:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            return False
+        return spec is not None and spec.origin is not None and self._is_user(spec.origin)
+
+    def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        state = self._thread
+        if state.device is not None:
+            # Counting it would take longer than the device itself; the user's functions that it calls do count.
+            if frame is state.device and event == "return":
+                state.device = None
+                state.tensors += time.perf_counter() - state.since
+                return
+            if not self._mine(frame.f_code):
+                return
+        elif event == "call" and self._device(frame.f_code):
+            state.device, state.since = frame, time.perf_counter()
+            return
+        if event == "call":
+            if self._mine(frame.f_code) or self._called_by_user(frame):
+                self._called(frame)
+        elif event == "return":
+            opened = self._thread.open
+            if opened and opened[-1].frame is frame:
+                self._returned(opened.pop(), argument)
+
+    def _mine(self, code: CodeType) -> bool:
+        found = self._user.get(code)
+        if found is None:
+            found = self._user[code] = self._is_user(code.co_filename)
+        return found
+
+    def _device(self, code: CodeType) -> bool:
+        found = self._of_device.get(code)
+        if found is None:
+            found = self._of_device[code] = code.co_filename.startswith(_DEVICE) and not code.co_flags & _ONCE_PER_YIELD
+        return found
+
+    def _called_by_user(self, frame: FrameType) -> bool:
+        """Whether the user's code calls this function of a library, if need be through its decorators."""
+        caller = frame.f_back
+        for _ in range(_DECORATORS):
+            if caller is None or self._mine(caller.f_code) or "<locals>" not in caller.f_code.co_qualname:
+                break
+            caller = caller.f_back
+        return caller is not None and self._mine(caller.f_code)
+
+    def _called(self, frame: FrameType) -> None:
+        state = self._thread
+        code = frame.f_code
+        # What has no name that a rule could give: "<module>", "<lambda>", "outer.<locals>.inner".
+        if state.busy or "<" in code.co_qualname or code.co_flags & _ONCE_PER_YIELD:
+            return
+        module = frame.f_globals.get("__name__", "")
+        mine = self._mine(code)
+        if not mine and (self._ignored(module) or code.co_name.startswith("_")):
+            return
+        qualname = code.co_qualname
+        if "." in qualname and code.co_argcount and code.co_varnames[0] == "self":
+            # The class of the object, not the one of its ancestors that has the method.
+            own = type(frame.f_locals["self"])
+            module, qualname = own.__module__, f"{own.__qualname__}.{code.co_name}"
+        name = f"{module}.{qualname}"
+        calls = self.table.get(name)
+        if calls is None:
+            calls = self.table[name] = Calls(module, qualname, library=not mine)
+        calls.calls += 1
+        sized = not calls.obstacle and (calls.calls <= _SIZED_CALLS or calls.calls & (calls.calls - 1) == 0)
+        watch = None
+        if sized:
+            with self._pause():
+                watch = _looked_at(frame, calls)
+        outermost = all(opened.calls is not calls for opened in state.open)
+        since = time.perf_counter() - state.paused
+        state.open.append(_Open(frame, calls, since, watch, outermost, state.tensors))
+
+    def _returned(self, opened: _Open, result: object) -> None:
+        state = self._thread
+        calls = opened.calls
+        if opened.outermost:
+            seconds = time.perf_counter() - state.paused - opened.since
+            calls.seconds += seconds
+            outer = state.open[-1].calls.name if state.open else ""
+            calls.within[outer] = calls.within.get(outer, 0.0) + seconds
+            calls.tensor_seconds += min(seconds, state.tensors - opened.tensors)
+        if opened.watch is not None and not calls.obstacle:
+            with self._pause():
+                calls.result_bytes = max(calls.result_bytes, _written(result, "its result", calls)[0])
+                _compare(opened.watch, opened.frame.f_code, calls)
+
+    @contextlib.contextmanager
+    def _pause(self) -> Iterator[None]:
+        """Pickling calls functions too, and takes time that is not the program's."""
+        state = self._thread
+        began = time.perf_counter()
+        state.busy = True
+        try:
+            yield
+        finally:
+            state.busy = False
+            state.paused += time.perf_counter() - began
+
+
+def _looked_at(frame: FrameType, calls: Calls) -> Watch:
+    """Sizes the arguments, and remembers what they are."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    values = frame.f_locals
+    # A method's object would live there.
+    names = [name for name in code.co_varnames[:count] if not ("." in calls.qualname and name in {"self", "cls"})]
+    arguments = {name: values[name] for name in names if name in values}
+    found = {name: _written(value, f"its argument {name}", calls) for name, value in arguments.items()}
+    calls.argument_bytes = max(calls.argument_bytes, sum(size for size, _ in found.values()))
+    if large := [name for name, (size, _) in found.items() if size > COMPARED]:
+        calls.caution = calls.caution or f"whether it changes its large argument {large[0]} was not looked at"
+    watch = Watch(arguments, {name: state for name, (_, state) in found.items()}, frame)
+    # A function of the script takes its globals along with each call.
+    if calls.module != "__main__":
+        calls.caution = calls.caution or watch.since(calls.globals)
+    return watch
+
+
+def _compare(watch: Watch, code: CodeType, calls: Calls) -> None:
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    for name in watch.changed():
+        # Those of *args and **kwargs have no name that a rule could give.
+        known = name if name in named else "auto"
+        if known not in calls.mutates:
+            calls.mutates.append(known)
+    calls.caution = calls.caution or watch.outside()
+    calls.globals = watch.globals
+
+
+def _written(value: object, what: str, calls: Calls) -> tuple[int, str | None]:
+    try:
+        return written(value)
+    except TooLargeError:
+        calls.obstacle = f"{what} is larger than 4 GiB"
+    except Exception as error:
+        calls.obstacle = f"{what} cannot be pickled ({' '.join(str(error).split())[:120]})"
+    return 0, None

@@ -1,0 +1,50 @@
+"""What remotegpu finds by the entry point `offload` of `remotegpu.extensions`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import typer
+
+    from remotegpu import extensions
+    from remotegpu.appliance.backends.base import Backend
+    from remotegpu.appliance.hardware import Hardware
+    from remotegpu.appliance.metrics import Counters
+    from remotegpu.appliance.settings import EnvironmentOption, Settings
+    from remotegpu.appliance.staging import Staging
+    from remotegpu.appliance.uids import Uids
+
+# The command line does not wait for the appliance's modules, nor the appliance for those of the command line.
+# ruff: noqa: PLC0415
+
+
+class Extension:
+    """See `remotegpu.extensions.Offload`."""
+
+    def commands(self) -> "typer.Typer":
+        from remotegpu_offload.cli.app import offload
+
+        return offload
+
+    def options(self, texts: Sequence[str]) -> "tuple[EnvironmentOption, ...]":
+        from remotegpu_offload.appliance.option import parse_all
+
+        return parse_all(texts)
+
+    def environments(
+        self,
+        settings: "Settings",
+        backend: "Backend",
+        hardware: "Hardware",
+        uids: "Uids",
+        staging: "Staging",
+        counters: "Counters",
+        hidden: Sequence[Path],
+    ) -> "extensions.Environments":
+        from remotegpu_offload.appliance.environments import make_environments
+
+        return make_environments(settings, backend, hardware, uids, staging, counters, hidden)
+
+
+offload: "Final[extensions.Offload]" = Extension()

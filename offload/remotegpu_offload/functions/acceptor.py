@@ -1,0 +1,282 @@
+"""The acceptor's part of functions and classes: it calls what the client names."""
+
+import importlib
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from remotegpu_offload.code.finder import explain
+from remotegpu_offload.functions import asynchronous, moving, mutation, standins
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.objects.codec import Codec, CrossingError
+from remotegpu_offload.objects.encoder import Encoder, is_manager, register
+from remotegpu_offload.wire.errors import LostError
+from remotegpu_offload.wire.frames import Message, Service
+
+if TYPE_CHECKING:
+    from remotegpu_offload.acceptor.session import AcceptorSession
+
+_MOST_WARNINGS = 100
+
+
+class Calls:
+    """What the client may have called here, which is anything: the process is its own."""
+
+    def __init__(self, session: "AcceptorSession") -> None:
+        self._loaded = session.loaded
+        self.codec = Codec(client=False)
+        self.codec.named = find
+        self.link = Link(self.codec, lambda: session.peer, self._perform, f"the acceptor {session.environment.name}")
+        self.link.store = moving.Store(self.codec)
+        self.link.explain = self._explain
+        self.codec.stand_ins.update(standins.kinds(self.link))
+        self._told = _Told()
+        # Functions that came by value, by the client's numbers, for as long as they do not change there.
+        self._functions: dict[int, Any] = {}
+
+    def _perform(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        match header.get("op"):
+            case "copy":
+                return payload[0], {"inside": (payload[0],)}
+            case None:
+                if header["m"] == "__next__":
+                    return self._pull(header)
+                arguments, keywords = payload
+                result = getattr(self.codec.exports.get(header["o"]), header["m"])(*arguments, **keywords)
+                return self._returned(header, result), {}
+            case _:
+                if "levels" in header:
+                    self._levels(header["levels"])
+                if "resident" in header and not self.codec.resident:
+                    self.codec.resident = tuple(header["resident"])
+                    self.codec.reducers.clear()
+                self._told.warnings = []
+                value, more = self._call(header, payload)
+                if Service.FILES in self._loaded:
+                    # What the call wrote through memory maps.
+                    self._loaded[Service.FILES].remote.sync()
+                if self._told.warnings:
+                    more["warned"] = self._told.warnings
+                return value, more
+
+    def _explain(self, error: BaseException) -> None:
+        if Service.CODE in self._loaded:
+            explain(error, self._loaded[Service.CODE])
+
+    def forget_functions(self) -> None:
+        """The client sends them again."""
+        self._functions.clear()
+
+    def _pull(self, header: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
+        values: Iterator[Any] = self.codec.exports.get(header["o"])
+        return self.link.push(values, int(header["most"])), {}
+
+    def _call(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        if "t" in header:
+            function, (given, keywords) = find(*header["t"]), payload
+            arguments = given
+        elif "m" in header:
+            given, keywords = payload
+            function, arguments = getattr(given[0], header["m"]), given[1:]
+        else:
+            function, given, keywords = payload
+            arguments = given
+            for number in header.get("dead", ()):
+                self._functions.pop(number, None)
+            if "f" in header:
+                if function is None and (function := self._functions.get(header["f"])) is None:
+                    return None, {"unknown": True}
+                self._functions[header["f"]] = function
+        if "a" in header:
+            function = getattr(function, header["a"])
+        keys = header.get("mutates")
+        if keys is None:
+            return self._returned(header, asynchronous.finished(function(*arguments, **keywords))), {}
+        watch = mutation.Watch(given, keywords, keys, self._digest, self.codec.exports.has)
+        result = asynchronous.finished(function(*arguments, **keywords))
+        more: dict[str, Any] = {"changes": True}
+        same = watch.same(result)
+        if same is not None:
+            more["same"] = same
+            result = None
+        changes = watch.changes(None if header.get("returns") == "ref" else result)
+        more["inside"] = mutation.told(changes[1])
+        return (self._returned(header, result), changes), more
+
+    def _returned(self, header: dict[str, Any], result: Any) -> Any:
+        ident = header.get("id")
+        if ident is not None:
+            self.codec.exports.place(ident, result, header.get("kind", "object"))
+            return None
+        match header.get("returns"):
+            case "ref":
+                return _Stays(result)
+            case "auto":
+                return result if self._can_cross(result) else _Stays(result)
+        return result
+
+    def _can_cross(self, value: Any) -> bool:
+        try:
+            self.codec.unsent(self.codec.dumps(value))
+        except (CrossingError, TypeError):
+            return False
+        return True
+
+    def _digest(self, value: Any) -> str:
+        writer = Encoder(self.codec, (value,))
+        writer.comparing = True
+        try:
+            writer.dump(value)
+            return mutation.digest([*writer.pieces, *(buffer.raw() for buffer in writer.buffers)])
+        finally:
+            self.codec.exports.release((ident, 1) for ident in writer.sent)
+
+    def _levels(self, levels: dict[str, int]) -> None:
+        """The program's own loggers decide; here only as much is made as they would take."""
+        for name, level in levels.items():
+            logging.getLogger(name or None).setLevel(level)
+
+    def warned(self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+        """In the place of `warnings.showwarning`: the program's own filters decide, when the call is over."""
+        told = self._told.warnings
+        if len(told) < _MOST_WARNINGS:
+            told.append([str(message), category.__module__, category.__qualname__, filename, lineno])
+
+
+class _Told(threading.local):
+    """Of one thread's call."""
+
+    def __init__(self) -> None:
+        self.warnings: list[list[Any]] = []
+
+
+class _Stays:
+    """A result that stays here."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _reduce_stays(writer: Encoder, value: _Stays) -> Any:
+    kind = type(value.value)
+    return writer.export(value.value, "manager" if is_manager(kind) else "object", kind.__qualname__)
+
+
+register(_Stays, _reduce_stays)
+register(
+    asynchronous.Manager, lambda writer, value: writer.export(value, "asynchronous manager", "asynchronous manager")
+)
+
+
+class _Kept:
+    """A container that stays here, of which the client gets a copy that changes it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+register(_Kept, lambda writer, kept: writer.export(kept.value, type(kept.value).__name__))
+
+
+class _Records(logging.Handler):
+    """Sends what is logged here to the program's own loggers."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("remotegpu_offload"):
+            return
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + (logging.Formatter().formatException(record.exc_info))
+        told = [record.name, record.levelno, record.pathname, record.lineno, text, record.funcName]
+        try:
+            self._link.log(told)
+        except LostError:
+            return
+
+
+def find(module: str, name: str) -> Any:
+    """What the client means by this name here.
+
+    Raises ImportError, AttributeError.
+    """
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def attribute(instance: Any, name: str) -> tuple[Any, _Kept | None]:
+    """An attribute's value, and what stands for it at the client if it is a container that may be changed."""
+    return _with_handle(getattr(instance, name))
+
+
+def changed(container: Any, name: str, arguments: Any, keywords: Any) -> tuple[Any, _Kept | None]:
+    """The result of a container's method, as of an attribute."""
+    result = getattr(container, name)(*arguments, **keywords)
+    return _with_handle(None if result is container else result)
+
+
+def _with_handle(value: Any) -> tuple[Any, _Kept | None]:
+    return value, _Kept(value) if type(value) in (list, dict, set) else None
+
+
+def filled(kind: Any, state: Any) -> Any:
+    """An instance made without its constructor and given this state, as unpickling does."""
+    made = kind.__new__(kind)
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    elif state is not None:
+        fields, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+        if fields:
+            vars(made).update(fields)
+        for name, value in (slots or {}).items():
+            setattr(made, name, value)
+    return made
+
+
+def with_attributes(kind: Any, attributes: dict[str, Any]) -> Any:
+    """An instance made without its constructor, with these attributes."""
+    made = kind.__new__(kind)
+    vars(made).update(attributes)
+    return made
+
+
+def is_fitted(estimator: Any) -> bool:
+    """As scikit-learn sees it."""
+    validation = importlib.import_module("sklearn.utils.validation")
+    exceptions = importlib.import_module("sklearn.exceptions")
+    try:
+        validation.check_is_fitted(estimator)
+    except exceptions.NotFittedError:
+        return False
+    return True
+
+
+def attach(session: "AcceptorSession") -> None:
+    """Serve calls and objects of this session."""
+    calls = Calls(session)
+    session.objects = calls.codec
+    session.peer.serve(Service.CALL, calls.link.answer)
+    session.peer.serve(Service.OBJECTS, calls.link.answer_about_objects)
+    session.loaded[Service.CALL] = session.loaded[Service.OBJECTS] = calls
+    session.stats["objects"] = lambda: {
+        "held": len(calls.codec.exports),
+        "pages": len(calls.codec.cache),
+        "page_bytes": calls.codec.cache.bytes,
+    }
+    finder = session.loaded.get(Service.CODE)
+    if finder is not None:
+        # What they refer to is the modules' as they were.
+        finder.on_changed.append(calls.forget_functions)
+    # A whole program has loggers and filters of its own, and its stderr is the client's.
+    if not (session.hello.get("stdio") or {}).get("program"):
+        warnings.showwarning = calls.warned  # type: ignore[assignment]
+        warnings.simplefilter("always")
+        logging.getLogger().addHandler(_Records(calls.link))

@@ -1,0 +1,347 @@
+"""This program's part of functions and classes: what stands in their place, and what the acceptor may call back."""
+
+import contextlib
+import functools
+import importlib
+import inspect
+import logging
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
+from typing import Any, Final
+
+from remotegpu_offload.client.session import Session, current
+from remotegpu_offload.code.server import CodeServer
+from remotegpu_offload.config.model import ClassRule, Config, FunctionRule
+from remotegpu_offload.functions import (
+    asynchronous,
+    classes,
+    containers,
+    estimators,
+    lost,
+    moving,
+    mutation,
+    profiles,
+    standins,
+    unchanged,
+)
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.functions.plan import MARK, Plan, named
+from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Request
+
+# What rules have replaced in this process: the acceptor knows it under the same name.
+_replaced: Final[dict[int, Replaced]] = {}
+
+
+class _NotThereError(Exception):
+    """The acceptor has not the function that the header names: the session has moved meanwhile."""
+
+
+class Client:
+    """Calls of one session. `of` finds it."""
+
+    def __init__(self, session: Session) -> None:
+        config = session.config
+        self.codec = Codec(
+            client=True,
+            packages=profiles.packages(config),
+            trusted=config.trust == "full",
+        )
+        self.codec.replaced = _replaced
+        self.codec.stands_for = _stands_for
+        self.codec.plain = classes.plain
+        self.codec.stand_ins["instance"] = lambda handle, kind: classes.received(self, handle, kind)
+        self.link = Link(self.codec, lambda: session.peer, self._called_back, "the program")
+        self.codec.stand_ins.update(standins.kinds(self.link) | containers.kinds(self.link))
+        self._levels: dict[str, int] = {}
+        self._sent = unchanged.Sent()
+        self._session = session
+        self._code = session.services.get("code")
+        self._resident = [rule.pattern for rule in profiles.rules(config) if isinstance(rule, ClassRule)]
+        session.objects = self.codec
+        session.register(moving.ObjectsPart(self))
+        # Until something lives there, nothing is lost with an acceptor.
+        session.states.setdefault(moving.ObjectsPart.name, None)
+        session.serve(Service.CALL, self._serve)
+        session.serve(Service.OBJECTS, self.link.answer_about_objects)
+
+    def begin_anew(self) -> None:
+        """The acceptor is another one, which knows nothing of this program's settings."""
+        self._levels = {}
+        self._sent.clear()
+
+    def call(self, plan: Plan, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """One call of a function: one round trip."""
+        sent, sent_keywords, keys = plan.arguments(arguments, keywords)
+        if len(sent) > 1 and _have_arrays(sent):
+            sent = importlib.import_module("remotegpu_offload.objects.arrays").sharing(sent)
+        try:
+            with lost.naming(lambda: f"in the call of {lost.name_of(plan.function)}"):
+                if plan.name is not None or "m" in plan.header:
+                    return self.send(dict(plan.header), (sent, sent_keywords), keys, arguments, keywords)
+                return self._call_by_value(plan, sent, sent_keywords, keys, arguments, keywords)
+        except CrossingError as error:
+            raise plan.about_argument(error) from error.__cause__
+
+    def _call_by_value(
+        self,
+        plan: Plan,
+        sent: tuple[Any, ...],
+        sent_keywords: dict[str, Any],
+        keys: list[mutation.Key] | None,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        function = plan.function
+        header = dict(plan.header)
+        if gone := self._sent.gone():
+            header["dead"] = gone
+        content = unchanged.content(function)
+        if content is None:
+            return self.send(header, (function, sent, sent_keywords), keys, arguments, keywords)
+        header["f"] = number = self.codec.identify(function)
+        if self._sent.has(function, content):
+            with contextlib.suppress(_NotThereError):
+                return self.send(dict(header), (None, sent, sent_keywords), keys, arguments, keywords)
+        result = self.send(header, (function, sent, sent_keywords), keys, arguments, keywords)
+        self._sent.add(function, number, content)
+        return result
+
+    def send(
+        self,
+        header: dict[str, Any],
+        payload: Any,
+        keys: list[mutation.Key] | None = None,
+        arguments: tuple[Any, ...] = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        """A request, and what is due here when it is answered: changed arguments, warnings."""
+        levels = _levels()
+        if levels != self._levels:
+            self._levels = header["levels"] = levels
+        if self._resident:
+            header["resident"] = self._resident
+        if keys is not None:
+            header["mutates"] = keys
+        with lost.naming(lambda: lost.called(header, payload)):
+            if isinstance(self._code, CodeServer):
+                # A source that was edited since, as in a notebook, is loaded anew there.
+                self._code.refresh(self._session.peer)
+            result, answered = self.link.ask_fully(header, payload)
+        if "unknown" in answered:
+            raise _NotThereError
+        if "changes" in answered:
+            result = self._changed(result, answered, keys or [], arguments, keywords or {})
+        if "warned" in answered:
+            _warn(answered["warned"])
+        return result
+
+    def _changed(
+        self,
+        told: Any,
+        header: dict[str, Any],
+        keys: list[mutation.Key],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """Change the arguments that have changed there; the result, which may be one of them."""
+        result, changes = told
+        if "same" in header and header["same"] not in keys:
+            raise RefusedError(f"the acceptor returned {header['same']!r}, which no `mutates` names")
+        result = mutation.apply(changes, keys, lambda key: _argument(arguments, keywords, key), result)
+        return _argument(arguments, keywords, header["same"]) if "same" in header else result
+
+    def _serve(self, request: Request) -> Message | None:
+        if request.id == 0:
+            if request.header.get("op") == "log":
+                _log(request.header["record"])
+            return None
+        return self.link.answer(request)
+
+    def _called_back(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        """Only what was handed out may be asked, and only what its kind can do."""
+        target, kind = self.codec.exports.entry(header.get("o"))
+        method = str(header.get("m"))
+        if method not in standins.METHODS.get(kind, ()):
+            raise RefusedError(f"the acceptor asked for {method!r} of a {kind}, which it may not")
+        if method == "__next__":
+            return self.link.push(target, min(int(header.get("most", 1)), standins.AHEAD)), {}
+        arguments, keywords = payload
+        return getattr(target, method)(*arguments, **keywords), {}
+
+
+_clients: Final[weakref.WeakKeyDictionary[Session, Client]] = weakref.WeakKeyDictionary()
+_lock: Final = threading.Lock()
+
+
+def of(session: Session | None = None) -> Client:
+    """The calls of a session, by default that of this process, which is opened if need be.
+
+    Raises OffloadError where no acceptor can be reached.
+    """
+    if session is None:
+        session = current()
+    client = _clients.get(session)
+    if client is None:
+        with _lock:
+            client = _clients.get(session)
+            if client is None:
+                client = _clients[session] = Client(session)
+    return client
+
+
+def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | None = None, method: str = "") -> Any:
+    """What stands in a function's place: it looks the same, and runs at the acceptor of `session`.
+
+    `method`: it is the class method of this name.
+    """
+    name = named(function)
+    plan = Plan(function, rule, name, method)
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return of(session).call(plan, arguments, keywords)
+
+    wrapper = functools.wraps(function)(asynchronous.like(function, call))
+    setattr(wrapper, MARK, plan)
+    if isinstance(function, functools._lru_cache_wrapper):
+        for attribute in ("cache_info", "cache_clear", "cache_parameters"):
+            setattr(wrapper, attribute, _of_cache(function, attribute, name, session))
+    if name is not None:
+        _replaced[id(function)] = Replaced(name, function)
+    return wrapper
+
+
+def _of_cache(
+    function: Callable[..., Any], attribute: str, name: tuple[str, str] | None, session: Session | None
+) -> Callable[[], Any]:
+    """What a cached function can be asked about its cache, which is there."""
+    plan = Plan(function, FunctionRule(attribute), name)
+    plan.header["a"] = attribute
+    return lambda: of(session).call(plan, (), {})
+
+
+def decorated(value: Any, name: str, config: Config, session: Session | None = None, method: str = "") -> Any:
+    """What stands in the place of the function or class of this qualified name, or itself if no rule means it."""
+    if getattr(value, MARK, None) is not None:
+        return value
+    if isinstance(value, type):
+        for rule in profiles.rules(config):
+            if isinstance(rule, ClassRule) and rule.matches(name):
+                base = _shell(value, rule)
+                where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
+                made = classes.stub(value, rule, lambda: of(session), where, base)
+                # One of `__main__` goes by value: for its name the whole script would be executed there.
+                if (called := named(value)) is not None:
+                    _replaced[id(value)] = Replaced(called, value)
+                return made
+    elif callable(value):
+        for rule in profiles.rules(config):
+            if isinstance(rule, FunctionRule) and rule.matches(name):
+                return wrap(value, rule, session, method)
+    return value
+
+
+def _shell(kind: type, rule: ClassRule) -> type[classes.Shell]:
+    """What the class's stub has besides it."""
+    if isinstance(rule, profiles.ShellRule):
+        module, _, name = rule.shell.rpartition(".")
+        found: type[classes.Shell] = getattr(importlib.import_module(module), name)
+        return found
+    return estimators.EstimatorShell if estimators.is_estimator(kind) else classes.Shell
+
+
+def install(module: Any, config: Config, session: Session | None = None) -> list[str]:
+    """Put what the rules name in a module that was just imported under our hands; the names that were replaced.
+
+    A glob means what the module defines, a plain name also what it only imports.
+    """
+    replaced = []
+    home: str = module.__name__
+    for rule in profiles.rules(config):
+        for holder, attribute, name in _named(module, home, rule):
+            value = inspect.getattr_static(holder, attribute)
+            kind = type(value) if isinstance(value, staticmethod | classmethod) else None
+            function = value.__func__ if kind is not None else value
+            method = attribute if kind is classmethod else ""
+            new = decorated(function, name, config, session, method)
+            if new is not function:
+                setattr(holder, attribute, kind(new) if kind is not None else new)
+                replaced.append(name)
+    return replaced
+
+
+def _named(module: Any, home: str, rule: FunctionRule | ClassRule) -> Iterable[tuple[Any, str, str]]:
+    """Where the module has what a rule names: (holder, attribute, qualified name)."""
+    if any(letter in rule.pattern for letter in "*?["):
+        for attribute, value in list(vars(module).items()):
+            fits = isinstance(value, type) if isinstance(rule, ClassRule) else inspect.isroutine(value)
+            if fits and getattr(value, "__module__", None) == home and rule.matches(f"{home}.{attribute}"):
+                yield module, attribute, f"{home}.{attribute}"
+        return
+    if not rule.pattern.startswith(home + "."):
+        return
+    *between, attribute = rule.pattern[len(home) + 1 :].split(".")
+    holder = module
+    for part in between:
+        holder = vars(holder).get(part)
+        # The rest of the name is that of a module below.
+        if not isinstance(holder, type):
+            return
+    if attribute in vars(holder):
+        yield holder, attribute, rule.pattern
+
+
+def _stands_for(value: Any) -> Any:
+    return vars(value).get(MARK)
+
+
+def _have_arrays(arguments: tuple[Any, ...]) -> bool:
+    """Whether several of them are NumPy's arrays."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and sum(type(value) is numpy.ndarray for value in arguments) > 1
+
+
+def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) -> Any:
+    return arguments[key] if isinstance(key, int) else keywords[key]
+
+
+def _levels() -> dict[str, int]:
+    """The levels that this program has set for its loggers."""
+    levels = {
+        name: logger.level
+        for name, logger in list(logging.root.manager.loggerDict.items())
+        if isinstance(logger, logging.Logger) and logger.level
+    }
+    levels[""] = logging.root.level
+    return levels
+
+
+def _log(record: Sequence[Any]) -> None:
+    name, level, path, line, text, function = record
+    logger = logging.getLogger(str(name) if name != "root" else None)
+    if logger.isEnabledFor(int(level)):
+        made = logger.makeRecord(str(name), int(level), str(path), int(line), str(text), (), None, str(function))
+        logger.handle(made)
+
+
+def _warn(told: Iterable[Sequence[Any]]) -> None:
+    for text, module, name, filename, line in told:
+        category = _category(module, name)
+        warnings.warn_explicit(str(text), category, str(filename), int(line))
+
+
+def _category(module: Any, name: Any) -> type[Warning]:
+    """A warning's class that this program has imported, and that is made of a text alone."""
+    found: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    if (
+        isinstance(found, type)
+        and issubclass(found, Warning)
+        and not isinstance(vars(found).get("__init__"), FunctionType)
+    ):
+        return found
+    return UserWarning

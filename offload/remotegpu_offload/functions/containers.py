@@ -1,0 +1,121 @@
+"""Lists, dicts and sets that are attributes of an instance over there: copies here, whose changes are made there too.
+
+`model.items.append(1)` so means what it says. What is within such a container is an ordinary copy.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.objects import vocabulary
+from remotegpu_offload.objects.codec import HANDLE, RefusedError, handle_of
+from remotegpu_offload.objects.encoder import Encoder, register
+from remotegpu_offload.objects.table import Handle
+
+_THERE: Final = "remotegpu_offload.functions.acceptor"
+
+
+class Kept:
+    """What the three have in common: a handle to the container there, and a way to ask."""
+
+    _plain: type[Any]
+    _link: Link
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy of it is an ordinary one."""
+        return self._plain, (self._plain(self),)
+
+
+def _changing(plain: type[Any], name: str) -> Callable[..., Any]:
+    """A method that changes a container: there, and then here."""
+    method = getattr(plain, name)
+
+    def change(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        header = {"op": "call", "t": [_THERE, "changed"]}
+        given = [plain(each) if each is self else each for each in arguments]
+        result = taken(self._link.ask(header, ((self, name, given, keywords), {})))
+        try:
+            if any(isinstance(each, Iterator) for each in arguments):
+                raise LookupError("it has been used up there")
+            if (plain, name) == (set, "pop"):
+                set.remove(self, result)
+            else:
+                method(self, *given, **keywords)
+        except Exception:
+            # The copy here was older than what is there.
+            _fill(self, self._link.ask({"op": "copy"}, (self,)))
+        return self if name[:3] == "__i" else result
+
+    change.__name__, change.__doc__ = name, method.__doc__
+    return change
+
+
+_CHANGING: Final[dict[type[Any], tuple[str, ...]]] = {
+    list: (
+        *("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse"),
+        *("__setitem__", "__delitem__", "__iadd__", "__imul__"),
+    ),
+    dict: (
+        *("update", "setdefault", "pop", "popitem", "clear"),
+        *("__setitem__", "__delitem__", "__ior__"),
+    ),
+    set: (
+        *("add", "remove", "discard", "pop", "clear", "update", "difference_update", "intersection_update"),
+        *("symmetric_difference_update", "__ior__", "__iand__", "__isub__", "__ixor__"),
+    ),
+}
+
+
+def _kind(plain: type[Any]) -> type[Any]:
+    members = {name: _changing(plain, name) for name in _CHANGING[plain]}
+    return type(plain.__name__, (Kept, plain), {"__module__": "builtins", "_plain": plain, **members})
+
+
+KINDS: Final = {plain.__name__: _kind(plain) for plain in _CHANGING}
+
+
+def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
+    """What stands for containers of the acceptor, by kind; each is filled by `taken`."""
+
+    def make(kind: type[Any], handle: Handle, _info: Any) -> Any:
+        made = kind()
+        made._link = link
+        setattr(made, HANDLE, handle)
+        return made
+
+    return {name: partial(make, kind) for name, kind in KINDS.items()}
+
+
+def taken(answer: Any) -> Any:
+    """What the acceptor says of an attribute: a value, or a container's content with a handle to it.
+
+    Raises RefusedError for anything else.
+    """
+    value, kept = answer if type(answer) is tuple and len(answer) == 2 else (None, answer)
+    if kept is None:
+        return value
+    if not isinstance(kept, Kept):
+        raise RefusedError("the acceptor's answer is no attribute: run the same version on both ends")
+    return _fill(kept, value)
+
+
+def _fill(kept: Any, content: Any) -> Any:
+    plain = kept._plain
+    if type(content) is not plain:
+        raise RefusedError(f"the acceptor sent a {type(content).__name__} as a {plain.__name__}'s content")
+    if plain is list:
+        list.__setitem__(kept, slice(None), content)
+    else:
+        plain.clear(kept)
+        plain.update(kept, content)
+    return kept
+
+
+def _reduce(writer: Encoder, value: Any) -> Any:
+    if value._link.codec is not writer.codec:
+        return value._plain, (value._plain(value),)
+    return vocabulary.own, (handle_of(value).ident,)
+
+
+register(Kept, _reduce)

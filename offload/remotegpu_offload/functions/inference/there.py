@@ -1,0 +1,193 @@
+"""At the acceptor: opens sessions of ONNX Runtime with what a program gave, and says what it asks about them."""
+
+import copyreg
+import importlib
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from remotegpu_offload.functions.inference import model as models
+from remotegpu_offload.functions.inference.model import Model
+
+CUDA: Final = "CUDAExecutionProvider"
+# What does for a request for CUDA where there is none: providers for accelerators that need nothing prepared.
+_ACCELERATORS: Final = ("MIGraphXExecutionProvider", "ROCMExecutionProvider", "OpenVINOExecutionProvider")
+# What the session keeps at this end, beside what is onnxruntime's.
+_OPENING: Final = "_remotegpu_opening"
+_SCRATCH: Final = "_remotegpu_scratch"
+
+
+class Member(NamedTuple):
+    """A member of one of onnxruntime's enumerations."""
+
+    kind: str
+    name: str
+
+
+class Settings(NamedTuple):
+    """SessionOptions or RunOptions: what was set, and which methods were called."""
+
+    kind: str
+    values: dict[str, Any]
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
+
+
+class Opening(NamedTuple):
+    """The arguments of a session's constructor. `model`: a Model if it was a file, else what was given."""
+
+    model: Any
+    settings: Settings | None
+    providers: Any
+    options: Any
+    more: dict[str, Any]
+
+
+def meant(name: str, available: Sequence[str]) -> str:
+    """Which of the providers here a program means. CUDA is its word for an accelerator; without one onnxruntime says
+    what there is, and uses the CPU.
+    """
+    if name != CUDA or CUDA in available:
+        return name
+    return next((each for each in available if each in _ACCELERATORS), CUDA)
+
+
+def offered(providers: Any, options: Any, available: Sequence[str]) -> tuple[Any, Any]:
+    """Both arguments with `meant` applied. Options for CUDA are not those of what takes its place."""
+    if not isinstance(providers, Sequence) or meant(CUDA, available) == CUDA:
+        return providers, options
+    names = [each[0] if isinstance(each, tuple) and each else each for each in providers]
+    instead = meant(CUDA, available)
+    if CUDA not in names:
+        return providers, options
+    at = names.index(CUDA)
+    # Named twice, it is only warned of.
+    put = [] if instead in names else [instead]
+    new_options = options
+    if isinstance(options, Sequence) and len(options) == len(providers):
+        new_options = [*options[:at], *({} for _ in put), *options[at + 1 :]]
+    return [*providers[:at], *put, *providers[at + 1 :]], new_options
+
+
+def built(settings: Settings) -> Any:
+    """The options themselves."""
+    library = _library()
+    made = getattr(library, settings.kind)()
+    for name, value in settings.values.items():
+        setattr(made, name, _member(value))
+    for name, arguments, keywords in settings.calls:
+        given = [_member(each) for each in arguments]
+        if name == "add_provider" and given:
+            given[0] = meant(given[0], library.get_available_providers())
+        getattr(made, name)(*given, **keywords)
+    return made
+
+
+def _member(value: Any) -> Any:
+    return getattr(getattr(_library(), value.kind), value.name) if isinstance(value, Member) else value
+
+
+def opened(session: Any, opening: Opening) -> Any:
+    """The session of this class; or this session, which was made without its constructor."""
+    made = object.__new__(session) if isinstance(session, type) else session
+    library = _library()
+    source = opening.model
+    if isinstance(source, Model):
+        source = models.write(source, _scratch(made)) if source.beside else source.data
+    providers, options = offered(opening.providers, opening.options, library.get_available_providers())
+    settings = _options(made, opening.settings)
+    library.InferenceSession.__init__(made, source, settings, providers, options, **opening.more)
+    if isinstance(opening.model, Model) and opening.model.beside:
+        # The weights are read again from where they were laid.
+        opening = opening._replace(model=Model(opening.model.name, b"", {}))
+    setattr(made, _OPENING, opening)
+    copyreg.pickle(type(made), _again)
+    return made
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise ModuleNotFoundError(
+            f"the acceptor's Python ({sys.executable}) has no onnxruntime: install there the build for its "
+            "accelerator, or name another environment of the appliance in remotegpu.yaml",
+            name="onnxruntime",
+        ) from None
+
+
+def _scratch(session: Any) -> str:
+    """A folder that is there as long as the session."""
+    folder: str | None = vars(session).get(_SCRATCH)
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="onnxruntime-")
+        setattr(session, _SCRATCH, folder)
+        weakref.finalize(session, shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _options(session: Any, settings: Settings | None) -> Any:
+    """What onnxruntime writes into files goes into the session's folder, from where the program fetches it."""
+    if settings is None:
+        return None
+    made = built(settings)
+    for name in ("optimized_model_filepath", "profile_file_prefix"):
+        path = getattr(made, name)
+        if path and name in settings.values:
+            setattr(made, name, str(Path(_scratch(session), Path(path).name)))
+    if made.enable_profiling and "profile_file_prefix" not in settings.values:
+        made.profile_file_prefix = str(Path(_scratch(session), made.profile_file_prefix))
+    return made
+
+
+def _again(session: Any) -> Any:
+    """How a session moves to another acceptor: it is opened there as it was here."""
+    opening: Opening = vars(session)[_OPENING]
+    if isinstance(opening.model, Model) and not opening.model.data:
+        opening = opening._replace(model=models.read(str(Path(_scratch(session), opening.model.name))))
+    return opened, (type(session), opening)
+
+
+def set_providers(session: Any, providers: Any, options: Any) -> None:
+    """As the session's own."""
+    setattr(session, _OPENING, vars(session)[_OPENING]._replace(providers=providers, options=options))
+    session.set_providers(*offered(providers, options, _library().get_available_providers()))
+
+
+def described(session: Any) -> dict[str, Any]:
+    """What does not change while a session lives."""
+    meta = session.get_modelmeta()
+    return {
+        name: [(each.name, each.type, each.shape) for each in found]
+        for name, found in (
+            ("inputs", session.get_inputs()),
+            ("outputs", session.get_outputs()),
+            ("initializers", session.get_overridable_initializers()),
+        )
+    } | {
+        "meta": (
+            meta.producer_name,
+            meta.graph_name,
+            meta.domain,
+            meta.description,
+            meta.graph_description,
+            meta.version,
+            dict(meta.custom_metadata_map),
+        )
+    }
+
+
+def optimized(session: Any) -> bytes:
+    """The optimized model, where the options asked for one."""
+    return Path(session.get_session_options().optimized_model_filepath).read_bytes()
+
+
+def profile(session: Any) -> tuple[str, bytes]:
+    """Ends profiling: the name of the file that was written, and what is in it."""
+    path = Path(session.end_profiling())
+    return path.name, path.read_bytes() if path.is_file() else b""

@@ -1,0 +1,251 @@
+"""How one end asks the other to call something, and answers in turn. Both ends' part; who may call what is theirs."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from remotegpu_offload.functions import errors, lost
+from remotegpu_offload.objects import pages
+from remotegpu_offload.objects.codec import Codec, Packed, RefusedError, UnknownObjectError
+from remotegpu_offload.wire.frames import Message, Service
+from remotegpu_offload.wire.peer import Peer, Request
+
+DEEPEST: Final = 40
+"""How deeply the two ends may call each other back."""
+# For so many seconds values of an iterator are collected before they are sent.
+_COLLECTING: Final = 0.001
+
+
+class _Local(threading.local):
+    """Of one thread: how deep it is in calls, and what it has raised in them for the other end."""
+
+    depth = 0
+
+    def __init__(self) -> None:
+        self.raised: dict[int, BaseException] = {}
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """What is read in it was written by the other end, perhaps by nobody that we know."""
+    try:
+        yield
+    except (RefusedError, UnknownObjectError):
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(
+            f"the other end's answer is none ({type(error).__name__}: {error}): run the same version on both ends"
+        ) from error
+
+
+class Store(Protocol):
+    """Moves an acceptor's objects: `moving.Store`."""
+
+    def answer(self, header: dict[str, Any], buffers: Sequence[Any]) -> Message: ...
+
+
+class Link:
+    """One end of the calls of a session.
+
+    Args:
+        peer: the connection, asked anew each time: a session may move.
+        perform: carries out a request of the other end and returns what to answer, and header entries for the answer.
+        where: of this end, for people: "the acceptor cpu".
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        peer: Callable[[], Peer],
+        perform: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]],
+        where: str,
+    ) -> None:
+        self.codec = codec
+        codec.fetch = self.fetch
+        # At the acceptor: what moves its objects.
+        self.store: Store | None = None
+        # May add notes to what is raised here, before the other end hears of it.
+        self.explain: Callable[[BaseException], None] = lambda _error: None
+        self.where = where
+        self._peer = peer
+        self._perform = perform
+        self._local = _Local()
+
+    def ask(self, header: dict[str, Any], payload: Any) -> Any:
+        """One round trip: what the other end answers, or its exception.
+
+        Raises CrossingError for a payload that cannot be sent, TooDeepError, LostError, RefusedError for an answer that
+        is not taken, and whatever the call raises.
+        """
+        return self.ask_fully(header, payload)[0]
+
+    def ask_fully(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        """The answer, with its header."""
+        depth = self._local.depth + 1
+        if depth > DEEPEST:
+            raise errors.TooDeepError(
+                f"this program and the acceptor have called each other back {DEEPEST} times within one call: "
+                "make the recursion one function that runs at one end"
+            )
+        if depth > 1:
+            header["depth"] = depth
+            return self._asked(header, payload)
+        try:
+            return self._asked(header, payload)
+        finally:
+            self._forget_raised()
+
+    def _asked(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
+        packed = self.codec.dumps(payload, paged=True)
+        header.update(packed.header)
+        try:
+            with lost.naming(lambda: lost.called(header, payload)):
+                reply = self._peer().request(Service.CALL, header, packed.buffers)
+        finally:
+            self.codec.sent(packed)
+        with _reading():
+            described = reply.header.get("raised")
+            if described is None:
+                return self.codec.loads(reply.header, reply.buffers), reply.header
+            error = self._error(described, reply.header, reply.buffers)
+        try:
+            raise error
+        finally:
+            # Or it would hold its traceback, which holds this frame: and with them, handles.
+            del error
+
+    def pull(self, ident: int, most: int) -> tuple[list[Any], BaseException | None]:
+        """The next values of an iterator of the other end, at most so many, and what ended it."""
+        packed = self.codec.dumps(((), {}))
+        header = {"o": ident, "m": "__next__", "most": most, **packed.header}
+        try:
+            reply = self._peer().request(Service.CALL, header, packed.buffers)
+            with _reading():
+                return self._pulled(reply)
+        finally:
+            if not self._local.depth:
+                self._forget_raised()
+
+    def _forget_raised(self) -> None:
+        """What was raised here within a call that is over: the acceptor may have handled it."""
+        if self.codec.client:
+            self._local.raised.clear()
+
+    def _pulled(self, reply: Message) -> tuple[list[Any], BaseException | None]:
+        described = reply.header.get("raised")
+        if described is not None and "items" not in reply.header:
+            return [], self._error(described, reply.header, reply.buffers)
+        found, at = [], 0
+        for each in reply.header["items"]:
+            count = int(each["buffers"])
+            found.append((each, reply.buffers[at : at + count]))
+            at += count
+        if described is not None:
+            last, buffers = found.pop()
+            return [self.codec.loads(*item) for item in found], self._error(described, last, buffers)
+        if reply.header["ended"]:
+            returned = self.codec.loads(*found.pop())
+            return [self.codec.loads(*item) for item in found], StopIteration(returned)
+        return [self.codec.loads(*item) for item in found], None
+
+    def push(self, values: Iterator[Any], most: int) -> Message:
+        """Answers a `pull`. Each value is written when it comes: it may be the same object again and again."""
+        items: list[dict[str, Any]] = []
+        buffers: list[Any] = []
+        header: dict[str, Any] = {"items": items, "ended": False}
+
+        def add(packed: Packed) -> bool:
+            items.append({**packed.header, "buffers": len(packed.buffers)})
+            buffers.extend(packed.buffers)
+            # What lies beside the pickle is still the object's own memory.
+            return len(packed.buffers) == 1 and len(packed.buffers[0]) < pages.FLOOR
+
+        until = time.monotonic() + _COLLECTING
+        while len(items) < most:
+            try:
+                if not add(self.codec.dumps(next(values))) or time.monotonic() > until:
+                    break
+            except StopIteration as end:
+                add(self.codec.dumps(end.value))
+                header["ended"] = True
+                break
+            except BaseException as error:
+                header["raised"] = errors.describe(error, self.where)
+                try:
+                    add(self.codec.dumps(errors.contents(error)))
+                except Exception:
+                    add(self.codec.dumps(None))
+                break
+        return Message(header, buffers)
+
+    def log(self, record: list[Any]) -> None:
+        """Tell the other end what was logged here. Nobody answers."""
+        self._peer().notify(Service.CALL, {"op": "log", "record": record})
+
+    def _error(self, described: dict[str, Any], header: dict[str, Any], buffers: Sequence[Any]) -> BaseException:
+        found = None
+        if "v" in header:
+            try:
+                found = self.codec.loads(header, buffers)
+            except (RefusedError, UnknownObjectError):
+                # Its arguments are not taken; its text is.
+                found = None
+        # What was raised here, and has only passed through the other end, is the exception that it was.
+        passed = self._local.raised.get(int(described.get("passed") or 0))
+        return errors.rebuild(described, found) if passed is None else passed
+
+    def fetch(self, hold: int, names: list[str]) -> list[Any]:
+        """Pages that a message of the other end refers to and that are not here."""
+        reply = self._peer().request(Service.OBJECTS, {"op": "pages", "hold": hold, "names": names})
+        return list(reply.buffers)
+
+    def answer(self, request: Request) -> Message | None:
+        """For Service.CALL: carries out, and answers with the value or with what was raised."""
+        before, self._local.depth = self._local.depth, max(1, int(request.header.get("depth", 1)))
+        try:
+            value, more = self._carry_out(request)
+            if isinstance(value, Message):
+                return value
+            packed = self.codec.dumps(value, inside=more.pop("inside", ()))
+            return Message({**more, **packed.header}, packed.buffers)
+        except BaseException as error:
+            return self._raised(error)
+        finally:
+            self._local.depth = before
+            if not before and not self.codec.client:
+                self._local.raised.clear()
+
+    def _carry_out(self, request: Request) -> tuple[Any, dict[str, Any]]:
+        payload = self.codec.loads(request.header, request.buffers)
+        # So that what it holds of the other end dies before the answer is written, which then says so.
+        request.buffers = ()
+        return self._perform(request.header, payload)
+
+    def _raised(self, error: BaseException) -> Message:
+        self.explain(error)
+        described = errors.describe(error, self.where)
+        raised = self._local.raised
+        raised[id(error)] = error
+        described["id"] = id(error)
+        try:
+            packed = self.codec.dumps(errors.contents(error))
+        except Exception:
+            return Message({"raised": described})
+        return Message({"raised": described, **packed.header}, packed.buffers)
+
+    def answer_about_objects(self, request: Request) -> Message | None:
+        """For Service.OBJECTS: pages of a message of ours, and handles that died."""
+        header = request.header
+        match header.get("op"):
+            case "pages":
+                return Message({}, self.codec.outgoing.pages(int(header["hold"]), list(header["names"])))
+            case "free":
+                self.codec.exports.release((int(ident), int(count)) for ident, count in header["free"])
+                return Message({})
+            case "save" | "piece" | "begin" | "more" | "take" if self.store is not None:
+                return self.store.answer(header, request.buffers)
+            case other:
+                request.fail(f"{other!r} is nothing that objects can do: run the same version on both ends")
+                return None

@@ -1,0 +1,185 @@
+"""How one function's calls travel: its rule applied to its signature."""
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from remotegpu_offload.config.model import ClassRule, FunctionRule
+from remotegpu_offload.functions import inplace, mutation
+from remotegpu_offload.functions.mutation import Key
+from remotegpu_offload.objects.encoder import Here, There
+from remotegpu_offload.objects.errors import CrossingError
+
+_LOOKED_INTO: Final = 64  # longer containers are data, in which nobody looks for callbacks
+
+_FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial)
+
+# Of an argument in the message: arguments and keywords, after the function if it travels too.
+_PLACE: Final = re.compile(r"\[(\d)\]\[('.*?'|\d+)\]")
+
+MARK: Final = "__remotegpu__"
+"""The attribute of whatever stands in a function's or class's place; its plan has `name` and `function`."""
+
+
+class Plan:
+    """For one callable.
+
+    Attributes:
+        name: module and qualified name by which the acceptor finds it; None: it travels by value.
+        header: of its calls.
+    """
+
+    __slots__ = ("_parameters", "_rule", "_simple", "function", "header", "name")
+
+    def __init__(
+        self, function: Any, rule: FunctionRule | ClassRule, name: tuple[str, str] | None, method: str = ""
+    ) -> None:
+        self.function = function
+        self.name = name
+        self._rule = rule
+        self._simple = not rule.args and rule.mutates in ("none", ())
+        self._parameters: list[str] | None = None
+        self.header: dict[str, Any] = {"op": "call"}
+        if method:
+            # Of the first argument.
+            self.header["m"] = method
+        elif name is not None:
+            self.header["t"] = list(name)
+        if rule.returns != "value":
+            self.header["returns"] = rule.returns
+
+    def arguments(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Key] | None]:
+        """What is sent in the arguments' place, and which of them are looked at for changes; None: none is."""
+        if self._simple:
+            return (
+                tuple([outgoing(value) for value in arguments]),
+                {name: outgoing(value) for name, value in keywords.items()},
+                None,
+            )
+        names = self._names()
+        rule = self._rule
+        # Further positions are those of *args.
+        positions = [names[index] if index < len(names) else "" for index in range(len(arguments))]
+        sent = tuple([_by_mode(value, rule.mode(name)) for value, name in zip(arguments, positions, strict=True)])
+        sent_keywords = {name: _by_mode(value, rule.mode(name)) for name, value in keywords.items()}
+        _refuse_torn([*zip(positions, sent, strict=True), *sent_keywords.items()])
+        return sent, sent_keywords, self._changed(arguments, keywords, positions)
+
+    def about_argument(self, error: CrossingError) -> CrossingError:
+        """With the argument's name in the place of its place in the message."""
+        found = _PLACE.match(error.path)
+        if found is None:
+            return error
+        names = self._names()
+        group, key = found.groups()
+        # Before them is the function if it travels too.
+        if int(group) < (self.name is None and "m" not in self.header):
+            return error
+        position = int(key) if key.isdigit() else -1
+        name = f"{key} ({names[position]})" if 0 <= position < len(names) else key.strip("'\"")
+        rest = error.path[found.end() :]
+        return CrossingError(error.what, f"argument {name}{': ' if rest else ''}{rest}")
+
+    def _changed(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any], positions: list[str]
+    ) -> list[Key] | None:
+        mutates = self._rule.mutates
+        if mutates == "none":
+            return None
+        if mutates == "auto":
+            found: list[Key] = [index for index, value in enumerate(arguments) if mutation.may_change(value)]
+            return found + [name for name, value in keywords.items() if mutation.may_change(value)]
+        return [index for index, name in enumerate(positions) if name in mutates] + [
+            name for name in keywords if name in mutates
+        ]
+
+    def _names(self) -> list[str]:
+        if self._parameters is None:
+            try:
+                parameters = inspect.signature(self.function).parameters.values()
+            except (TypeError, ValueError):
+                parameters = ()  # type: ignore[assignment] # a C function that does not say
+            kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            self._parameters = [each.name for each in parameters if each.kind in kinds]
+        return self._parameters
+
+
+def _by_mode(value: Any, mode: str) -> Any:
+    match mode:
+        case "value":
+            return value
+        case "ref":
+            # An object that happens to be callable, as a model is, is no function.
+            return Here(value) if isinstance(value, _FUNCTIONS) else There(value)
+    return outgoing(value)
+
+
+def _refuse_torn(sent: list[tuple[str, Any]]) -> None:
+    """A model that lives there and a copy of its optimizer would each have parameters of their own.
+
+    Raises CrossingError.
+    """
+    owners = {id(held): name for name, value in sent if isinstance(value, There) for held in _tensors(value.value)}
+    if not owners:
+        return
+    for name, value in sent:
+        torn = next((owners[id(held)] for held in _tensors(value) if id(held) in owners), None)
+        if torn is not None:
+            raise CrossingError(
+                f"{name or 'an argument'}, a {type(value).__qualname__}, has tensors of {torn}, which goes by `ref`, "
+                "and would come with copies of them: let both go by `ref`, or neither, and name both in `mutates`"
+            )
+
+
+def _tensors(value: Any) -> list[Any]:
+    if inplace.library(value) != "torch":
+        return []
+    if isinstance(groups := getattr(value, "param_groups", None), list):
+        return [held for group in groups for held in group["params"]]
+    return [*value.parameters(), *value.buffers()] if hasattr(value, "named_buffers") else []
+
+
+def outgoing(value: Any) -> Any:
+    """A callable of the program's own runs here when it is called there; so too in a list, tuple or dict."""
+    if value.__class__ in (list, tuple):
+        if len(value) <= _LOOKED_INTO and any(_stays_here(each) for each in value):
+            return type(value)([Here(each) if _stays_here(each) else each for each in value])
+    elif value.__class__ is dict:
+        if len(value) <= _LOOKED_INTO and any(_stays_here(each) for each in value.values()):
+            return {key: Here(each) if _stays_here(each) else each for key, each in value.items()}
+    elif _stays_here(value):
+        return Here(value)
+    return value
+
+
+def _stays_here(value: Any) -> bool:
+    """Functions that cannot be found by a name there, and methods of this program's objects.
+
+    A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay all the same.
+    """
+    match value:
+        case types.FunctionType():
+            return value.__module__ == "__main__" or "<" in value.__qualname__
+        case types.MethodType():
+            return not isinstance(value.__self__, type | types.ModuleType)
+        case types.BuiltinFunctionType():
+            return value.__self__ is not None and not isinstance(value.__self__, type | types.ModuleType)
+        case partial():
+            return _stays_here(value.func)
+    return False
+
+
+def named(function: Callable[..., Any]) -> tuple[str, str] | None:
+    """Where the acceptor finds a function: by its name unless it is of `__main__`, or of another function."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if isinstance(function, types.BuiltinFunctionType) and not isinstance(function.__self__, type | types.ModuleType):
+        # Its qualified name may be that of the object which it is a method of, as pybind11's functions are.
+        name = function.__name__
+    if not module or not name or module == "__main__" or "<" in name:
+        return None
+    return module, name

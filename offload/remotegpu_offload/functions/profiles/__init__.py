@@ -1,0 +1,91 @@
+"""Cut C: which functions and classes of a library are worth executing elsewhere, one file for each library.
+
+A profile is a list of rules of cut B, tried with the library that it names. There is no proxy for a whole module.
+Its keys: `classes` and `functions`, qualified names; `shells`, which of our classes an instance's stub has besides its
+own class, instead of `classes.Shell`; `instances = false`, where an acceptor's values must not hold instances of the
+library's classes.
+"""
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from remotegpu_offload.config.errors import ConfigError, Problem
+from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
+
+
+@dataclass(frozen=True, slots=True)
+class ShellRule(ClassRule):
+    """Of a profile: the class's stub has this class of ours besides it, "module.Class"."""
+
+    shell: str = ""
+
+
+def names() -> list[str]:
+    """The profiles that there are."""
+    files = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def name_of(rule: ModuleRule) -> str:
+    return rule.module if rule.profile == "auto" else rule.profile
+
+
+@functools.cache
+def _profile(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = tomllib.loads((resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
+    return read
+
+
+def missing(rule: ModuleRule) -> str:
+    """Why there is no profile for a rule, and what to do; empty if there is one."""
+    if name_of(rule) in names():
+        return ""
+    return (
+        f"there is no stub profile {name_of(rule)!r}; there are {', '.join(names())}: write rules for the functions "
+        "and classes that matter instead"
+    )
+
+
+def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
+    """The rules that a profile stands for.
+
+    Raises ConfigError where there is no such profile.
+    """
+    message = missing(rule)
+    if message:
+        raise ConfigError("remotegpu.yaml", [Problem(rule.line, f"module {rule.module}", message)])
+    profile = _profile(name_of(rule))
+    functions = [FunctionRule(name, line=rule.line) for name in profile.get("functions", ())]
+    shells = profile.get("shells", {})
+    classes = [
+        ShellRule(name, line=rule.line, shell=shells[name]) if name in shells else ClassRule(name, line=rule.line)
+        for name in profile.get("classes", ())
+    ]
+    return [*functions, *classes]
+
+
+def packages(config: Config) -> set[str]:
+    """The packages that the rules name: results may be instances of their classes."""
+    found = set()
+    for rule in config.rules:
+        if isinstance(rule, FunctionRule | ClassRule):
+            found.add(rule.pattern.partition(".")[0])
+        elif isinstance(rule, ModuleRule):
+            expanded = expand(rule)
+            if _profile(name_of(rule)).get("instances", True):
+                found.update(each.pattern.partition(".")[0] for each in expanded)
+    return found
+
+
+def rules(config: Config) -> list[FunctionRule | ClassRule]:
+    """All rules for functions and classes, in their order; a profile's at the place of its module."""
+    found: list[FunctionRule | ClassRule] = []
+    for rule in config.rules:
+        if isinstance(rule, ModuleRule):
+            found += expand(rule)
+        elif isinstance(rule, FunctionRule | ClassRule):
+            found.append(rule)
+    return found

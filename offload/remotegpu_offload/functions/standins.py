@@ -1,0 +1,258 @@
+"""Who stands for an object of the other end: it asks that end whenever it is used."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from remotegpu_offload.functions.link import Link
+from remotegpu_offload.functions.lost import naming
+from remotegpu_offload.objects import encoder, vocabulary
+from remotegpu_offload.objects.codec import HANDLE, CrossingError, handle_of
+from remotegpu_offload.objects.table import Handle
+
+_FILES: Final = frozenset(
+    (
+        "read",
+        "readline",
+        "write",
+        "seek",
+        "tell",
+        "flush",
+        "close",
+        "truncate",
+        "isatty",
+        "readable",
+        "writable",
+        "seekable",
+    )
+)
+# What the other end may ask of an object of this end, by the kind as which it was sent.
+METHODS: Final = {
+    "call": frozenset(("__call__",)),
+    "iter": frozenset(("__next__", "send", "throw", "close")),
+    "file": _FILES,
+    "object": frozenset[str](),
+    "manager": frozenset(("__enter__", "__exit__")),
+    "decorator": frozenset(("__enter__", "__exit__", "_recreate_cm")),
+}
+# How many values of an iterator are fetched ahead at most, and for how long the other end may collect them.
+AHEAD: Final = 64
+
+
+class StandIn:
+    """Has a handle, and a way to ask."""
+
+    def __init__(self, link: Link, handle: Handle, info: Any) -> None:
+        self._link = link
+        self.info = info
+        setattr(self, HANDLE, handle)
+
+    def _ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        with naming(lambda: f"in {method.strip('_')} of {self!r}"):
+            return self._link.ask({"o": handle_of(self).ident, "m": method}, (arguments, keywords))
+
+
+class RemoteFunction(StandIn):
+    """A callable of the other end; calling it runs it there."""
+
+    def __init__(self, link: Link, handle: Handle, info: Any) -> None:
+        super().__init__(link, handle, info)
+        described = info if isinstance(info, dict) else {}
+        self.__name__ = str(described.get("name", "function"))
+        self.__doc__ = str(described.get("doc", ""))
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._ask("__call__", *arguments, **keywords)
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__} of the other end>"
+
+
+class RemoteIterator(StandIn):
+    """A generator or iterator of the other end. Values are fetched one, two, four, ... at a time if they come fast."""
+
+    def __init__(self, link: Link, handle: Handle, info: Any) -> None:
+        super().__init__(link, handle, info)
+        self._name = str(info)
+        self._fetched: deque[Any] = deque()
+        self._end: BaseException | None = None
+        self._batch = 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._fetched:
+            self._fetch()
+        if self._fetched:
+            return self._fetched.popleft()
+        return self._ended()
+
+    def _ended(self) -> Any:
+        end, self._end = self._end or StopIteration(), StopIteration()
+        try:
+            raise end
+        finally:
+            # Its traceback holds this frame.
+            del end
+
+    def _fetch(self) -> None:
+        if self._end is not None:
+            return
+        with naming(lambda: f"in the next values of {self!r}"):
+            values, end = self._link.pull(handle_of(self).ident, self._batch)
+        self._fetched.extend(values)
+        self._end = end
+        self._batch = min(self._batch * 2, AHEAD)
+
+    def _exactly_here(self, what: str) -> None:
+        if self._fetched:
+            raise RuntimeError(
+                f"{what}: {len(self._fetched)} values of {self._name} were fetched ahead, so that it is further than "
+                "this program; use it from the beginning by send(), or let the function that makes it run here"
+            )
+
+    def send(self, value: Any) -> Any:
+        self._exactly_here("send()")
+        self._batch = 1
+        return self._ask("send", value)
+
+    def throw(self, error: BaseException) -> Any:
+        self._exactly_here("throw()")
+        return self._ask("throw", error)
+
+    def close(self) -> None:
+        """Ends the generator there; what was fetched ahead is dropped."""
+        self._fetched.clear()
+        if self._end is None:
+            self._end = StopIteration()
+            self._ask("close")
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of the other end>"
+
+
+class RemoteFile(StandIn):
+    """An open file of the other end: what is read and written there is read and written at its position."""
+
+    def __init__(self, link: Link, handle: Handle, info: Any) -> None:
+        super().__init__(link, handle, info)
+        described = info if isinstance(info, dict) else {}
+        self.name = str(described.get("name", ""))
+        self.mode = str(described.get("mode", "r"))
+        self.encoding = str(described.get("encoding", "utf-8"))
+        self.closed = False
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in METHODS["file"]:
+            raise AttributeError(name)
+        return lambda *arguments, **keywords: self._ask(name, *arguments, **keywords)
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._ask("read", len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readlines(self) -> list[Any]:
+        return list(self)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self._ask("write", line)
+
+    def close(self) -> None:
+        self.closed = True
+        self._ask("close")
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        line = self._ask("readline")
+        if not line:
+            raise StopIteration
+        return line
+
+    def __enter__(self) -> "RemoteFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<file {self.name!r} of the other end>"
+
+
+class RemoteObject(StandIn):
+    """Something of the other end that stays there: pass it to calls, or `fetch` a copy."""
+
+    def __init__(self, link: Link, handle: Handle, info: Any) -> None:
+        super().__init__(link, handle, info)
+        self._name = str(info)
+
+    def fetch(self) -> Any:
+        """A copy of its value here.
+
+        Raises CrossingError for what cannot be copied, RefusedError for what is not taken.
+        """
+        with naming(lambda: f"in fetch of {self!r}"):
+            return self._link.ask({"op": "copy"}, (self,))
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of the other end>"
+
+
+class RemoteManager(RemoteObject):
+    """A context manager of the other end: it is entered and left there, and told of what is raised between."""
+
+    def __enter__(self) -> Any:
+        # What cannot come stays there.
+        return self._link.ask({"o": handle_of(self).ident, "m": "__enter__", "returns": "auto"}, ((), {}))
+
+    def __exit__(self, kind: Any, error: Any, _traceback: Any) -> Any:
+        # A traceback stays here.
+        return self._ask("__exit__", kind, error, None)
+
+
+class RemoteDecorator(RemoteManager, contextlib.ContextDecorator):
+    """What a function under `contextlib.contextmanager` returns."""
+
+    def _recreate_cm(self) -> Any:
+        """As a decorator: another one for each call."""
+        return self._ask("_recreate_cm")
+
+
+class RemoteAsynchronousManager(RemoteObject):
+    """What a function under `contextlib.asynccontextmanager` returns: the program's loop goes on meanwhile."""
+
+    async def __aenter__(self) -> Any:
+        return await asyncio.to_thread(self._ask, "__enter__")
+
+    async def __aexit__(self, kind: Any, error: Any, _traceback: Any) -> Any:
+        return await asyncio.to_thread(self._ask, "__exit__", kind, error, None)
+
+
+def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
+    """What stands for the objects of the other end, by kind."""
+    made: dict[str, type[StandIn]] = {
+        "call": RemoteFunction,
+        "iter": RemoteIterator,
+        "file": RemoteFile,
+        "object": RemoteObject,
+        "manager": RemoteManager,
+        "decorator": RemoteDecorator,
+        "asynchronous manager": RemoteAsynchronousManager,
+    }
+    return {kind: partial(stand, link) for kind, stand in made.items()}
+
+
+def _reduce(writer: encoder.Encoder, value: StandIn) -> Any:
+    if value._link.codec is not writer.codec:
+        raise CrossingError(f"{value!r} lives at another acceptor: fetch() its value, and pass that")
+    return vocabulary.own, (handle_of(value).ident,)
+
+
+encoder.register(StandIn, _reduce)

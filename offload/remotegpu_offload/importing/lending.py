@@ -1,0 +1,45 @@
+"""Lending the user's interpreter the two libraries that we need and it may lack. What it has itself comes first."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final
+
+# Folders, as in PYTHONPATH, of which only these two packages are used.
+LIBRARIES_ENV: Final = "REMOTEGPU_OFFLOAD_LIBRARIES"
+_LENT: Final = ("cloudpickle", "yaml")
+
+
+class Lender(MetaPathFinder):
+    """Asked last."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in _LENT:
+            return None
+        for folder in self._folders:
+            package = os.path.join(folder, name)
+            file = os.path.join(package, "__init__.py")
+            if os.path.isfile(file):
+                return importlib.util.spec_from_file_location(name, file, submodule_search_locations=[package])
+        return None
+
+
+def lend() -> None:
+    """From the folder around our package, and those that the command line named."""
+    ours = __file__.rpartition("/remotegpu_offload/")[0]
+    given = [folder for folder in os.environ.get(LIBRARIES_ENV, "").split(os.pathsep) if folder]
+    sys.meta_path.append(Lender([*given, ours]))
+
+
+def libraries() -> str:
+    """The value of LIBRARIES_ENV: where this interpreter has them."""
+    found = [importlib.util.find_spec(name) for name in _LENT]
+    folders = [os.path.dirname(os.path.dirname(spec.origin)) for spec in found if spec is not None and spec.origin]
+    return os.pathsep.join(dict.fromkeys(folders))

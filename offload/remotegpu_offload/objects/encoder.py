@@ -1,0 +1,325 @@
+"""Writes a value as a pickle: large buffers beside it, and handles in the place of what cannot or must not travel."""
+
+import contextlib
+import enum
+import functools
+import importlib
+import io
+import pickle
+import sys
+import types
+import zoneinfo
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import cloudpickle
+
+from remotegpu_offload.objects import values, vocabulary
+from remotegpu_offload.objects.errors import CrossingError
+from remotegpu_offload.objects.pages import FLOOR
+
+if TYPE_CHECKING:
+    from remotegpu_offload.objects.codec import Codec
+
+Reducer = Callable[[Any, Any], Any]
+"""As `reducer_override`: what pickle's `__reduce__` returns, or NotImplemented for the usual way."""
+
+reducers: Final[dict[type, Reducer]] = {}
+"""How values of a type, and of those derived from it, are written; `register` adds to it."""
+
+# Our modules that know a library's types; imported when the first value of the library crosses.
+LIBRARIES: Final = {
+    "numpy": "remotegpu_offload.objects.arrays",
+    "scipy": "remotegpu_offload.objects.sparse",
+    "pandas": "remotegpu_offload.objects.frames",
+    "torch": "remotegpu_offload.torch.values",
+}
+
+
+def register(kind: type, reduce: Reducer) -> None:
+    """Say how values of this type are written. A client must be able to read it: `restricted.allow`."""
+    reducers[kind] = reduce
+
+
+class Here:
+    """A callable argument that stays where it is: the other end gets a handle to it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Callable[..., Any]) -> None:
+        self.value = value
+
+
+class There:
+    """An argument that is sent once, lives at the acceptor from then on, and is named there when it is sent again."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Out:
+    """A file that keeps what is written in pieces."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | bytearray] = []
+        self.buffers: list[pickle.PickleBuffer] = []
+
+    def write(self, piece: bytes | bytearray) -> int:
+        """As of a file. The pickler hands over large bytes and bytearrays as they are, without a copy."""
+        self.pieces.append(piece)
+        return len(piece)
+
+    def beside(self, buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < FLOOR:
+            return True
+        self.buffers.append(buffer)
+        return False
+
+
+class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
+    """One message's pickler. `pieces` and `buffers` are what it has written; `sent` what it has counted as sent."""
+
+    def __init__(self, codec: "Codec", inside: Sequence[Any] = ()) -> None:
+        # Not ourselves: the pickler would hold itself, and all that it has written, until the next collection.
+        out = _Out()
+        self.pieces = out.pieces
+        self.buffers = out.buffers
+        self.sent: list[int] = []
+        self.kept: list[int] = []
+        # Of tensors that belong to what went by reference before: whose they are, and where.
+        self.parts: dict[int, tuple[Any, str]] | None = None
+        # Tensors that go as those do which they are the gradients of.
+        self.gradients: set[int] = set()
+        # What is written is compared, and never sent.
+        self.comparing = False
+        self.codec = codec
+        # The content of these objects is asked for, though the other end has handles to them.
+        self.inside = {id(value) for value in inside}
+        super().__init__(out, protocol=5, buffer_callback=out.beside)
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        known = self.codec.reducers
+        reduce = known.get(kind)
+        if reduce is None:
+            reduce = _find(kind, self.codec)
+            # A class of a notebook or a function would be kept alive by being remembered.
+            if kind.__module__ != "__main__" and "<" not in kind.__qualname__:
+                known[kind] = reduce
+        return reduce(self, value)
+
+    def dynamic(self, value: Any) -> Any:
+        """Cloudpickle's way with a function or class: by name where there is one, else by value."""
+        return super().reducer_override(value)
+
+    def export(self, value: Any, kind: str, info: Any = None) -> Any:
+        """A handle for the other end."""
+        ident = self.codec.exports.export(value, kind)
+        self.sent.append(ident)
+        return vocabulary.foreign, (ident, kind, info)
+
+
+def _find(kind: type, codec: "Codec") -> Reducer:
+    _load_library(kind)
+    found = next((reducers[base] for base in kind.__mro__ if base in reducers), None)
+    if not codec.client and codec.resides(kind):
+        found = _resident_there
+    elif found is None and issubclass(kind, type):
+        found = _code_here if codec.client else _class_there
+    elif found is None and _is_iterator(kind):
+        found = _iterator
+    return found or (_instance_here if codec.client else _instance_there)
+
+
+def _load_library(kind: type) -> None:
+    for base in kind.__mro__:
+        name = LIBRARIES.get(base.__module__.partition(".")[0])
+        if name is not None:
+            importlib.import_module(name)
+
+
+def _is_iterator(kind: type) -> bool:
+    """Generators and the interpreter's own iterators: they are used up, so there is but one of each.
+
+    An iterator of a class written in Python is a value as any other instance.
+    """
+    heap = kind.__flags__ & 1 << 9
+    return hasattr(kind, "__next__") and hasattr(kind, "__iter__") and not heap
+
+
+def _code_here(encoder: Encoder, value: Any) -> Any:
+    stands_for = encoder.codec.replaced.get(id(value)) or encoder.codec.stands_for(value)
+    if stands_for is None:
+        return _by_value(encoder, value, encoder.dynamic(value))
+    if stands_for.name is not None:
+        return vocabulary.named, stands_for.name
+    return _by_value(encoder, value, encoder.dynamic(stands_for.function))
+
+
+def _by_value(encoder: Encoder, value: Any, reduced: Any) -> Any:
+    if not isinstance(reduced, tuple):
+        return reduced
+    function, arguments, *rest = reduced
+    return vocabulary.made, (encoder.codec.identify(value), function, arguments), *rest
+
+
+def _class_there(encoder: Encoder, value: Any) -> Any:
+    ident = encoder.codec.came_as(value)
+    if ident is not None:
+        return vocabulary.came, (ident,)
+    reduced = encoder.dynamic(value)
+    if isinstance(reduced, tuple):
+        raise CrossingError(
+            f"the class {value.__qualname__} exists only at the acceptor: define it in a module that both sides have"
+        )
+    return reduced
+
+
+def _function_there(encoder: Encoder, value: Any) -> Any:
+    ident = encoder.codec.came_as(value)
+    if ident is not None:
+        return vocabulary.came, (ident,)
+    reduced = encoder.dynamic(value)
+    return encoder.export(value, "call", _describe(value)) if isinstance(reduced, tuple) else reduced
+
+
+def _function(encoder: Encoder, value: Any) -> Any:
+    return _code_here(encoder, value) if encoder.codec.client else _function_there(encoder, value)
+
+
+def _method(encoder: Encoder, value: Any) -> Any:
+    if encoder.codec.client:
+        return NotImplemented
+    return encoder.export(value, "call", _describe(value))
+
+
+def _builtin(encoder: Encoder, value: Any) -> Any:
+    # A method of an instance ("".join, generator.send) holds it; a function of a module is found by its name.
+    owner = getattr(value, "__self__", None)
+    if encoder.codec.client or owner is None or isinstance(owner, type | types.ModuleType):
+        return NotImplemented
+    return encoder.export(value, "call", _describe(value))
+
+
+def _describe(value: Any) -> dict[str, str]:
+    return {
+        "name": str(getattr(value, "__name__", type(value).__name__)),
+        "doc": str(getattr(value, "__doc__", None) or ""),
+    }
+
+
+def _here(encoder: Encoder, value: Here) -> Any:
+    return encoder.export(value.value, "call", _describe(value.value))
+
+
+# For these a copy is as good as the value itself.
+_ATOMS: Final = (int, float, complex, str, bytes, bool)
+
+
+def _there(encoder: Encoder, value: There) -> Any:
+    kind = type(value.value)
+    if kind in _ATOMS:
+        return kind, (value.value,)
+    if value.value is None:
+        return kind, ()
+    try:
+        ident, known = encoder.codec.residents.ident(value.value)
+    except TypeError:
+        raise CrossingError(
+            f"a {kind.__module__}.{kind.__qualname__}, cannot go by `ref`, for nothing tells when it is no longer "
+            "used: pass it by `value`, with `mutates` if the call changes it, or let it be an attribute of an "
+            "object that goes by `ref` (a class with `__slots__` has to name `__weakref__` among them)"
+        ) from None
+    if known:
+        return vocabulary.own, (ident,)
+    encoder.kept.append(ident)
+    return vocabulary.kept, (ident, value.value)
+
+
+def _iterator(encoder: Encoder, value: Iterator[Any]) -> Any:
+    return encoder.export(value, "iter", type(value).__name__)
+
+
+def is_manager(kind: type) -> bool:
+    """Whether `with` takes instances of this type."""
+    return hasattr(kind, "__enter__") and hasattr(kind, "__exit__")
+
+
+def _manager(encoder: Encoder, value: Any) -> Any:
+    return encoder.export(value, "decorator", type(value).__name__)
+
+
+def _cached(encoder: Encoder, value: Any) -> Any:
+    stands_for = encoder.codec.replaced.get(id(value))
+    if stands_for is not None:
+        return vocabulary.named, stands_for.name
+    if encoder.codec.client and (value.__module__ == "__main__" or "<" in value.__qualname__):
+        raise CrossingError(
+            f"{value.__qualname__}, whose results are cached, is not found by a name at the other end: define it at "
+            "the top of a module, or let the cached function call one that a rule names"
+        )
+    return NotImplemented
+
+
+def _file(encoder: Encoder, value: io.IOBase) -> Any:
+    if type(value) in (io.BytesIO, io.StringIO) and not value.closed:
+        return NotImplemented
+    for name in ("stdin", "stdout", "stderr"):
+        if value is getattr(sys, name):
+            return values.standard, (name,)
+    info: dict[str, Any] = {"text": isinstance(value, io.TextIOBase)}
+    info.update({key: str(getattr(value, key)) for key in ("name", "mode", "encoding") if getattr(value, key, None)})
+    return encoder.export(value, "file", info)
+
+
+def _instance_here(encoder: Encoder, value: Any) -> Any:
+    encoder.codec.sent_types.add(type(value))
+    return NotImplemented
+
+
+def _resident_there(encoder: Encoder, value: Any) -> Any:
+    if id(value) in encoder.inside:
+        return NotImplemented
+    return encoder.export(value, "instance", type(value))
+
+
+def _instance_there(encoder: Encoder, value: Any) -> Any:
+    if id(value) in encoder.inside:
+        return NotImplemented
+    found = encoder.codec.exports.find(value)
+    if found is None:
+        return NotImplemented
+    ident, kind = found
+    encoder.sent.append(ident)
+    return vocabulary.foreign, (ident, kind, type(value).__qualname__)
+
+
+def _enum(encoder: Encoder, value: enum.Enum) -> Any:
+    if encoder.codec.client:
+        encoder.codec.sent_types.add(type(value))
+    return values.member, (type(value), value._value_)
+
+
+def _zone(_encoder: Encoder, value: zoneinfo.ZoneInfo) -> Any:
+    return (values.zone, (value.key,)) if value.key is not None else NotImplemented
+
+
+_OURS: Final[dict[type, Reducer]] = {
+    types.FunctionType: _function,
+    types.MethodType: _method,
+    types.BuiltinFunctionType: _builtin,
+    types.GeneratorType: _iterator,
+    # They have a generator, of which there is but one.
+    contextlib._GeneratorContextManager: _manager,
+    functools._lru_cache_wrapper: _cached,
+    functools._CacheInfo: lambda _encoder, value: (values.cache_info, tuple(value)),
+    # What io.IOBase, an abstract class, is derived from, and so are files.
+    io.IOBase.__bases__[0]: _file,
+    Here: _here,
+    There: _there,
+    enum.Enum: _enum,
+    zoneinfo.ZoneInfo: _zone,
+}
+reducers.update(_OURS)

@@ -1,0 +1,160 @@
+"""How the standard library's values are made again at the client, from what an acceptor says they are."""
+
+import array
+import builtins
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import pathlib
+import re
+import sys
+import types
+import uuid
+import zoneinfo
+from collections.abc import Callable
+from typing import Any, Final
+
+_FRACTION: Final = re.compile(r"-?[0-9]+(/[0-9]+)?")
+
+
+def member(kind: Any, value: Any) -> Any:
+    """A member of an enumeration, without what the enumeration does about values that it does not have."""
+    if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        raise TypeError("not an enumeration")
+    if issubclass(kind, enum.Flag) and isinstance(value, int):
+        return kind(value)
+    for found in kind:
+        if type(found.value) is type(value) and found.value == value:
+            return found
+    # By value again: 1.0 is Color(1) too.
+    raise ValueError(f"{value!r} is no {kind.__qualname__}")
+
+
+def zone(key: str) -> zoneinfo.ZoneInfo:
+    return zoneinfo.ZoneInfo(key)
+
+
+def standard(name: str) -> Any:
+    """The receiver's own stdin, stdout or stderr."""
+    if name not in {"stdin", "stdout", "stderr"}:
+        raise ValueError(f"{name!r} is no standard stream")
+    return getattr(sys, name)
+
+
+def _bytearray(data: Any = b"") -> bytearray:
+    # A number would be a length: as much memory as the sender likes.
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError("a bytearray is made of bytes")
+    return bytearray(data)
+
+
+def _fraction(numerator: Any, denominator: Any = 1) -> fractions.Fraction:
+    # As text, "1e999999999" would be computed.
+    if isinstance(numerator, str) and _FRACTION.fullmatch(numerator):
+        return fractions.Fraction(numerator)
+    if not isinstance(numerator, int) or not isinstance(denominator, int):
+        raise TypeError("a fraction is made of whole numbers")
+    return fractions.Fraction(numerator, denominator)
+
+
+def _collection(kind: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*arguments: Any) -> Any:
+        if not all(type(given) in (list, tuple, dict, set, int, type(None)) for given in arguments):
+            raise TypeError("a collection is made of a plain one")
+        return kind(*arguments)
+
+    return make
+
+
+def _default(factory: Any = None, *rest: Any) -> Any:
+    if factory is not None and factory not in _FACTORIES:
+        raise TypeError("a defaultdict's factory must be a builtin type, or trusted in full: `trust: full`")
+    return collections.defaultdict(factory, *rest)
+
+
+def _array(kind: Any, code: Any, form: Any, data: Any) -> Any:
+    if kind is not array.array or not isinstance(data, bytes):
+        raise TypeError("not an array.array")
+    return array._array_reconstructor(kind, code, form, data)  # type: ignore[attr-defined]
+
+
+def cache_info(*numbers: Any) -> Any:
+    """What a cache of functools says of itself."""
+    if len(numbers) != _CACHE_NUMBERS or not all(type(each) in (int, type(None)) for each in numbers):
+        raise TypeError("not what a cache says of itself")
+    return functools._CacheInfo(*numbers)
+
+
+_CACHE_NUMBERS: Final = 4
+_LONGEST_PATTERN: Final = 1 << 20
+
+
+def _pattern(text: Any, flags: Any = 0) -> "re.Pattern[Any]":
+    """A pattern compiled here, of text, which is data: nothing of the sender's is run."""
+    if type(text) not in (str, bytes) or len(text) > _LONGEST_PATTERN or type(flags) not in (int, re.RegexFlag):
+        raise TypeError("not a regular expression")
+    # With it the pattern would be printed.
+    return re.compile(text, flags & ~re.DEBUG)
+
+
+_FACTORIES: Final = (list, dict, set, int, float, str, bytes, tuple, bool, complex, frozenset, collections.OrderedDict)
+
+# What is done where a pickle calls a type.
+MAKERS: Final[dict[type, Callable[..., Any]]] = {
+    complex: complex,
+    slice: slice,
+    range: range,
+    bytearray: _bytearray,
+    set: _collection(set),
+    frozenset: _collection(frozenset),
+    object: object,
+    collections.OrderedDict: _collection(collections.OrderedDict),
+    collections.Counter: _collection(collections.Counter),
+    collections.deque: _collection(collections.deque),
+    collections.defaultdict: _default,
+    types.SimpleNamespace: types.SimpleNamespace,
+    fractions.Fraction: _fraction,
+    **{
+        kind: kind
+        for kind in (
+            datetime.date,
+            datetime.time,
+            datetime.datetime,
+            datetime.timedelta,
+            datetime.timezone,
+            decimal.Decimal,
+            pathlib.PurePosixPath,
+            pathlib.PureWindowsPath,
+            pathlib.PosixPath,
+        )
+    },
+}
+
+# What is done where a pickle calls a function, by module and name.
+CALLS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
+    ("array", "_array_reconstructor"): _array,
+    ("re", "_compile"): _pattern,
+    ("remotegpu_offload.objects.values", "cache_info"): cache_info,
+    ("remotegpu_offload.objects.values", "member"): member,
+    ("remotegpu_offload.objects.values", "zone"): zone,
+    ("remotegpu_offload.objects.values", "standard"): standard,
+}
+
+MAKERS.update(
+    {kind: kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)}
+)
+
+# Types that may stand in a value as themselves ("dtype=float").
+TYPES: Final[dict[tuple[str, str], type]] = {
+    (kind.__module__, kind.__qualname__): kind for kind in (*_FACTORIES, *MAKERS, uuid.UUID, type(None), array.array)
+}
+# Values that a pickle names.
+SINGLETONS: Final[dict[tuple[str, str], Any]] = {
+    ("builtins", "Ellipsis"): ...,
+    ("builtins", "NotImplemented"): NotImplemented,
+}
+# They are made empty and then filled.
+INSTANCES: Final = frozenset((uuid.UUID, object))

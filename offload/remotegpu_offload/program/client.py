@@ -1,0 +1,127 @@
+"""Cut D at the client: this process is the terminal, the disk and the face of a program that runs in the acceptor."""
+
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final, Literal
+
+from remotegpu_offload.client.services import services
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.code.sources import Main
+from remotegpu_offload.config.model import Config
+from remotegpu_offload.program.terminal import terminal_size
+from remotegpu_offload.wire import LostError, Service
+from remotegpu_offload.wire.errors import how_ended
+
+_FORWARDED: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+)
+# A second Ctrl-C within this time means that the first was not heard.
+_IMPATIENT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What Python was asked to run. `value` is the script's absolute path, the module's name, or the command itself."""
+
+    kind: Literal["script", "module", "command"]
+    value: str
+    argv: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        """What Python puts in front of sys.path."""
+        return os.path.dirname(os.path.realpath(self.value)) if self.kind == "script" else os.getcwd()
+
+
+def open_session(config: Config, target: Target) -> Session:
+    """A session for a whole program. Raises OffloadError where no acceptor can be reached."""
+    main = Main(target.value) if target.kind == "script" else None
+    return Session.open(config, offered=services(config, main=main, program=True))
+
+
+def run(session: Session, target: Target) -> int:
+    """Run the program in the session's acceptor: its exit code, or minus the signal that ended it.
+
+    Where a signal ends the acceptor's process, that is the program's end, and a sentence on standard error says so.
+
+    Raises LostError where the acceptor is gone otherwise before the program has ended.
+    """
+    header = {"op": "run", "kind": target.kind, "argv": list(target.argv), "folder": target.folder}
+    if target.kind != "script":
+        header["value"] = target.value
+    peer = session.peer
+    try:
+        with _signals(session):
+            ending = peer.request(Service.PROGRAM, header).header
+    except LostError:
+        if (code := peer.exit_code()) >= 0:
+            raise
+        sys.stderr.write(f"remotegpu: {peer.name}: {how_ended(code)}; see its log on the appliance\n")
+        return code
+    return -int(ending["signal"]) if "signal" in ending else int(ending["exit"])
+
+
+def end_like(result: int) -> int:
+    """The exit code for `result`; does not return if it stands for a signal, of which we then die as well."""
+    if result >= 0:
+        return result
+    sys.stdout.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if -result not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-result, signal.SIG_DFL)
+    os.kill(os.getpid(), -result)
+    return 128 - result
+
+
+@contextmanager
+def _signals(session: Session) -> Iterator[None]:
+    """Pass signals on. A handler must not wait for the connection, so a thread sends."""
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    interrupted = 0.0
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if number == signal.SIGINT:
+            now = time.monotonic()
+            if interrupted and now - interrupted < _IMPATIENT_SECONDS:
+                os.write(2, b"\nremotegpu: interrupted twice: the program is left to itself and ended over there\n")
+                end_like(-number)
+            interrupted = now
+        waiting.put(number)
+
+    def send() -> None:
+        while number := waiting.get():
+            header: dict[str, Any] = {"op": "signal", "number": number}
+            if number == signal.SIGWINCH:
+                header = {"op": "resize", "size": terminal_size()}
+            try:
+                session.peer.notify(Service.PROGRAM, header)
+            except LostError:
+                return
+
+    sender = threading.Thread(target=send, name="remotegpu signals", daemon=True)
+    sender.start()
+    # What was ignored when we were started is not ours to handle: `nohup`.
+    taken = [number for number in _FORWARDED if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, take) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        waiting.put(0)

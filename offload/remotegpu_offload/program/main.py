@@ -1,0 +1,160 @@
+"""Running a program as `__main__`, with the interpreter's own manners at its end."""
+
+import atexit
+import builtins
+import contextlib
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import TracebackType
+from typing import Any, Final
+
+from remotegpu_offload.functions.errors import PASSED
+from remotegpu_offload.objects.errors import CrossingError, RefusedError
+from remotegpu_offload.wire.errors import OffloadError
+
+_OURS: Final = __file__.rpartition("/program/")[0]
+
+
+def new_main(
+    code: types.CodeType, spec: ModuleSpec | None, file: str | None, package: str | None
+) -> Callable[[], None]:
+    """A fresh `__main__`, in place already; calling the result executes the code in it."""
+    module = types.ModuleType("__main__")
+    names: dict[str, Any] = {
+        "__builtins__": builtins,
+        "__cached__": None,
+        "__loader__": None if spec is None else spec.loader,
+        "__package__": package,
+        "__spec__": spec,
+    }
+    if file is not None:
+        names["__file__"] = file
+    module.__dict__.update(names)
+    sys.modules["__main__"] = module
+    return lambda: exec(code, module.__dict__)  # noqa: S102 - this is what running a program means
+
+
+def run_to_end(
+    program: Callable[[], None], explain: Callable[[BaseException], None], finalize: Callable[[], None]
+) -> tuple[str, int]:
+    """Run it, wait for its threads, run what it registered for the exit, and say how the process would have ended.
+
+    The result is ("exit", code) or ("signal", number). `explain` may add notes to an error that nobody caught;
+    `finalize` drops the program's modules.
+    """
+    ending = outcome(program, explain)
+    # As the interpreter: threads first, then the exit functions, and neither changes the code.
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except KeyboardInterrupt:
+        ending = ("signal", int(signal.SIGINT))
+    except BaseException as error:
+        _show(error)
+    # It prints what goes wrong itself.
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(KeyboardInterrupt):
+        finalize()
+    if not _flushed() and ending[0] == "exit":
+        ending = ("exit", 120)
+    return ending
+
+
+def outcome(
+    program: Callable[[], None], explain: Callable[[BaseException], None] = lambda _error: None
+) -> tuple[str, int]:
+    """Run it; an error that nobody caught is shown as the interpreter shows it."""
+    try:
+        program()
+    except SystemExit as error:
+        return "exit", exit_code(error.code)
+    except KeyboardInterrupt as error:
+        _show(error)
+        return "signal", int(signal.SIGINT)
+    except BaseException as error:
+        explain(error)
+        _show(error)
+        return "exit", 1
+    return "exit", 0
+
+
+def exit_code(value: object) -> int:
+    """What `sys.exit(value)` means; prints it where the interpreter does."""
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    if sys.stderr is not None:
+        sys.stderr.write(f"{value}\n")
+        sys.stderr.flush()
+    return 1
+
+
+def trimmed(traceback: TracebackType | None) -> TracebackType | None:
+    """Without the frames through which we came."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _show(error: BaseException) -> None:
+    # What the program printed before belongs before the traceback.
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    error.__traceback__ = trimmed(error.__traceback__)
+    if isinstance(error, (KeyboardInterrupt, EOFError)):
+        _cut(error.__traceback__)
+    elif isinstance(error, (OffloadError, CrossingError, RefusedError)) or hasattr(error, PASSED):
+        # The program's error, or said in a sentence: how it came through us tells nobody anything.
+        thin(error)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as second:
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+
+
+def _cut(traceback: TracebackType | None) -> None:
+    """Without the frames into which the program came where the interpreter has none: of streams and files."""
+    while traceback is not None:
+        if traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code.co_filename.startswith(_OURS):
+            traceback.tb_next = None
+        traceback = traceback.tb_next
+
+
+def thin(error: BaseException) -> None:
+    """It and what it came from, without our frames."""
+    found: BaseException | None = error
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        found.__traceback__ = traceback = trimmed(found.__traceback__)
+        while traceback is not None:
+            following = traceback.tb_next
+            while following is not None and following.tb_frame.f_code.co_filename.startswith(_OURS):
+                following = following.tb_next
+            traceback.tb_next = following
+            traceback = following
+        found = found.__cause__ or found.__context__
+
+
+def _flushed() -> bool:
+    good = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError) as error:
+            good = False
+            with contextlib.suppress(Exception):
+                sys.stderr.write(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
+                sys.stderr.flush()
+    return good

@@ -1,0 +1,87 @@
+"""What an application may touch, enforced by the kernel where it can: Landlock, for this process and its children."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from remotegpu_offload.acceptor import syscalls
+from remotegpu_offload.reverse.manifest import Permissions
+
+_WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 1, 1 << 2, 1 << 3
+_CHANGE: Final = sum(1 << bit for bit in range(4, 13))  # remove and make entries of every kind
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+# A file takes fewer rights than a folder.
+_OF_FILES: Final = _WRITE_FILE | _READ_FILE | _TRUNCATE
+
+# What programs need of the system; nobody's own files lie there.
+_SYSTEM: Final = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/run/systemd")
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")  # noqa: S108
+# Variables that every program gets: they are about the terminal and the language, and where our cache is.
+_USUAL: Final = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
+    "LINES", "XDG_CACHE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+
+
+def available() -> bool:
+    return sys.platform == "linux" and syscalls.landlock_abi() > 0
+
+
+def variables(permissions: Permissions, of: Mapping[str, str]) -> dict[str, str]:
+    """The environment that the application gets."""
+    patterns = (*_USUAL, *permissions.env)
+    return {name: value for name, value in of.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def folder_of(pattern: str, here: Path) -> Path:
+    """Where the files of a glob lie: its path up to the first wildcard. A path without one is itself."""
+    whole = Path(os.path.normpath(here / Path(pattern).expanduser()))
+    parts: list[str] = []
+    for part in whole.parts:
+        if any(letter in part for letter in "*?["):
+            break
+        parts.append(part)
+    return Path(*parts)
+
+
+def folders(patterns: Iterable[str], here: Path) -> list[Path]:
+    """The folders in which the files of globs lie; a path without a wildcard has none."""
+    found = ((pattern, folder_of(pattern, here)) for pattern in patterns)
+    return [folder for pattern, folder in found if any(letter in pattern for letter in "*?[")]
+
+
+def confine(permissions: Permissions, here: Path, *, readable: Iterable[Path], writable: Iterable[Path]) -> None:
+    """From now on: read the system's files and what is permitted or `readable`, write what is permitted or `writable`.
+
+    For good, for this thread and those that it starts. Raises OSError if the kernel refuses.
+    """
+    abi = syscalls.landlock_abi()
+    changing = _WRITE_FILE | _CHANGE | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
+    reading = _READ_FILE | _READ_FOLDER
+    ruleset = syscalls.landlock_create(reading | changing, 0, 0)
+    own = {Path(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    read = [*map(Path, _SYSTEM), *own, *readable, *(folder_of(pattern, here) for pattern in permissions.read)]
+    write = [*map(Path, _DEVICES), *writable, *(folder_of(pattern, here) for pattern in permissions.write)]
+    try:
+        for path in read:
+            _allow(ruleset, path, reading)
+        for path in write:
+            _allow(ruleset, path, reading | changing)
+        syscalls.set_no_new_privileges()
+        syscalls.landlock_restrict(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # it is not there
+    try:
+        syscalls.landlock_allow(ruleset, rights if path.is_dir() else rights & _OF_FILES, beneath)
+    finally:
+        os.close(beneath)

@@ -1,0 +1,64 @@
+"""Python imports this at its start where this folder is in PYTHONPATH: in pods, below a program of `offload run`, and
+below one in an acceptor.
+
+It arms a hook and imports nothing else of ours. Afterwards the user's own `sitecustomize` runs as it would without us.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(_HERE)
+
+
+def _our_packages() -> None:
+    """By their paths: what lies beside them is not for the user's program."""
+    beside = os.path.dirname(_PACKAGE)
+    if not os.path.isdir(base := os.path.join(beside, "remotegpu")):
+        # In a clone each has a folder of its own.
+        base = os.path.join(os.path.dirname(beside), "remoting", "remotegpu")
+    for name, folder in (("remotegpu", base), ("remotegpu_offload", _PACKAGE)):
+        if name in sys.modules or importlib.util.find_spec(name) is not None:
+            continue
+        spec = importlib.util.spec_from_file_location(
+            name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def _arm() -> None:
+    # A program may start another Python too, which has nothing to do with us.
+    if sys.version_info < (3, 11):  # noqa: UP036 - other versions read it too
+        return
+    _our_packages()
+    if "REMOTEGPU_OFFLOAD_RELAY" in os.environ:
+        from remotegpu_offload.program import child
+
+        child.attach()
+        return
+    from remotegpu_offload.importing import arm, lending
+
+    lending.lend()
+    arm.arm_from_environment()
+
+
+def _users_own() -> None:
+    paths = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+try:
+    _arm()
+except Exception as error:  # whatever it is, the program shall start
+    sys.stderr.write(f"remotegpu: offload is not armed: {type(error).__name__}: {error}\n")
+_users_own()

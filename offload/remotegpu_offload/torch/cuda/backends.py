@@ -1,0 +1,184 @@
+"""torch.backends, torch.compile, nccl, NVTX, profilers, dlpack, record_stream: the places beside torch.cuda where a
+script meets the device.
+"""
+
+import functools
+import threading
+import traceback
+import warnings
+from typing import Any, Final
+
+import torch
+from torch._subclasses import fake_tensor
+
+from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch.cuda import figures, refused
+from remotegpu_offload.torch.device import NAME
+
+_ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
+_CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"))
+"""Back ends of torch.compile that run torch operations, one after the other."""
+
+
+def install() -> None:
+    """For good, as `names.install`."""
+    torch.backends.cuda.is_built = lambda: True
+    # Weights are flattened for cuDNN alone, and that happens at the acceptor or not at all.
+    torch.backends.cudnn.is_acceptable = lambda _tensor: False
+    torch.backends.cudnn.version = lambda: figures.get_device_properties().cudnn
+    torch.backends.cudnn.is_available = lambda: figures.get_device_properties().cudnn is not None
+    module_of = torch.get_device_module
+
+    @functools.wraps(module_of)
+    def get_device_module(device: Any = None) -> Any:
+        return module_of(spoken.shown() if device is None else device)
+
+    torch.get_device_module = get_device_module
+    _threads()
+    _compile()
+    _distributed()
+    _tensor_methods()
+    _nvtx()
+    _profilers()
+
+
+def _threads() -> None:
+    """Where the acceptor's device is a CPU, it is its threads that the program means; and with them results to the
+    last bit.
+    """
+    original = torch.set_num_threads
+
+    @functools.wraps(original)
+    def set_num_threads(count: int) -> None:
+        original(count)
+        # In other threads it is about that thread, such as the one that pins memory.
+        if threading.current_thread() is threading.main_thread():
+            link.later({"op": "threads", "count": count})
+
+    torch.set_num_threads = set_num_threads
+
+
+def _compile() -> None:
+    """Back ends that run torch's operations one after the other are what happens without them; others make kernels
+    here.
+    """
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile_(model: Any = None, **options: Any) -> Any:
+        if options.get("backend") in _CLIENT_SIDE:
+            options = {"disable": True}
+        return original(model, **options)
+
+    torch.compile = compile_
+    # Whatever compiles begins with likenesses of tensors; a remote one's would ask the driver, and end the process.
+    likeness = fake_tensor.FakeTensorConverter.from_real_tensor
+
+    @functools.wraps(likeness)
+    def from_real_tensor(self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any) -> Any:
+        if spoken.is_remote(t) and _exporting():
+            reason = "it traces with likenesses of tensors, which ask the driver of a device in this machine"
+            raise RuntimeError(refused.sentence("torch.export", reason) + ", or export it on the CPU: .cpu() first")
+        if spoken.is_remote(t):
+            reason = "it makes kernels for a device in this machine"
+            raise RuntimeError(refused.sentence("torch.compile", reason) + ", or say backend='eager'")
+        return likeness(self, fake_mode, t, *args, **kwargs)
+
+    fake_tensor.FakeTensorConverter.from_real_tensor = from_real_tensor
+
+
+def _exporting() -> bool:
+    """Whether it is torch.export that asks; torch's own flag is set later."""
+    return any(
+        frame.f_globals.get("__name__", "").startswith("torch.export") for frame, _ in traceback.walk_stack(None)
+    )
+
+
+def _distributed() -> None:
+    if not torch.distributed.is_available():
+        return
+    original = torch.distributed.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: Any = None, *args: Any, **options: Any) -> Any:
+        if "nccl" in str(backend or "nccl"):
+            reason = "nccl connects devices in the machines of its processes"
+            sentence = refused.sentence("torch.distributed.init_process_group", reason)
+            raise RuntimeError(f"{sentence}. For tensors on the CPU say backend='gloo'")
+        return original(backend, *args, **options)
+
+    torch.distributed.init_process_group = init_process_group
+
+
+def _tensor_methods() -> None:
+    dlpack, numpy, share = torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_
+
+    @functools.wraps(dlpack)
+    def to_dlpack(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if spoken.is_remote(self):
+            raise BufferError(refused.sentence("Tensor.__dlpack__", _ELSEWHERE))
+        return dlpack(self, *args, **kwargs)
+
+    @functools.wraps(numpy)
+    def to_numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return numpy(self, *args, **kwargs)
+        except TypeError as error:
+            told = str(error)
+        # As torch says it, of the device's name in the script.
+        raise TypeError(told.replace(f"{NAME}:0", str(spoken.state.shown)))
+
+    @functools.wraps(share)
+    def share_memory_(self: Any) -> Any:
+        # As on CUDA there is nothing to do, until another process asks for it.
+        return self if spoken.is_remote(self) else share(self)
+
+    torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_ = to_dlpack, to_numpy, share_memory_
+    shared = torch.UntypedStorage.is_shared
+    torch.UntypedStorage.is_shared = lambda self: self.device.type in spoken.names() or shared(self)
+    record = torch.Tensor.record_stream
+
+    @functools.wraps(record)
+    def record_stream(self: Any, stream: Any) -> None:
+        if not spoken.is_remote(self):
+            record(self, stream)
+
+    torch.Tensor.record_stream = record_stream
+    # hasattr() must say no, as for a tensor on the CPU: what asks goes on by way of .cpu().
+    interface = torch.Tensor.__cuda_array_interface__
+
+    def cuda_array_interface(self: Any) -> Any:
+        if spoken.is_remote(self):
+            raise AttributeError(refused.sentence("Tensor.__cuda_array_interface__", _ELSEWHERE))
+        return interface.__get__(self)
+
+    torch.Tensor.__cuda_array_interface__ = property(cuda_array_interface)
+
+
+def _nvtx() -> None:
+    """Marks for a profiler of this machine's device: nobody reads them, so they say nothing."""
+    nvtx = torch.cuda.nvtx
+    for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
+        setattr(nvtx, name, lambda *_args, **_kwargs: 0)
+
+
+def _profilers() -> None:
+    """They time operations where these are handed over; events of a device would be asked of the driver, in vain for
+    each operation.
+    """
+    begin = torch.autograd.profiler.profile.__init__
+
+    @functools.wraps(begin)
+    def init(self: Any, enabled: bool = True, *, use_device: Any = None, **options: Any) -> None:
+        if enabled and use_device in spoken.names():
+            warnings.warn(
+                f"profiler: times on {use_device} are not recorded, for the device is remote; those here are of "
+                "handing operations over. For both run the whole program at the acceptor (`remotegpu offload run "
+                "--split app SCRIPT`)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            options["use_cpu"], use_device = True, None
+        begin(self, enabled, use_device=use_device, **options)
+
+    torch.autograd.profiler.profile.__init__ = init

@@ -1,0 +1,54 @@
+"""`torch.cuda.FloatTensor` and its kin: constructors of tensors and names of types from before `dtype` and `device`."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+from remotegpu_offload.torch import spoken
+from remotegpu_offload.torch.device import NAME
+
+_TYPES: Final = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+
+
+class _LegacyType(type):
+    """`remote_dtype` is what `.type()` and `set_default_tensor_type` look for."""
+
+    remote_dtype: Any
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.dtype == cls.remote_dtype and spoken.is_remote(value)
+
+    def __call__(cls, *values: Any, **_device: Any) -> Any:
+        device = torch.device(NAME, 0)
+        if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
+            return torch.as_tensor(values[0], dtype=cls.remote_dtype).to(device)
+        size = values[0] if values and isinstance(values[0], torch.Size) else values
+        return torch.empty(tuple(size) or (0,), dtype=cls.remote_dtype, device=device)
+
+    @property
+    def dtype(cls) -> Any:
+        return cls.remote_dtype
+
+
+def install(spoken: Iterable[str]) -> None:
+    """Put the constructors into the modules of these names."""
+    for name in spoken:
+        module = getattr(torch, name)
+        for type_name, dtype in _TYPES.items():
+            made = _LegacyType(
+                type_name, (), {"__module__": module.__name__, "is_cuda": name == "cuda", "is_sparse": False}
+            )
+            made.remote_dtype = dtype
+            setattr(module, type_name, made)

@@ -1,0 +1,171 @@
+"""Streams and events. The operations of a session are one sequence, so every stream is that sequence: contexts and
+waits hold by themselves. Events mark a place in it; the acceptor takes their times on its device.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from remotegpu_offload.torch import link, spoken
+
+_ids = itertools.count(1)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until the acceptor's device has done everything; an operation that failed there raises here, by its name."""
+    spoken.inward(device)
+    link.ask({"op": "sync"})
+
+
+class Stream:
+    """The session's one sequence of operations. Priorities and identities are kept for those who print them."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_more: Any) -> None:
+        spoken.inward(device)
+        self.priority = priority
+        self.stream_id = next(_ids)
+        self.device_index = 0
+
+    @property
+    def device(self) -> Any:
+        return torch.device(spoken.shown(), 0)
+
+    @property
+    def cuda_stream(self) -> int:
+        return 0
+
+    device_type = 1
+
+    def wait_event(self, event: "Event") -> None:
+        """Nothing to do: what was recorded earlier runs earlier."""
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Nothing to do: what was queued earlier runs earlier."""
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        event = event if event is not None else Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Whether all is done; asked by waiting for it, so always True."""
+        synchronize()
+        return True
+
+    def synchronize(self) -> None:
+        synchronize()
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return self.stream_id
+
+    def __repr__(self) -> str:
+        return f"<torch.{spoken.shown()}.Stream of the remote device, number {self.stream_id}>"
+
+
+_DEFAULT: Final = Stream()
+
+
+class Event:
+    """A place in the sequence, with the time at which the acceptor's device came to it."""
+
+    def __init__(self, device: Any = None, enable_timing: bool = False, **_more: Any) -> None:
+        self.enable_timing = enable_timing or (isinstance(device, bool) and device)
+        self.event_id = next(_ids)
+        self.recorded = False
+
+    def record(self, stream: Stream | None = None) -> None:  # noqa: ARG002 - there is one
+        link.tell({"op": "event_record", "event": self.event_id})
+        self.recorded = True
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Nothing to do: what was recorded earlier runs earlier."""
+
+    def query(self) -> bool:
+        """Whether the place was reached; asked by waiting for it, so always True."""
+        self.synchronize()
+        return True
+
+    def synchronize(self) -> None:
+        if self.recorded:
+            synchronize()
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """Milliseconds from this event to the other. Raises RuntimeError unless both were recorded with
+        `enable_timing=True`.
+        """
+        if not (self.enable_timing and end_event.enable_timing):
+            raise RuntimeError("both events must be made with enable_timing=True")
+        if not (self.recorded and end_event.recorded):
+            raise RuntimeError("both events must be recorded before calculating elapsed time")
+        reply = link.ask({"op": "event_elapsed", "start": self.event_id, "end": end_event.event_id})
+        return float(reply.header["milliseconds"])
+
+    def ipc_handle(self) -> bytes:
+        raise RuntimeError(
+            "Event.ipc_handle: an event of a remote device cannot be shared with another process. Record it in this one"
+        )
+
+    def __del__(self) -> None:
+        if self.recorded:
+            link.forget("events", self.event_id)
+
+
+def current_stream(_device: Any = None) -> Stream:
+    return _DEFAULT
+
+
+@contextlib.contextmanager
+def stream(chosen: Any) -> Iterator[Any]:
+    """`with torch.cuda.stream(s):` changes nothing: there is one sequence."""
+    yield chosen
+
+
+def set_stream(_stream: Any) -> None:
+    """There is one sequence."""
+
+
+class StreamContext:
+    """As `stream`, in the form of a class."""
+
+    def __init__(self, chosen: Any) -> None:
+        self.stream = chosen
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+
+ANSWERS: Final[dict[str, Any]] = {
+    "Event": Event,
+    "Stream": Stream,
+    "StreamContext": StreamContext,
+    "current_stream": current_stream,
+    "default_stream": current_stream,
+    "is_current_stream_capturing": lambda: False,
+    "set_stream": set_stream,
+    "set_sync_debug_mode": lambda _mode: None,
+    "stream": stream,
+    "synchronize": synchronize,
+}
+ACCELERATOR: Final[dict[str, Any]] = {
+    "current_stream": current_stream,
+    "set_stream": set_stream,
+    "synchronize": synchronize,
+}

@@ -1,0 +1,258 @@
+"""The remote torch device of this process: torch's PrivateUse1 back end in pure Python, with kernels that send."""
+
+import functools
+import os
+from typing import Any, Final, Protocol
+
+import torch
+from torch.utils import backend_registration
+
+from remotegpu_offload.torch import guard, kernels, layouts, patches
+from remotegpu_offload.torch.codec import Meta
+from remotegpu_offload.torch.dispatch import Engine, kernel
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.interrupt import watch_cells
+from remotegpu_offload.torch.storage import Blueprint, Storages
+from remotegpu_offload.torch.stream import Stream
+from remotegpu_offload.wire.errors import OffloadError
+from remotegpu_offload.wire.frames import Service
+from remotegpu_offload.wire.peer import Peer
+
+NAME: Final = "remote"
+"""What torch calls the device here: torch keeps the names of its own devices for itself."""
+
+_KEY: Final = "PrivateUse1"
+# They belong to one vendor's libraries, and say so.
+_VENDORS: Final = ("cudnn", "_cudnn", "miopen", "_miopen", "mkldnn", "_mkldnn", "mps", "_mps", "_thnn_fused")
+_TESTS: Final = ("_test_", "_foobar")
+_OWN_KERNELS: Final = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+
+
+LACKING: Final = frozenset(("not dense", "no kernel for dense tensors", "the acceptor has no kernel"))
+"""What `fate` says of operations that the device refuses."""
+
+
+class Source(Protocol):
+    """What gives the connection: a session, whose peer changes when it moves."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+
+class UnsupportedTorchError(OffloadError):
+    """This torch cannot have a device written in Python."""
+
+
+class _Module:
+    """`torch.remote`: the least that torch asks of a back end's module."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """What `torch.manual_seed` calls: in order with the operations, and nobody waits."""
+        if _state.current is not None:
+            _state.current.stream.tell("seed", {"generator": 0, "seed": int(seed) & (1 << 64) - 1})
+
+    def get_rng_state(self, device: Any = None) -> Any:  # noqa: ARG002 - there is one
+        """What the device's generator goes on from, as a tensor of bytes here."""
+        reply = checked(current().stream.ask("rng_get", {"generator": 0}))
+        return torch.frombuffer(bytearray(reply.buffers[0]), dtype=torch.uint8)
+
+    def set_rng_state(self, state: Any, device: Any = None) -> None:  # noqa: ARG002 - there is one
+        current().stream.tell("rng_set", {"generator": 0}, (bytes(state.tolist()),))
+
+    def get_amp_supported_dtype(self) -> list[Any]:
+        return [torch.float16, torch.bfloat16]
+
+
+class Remote:
+    """The device of this process and its connection."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.device = torch.device(NAME, 0)
+        self.stream = Stream(lambda: source.peer)
+        from remotegpu_offload.torch.random import generator_id  # noqa: PLC0415 - it imports this module
+
+        self.engine = Engine(self.stream, self.device, generator_id)
+        hello = checked(source.peer.request(Service.TORCH, {"op": "hello"})).header
+        self.backend = str(hello["backend"])
+        self.torch = str(hello["torch"])
+        self.operations = frozenset(str(name) for name in hello["operations"])
+        self.registered: dict[str, str] = {}
+        self._library = torch.library.Library("aten", "IMPL")
+        self.transfers: kernels.Transfers
+        self._register()
+
+    @property
+    def storages(self) -> Storages:
+        return self.engine.storages
+
+    def synchronize(self) -> None:
+        """Wait until everything has been executed. Raises the first error of an operation that was not yet told."""
+        checked(self.stream.ask("sync"))
+
+    def stats(self) -> dict[str, int]:
+        """Counts of this end: operations and batches sent, bytes of operations, plans made, questions asked,
+        storages alive.
+        """
+        return {
+            "operations": self.stream.operations,
+            "batches": self.stream.batches,
+            "bytes": self.stream.bytes,
+            "plans": self.engine.misses,
+            "asked": self.engine.asked,
+            "storages": len(self.storages),
+        }
+
+    def _register(self) -> None:
+        engine = self.engine
+        run = {name: kernel(engine, _operation(f"aten::{name}")) for name in ("copy_", "_to_copy")}
+        self.transfers = transfers = kernels.Transfers(engine, run["copy_"])
+        own = {
+            **kernels.factories(engine, transfers),
+            **kernels.copies(transfers, run["copy_"], run["_to_copy"]),
+            **kernels.packing(transfers),
+            **{name: kernels.local(_operation(f"aten::{name}")) for name in kernels.LOCAL},
+        }
+        assert set(own) == kernels.OWN
+        for name, made in own.items():
+            self._library.impl(name, made, _KEY)
+        for name, cell in kernels.CELLS.items():
+            self._library.impl(name, cell, "AutogradPrivateUse1")
+            self._library.impl(name, cell, _KEY)
+        for name in torch._C._dispatch_get_all_op_names():
+            self.registered[name] = how = fate(name, self.operations)
+            if how != "there":
+                continue
+            made = kernel(engine, _operation(name))
+            if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put", "aten::_unsafe_index")):
+                made = kernels.indexing(transfers, made)
+            self._library.impl(name.removeprefix("aten::"), made, _KEY)
+        self._library.impl("_pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005 - as declared
+
+
+def fate(name: str, there: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
+    """What becomes of an operation: `there` (one entry), `here`, `composed` (of others), or why it is refused."""
+    space, _, own = name.partition("::")
+    if space != "aten":
+        return "not torch's own"
+    if own in kernels.OWN or own in kernels.CELLS:
+        return "here" if own in kernels.OWN else "composed"
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if own.startswith(_VENDORS):
+        return "one vendor's own"
+    if own.startswith(_TESTS):
+        return "torch's own tests"
+    if layouts.reason(name):
+        return "not dense"
+    if not any(has(name, key) for key in _OWN_KERNELS):
+        return "composed" if has(name, "CompositeImplicitAutograd") else "no kernel for dense tensors"
+    operation = _operation(name)
+    schema = operation._schema
+    words = {argument.name for argument in schema.arguments}
+    if not any("Tensor" in str(argument.type) for argument in schema.arguments):
+        return "composed"
+    view = any(returned.alias_info is not None and not returned.alias_info.is_write for returned in schema.returns)
+    if torch.Tag.inplace_view in operation.tags or view or {"device", "layout"} & words:
+        return "composed"
+    if name in there:
+        if has(name, "CPU") or has(name, "CUDA"):
+            return "there"
+        refused = [how for each in layouts.origins(name) if each in _names() and (how := fate(each, there)) in LACKING]
+        return refused[0] if refused else "there"
+    return "composed" if has(name, "CompositeImplicitAutograd") else "the acceptor has no kernel"
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(torch._C._dispatch_get_all_op_names())
+
+
+def _operation(name: str) -> Any:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+class _State:
+    prepared = False
+    current: Remote | None = None
+
+
+_state = _State()
+
+
+def prepare() -> None:
+    """Make PrivateUse1 ours, once in a process. Raises UnsupportedTorchError, with what to do instead, where this
+    torch cannot.
+    """
+    if _state.prepared:
+        return
+    advice = "use torch 2.15, or offload functions (`function:` rules) or the whole program (`--split app`) instead"
+    setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
+    if setup is None or not hasattr(torch._C, "_acc"):
+        raise UnsupportedTorchError(
+            f"torch {torch.__version__} cannot have a device that is written in Python: {advice}"
+        )
+    try:
+        setup(NAME, backend_module=_Module(), device_guard=guard.guard())
+        guard.arm()
+        _self_test()
+    except Exception as error:
+        raise UnsupportedTorchError(
+            f"torch {torch.__version__} did not take the remote device ({error}): {advice}"
+        ) from error
+    _state.prepared = True
+
+
+def _self_test() -> None:
+    """What all else rests on: storages at made-up addresses, and that they tell when they end."""
+    freed: list[bytes] = []
+    storages = Storages(torch.device(NAME, 0), freed.append)
+    slot = storages.take()
+    made = Blueprint(storages, Meta(torch.float32, (2, 3), (3, 1))).build(slot)
+    if (made.data_ptr(), made.device.type, made.untyped_storage().nbytes()) != (slot[0], NAME, 24):
+        raise RuntimeError("a tensor at a made-up address is not where it should be")
+    del made
+    if len(freed) != 1 or len(storages):
+        raise RuntimeError("a storage's end goes unnoticed")
+
+
+def activate(source: Source) -> Remote:
+    """Connect the device to an acceptor. Once in a process: torch keeps kernels for good.
+
+    Raises OffloadError when there is a device already, or torch cannot have one.
+    """
+    prepare()
+    if _state.current is not None:
+        raise OffloadError("this process has its remote device already")
+    _state.current = Remote(source)
+    patches.install(_state.current.device, _state.current.storages, _state.current.transfers)
+    os.register_at_fork(after_in_child=_forked)
+    watch_cells()
+    return _state.current
+
+
+def current() -> Remote:
+    """The device of this process. Raises OffloadError before `activate`."""
+    if _state.current is None:
+        raise OffloadError("there is no remote device: start the program with `remotegpu offload run`")
+    return _state.current
+
+
+def _forked() -> None:
+    if _state.current is not None:
+        _state.current.stream.abandon()

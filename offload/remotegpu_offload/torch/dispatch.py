@@ -1,0 +1,485 @@
+"""One kernel for every operation: what is new about a call is looked up by shapes, strides, types and constants;
+all else was learnt the first time. A call costs the client a lookup, an entry in the stream and its results' tensors.
+"""
+
+import itertools
+import os
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from remotegpu_offload.torch import shapes
+from remotegpu_offload.torch.codec import (
+    FIRST_TEMPLATE,
+    FLOOR,
+    FORGET,
+    FORGET_ENTRY,
+    RESIZE,
+    RESIZE_ENTRY,
+    Device,
+    Generator,
+    Host,
+    Meta,
+    Number,
+    Template,
+    Tensor,
+    meta_from_json,
+)
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.storage import Blueprint, Slot, Storages, address_of, meta_of
+from remotegpu_offload.torch.stream import ENTRIES, Stream
+
+TEMPLATES: Final = 1 << 16
+"""So many templates are kept; then both sides begin anew."""
+
+LEASED: Final = 64
+"""Addresses lent to the acceptor for the results of an operation that returns a list of unknown length."""
+
+_FORMS: Final = {bool: "?", int: "q", float: "d"}
+_CALCULATED: Final = frozenset(("arange", "range", "linspace", "logspace"))
+_ON_HOST: Final = frozenset(("_ctc_loss", "segment_reduce", "_pad_packed_sequence"))
+_NUMBERS: Final = frozenset(
+    ("number", "Optional[number]", "List[number]", "float", "Optional[float]", "Tensor", "Optional[Tensor]")
+)
+_BITS: Final = ("Conjugate", "Negative")
+
+_TorchTensor: Final = torch.Tensor
+_TorchGenerator: Final = torch._C.Generator
+_set_storage: Final = torch.ops.aten.set_.source_Storage_storage_offset
+_HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+
+class Plan:
+    """How to make one call: the entry's packer, the tensors that come out, and how they make up the result."""
+
+    __slots__ = ("fresh", "kind", "leased", "number", "pack", "result")
+
+    def __init__(
+        self, kind: int, number: int, form: str, fresh: Sequence[Blueprint], result: Any, leased: int = 0
+    ) -> None:
+        self.kind = kind
+        self.number = number
+        self.pack = struct.Struct("<I" + form).pack
+        self.fresh = fresh
+        self.result = result
+        self.leased = leased
+
+
+# What a plan's result is: the first argument itself, one fresh tensor, anything else; something only the acceptor
+# knows; or other sizes of what is written to, whereafter the call is made again.
+IN_PLACE, FRESH, MIXED, ASKED, RESIZED = range(5)
+
+
+class Alias:
+    """A result that is an argument: the very object must be returned."""
+
+    __slots__ = ("where",)
+
+    def __init__(self, where: int | str) -> None:
+        self.where = where
+
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return kwargs[self.where] if isinstance(self.where, str) else args[self.where]
+
+
+class Engine:
+    """What all kernels of a process share."""
+
+    def __init__(self, stream: Stream, device: torch.device, generator_id: Callable[[Any], int]) -> None:
+        self.stream = stream
+        self.generator_id = generator_id
+        self.device = device
+        self.storages = Storages(device, stream.append)
+        self.misses = 0
+        self.asked = 0
+        self.synchronous = os.environ.get("REMOTEGPU_SYNC") == "1"
+        self._numbers = itertools.count(FIRST_TEMPLATE)
+        # Of templates, which several threads make. Entered again where a destructor runs operations.
+        self._making = threading.RLock()
+        self._kept = 0
+        # How often all of them were dropped.
+        self.forgotten = 0
+        # The entries of all templates, for an acceptor that must learn them anew.
+        self.known: list[bytes] = []
+        stream.known = lambda: self.known
+        self._blueprints: dict[Meta, Blueprint] = {}
+        self._caches: list[dict[Any, Plan]] = []
+
+    def cache(self) -> dict[Any, Plan]:
+        """A store of plans that is emptied with all others."""
+        found: dict[Any, Plan] = {}
+        self._caches.append(found)
+        return found
+
+    def forget(self) -> None:
+        """Drop all templates: at both ends, or because the acceptor is another one."""
+        self.forgotten += 1
+        for cache in self._caches:
+            cache.clear()
+        self._blueprints.clear()
+        self.known = []
+        self._kept = 0
+
+    def template(self, make: Callable[[int], Template]) -> Template:
+        """A new template, of which the acceptor hears before it is used."""
+        with self._making:
+            self._kept += 1
+            if self._kept > TEMPLATES:
+                self.forget()
+                self.stream.append(FORGET_ENTRY.pack(FORGET))
+            made = make(next(self._numbers))
+            entry = made.encode()
+            self.known.append(entry)
+            self.stream.append(entry)
+        return made
+
+    def blueprint(self, meta: Meta) -> Blueprint:
+        found = self._blueprints.get(meta)
+        if found is None:
+            if len(self._blueprints) >= TEMPLATES:
+                self._blueprints.clear()
+            found = self._blueprints[meta] = Blueprint(self.storages, meta)
+        return found
+
+    def sent(self) -> None:
+        """After each entry: send now, or leave it to others."""
+        stream = self.stream
+        if len(stream.entries) >= ENTRIES or stream.idle:
+            stream.flush()
+        if self.synchronous:
+            checked(stream.ask("sync"))
+
+    def resize(self, tensor: Any, size: Sequence[int], stride: Sequence[int] | None = None) -> None:
+        """Give a tensor other sizes in place; a storage that is too small becomes a larger one with the same
+        content.
+        """
+        strides = tuple(stride) if stride is not None else contiguous(size)
+        offset = tensor.storage_offset()
+        meta = Meta(tensor.dtype, tuple(size), strides)
+        storage = tensor.untyped_storage()
+        needed = meta.nbytes + offset * meta.dtype.itemsize if meta.nbytes else 0
+        if needed > storage.nbytes():
+            old = storage.data_ptr()
+            slot = self.storages.take()
+            storage = self.storages.make(slot, needed)
+            # There it is the same storage, so that its other tensors go on sharing it.
+            self.stream.append(RESIZE_ENTRY.pack(RESIZE, old, slot[0], needed))
+        _set_storage.redispatch(_HOST_KEY, tensor, storage, offset, meta.size, strides)
+
+
+def contiguous(size: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense tensor in the usual order."""
+    strides: list[int] = []
+    step = 1
+    for count in reversed(size):
+        strides.append(step)
+        step *= max(count, 1)
+    return tuple(reversed(strides))
+
+
+class _Writer:
+    """Makes the template's arguments, in the order in which the kernel collects values."""
+
+    def __init__(self, on_host: bool, generator_id: Callable[[Any], int]) -> None:
+        self.form = ""
+        self.metas: list[Meta] = []
+        self._on_host = on_host
+        self._generator_id = generator_id
+
+    def __call__(self, value: Any, dynamic: bool) -> Any:  # noqa: PLR0911 - one for each kind of argument
+        if isinstance(value, _TorchTensor):
+            if address_of(value):
+                meta = meta_of(value)
+                self.metas.append(meta)
+                return Tensor(self._value("Q"), meta)
+            number = host_number(value)
+            return Host(meta_of(value), value.tolist()) if number is None else self._number(number, value.dtype)
+        if isinstance(value, (list, tuple)):
+            return [self(item, dynamic) for item in value]
+        if isinstance(value, torch.device):
+            return Device(value.type != "cpu")
+        if isinstance(value, _TorchGenerator):
+            return Generator(self._generator_id(value))
+        if dynamic and type(value) in _FORMS:
+            return self._number(value, None)
+        return value
+
+    def _number(self, value: Any, dtype: torch.dtype | None) -> Any:
+        if isinstance(value, complex):
+            return Host(Meta(dtype or torch.complex128, (), ()), [value.real, value.imag])
+        return Number(self._value(_form(value)), dtype)
+
+    def _value(self, form: str) -> int:
+        self.form += form
+        return len(self.form) - 1
+
+
+def _form(value: Any) -> str:
+    return _FORMS[type(value)]
+
+
+def host_number(tensor: Any) -> Any:
+    """The content of a tensor of no dimensions that is here, which operations take as they do on any device; else
+    None.
+    """
+    return None if tensor.dim() or tensor.is_meta else tensor.item()
+
+
+def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR0915 - closures: attributes cost time
+    """The kernel of an operation on remote tensors."""
+    schema = operation._schema
+    name = operation.name()
+    base = schema.name.removeprefix("aten::")
+    scalars = tuple(_is_scalar(argument) and base not in _CALCULATED for argument in schema.arguments)
+    named = {argument.name: dynamic for argument, dynamic in zip(schema.arguments, scalars, strict=True)}
+    bits = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in _BITS)
+    on_host = base in _ON_HOST
+    cache = engine.cache()
+    storages, stream = engine.storages, engine.stream
+    entries, append, take = stream.entries, stream.append, engine.storages.take
+    sent = engine.sent
+
+    def scan(value: Any, dynamic: bool, key: list[Any], values: list[Any]) -> None:
+        kind = type(value)
+        if isinstance(value, _TorchTensor):
+            address = address_of(value)
+            key.append(value.shape)
+            key.append(value.stride())
+            key.append(value.dtype)
+            if address:
+                values.append(address)
+                if bits:
+                    key.append((value.dtype.is_complex and value.is_conj(), value.is_neg()))
+                return
+            number = host_number(value)
+            if number is None and on_host and not value.is_meta:
+                key.append((kind, str(value.tolist())))
+            elif number is None:
+                from remotegpu_offload.torch import spoken  # noqa: PLC0415 - it imports this module
+
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"{spoken.outward(engine.device)} and {value.device}! (when calling {name})"
+                )
+            elif isinstance(number, complex):
+                key.append((complex, number))
+            else:
+                key.append(type(number))
+                values.append(number)
+        elif kind is list or kind is tuple:
+            key.append(len(value))
+            for item in value:
+                scan(item, dynamic, key, values)
+        elif dynamic and kind in _FORMS:
+            key.append(kind)
+            values.append(value)
+        elif isinstance(value, _TorchGenerator):
+            key.append((_TorchGenerator, engine.generator_id(value)))
+        else:
+            # 1, 1.0 and True are equal, but do not calculate the same.
+            key.append(kind)
+            key.append(value)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        key: list[Any] = []
+        values: list[Any] = []
+        for value, dynamic in zip(args, scalars):  # noqa: B905 - defaults at the end are left out
+            if isinstance(value, _TorchTensor) and (address := value.data_ptr()) >= FLOOR and not bits:
+                key.append(value.shape)
+                key.append(value.stride())
+                key.append(value.dtype)
+                values.append(address)
+            elif value is None:
+                key.append(None)
+            else:
+                scan(value, dynamic, key, values)
+        if kwargs:
+            for word, value in kwargs.items():
+                key.append(word)
+                scan(value, named[word], key, values)
+        found = tuple(key)
+        plan = cache.get(found)
+        if plan is None:
+            plan = learn(found, args, kwargs)
+        kind = plan.kind
+        if kind == FRESH:
+            slot = take()
+            append(plan.pack(plan.number, *values, slot[0]))
+            result = plan.result.build(slot)
+        elif kind == IN_PLACE:
+            append(plan.pack(plan.number, *values))
+            result = args[0]
+        else:
+            return rare(plan, found, values, args, kwargs)
+        if len(entries) >= ENTRIES or stream.idle or engine.synchronous:
+            sent()
+        return result
+
+    def rare(plan: Plan, key: Any, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if plan.kind == RESIZED:
+            for alias, size, stride in plan.result:
+                engine.resize(alias.of(args, kwargs), size, stride)
+            return run(*args, **kwargs)
+        if plan.kind == ASKED:
+            return ask(plan, key, values, args, kwargs)
+        slots = [take() for _ in plan.fresh]
+        append(plan.pack(plan.number, *values, *(slot[0] for slot in slots)))
+        tensors = [blueprint.build(slot) for blueprint, slot in zip(plan.fresh, slots, strict=True)]
+        sent()
+        return _assemble(plan.result, tensors, args, kwargs)
+
+    def ask(plan: Plan, key: Any, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        engine.asked += 1
+        slots = [take() for _ in range(plan.leased)]
+        append(plan.pack(plan.number, *values, *(slot[0] for slot in slots)))
+        try:
+            results = checked(stream.ask("result", {"ticket": slots[0][0]})).header["results"]
+        except BaseException:
+            for slot in slots:
+                storages.give_back(slot)
+            raise
+        unused = iter(slots)
+        made = [_received(engine, result, unused) for result in results]
+        for slot in unused:
+            storages.give_back(slot)
+        result = _returned(engine, aliases, made, args, kwargs)
+        if name in shapes.LEARNT:
+            learn(key, args, kwargs, result)
+        return result
+
+    def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
+        before = engine.forgotten
+        cache[key] = plan = make(args, kwargs, results)
+        # Another thread has begun anew meanwhile: the other end soon forgets what this one is made of.
+        if engine.forgotten != before:
+            cache.pop(key, None)
+        return plan
+
+    def make(args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
+        engine.misses += 1
+        writer = _Writer(on_host, engine.generator_id)
+        positional = tuple(writer(value, dynamic) for value, dynamic in zip(args, scalars))  # noqa: B905
+        words = {word: writer(value, named[word]) for word, value in kwargs.items()}
+        try:
+            if results is None:
+                results = shapes.infer(operation, args, kwargs)
+            tree, metas, resized = _results(schema, aliases, results, args, kwargs)
+        except shapes.Unknown:
+            leased = max(1, sum(LEASED if "List" in str(returned.type) else 1 for returned in schema.returns))
+            template = engine.template(
+                lambda number: Template(number, name, positional, words, writer.form + "Q" * leased, None, leased)
+            )
+            return Plan(ASKED, template.number, template.form, (), None, leased)
+        if resized:
+            return Plan(RESIZED, 0, "", (), resized)
+        fresh = tuple(engine.blueprint(meta) for meta in metas)
+        form = writer.form + "Q" * len(fresh)
+        template = engine.template(lambda number: Template(number, name, positional, words, form, tuple(metas)))
+        if tree == 0 and len(fresh) == 1:
+            return Plan(FRESH, template.number, form, fresh, fresh[0])
+        if isinstance(tree, Alias) and tree.where == 0 and not fresh:
+            return Plan(IN_PLACE, template.number, form, fresh, tree)
+        return Plan(MIXED, template.number, form, fresh, tree)
+
+    aliases = _aliases(schema)
+    return run
+
+
+def _is_scalar(argument: Any) -> bool:
+    """Whether values of this argument only change what is calculated, not what comes out: they are sent with each
+    call.
+    """
+    return str(argument.type) in _NUMBERS
+
+
+def _aliases(schema: Any) -> tuple[Alias | None, ...]:
+    """For each result of an operation the argument that it is, if any."""
+    arguments = {
+        frozenset(argument.alias_info.before_set): Alias(argument.name if argument.kwarg_only else index)
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    return tuple(
+        None if returned.alias_info is None else arguments.get(frozenset(returned.alias_info.before_set))
+        for returned in schema.returns
+    )
+
+
+def _results(
+    schema: Any, aliases: Sequence[Alias | None], results: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, list[Meta], list[Any]]:
+    """Of what the inference returned: the tree of results (numbers of fresh tensors), their metas, and what must
+    be resized.
+
+    Raises Unknown for results that are no tensors.
+    """
+    metas: list[Meta] = []
+    resized = []
+
+    def leaf(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, (list, tuple)):
+            return [leaf(item) for item in value]
+        if not isinstance(value, _TorchTensor) or not (value.is_meta or address_of(value)):
+            raise shapes.Unknown
+        metas.append(meta_of(value))
+        return len(metas) - 1
+
+    many = len(schema.returns) != 1
+    tree = []
+    for alias, value in zip(aliases, results if many else (results,), strict=False) if results is not None else ():
+        if alias is None:
+            tree.append(leaf(value))
+            continue
+        before = alias.of(args, kwargs)
+        if isinstance(before, _TorchTensor) and tuple(before.shape) != tuple(value.shape):
+            resized.append((alias, tuple(value.shape), value.stride()))
+        tree.append(alias)
+    return (tuple(tree) if many and tree else tree[0] if tree else None), metas, resized
+
+
+def _assemble(tree: Any, tensors: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if isinstance(tree, int):
+        return tensors[tree]
+    if isinstance(tree, Alias):
+        return tree.of(args, kwargs)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_assemble(item, tensors, args, kwargs) for item in tree)
+    return tree
+
+
+def _received(engine: Engine, value: Any, slots: "itertools.chain[Slot] | Any") -> Any:
+    """A result that the acceptor told: a tensor's description, a list of results, or a plain value."""
+    match value:
+        case {"meta": meta}:
+            return engine.blueprint(meta_from_json(meta)).build(next(slots))
+        case {"alias": meta}:
+            return meta_from_json(meta)
+        case {"complex": [real, imag]}:
+            return complex(real, imag)
+        case list(items):
+            return [_received(engine, item, slots) for item in items]
+        case _:
+            return value
+
+
+def _returned(
+    engine: Engine, aliases: Sequence[Alias | None], made: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What the acceptor's results are to the caller: arguments that were written to take the sizes that they have
+    there.
+    """
+    out = []
+    for alias, value in zip(aliases, made, strict=True):
+        if alias is None:
+            out.append(value)
+            continue
+        tensor = alias.of(args, kwargs)
+        if isinstance(value, Meta) and tuple(tensor.shape) != value.size:
+            engine.resize(tensor, value.size, value.stride)
+        out.append(tensor)
+    return tuple(out) if len(out) > 1 else out[0] if out else None

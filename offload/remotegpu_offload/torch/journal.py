@@ -1,0 +1,51 @@
+"""What was sent since the acceptor's state was last kept here: with both, a lost acceptor can be made up for by
+another one.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from remotegpu_offload.wire.frames import Buffer
+
+LIMIT: Final = 1 << 30
+"""So many bytes are remembered; a program that sends more between two snapshots cannot be resumed before the next."""
+
+CHANGING: Final = frozenset(("rng_set", "seed", "threads"))
+"""What a message may ask for beside its operations and that must happen again when it is repeated."""
+
+
+class Sent(NamedTuple):
+    """One batch: its number, the header of its message, and its buffers."""
+
+    number: int
+    header: dict[str, Any]
+    buffers: tuple[Buffer, ...]
+
+
+class Journal:
+    """Batches by number, without gaps. Its owner sees to it that only one thread adds."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.sent: list[Sent] = []
+        self.complete_from = 0
+        self._limit = limit
+        self._bytes = 0
+
+    def add(self, number: int, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
+        """Remember a batch. Its buffers are copied where their owner may change them."""
+        then = header.get("then")
+        if then not in CHANGING:
+            own = int(header.get("own", 0))
+            header, buffers = {"op": "run"}, buffers[: len(buffers) - own]
+        kept = tuple(one if isinstance(one, bytes) else bytes(one) for one in buffers)
+        self.sent.append(Sent(number, header, kept))
+        self._bytes += sum(map(len, kept))
+        if self._bytes > self._limit:
+            self.sent.clear()
+            self._bytes = 0
+            self.complete_from = number + 1
+
+    def forget_before(self, number: int) -> None:
+        """Drop what a kept state contains."""
+        self.sent = [one for one in self.sent if one.number >= number]
+        self._bytes = sum(len(buffer) for one in self.sent for buffer in one.buffers)

@@ -1,0 +1,331 @@
+"""What is done here, or in its own way: tensors without content, views, copies between here and there, numbers,
+memory.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from remotegpu_offload.torch.codec import ALLOCATE, ALLOCATE_ENTRY, PAGE, PUT, PUT_ENTRY, Meta
+from remotegpu_offload.torch.dispatch import Engine, contiguous
+from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.storage import address_of, meta_of
+
+_HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_ops: Final = torch.ops.aten
+
+LOCAL: Final = (
+    "as_strided",
+    "view",
+    "_reshape_alias",
+    "unfold",
+    "view_as_real",
+    "view_as_complex",
+    "set_.source_Storage",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Tensor",
+)
+"""They only say anew how a storage is seen, for which the host's kernels do: nothing is sent."""
+
+OWN: Final = frozenset(
+    (
+        *LOCAL,
+        "empty.memory_format",
+        "empty_strided",
+        "_efficientzerotensor",
+        "tril_indices",
+        "triu_indices",
+        "resize_",
+        "set_",
+        "copy_",
+        "_to_copy",
+        "_local_scalar_dense",
+        "_pack_padded_sequence",
+    )
+)
+"""What has a kernel of its own below."""
+
+
+@functools.lru_cache(4096)
+def dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether the elements fill one piece of memory, each once, in whatever order of dimensions."""
+    step = 1
+    for length, count in sorted((s, n) for s, n in zip(stride, size, strict=True) if n != 1):
+        if length != step:
+            return False
+        step *= count
+    return True
+
+
+class Transfers:
+    """Copies between the memory here and storages there."""
+
+    def __init__(self, engine: Engine, copy: Callable[..., Any]) -> None:
+        self._engine = engine
+        self._copy = copy
+
+    def allocate(self, meta: Meta) -> Any:
+        """A remote tensor of no particular content."""
+        engine = self._engine
+        slot = engine.storages.take()
+        blueprint = engine.blueprint(meta)
+        engine.stream.append(ALLOCATE_ENTRY.pack(ALLOCATE, slot[0], blueprint.nbytes))
+        made = blueprint.build(slot)
+        engine.sent()
+        return made
+
+    def upload(self, tensor: Any) -> Any:
+        """A remote copy of a tensor that is here; it lies there as here where that has no gaps."""
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+        if not dense(tuple(tensor.shape), tensor.stride()):
+            tensor = tensor.contiguous()
+        made = self.allocate(meta_of(tensor))
+        self._put(made, tensor)
+        return made
+
+    def write(self, tensor: Any, source: Any) -> None:
+        """Copy a tensor that is here into a remote one."""
+        if source.dtype.itemsize > tensor.dtype.itemsize:
+            source = source.to(tensor.dtype)
+        source = source.detach().resolve_conj().resolve_neg()
+        meta = meta_of(tensor)
+        if tuple(source.shape) != meta.size or source.dtype is not meta.dtype or meta.conj or meta.neg:
+            self._copy(tensor, self.upload(source))
+        elif dense(meta.size, meta.stride):
+            if source.stride() != meta.stride:
+                source = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype).copy_(source)
+            self._put(tensor, source)
+        else:
+            self._copy(tensor, self.upload(source))
+
+    def download(self, tensor: Any) -> Any:
+        """A copy here of a remote tensor; it lies here as there where that has no gaps. Waits for the acceptor."""
+        meta = meta_of(tensor)
+        if meta.conj or meta.neg or not dense(meta.size, meta.stride):
+            tensor = _ops.clone.default(tensor, memory_format=torch.contiguous_format)
+            meta = meta_of(tensor)
+        made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device="cpu")
+        count = made.numel() * meta.dtype.itemsize
+        address, target = address_of(tensor), _memory(made, count)
+        for begin in range(0, count, PAGE):
+            size = min(PAGE, count - begin)
+            target[begin : begin + size] = self.fetch(address + begin, size)
+        return made
+
+    def fetch(self, address: int, count: int) -> Any:
+        """So many bytes of a storage; at most a page."""
+        reply = checked(self._engine.stream.ask("get", {"address": address, "bytes": count}))
+        return memoryview(reply.buffers[0])
+
+    def number(self, tensor: Any) -> Any:
+        """The only element, as a number."""
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = _ops.clone.default(tensor)
+        data = bytearray(self.fetch(address_of(tensor), tensor.dtype.itemsize))
+        return torch.frombuffer(data, dtype=tensor.dtype).item()
+
+    def _put(self, tensor: Any, source: Any) -> None:
+        count = source.numel() * source.dtype.itemsize
+        address, data = address_of(tensor), _memory(source, count)
+        for begin in range(0, count, PAGE):
+            size = min(PAGE, count - begin)
+            entry = PUT_ENTRY.pack(PUT, address + begin, size)
+            self._engine.stream.put(entry, data[begin : begin + size], snapshot=True)
+        if self._engine.stream.idle:
+            self._engine.stream.flush()
+
+
+def _memory(tensor: Any, count: int) -> memoryview:
+    """The bytes of a tensor that is here and has no gaps; they keep the tensor."""
+    if not count:
+        return memoryview(b"")
+    found = (ctypes.c_char * count).from_address(tensor.data_ptr())
+    setattr(found, "tensor", tensor)  # noqa: B010 - its type is known to have no such attribute
+    return memoryview(found).cast("B")
+
+
+def local(operation: Any) -> Callable[..., Any]:
+    """The host's own kernel, which does not look at the memory."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return operation.redispatch(_HOST_KEY, *args, **kwargs)
+
+    return run
+
+
+def factories(engine: Engine, transfers: Transfers) -> dict[str, Callable[..., Any]]:
+    """Tensors out of nothing."""
+
+    def empty(
+        size: Sequence[int],
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+        memory_format: Any = None,
+    ) -> Any:
+        return empty_strided(size, _strides(size, memory_format), dtype, layout, device, pin_memory)
+
+    def empty_strided(
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,  # noqa: ARG001 - there is only one
+        pin_memory: Any = None,
+    ) -> Any:
+        if pin_memory:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        if layout not in {None, torch.strided}:
+            raise NotImplementedError(f"the remote device has no tensors of layout {layout}: only strided ones")
+        return transfers.allocate(Meta(dtype or torch.get_default_dtype(), tuple(size), tuple(stride)))
+
+    def zero_tensor(size: Sequence[int], **kwargs: Any) -> Any:
+        return empty(size, kwargs.get("dtype")).zero_()
+
+    def resize_(tensor: Any, size: Sequence[int], memory_format: Any = None) -> Any:
+        if tuple(tensor.shape) != tuple(size) or memory_format is not None:
+            engine.resize(tensor, size, _strides(size, memory_format))
+        return tensor
+
+    def set_(tensor: Any) -> Any:
+        storage = engine.storages.make(slot := engine.storages.take(), 0)
+        engine.stream.append(ALLOCATE_ENTRY.pack(ALLOCATE, slot[0], 0))
+        return _ops.set_.source_Storage_storage_offset.redispatch(_HOST_KEY, tensor, storage, 0, (0,), (1,))
+
+    def corner(operation: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return transfers.upload(operation(*args, dtype=kwargs.get("dtype"), device="cpu"))
+
+        return run
+
+    return {
+        "tril_indices": corner(_ops.tril_indices.default),
+        "triu_indices": corner(_ops.triu_indices.default),
+        "empty.memory_format": empty,
+        "empty_strided": empty_strided,
+        "_efficientzerotensor": zero_tensor,
+        "resize_": resize_,
+        "set_": set_,
+    }
+
+
+def _strides(size: Sequence[int], memory_format: Any) -> tuple[int, ...]:
+    if memory_format in {None, torch.contiguous_format, torch.preserve_format}:
+        return contiguous(size)
+    return tuple(torch.empty(tuple(size), device="meta", memory_format=memory_format).stride())
+
+
+def copies(
+    transfers: Transfers, copy: Callable[..., Any], convert: Callable[..., Any]
+) -> dict[str, Callable[..., Any]]:
+    """Between here and there; `copy` and `convert` are the kernels for tensors that are both there."""
+
+    def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
+        if not address_of(target):
+            target.copy_(transfers.download(source))
+        elif address_of(source):
+            copy(target, source, non_blocking)
+        else:
+            transfers.write(target, source)
+        return target
+
+    def to_copy(
+        tensor: Any,
+        *,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,  # noqa: ARG001 - what comes from there is a copy of our own
+        non_blocking: bool = False,  # noqa: ARG001 - to there nothing blocks, from there everything must
+        memory_format: Any = None,
+    ) -> Any:
+        kind = (
+            None
+            if device is None
+            else torch._C._get_privateuse1_backend_name()
+            if device.type not in _HERE
+            else device.type
+        )
+        there = bool(address_of(tensor))
+        if layout not in {None, torch.strided}:
+            raise NotImplementedError(f"the remote device has no tensors of layout {layout}: only strided ones")
+        extra = {} if memory_format is None else {"memory_format": memory_format}
+        if kind == "meta":
+            return torch.empty_like(_likeness(tensor), dtype=dtype, **extra)
+        if not there:
+            shrinks = dtype is not None and dtype.itemsize <= tensor.dtype.itemsize
+            made = transfers.upload(tensor.to(dtype=dtype if shrinks else None, **extra))
+            return made if dtype in {None, made.dtype} else convert(made, dtype=dtype)
+        if kind in {None, torch._C._get_privateuse1_backend_name()}:
+            return convert(tensor, dtype=dtype, **extra)
+        if dtype is not None and dtype.itemsize < tensor.dtype.itemsize:
+            tensor = convert(tensor, dtype=dtype)
+        return transfers.download(tensor).to(dtype=dtype, **extra)
+
+    return {"copy_": copy_, "_to_copy": to_copy, "_local_scalar_dense": transfers.number}
+
+
+_HERE: Final = frozenset(("cpu", "meta"))
+
+
+def _likeness(tensor: Any) -> Any:
+    meta = meta_of(tensor)
+    return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device="meta")
+
+
+def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Indices may be here: torch takes them along to the device."""
+
+    def indexed(tensor: Any, indices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        there = [
+            transfers.upload(index) if isinstance(index, torch.Tensor) and not address_of(index) else index
+            for index in indices
+        ]
+        return run(tensor, there, *args, **kwargs)
+
+    return indexed
+
+
+def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
+    """Sequences of different lengths: how many go on at each step stays on the host, as on every device."""
+
+    def pack_padded(tensor: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
+        # The host's kernel checks the lengths, and says of numbered rows which ones are kept, in which order.
+        numbered = torch.arange(tensor.shape[0] * tensor.shape[1]).view(tensor.shape[:2])
+        order, sizes = _ops._pack_padded_sequence.default(numbered, lengths, batch_first)
+        return _ops.index_select.default(tensor.flatten(0, 1), 0, transfers.upload(order)), sizes
+
+    return {"_pack_padded_sequence": pack_padded}
+
+
+def lstm_cell(
+    inputs: Any, hidden: Any, cell: Any, input_bias: Any = None, hidden_bias: Any = None
+) -> tuple[Any, Any, Any]:
+    """torch's fused cell out of plain operations: composite kernels take it for granted on every device that is no
+    CPU.
+    """
+    gates = inputs + hidden
+    if input_bias is not None:
+        gates = gates + input_bias + hidden_bias
+    enter, forget, update, leave = gates.chunk(4, 1)
+    carried = forget.sigmoid() * cell + enter.sigmoid() * update.tanh()
+    return leave.sigmoid() * carried.tanh(), carried, gates
+
+
+def gru_cell(inputs: Any, hidden: Any, state: Any, input_bias: Any = None, hidden_bias: Any = None) -> tuple[Any, Any]:
+    """As `lstm_cell`."""
+    if input_bias is not None:
+        inputs, hidden = inputs + input_bias, hidden + hidden_bias
+    input_reset, input_update, input_new = inputs.chunk(3, 1)
+    hidden_reset, hidden_update, hidden_new = hidden.chunk(3, 1)
+    reset, update = (input_reset + hidden_reset).sigmoid(), (input_update + hidden_update).sigmoid()
+    new = (input_new + reset * hidden_new).tanh()
+    return (state - new) * update + new, reset
+
+
+CELLS: Final = {"_thnn_fused_lstm_cell": lstm_cell, "_thnn_fused_gru_cell": gru_cell}
+"""Composed here, with their gradients."""

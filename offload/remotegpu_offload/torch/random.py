@@ -1,0 +1,205 @@
+"""Random numbers. They are made at the acceptor, by its device's generators; seeds go there in order with the
+operations, states come from there. As with a GPU, a seed gives other numbers than on the CPU.
+"""
+
+import itertools
+import os
+import weakref
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch.device import NAME
+
+DEFAULT: Final = 0
+"""The id of the device's own generator, on the wire."""
+
+DEFAULT_SEED: Final = 67280421310721
+"""torch's own, of every generator that nobody has seeded."""
+
+_Local: Any = torch._C.Generator
+_mark = int.from_bytes(os.urandom(5), "little") << 20
+_ids = itertools.count(1)
+_made: "weakref.WeakValueDictionary[int, RemoteGenerator]" = weakref.WeakValueDictionary()
+_default_seed: int | None = None
+
+
+class _GeneratorType(type(_Local)):  # type: ignore[misc] # a metaclass that is only known at run time
+    """`torch.Generator("cuda")` makes one here; any other device one of torch's own, and both are instances."""
+
+    def __call__(cls, device: Any = "cpu") -> Any:
+        true = spoken.inward(device)
+        if torch.device(true).type != NAME:
+            return _Local(device)
+        return super().__call__()
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return type.__instancecheck__(cls, value) or isinstance(value, _Local)
+
+
+class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
+    """A generator of the acceptor's device.
+
+    torch makes a new Python object for a generator each time that it hands one to an operation, so ours is found by
+    the seed of the generator on the CPU that it also is: `generator_id`.
+    """
+
+    def __new__(cls) -> "RemoteGenerator":
+        return super().__new__(cls, "cpu")  # type: ignore[no-any-return]
+
+    def __init__(self) -> None:
+        self.id = next(_ids)
+        _Local.manual_seed(self, _mark | self.id)
+        _made[self.id] = self
+        self._seed = 0
+        self.manual_seed(DEFAULT_SEED)
+        weakref.finalize(self, link.forget, "generators", self.id)
+
+    @property
+    def device(self) -> Any:
+        return torch.device(spoken.shown(), 0)
+
+    def manual_seed(self, seed: int) -> "RemoteGenerator":
+        self._seed = _unsigned(seed)
+        link.tell({"op": "seed", "generator": self.id, "seed": self._seed})
+        return self
+
+    def seed(self) -> int:
+        """A seed from the operating system."""
+        self.manual_seed(int.from_bytes(os.urandom(8), "little"))
+        return self._seed
+
+    def initial_seed(self) -> int:
+        return self._seed
+
+    def get_state(self) -> Any:
+        return _state(self.id)
+
+    def set_state(self, state: Any) -> "RemoteGenerator":
+        _set_state(self.id, state)
+        return self
+
+    def clone_state(self) -> "RemoteGenerator":
+        made: RemoteGenerator = torch.Generator(torch.device(NAME, 0))
+        made._seed = self._seed
+        return made.set_state(self.get_state())
+
+    def get_offset(self) -> int:
+        raise RuntimeError("Generator.get_offset: back ends differ in it. Use get_state")
+
+    set_offset = graphsafe_set_state = graphsafe_get_state = get_offset
+
+
+def generator_id(generator: Any) -> int:
+    """The id on the wire of what an operation got as `generator=`; `DEFAULT` for None.
+
+    Raises RuntimeError for a generator of another device, as torch does.
+    """
+    if generator is None:
+        return DEFAULT
+    seed = generator.id if type(generator) is RemoteGenerator else _Local.initial_seed(generator) ^ _mark
+    if seed not in _made:
+        kind = _Local.device.__get__(generator).type
+        raise RuntimeError(f"Expected a '{spoken.shown()}' device type for generator but found '{kind}'")
+    return int(seed)
+
+
+def live() -> dict[int, RemoteGenerator]:
+    """The generators that the program holds, by id."""
+    return dict(_made)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the device's generator, in order with the operations."""
+    global _default_seed  # noqa: PLW0603 - there is one device
+    _default_seed = _unsigned(seed)
+    link.later({"op": "seed", "generator": DEFAULT, "seed": _default_seed})
+
+
+def seed() -> int:
+    """A seed from the operating system."""
+    manual_seed(int.from_bytes(os.urandom(8), "little"))
+    assert _default_seed is not None
+    return _default_seed
+
+
+def initial_seed() -> int:
+    if _default_seed is None:
+        return int(link.ask({"op": "initial_seed"}).header["seed"])
+    return _default_seed
+
+
+def get_rng_state(device: Any = None) -> Any:
+    """The state of the device's generator, of the form that the acceptor's back end has, as a tensor of bytes on the
+    CPU.
+    """
+    spoken.inward(device)
+    return _state(DEFAULT)
+
+
+def set_rng_state(new_state: Any, device: Any = None) -> None:
+    spoken.inward(device)
+    _set_state(DEFAULT, new_state)
+
+
+def get_rng_state_all() -> list[Any]:
+    return [get_rng_state()]
+
+
+def set_rng_state_all(new_states: Iterable[Any]) -> None:
+    for state in new_states:
+        set_rng_state(state)
+
+
+def _state(generator: int) -> Any:
+    reply = link.ask({"op": "rng_get", "generator": generator})
+    return torch.frombuffer(bytearray(reply.buffers[0]), dtype=torch.uint8)
+
+
+def _set_state(generator: int, state: Any) -> None:
+    link.ask({"op": "rng_set", "generator": generator}, (state.cpu().contiguous().numpy().tobytes(),))
+
+
+def _unsigned(seed: int) -> int:
+    return int(seed) & (1 << 64) - 1
+
+
+class _Default:
+    """`torch.cuda.default_generators[0]`."""
+
+    id = DEFAULT
+    manual_seed = staticmethod(manual_seed)
+    seed = staticmethod(seed)
+    initial_seed = staticmethod(initial_seed)
+    get_state = staticmethod(get_rng_state)
+    set_state = staticmethod(set_rng_state)
+
+    @property
+    def device(self) -> Any:
+        return torch.device(spoken.shown(), 0)
+
+
+def answers(_name: str) -> dict[str, Any]:
+    """For the facade."""
+    return {
+        "default_generators": (_Default(),),
+        "get_rng_state": get_rng_state,
+        "get_rng_state_all": get_rng_state_all,
+        "initial_seed": initial_seed,
+        "manual_seed": manual_seed,
+        "manual_seed_all": manual_seed,
+        "seed": seed,
+        "seed_all": seed,
+        "set_rng_state": set_rng_state,
+        "set_rng_state_all": set_rng_state_all,
+    }
+
+
+def install() -> None:
+    """Let `torch.Generator("cuda")` make a remote generator, and seeds come by the facade alone."""
+    torch.Generator = RemoteGenerator
+    module = getattr(torch, NAME)
+    module.manual_seed_all = lambda _seed: None
+    module._is_in_bad_fork = link.forked

@@ -1,0 +1,99 @@
+"""What the script calls the remote device, and what torch calls it: `cuda` to `remote:0` and back."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+from remotegpu_offload.torch import link
+from remotegpu_offload.torch.device import NAME
+
+NAMES: Final = ("cuda", "xpu", "mps")
+"""What a rule `torch: {devices: [...]}` may name."""
+
+device_type: Any = torch.device
+"""torch's own class, for tests by identity that no wrapper can change."""
+
+
+class _Spoken:
+    """The script's names, and the one that it used first: tensors answer with that one."""
+
+    names: tuple[str, ...] = ()
+    name: str = "cuda"
+    ready = False
+    inward: dict[Any, Any]
+    shown: Any = None
+
+    def __init__(self) -> None:
+        self.inward = {}
+
+    def begin(self, name: str) -> None:
+        """The script names the device for the first time: now the session must be open."""
+        self.name = name
+        self.shown = torch.device(name, 0)
+        link.remote()
+        self.ready = True
+
+
+state = _Spoken()
+_original_device = torch._C.TensorBase.device
+
+
+def names() -> tuple[str, ...]:
+    """The names that mean the remote device; empty before `install`."""
+    return state.names
+
+
+def shown() -> str:
+    """The name in which tensors tell their device: the first that the script used, `cuda` until then."""
+    return state.name
+
+
+def is_remote(tensor: Any) -> bool:
+    """Whether a tensor lives in an acceptor."""
+    return bool(_original_device.__get__(tensor).type == NAME)
+
+
+def inward(device: Any) -> Any:
+    """The true device for what a script says; anything that is no name of ours comes back as it is.
+
+    Raises RuntimeError for an index other than 0: one session is one device.
+    """
+    found = state.inward.get(device) if isinstance(device, (str, device_type)) else None
+    if found is None:
+        return _inward_rare(device)
+    if not state.ready:
+        state.begin(str(device).partition(":")[0])
+    return found
+
+
+def _inward_rare(device: Any) -> Any:
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"{state.name}:{device}"
+    if isinstance(device, (str, device_type)):
+        name, _, index = str(device).partition(":")
+        if name in state.names:
+            if index == "0":
+                return inward(device)
+            raise RuntimeError(
+                f"{device}: invalid device ordinal. This session has one remote device, {name}:0. Use {name}:0, or one "
+                "process for each device"
+            )
+    return device
+
+
+def outward(device: Any) -> Any:
+    """A device in the script's name, where it has one."""
+    remote = state.names and isinstance(device, device_type) and device.type == NAME
+    return state.shown if remote else device
+
+
+def choose(names_: Iterable[str]) -> None:
+    """Let these names mean the remote device. Once."""
+    state.names = tuple(names_)
+    state.name = state.names[0]
+    state.shown = torch.device(state.name, 0)
+    true = torch.device(NAME, 0)
+    for name in state.names:
+        for said in (name, f"{name}:0", torch.device(name), torch.device(name, 0)):
+            state.inward[said] = true

@@ -1,0 +1,22 @@
+"""The wire between a program and its acceptor: frames, and the two peers that exchange them."""
+
+from remotegpu_offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure
+from remotegpu_offload.wire.frames import Buffer, Kind, Message, Service
+from remotegpu_offload.wire.peer import DEFERRED, Counters, Deferred, Handler, Peer, Request
+
+__all__ = [
+    "DEFERRED",
+    "Buffer",
+    "Counters",
+    "Deferred",
+    "FrameError",
+    "Handler",
+    "Kind",
+    "LostError",
+    "Message",
+    "OffloadError",
+    "Peer",
+    "RemoteFailure",
+    "Request",
+    "Service",
+]

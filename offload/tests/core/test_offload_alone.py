@@ -1,0 +1,161 @@
+"""Everything that a session can do, in the sandbox of a `restricted` pod: no namespaces, sockets and processes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jupyter_client.session import Session as Messages
+from offload_appliance import PATIENCE, lease, offload_appliance, open_session
+from support.stand_in import StandIn, Tenant
+from support.system import until
+
+from remotegpu_offload.client.places import Wish
+from remotegpu_offload.client.session import Session
+from remotegpu_offload.config import Config
+from remotegpu_offload.config.model import FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.wire import Request, Service
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    # joblib asks for a semaphore when scikit-learn is imported there, and says so.
+    pytest.mark.filterwarnings("ignore:.*joblib will operate in serial mode:UserWarning"),
+]
+# The kernel of a container refuses namespaces, and Docker's and Kubernetes' own filters do.
+ZYGOTE = """
+import errno, sys
+sys.argv[1:] = sys.argv[sys.argv.index("--control-fd"):]
+from remotegpu_offload.acceptor import syscalls, zygote
+
+def refuse(flags):
+    raise OSError(errno.EPERM, "no namespaces here")
+
+syscalls.unshare = refuse
+zygote.main()
+"""
+
+STEPS = """
+import os, socket
+from sklearn.linear_model import LinearRegression
+
+def denied():
+    attempts = {"socket": socket.socket, "fork": os.fork, "own socket": lambda: socket.socket(socket.AF_UNIX)}
+    refused = []
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except OSError:
+            refused.append(name)
+    return refused
+
+def fit(x, y):
+    model = LinearRegression().fit(x, y)
+    print("fitted")
+    return [round(float(value), 9) for value in model.coef_], os.getpid()
+"""
+
+
+@pytest.fixture(scope="module")
+def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    folder = tmp_path_factory.mktemp("alone")
+    folder.chmod(0o755)
+    (folder / "zygote.py").write_text(ZYGOTE)
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -s {folder / "zygote.py"} "$@"\n')
+    for path in folder.iterdir():
+        path.chmod(0o755)
+    with offload_appliance(folder, environments=(f"alone={program}:cpu",), uids=False) as it:
+        yield it
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program's, with its module."""
+    (tmp_path / "steps_alone.py").write_text(STEPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def session(appliance: StandIn, folder: Path) -> Iterator[Session]:
+    with lease(appliance) as tenant:
+        opened = Session.open(Config(folder=folder), connector=Connector(tenant))
+        yield opened
+        opened.close()
+
+
+class Connector:
+    """As remotegpu-connect, in this process."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+
+    def __call__(self, wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
+        reply = open_session(self._tenant)
+        assert not reply.refusal, reply.refusal
+        connection = self._tenant.connect(b"RGP1", reply.session_id, reply.ticket)
+        connection.settimeout(None)
+        found = reply.environment
+        environment = {"name": found.name, "backend": found.backend, "python": found.python, "packages": {}}
+        return connection, {"environment": environment, "place": "the acceptor of this test"}
+
+
+def remote(session: Session, function: Any) -> Any:
+    return client.wrap(function, FunctionRule("test"), session)
+
+
+def test_functions_run_and_print(session: Session, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    steps = importlib.import_module("steps_alone")
+    assert sorted(remote(session, steps.denied)()) == ["fork", "own socket", "socket"]
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    coefficients, pid = remote(session, steps.fit)(x, x @ [1.0, 2.0, 3.0])
+    assert coefficients == [1.0, 2.0, 3.0] and pid != os.getpid()
+    until(lambda: "fitted" in capfd.readouterr().out, PATIENCE, "what it prints is printed here")
+
+
+def test_a_notebooks_kernel_needs_no_network(session: Session) -> None:
+    """The kernel starts, executes a cell, and ends; its messages are the notices of the session."""
+    messages = Messages(key=b"key", signature_scheme="hmac-sha256")
+    ready, said = threading.Event(), list[dict[str, Any]]()
+
+    def answer(request: Request) -> None:
+        if request.header["op"] == "ready":
+            ready.set()
+        else:
+            _, frames = messages.feed_identities([bytes(each) for each in request.buffers], copy=True)
+            said.append(messages.deserialize(frames))
+
+    def say(channel: str, kind: str, content: dict[str, Any]) -> None:
+        frames = [b"me", *messages.serialize(messages.msg(kind, content))]
+        session.peer.notify(Service.APP, {"op": "message", "channel": channel}, frames)
+
+    def use() -> None:
+        if not ready.wait(PATIENCE):
+            session.close()
+            return
+        cell = "import numpy as np\nprint('there'); int(np.arange(5).sum())"
+        say("shell", "execute_request", {"code": cell, "silent": False, "store_history": True, "allow_stdin": False})
+        wanted = {"execute_reply", "execute_result", "stream"}
+        try:
+            until(lambda: wanted <= {each["msg_type"] for each in said}, PATIENCE, "the cell is executed")
+        finally:
+            say("control", "shutdown_request", {"restart": False})
+
+    session.serve(Service.APP, answer, inline=True)
+    user = threading.Thread(target=use)
+    user.start()
+    # On the main thread here, and so on the main thread there, which signals want.
+    session.peer.request(Service.APP, {"op": "kernel", "key": "key", "scheme": "hmac-sha256"}, timeout=3 * PATIENCE)
+    user.join(PATIENCE)
+    (result,) = (each["content"]["data"]["text/plain"] for each in said if each["msg_type"] == "execute_result")
+    assert result == "10"
+    assert any(each["content"].get("text") == "there\n" for each in said if each["msg_type"] == "stream")

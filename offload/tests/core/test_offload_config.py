@@ -1,0 +1,261 @@
+"""Reading remotegpu.yaml: what it means, and what is said about what it cannot mean."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remotegpu.api.names import CONFIG_ENV
+from remotegpu_offload.config import (
+    ClassRule,
+    Config,
+    ConfigError,
+    EnvRules,
+    FunctionRule,
+    ModuleRule,
+    TorchRule,
+    dump,
+    find,
+    load,
+    parse,
+)
+
+EVERYTHING = """
+version: 1
+session: {backends: [rocm, cpu], environment: torch215, fraction: 0.25, on_disconnect: resume 1m30s, snapshots: 30s, skew: allow}
+offload:
+  - torch: {devices: [cuda, mps]}
+  - function: mypkg.train.train_epoch
+    args: {model: ref, "*": value}
+    mutates: [batch]
+    returns: ref
+  - class: sklearn.ensemble.RandomForestClassifier
+    mutates: auto
+  - module: onnxruntime
+    profile: mine
+code:  {page: [mypkg, ./src], never: [mypkg.secrets], prefer: client}
+files: {read: ["./data/**"], write: [./out/**], cache: 2GiB}
+env:   {pass: [OMP_NUM_THREADS, "MYAPP_*"]}
+trust: full
+"""  # noqa: E501
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
+    config = parse(EVERYTHING, folder=tmp_path)
+    assert (config.session.backends, config.session.environment) == (("rocm", "cpu"), "torch215")
+    assert (config.session.milli, config.session.memory_bytes) == (250, None)
+    assert (config.session.resume_seconds, config.session.snapshot_seconds, config.session.skew) == (90, 30, "allow")
+    assert config.torch == TorchRule(("cuda", "mps"), line=5)
+    assert config.functions == (
+        FunctionRule("mypkg.train.train_epoch", {"model": "ref", "*": "value"}, ("batch",), "ref", line=6),
+    )
+    assert config.classes == (ClassRule("sklearn.ensemble.RandomForestClassifier", mutates="auto", line=10),)
+    assert config.modules == (ModuleRule("onnxruntime", "mine", line=12),)
+    assert (config.code.page, config.code.never, config.code.prefer) == (
+        ("mypkg", "./src"),
+        ("mypkg.secrets",),
+        "client",
+    )
+    assert (config.files.read, config.files.write, config.files.cache_bytes) == (("./data/**",), ("./out/**",), 2 << 30)
+    assert (config.env.passes, config.trust, config.folder) == (("OMP_NUM_THREADS", "MYAPP_*"), "full", tmp_path)
+
+
+def test_without_a_file_cuda_tensors_are_remote_and_nothing_else_crosses(tmp_path: Path) -> None:
+    config = load(None, {}, tmp_path)
+    assert config == Config(folder=tmp_path)
+    assert config.rules == (TorchRule(("cuda",)),)
+    assert config.files.read == config.files.write == config.env.passes == ()
+    assert config.trust == "restricted"
+
+
+def test_the_least_file_means_the_same_as_none(tmp_path: Path) -> None:
+    assert parse("version: 1", folder=tmp_path) == Config(folder=tmp_path)
+    assert parse("version: 1\nenv:\nfiles:\nsession:\n", folder=tmp_path) == Config(folder=tmp_path)
+
+
+def test_an_empty_list_of_rules_offloads_nothing() -> None:
+    assert parse("version: 1\noffload: []").torch is None
+
+
+def test_torch_rules_add_up_and_default_to_cuda() -> None:
+    config = parse("version: 1\noffload:\n- torch:\n- torch: {devices: [xpu, cuda]}")
+    assert config.torch == TorchRule(("cuda", "xpu"), line=3)
+
+
+def test_lookup_prefers_the_option_then_the_variable_then_the_folder(tmp_path: Path) -> None:
+    here = tmp_path / "remotegpu.yaml"
+    here.write_text("version: 1")
+    assert find("given.yaml", {CONFIG_ENV: "named.yaml"}, tmp_path) == Path("given.yaml")
+    assert find(None, {CONFIG_ENV: "named.yaml"}, tmp_path) == Path("named.yaml")
+    assert find(None, {}, tmp_path) == here
+    assert find(None, {CONFIG_ENV: ""}, tmp_path / "elsewhere") is None
+    assert load(None, {}, tmp_path).source == here
+    assert load(here, {}, Path("/")).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("version: 2", "1: version: '2' is not possible; possible are 1"),
+        ("session: {}", "1: lacks `version`: add it, as in docs/offload.md"),
+        ("version: 1\nsesion: {}", "2: sesion: is no key of this file; did you mean 'session'?"),
+        ("version: 1\nqqqqqq: 1", "known are code, env, files, offload, session, trust, version"),
+        ("version: 1\nversion: 1", "2: version: stands here a second time"),
+        (
+            "version: 1\nsession: {backends: [cudaa]}",
+            "2: session.backends[0]: 'cudaa' is not possible; did you mean 'cuda'?",
+        ),
+        ("version: 1\nsession: {backends: [cpu, cpu]}", "'cpu' stands here a second time"),
+        ("version: 1\nsession: {backends: cpu}", "2: session.backends: is not a list but 'cpu': write it in brackets"),
+        ("version: 1\nsession: {fraction: 2}", "2: session.fraction: 2 is more than one GPU"),
+        ("version: 1\nsession: {fraction: lots}", "'lots' is not a number"),
+        ("version: 1\nsession: {memory: 4 apples}", "is not an amount of memory"),
+        ("version: 1\nsession: {fraction: 0.5, memory: 4GiB}", "says fraction and memory"),
+        ("version: 1\nsession: {on_disconnect: wait}", "neither `fail` nor `resume` and a time"),
+        ("version: 1\nsession: {on_disconnect: resume soon, snapshots: 1s}", "'soon' is no time"),
+        (
+            "version: 1\nsession:\n  on_disconnect: resume 60s",
+            "3: session.on_disconnect: resumes from nothing: add `snapshots",
+        ),
+        ("version: 1\nsession: {snapshots: 0s}", "is no time between snapshots"),
+        ("version: 1\noffload: {torch: {}}", "2: offload: is not a list but a mapping"),
+        (
+            "version: 1\noffload:\n- torch: {}\n- torhc: {}",
+            "4: offload[1]: 'torhc' begins no rule; did you mean 'torch'?",
+        ),
+        ("version: 1\noffload:\n- train", "3: offload[0]: a rule is a mapping that begins with one of class, function"),
+        ("version: 1\noffload:\n- {function: a.b, class: c.d}", "one rule says function and class: make two rules"),
+        ("version: 1\noffload:\n- torch: {devices: []}", "is an empty list"),
+        (
+            "version: 1\noffload:\n- torch: {devices: [graphcore]}",
+            "'graphcore' is not possible; possible are cuda, mps, xpu",
+        ),
+        ("version: 1\noffload:\n- function: train", "names nothing: write the module, a dot and the name"),
+        ("version: 1\noffload:\n- function: '*.train'", "names nothing"),
+        (
+            "version: 1\noffload:\n- function: a.b\n  mutate: [x]",
+            "4: offload[0].mutate: is no key of this file; did you mean 'mutates'?",
+        ),
+        (
+            "version: 1\noffload:\n- function: a.b\n  args: {x: reff}",
+            "4: offload[0].args.x: 'reff' is not possible; did you mean 'ref'?",
+        ),
+        ("version: 1\noffload:\n- function: a.b\n  mutates: all", "'all' is not possible; possible are auto, none"),
+        ("version: 1\noffload:\n- module: my-module", "is no name of a module"),
+        ("version: 1\ncode: {page: [my-pkg]}", "is neither a module, as mypkg.nets or mypkg.*, nor a folder"),
+        ("version: 1\ncode: {page: [~]}", "2: code.page[0]: is not text but empty"),
+        ("version: 1\nfiles: {read: ['']}", "an empty path names no file"),
+        ("version: 1\nenv: {pass: [A-B]}", "is no name of an environment variable"),
+        ("version: 1\ntrust: nobody", "'nobody' is not possible; possible are full, restricted"),
+        ("- version: 1", "1: is not a mapping but a list"),
+        ("", "1: is empty: it must at least say `version: 1`"),
+        ("version: [1", "is no YAML: "),
+        ("version: !!python/object/apply:os.system [id]", "1: version: is a list; possible are 1"),
+        ("version: 1\n? [a]\n: 1", "is no key of this file"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_line_and_the_way_out(text: str, said: str) -> None:
+    assert any(said in problem for problem in problems(text))
+
+
+def test_all_problems_are_told_in_order_and_the_message_is_one_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("version: 1\ntrust: x\nenv: 1\ncodes: {}", source=Path("/a/remotegpu.yaml"))
+    assert [problem.line for problem in caught.value.problems] == [2, 3, 4]
+    assert str(caught.value).startswith("/a/remotegpu.yaml:2: trust: 'x' is not possible")
+    assert "(and 2 more: `remotegpu offload check` lists them)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_say_which_and_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent.yaml:1: cannot be read \(No such file or directory\)"):
+        load(tmp_path / "absent.yaml")
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (1 << 20) + b"\nversion: 1")
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        load(large)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\x80\x81" * 10)
+    with pytest.raises(ConfigError, match="is no YAML"):
+        load(binary)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "version: 1\nenv: &a {pass: [*a]}",
+        "version: 1\noffload: &a [*a, *a]",
+        "version: 1\n" + "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10) if n else 'y'}]" for n in range(30)),
+        "version: 1\nenv: " + "[" * 5000,
+    ],
+    ids=["cycle", "cycle of rules", "laughs", "deep"],
+)
+def test_hostile_yaml_ends_in_a_problem(bomb: str) -> None:
+    assert problems(bomb)
+
+
+@pytest.mark.parametrize("text", ["version: 1", EVERYTHING, "version: 1\noffload: []\nsession: {memory: 3GiB}"])
+def test_what_is_dumped_reads_as_the_same(text: str, tmp_path: Path) -> None:
+    config = parse(text, folder=tmp_path)
+    again = parse(dump(config), folder=tmp_path)
+    assert dump(again) == dump(config)
+    assert (again.session, again.code, again.files, again.env) == (
+        config.session,
+        config.code,
+        config.files,
+        config.env,
+    )
+    assert [type(rule) for rule in again.rules] == [type(rule) for rule in config.rules]
+
+
+@given(st.text(alphabet="{}[]:-,&*!|>'\"# \nabversion1fuctio", max_size=80))
+def test_any_text_is_a_config_or_a_config_error(text: str) -> None:
+    try:
+        assert isinstance(parse(text), Config)
+    except ConfigError as error:
+        assert error.problems
+
+
+def test_rules_tell_how_names_and_arguments_are_meant() -> None:
+    rule = FunctionRule("mypkg.steps.*", {"model": "ref", "*": "value"})
+    assert rule.matches("mypkg.steps.one") and not rule.matches("mypkg.other.one")
+    assert [rule.mode(name) for name in ("model", "batch")] == ["ref", "value"]
+    assert FunctionRule("a.b").mode("x") == "auto"
+    assert EnvRules(("MYAPP_*", "HOME")).crosses("MYAPP_X")
+    assert not EnvRules(("MYAPP_*", "HOME")).crosses("HOMES")
+
+
+WITHOUT_YAML = """
+import sys
+sys.modules["yaml"] = None
+from pathlib import Path
+from remotegpu_offload.config import ConfigError, load
+try:
+    print(load(sys.argv[1], {}, Path.cwd()).trust)
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_an_interpreter_without_yaml_reads_what_was_dumped_and_says_what_it_lacks(tmp_path: Path) -> None:
+    def read(content: str) -> str:
+        file = tmp_path / "config"
+        file.write_text(content)
+        command = [sys.executable, "-c", WITHOUT_YAML, str(file)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+    assert read(dump(parse("version: 1\ntrust: full"))) == "full"
+    assert "needs PyYAML, which" in read("version: 1\ntrust: full")
+    assert json.loads(dump(Config()))["version"] == 1

@@ -1,0 +1,94 @@
+"""Results that are too large for one message: a sentence with what to do, and all goes on. The limit is lowered."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from offload_local import local_session
+
+from remotegpu_offload.config.model import CodeRules, Config, FunctionRule
+from remotegpu_offload.functions import client
+from remotegpu_offload.functions.errors import RemoteTraceback
+from remotegpu_offload.functions.standins import RemoteObject
+from remotegpu_offload.objects import pages
+from remotegpu_offload.objects.codec import CrossingError
+from remotegpu_offload.wire import frames
+
+LIMIT = 1 << 20
+MANY = 1 << 18  # numbers of 8 bytes
+SENTENCE = rf"^a ndarray of \d+ bytes is more than is sent at once \({LIMIT}\): .*returns: ref"
+
+There = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[There]:
+    """A function of the module under a rule of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "programs"))
+        with local_session(Config(code=CodeRules(page=("large_results",)))) as session:
+            import large_results  # type: ignore[import-not-found]
+
+            def made(name: str, **rule: Any) -> Any:
+                function = getattr(large_results, name)
+                return client.wrap(function, FunctionRule(f"large_results.{name}", **rule), session)
+
+            made("lower")(LIMIT)
+            yield made
+    sys.modules.pop("large_results", None)
+
+
+def test_a_value_of_the_limit_fits_into_a_frame() -> None:
+    # An iterator's message has small values before it.
+    assert pages.LARGEST + frames.MAX_HEADER + 8 * frames.MAX_BUFFERS + 64 * pages.FLOOR <= frames.MAX_FRAME
+
+
+def test_a_result_says_what_to_do(there: There) -> None:
+    ones = there("ones")
+    assert ones(1000).sum() == 1000
+    with pytest.raises(CrossingError, match=SENTENCE) as caught:
+        ones(MANY)
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert ones(1000).sum() == 1000
+
+
+@pytest.mark.parametrize("returns", ["ref", "auto"])
+def test_it_may_stay_there(there: There, returns: str) -> None:
+    kept = there("ones", returns=returns)(MANY)
+    assert isinstance(kept, RemoteObject)
+    assert there("size")(kept) == MANY
+    with pytest.raises(CrossingError, match=SENTENCE):
+        kept.fetch()
+
+
+def test_so_does_a_changed_argument(there: There) -> None:
+    things = [1]
+    with pytest.raises(CrossingError, match="is more than is sent at once"):
+        there("grow", mutates=("things",))(things, MANY)
+    assert things == [1]
+
+
+def test_a_generator_ends_with_it_after_what_came_before(there: There) -> None:
+    values = there("several")(MANY)
+    assert next(values) == 1
+    with pytest.raises(CrossingError, match=SENTENCE):
+        next(values)
+    # What is too large together travels one by one.
+    assert sum(value.sum() for value in list(there("several")(MANY // 3))[1:]) == MANY // 3 * 3
+
+
+def test_arguments_travel_in_pages_however_large(there: There) -> None:
+    assert there("size")(np.ones(MANY)) == MANY
+
+
+def test_callbacks_too(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert there("offer")(lambda value: value.size, 1000) == 1000
+    with pytest.raises(CrossingError, match="is more than is sent at once"):
+        there("offer")(lambda value: value.size, MANY)
+    assert there("fetch")(lambda: np.ones(MANY)) == MANY
+    monkeypatch.setattr(pages, "LARGEST", LIMIT)
+    with pytest.raises(CrossingError, match=SENTENCE):
+        there("fetch")(lambda: np.ones(MANY))

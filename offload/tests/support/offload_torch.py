@@ -1,0 +1,56 @@
+"""The remote torch device for tests: one for the whole process, with a real acceptor process on the CPU."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from offload_local import local_session
+
+from remotegpu_offload.torch import device
+
+
+@pytest.fixture(scope="session")
+def remote() -> Iterator[device.Remote]:
+    """The device; its acceptor is a process of this interpreter, started for it."""
+    with local_session() as session:
+        yield device.activate(session)
+
+
+def there(value: Any) -> Any:
+    """Every tensor of a structure on the remote device, gradients and all wanted as before."""
+    return _map(value, lambda tensor: tensor.detach().to(device.NAME).requires_grad_(tensor.requires_grad))
+
+
+def here(value: Any) -> Any:
+    """Every tensor of a structure on the CPU, without its history."""
+    return _map(value, lambda tensor: tensor.detach().cpu())
+
+
+def same(got: Any, want: Any, **how: Any) -> None:
+    """Both are equal up to rounding, on whatever devices they are."""
+    torch.testing.assert_close(here(got), here(want), equal_nan=True, **how)
+
+
+def both(function: Any, *args: Any, **how: Any) -> Any:
+    """What a function returns for arguments on the CPU, after it was shown to return the same on the remote device."""
+    copies = _map(args, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+    want = function(*copies)
+    same(function(*there(args)), want, **how)
+    return want
+
+
+def _map(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        made = [_map(item, change) for item in value]
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    if isinstance(value, dict):
+        return {key: _map(item, change) for key, item in value.items()}
+    return value
+
+
+def by_line(function: Any) -> str:
+    """A test's name for a lambda: where it stands."""
+    return f"line{function.__code__.co_firstlineno}"
