@@ -29,7 +29,12 @@ thread_local! {
 
 impl Counter {
     pub const fn new(name: &'static str) -> Self {
-        Counter { name, calls: AtomicU64::new(0), round_trips: AtomicU64::new(0), next: AtomicPtr::new(ptr::null_mut()) }
+        Counter {
+            name,
+            calls: AtomicU64::new(0),
+            round_trips: AtomicU64::new(0),
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 
     /// Counts a call that begins.

@@ -13,6 +13,7 @@ use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
+use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::settings::loads_eagerly;
 use driverapi::types::{CUfunction, CUmodule};
@@ -230,7 +231,8 @@ impl Function {
     }
 
     /// Libraries set attributes before each launch, mostly to the value that they have. The worker gives each launch the
-    /// values of its arrival, so that only a value that is new to the driver has to be waited for.
+    /// values of its arrival, so that only a value that is new to the driver, and that it might refuse, has to be waited
+    /// for.
     ///
     /// # Errors
     /// The driver's code for a value that it does not take.
@@ -244,7 +246,10 @@ impl Function {
         }
         let mut payload = protocol::Writer::new();
         payload.put(&self.module.id).put(&self.index).put(&attribute).put(&value);
-        if lock(&self.taken).contains(&(attribute, value)) {
+        let fits = may_be_set(attribute, value, &attributes, || {
+            self.module.live.device.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        });
+        if fits || lock(&self.taken).contains(&(attribute, value)) {
             session.tell_raw(function::CU_FUNC_SET_ATTRIBUTE, 0, &payload.bytes)?;
         } else {
             session.call_raw(function::CU_FUNC_SET_ATTRIBUTE, 0, &payload.bytes)?.success()?;
@@ -261,6 +266,19 @@ impl Function {
             taken.clear();
         }
         taken.insert((attribute, value));
+    }
+}
+
+/// Does every driver take this value? As CUDA documents `cuFuncSetAttribute`: static and dynamic shared memory together
+/// fit the device's largest block, and the carve-out is a hint in percent, or -1 for none.
+fn may_be_set(attribute: u32, value: i32, now: &HashMap<u32, i32>, most_shared: impl FnOnce() -> i32) -> bool {
+    match attribute {
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => now
+            .get(&CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+            .and_then(|fixed| fixed.checked_add(value))
+            .is_some_and(|sum| value >= 0 && sum <= most_shared()),
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => (-1..=100).contains(&value),
+        _ => false,
     }
 }
 
