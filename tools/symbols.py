@@ -26,7 +26,7 @@ from remotegpu_codegen.states import states  # noqa: E402
 
 OUT: Final = ROOT / "remoting" / "registry" / "symbols.yaml"
 CACHE: Final = ROOT / "target" / "symbols"
-NOT_OBSERVED: Final = "not observed"
+NOT_CALLED: Final = "not called"
 
 RUNTIME: Final = "nvidia-cuda-runtime"
 # The wheel, and the libraries in it, by what a row names.
@@ -50,7 +50,12 @@ HEAD: Final = """\
 # Driver and NVML functions that the libraries of frameworks name, beyond what CUDA's runtime lists for every program.
 #   state     provided or refused, as driver.yaml and nvml.yaml have it: a test holds this file to them
 #   by        whose libraries have the name in them, which does not say that they call it
-#   fallback  of a refused function: what the library did without it in a run; "not observed" where none was seen
+#   fallback  of a refused function: what the library did without it in a run. "not called": none of the runs below asked
+#             for it, so what a library would do without it is not known
+#
+# Runs, 2026-11-23, null GPU, wheels of tests/null/requirements.txt: every program of tests/null/programs, torch.profiler,
+# torch's expandable segments. What they asked for and did not get is listed by `remotegpu run --report-file`.
+# NVML's refusals, which no report lists, were watched in nccl_one_rank only.
 
 """
 
@@ -93,7 +98,7 @@ def rows(
 
 def _row(name: str, state: str, by: Iterable[str], fallbacks: Mapping[str, str]) -> dict[str, object]:
     row: dict[str, object] = {"symbol": name, "state": state, "by": sorted(by)}
-    return row | ({"fallback": fallbacks.get(name, NOT_OBSERVED)} if state == "refused" else {})
+    return row | ({"fallback": fallbacks.get(name, NOT_CALLED)} if state == "refused" else {})
 
 
 def written(versions: Mapping[str, str], table: Iterable[Mapping[str, object]]) -> str:
