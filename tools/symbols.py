@@ -50,11 +50,11 @@ HEAD: Final = """\
 # Driver and NVML functions that the libraries of frameworks name, beyond what CUDA's runtime lists for every program.
 #   state     provided or refused, as driver.yaml and nvml.yaml have it: a test holds this file to them
 #   by        whose libraries have the name in them, which does not say that they call it
-#   fallback  of a refused function: what the library did without it in a run. "not called": none of the runs below asked
-#             for it, so what a library would do without it is not known
+#   fallback  of a refused function: what the library did without it in a run. "not called": none of the runs below
+#             asked for it, so what a library would do without it is not known
 #
-# Runs, 2026-11-23, null GPU, wheels of tests/null/requirements.txt: every program of tests/null/programs, torch.profiler,
-# torch's expandable segments. What they asked for and did not get is listed by `remotegpu run --report-file`.
+# Runs, 2026-11-23, null GPU, wheels of tests/null/requirements.txt: every program of tests/null/programs, the profiler
+# and expandable segments of torch. What they asked for and did not get is listed by `remotegpu run --report-file`.
 # NVML's refusals, which no report lists, were watched in nccl_one_rank only.
 
 """
