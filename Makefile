@@ -109,7 +109,7 @@ test-all: lint test-rust test-everything test-decoders-longer test-e2e-all test-
 
 test-frameworks: build target/frameworks/.installed ## torch, Triton, torch.compile, offload's torch device: 3 GB of wheels, then some minutes
 	@echo "==> torch and Triton on the software GPU, alone and on a share"
-	@target/frameworks/bin/python -m pytest -m frameworks tests/frameworks_large
+	@target/frameworks/bin/python -m pytest -m frameworks tests/frameworks_torch
 	@echo "==> Offload: the torch device, and programs that use it; a process for each file, since torch keeps a device for good"
 	@set -e; for file in offload/tests/torch/test_*.py; do target/frameworks/bin/python -m pytest -q -m frameworks "$$file"; done
 
@@ -201,7 +201,7 @@ generate: .venv/.installed ## Regenerate what the function table and the .proto 
 	@$(PYTHON) tools/generate_admission.py
 
 calls: build ## Record anew which driver functions each test program calls; then `make generate`
-	@$(PYTHON) tests/cprograms/calls.py
+	@$(PYTHON) tests/compiled_programs/calls.py
 
 clean: ## Remove everything built
 	@test ! -e target/cluster/state || $(MAKE) cluster-down

@@ -39,7 +39,7 @@ EXPLAINED = {
     "these on a CPU acceptor is torch's NotImplementedError with the operation's name.",
     "not dense": "For sparse, quantized, nested and oneDNN's tensors, as their names say: torch has kernels that take "
     "dense ones and make these, but a remote tensor is dense. The refusal is one sentence with the next step. "
-    "`offload/tests/torch/test_offload_ops.py` tries both sides of the rule.",
+    "`offload/tests/torch/test_ops.py` tries both sides of the rule.",
     "no kernel for dense tensors": "Only for sparse, quantized and nested tensors, or for Metal; with what torch "
     "generates from these, as `a.out` from `a`.",
     "torch's own tests": "They calculate nothing.",
@@ -85,7 +85,7 @@ def _compared(figures: dict[str, Any]) -> list[str]:
     }
     lines = [
         "torch's own table of operations (`op_db`), the first three samples of each, on an acceptor and on the CPU;",
-        "`offload/tests/torch/test_offload_opdb.py` measures it again. What the CPU refuses is left out, and of",
+        "`offload/tests/torch/test_opdb.py` measures it again. What the CPU refuses is left out, and of",
         "gradcheck samples of more than 10,000 elements.",
         "",
         "| compared | operations | samples | equal | |",

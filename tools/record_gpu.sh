@@ -26,7 +26,7 @@ done
 import os, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from cprograms import building
+from compiled_programs import building
 
 folder, toolkit = Path(sys.argv[1]).resolve(), building.toolkit()
 remotegpu = os.environ.get("REMOTEGPU", ".venv/bin/remotegpu")

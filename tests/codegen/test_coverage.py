@@ -15,4 +15,6 @@ def test_programs_call_every_function_that_is_provided() -> None:
     nvml = {f.symbol for f in table.nvml if f.handling is not Class.REFUSED}
     called = {symbol for symbols in yaml.safe_load((FOLDER / "calls.yaml").read_text()).values() for symbol in symbols}
     assert len(provided) >= 200
-    assert provided | nvml <= called, "write programs in tests/cprograms that check them, then `make calls generate`"
+    assert provided | nvml <= called, (
+        "write programs in tests/compiled_programs that check them, then `make calls generate`"
+    )

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from cprograms import building
+from compiled_programs import building
 from support.system import PROGRAMS, ROOT, SELF_CHECKING, Appliance, appliance
 
 pytestmark = pytest.mark.gpu

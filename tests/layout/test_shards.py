@@ -115,7 +115,7 @@ def test_make_test_runs_core_and_make_test_all_everything() -> None:
     assert "cargo test" in core and "remoting/fuzz" in core and "clippy" in core
     assert "-m pytest -m e2e e2e --part core --part" in commands("test-e2e")
     every = commands("test-all")
-    for options in ("", " -m e2e e2e", " -m frameworks tests/frameworks_large", " -m thorough"):
+    for options in ("", " -m e2e e2e", " -m frameworks tests/frameworks_torch", " -m thorough"):
         assert f"-m pytest{options}\n" in every
     assert "for file in offload/tests/torch/test_*.py" in every
     for each in TABLE.by_hand:

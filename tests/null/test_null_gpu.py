@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cprograms import building
+from compiled_programs import building
 from support.system import REMOTEGPU, ROOT, Appliance, appliance
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cprograms import building
+from compiled_programs import building
 from support import tracer
 from support.system import DIST, PROGRAMS, REMOTEGPU, Appliance, appliance
 

@@ -82,6 +82,6 @@ def test_flags_and_wishes_that_no_function_takes_are_not_reported(filtered: dict
 
 
 def test_a_program_tries_each_flag() -> None:
-    program = (Path(__file__).parents[1] / "cprograms" / "capabilities.c").read_text()
+    program = (Path(__file__).parents[1] / "compiled_programs" / "capabilities.c").read_text()
     for name in [*capabilities.FLAGS, "COOPERATIVE_LAUNCH", "CLUSTER_LAUNCH"]:
         assert f"CU_DEVICE_ATTRIBUTE_{name}," in program, name

@@ -94,7 +94,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # Flags and places that functions take or refuse by themselves: is each provided where the device has it?
-# `tests/cprograms/capabilities.c` calls with them and compares.
+# `tests/compiled_programs/capabilities.c` calls with them and compares.
 FLAGS: dict[str, bool] = {
     "READ_ONLY_HOST_REGISTER_SUPPORTED": True,
     "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": False,

@@ -32,8 +32,8 @@ def render(registry: Registry, client: set[str], softgpu: set[str], calls: Mappi
         "## NVML by group",
         _groups(registry.nvml, softgpu),
         "## Provided, with the tests that call it",
-        "Recorded from runs of programs in `tests/cprograms` (`calls.yaml`), which run natively and remotely and check "
-        "what they call: each function that does nothing and says that it worked makes one of them fail.",
+        "Recorded from runs of programs in `tests/compiled_programs` (`calls.yaml`), which run natively and remotely "
+        "and check what they call: each function that does nothing and says that it worked makes one of them fail.",
         _tested(registry.driver, calls),
         _tested(registry.nvml, calls),
         "## Refused, with the reason",

@@ -64,7 +64,7 @@ class Meta(type):
 @pytest.fixture
 def codec() -> Iterator[Codec]:
     """The client's, of a program whose rules name this very package, which has imported `os` and more."""
-    made = Codec(client=True, trusted=False, packages={"test_offload_hostile_acceptor"})
+    made = Codec(client=True, trusted=False, packages={"test_hostile_acceptor"})
     made.sent_types.update((Sent, Colour))
     ran.clear()
     yield made

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cprograms import building
+from compiled_programs import building
 from support import tracer
 from support.system import REMOTEGPU, Appliance, appliance
 
@@ -28,7 +28,7 @@ def toolkit() -> Path:
 @pytest.fixture(scope="session")
 def compiled(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Compiles a source file; a second call with the same arguments answers the first one's program."""
-    folder = tmp_path_factory.mktemp("cprograms")
+    folder = tmp_path_factory.mktemp("compiled_programs")
     programs: dict[tuple[str, ...], Path] = {}
 
     def compile_once(source: str, *options: str) -> Path:

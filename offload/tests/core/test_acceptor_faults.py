@@ -377,7 +377,7 @@ CALLS: dict[str, tuple[Callable[[Any, Session], object], str]] = {
     "a function that was returned": (lambda user, _: user.adder(1)(0), "in call of <function <lambda> of the other"),
     "a function by value": (
         lambda _, session: client.wrap(lambda: os.kill(os.getpid(), 9), FunctionRule("x.y"), session)(),
-        r"in the call of test_offload_faults\.<lambda>",
+        r"in the call of test_acceptor_faults\.<lambda>",
     ),
     "a cell": (in_a_cell, "in a cell of the notebook"),
 }

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cprograms import building, calls
+from compiled_programs import building, calls
 from support import capabilities
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,7 +1,7 @@
 """Which driver functions each program of the driver interface calls, recorded by the tracer while it checks itself.
 
-`python tests/cprograms/calls.py` (`make calls`) records all of them natively and writes `remoting/registry/calls.yaml`,
-which REPORT.md quotes; a test records them again and compares.
+`python tests/compiled_programs/calls.py` (`make calls`) records all of them natively and writes
+`remoting/registry/calls.yaml`, which REPORT.md quotes; a test records them again and compares.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import yaml
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cprograms import building
+from compiled_programs import building
 from support import tracer
 from support.system import ROOT
 
 TABLE = ROOT / "remoting" / "registry" / "calls.yaml"
-HEADER = "# The driver functions that each program of tests/cprograms calls while it checks itself: `make calls`.\n"
+HEADER = (
+    "# The driver functions that each program of tests/compiled_programs calls while it checks itself: `make calls`.\n"
+)
 
 
 def recorded(program: Path, traced: Path, out: Path) -> list[str]:

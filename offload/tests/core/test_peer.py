@@ -83,7 +83,7 @@ def test_failures_name_themselves(pair: tuple[Peer, Peer]) -> None:
     with pytest.raises(RemoteFailure, match="shelf") as failure:
         client.request(Service.CALL, {"how": "raise"})
     assert failure.value.details["type"] == "KeyError"
-    assert "test_offload_peer" in failure.value.details["traceback"]
+    assert "test_peer" in failure.value.details["traceback"]
     with pytest.raises(RemoteFailure) as failure:
         client.request(Service.CALL, {"how": "exit"})
     assert failure.value.details["type"] == "SystemExit"
