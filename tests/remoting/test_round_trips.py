@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import tracer
@@ -15,10 +16,10 @@ from support.system import DIST, PRELOADED, ROOT, Appliance
 TRAIN = [sys.executable, str(ROOT / "examples" / "01-digits" / "train.py")]
 
 
-def statistics(remote: Appliance, out: Path, *program: str) -> dict[str, int]:
+def statistics(remote: Appliance, out: Path, *program: str) -> dict[str, Any]:
     run = remote.run(*program, env={"REMOTEGPU_STATS": str(out)}, timeout=300)
     assert run.returncode == 0, run.stderr
-    counted: dict[str, int] = json.loads(out.read_text())
+    counted: dict[str, Any] = json.loads(out.read_text())
     return counted
 
 
@@ -31,6 +32,16 @@ def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> 
     once, often = (statistics(remote, tmp_path / n, "load_again.py", n) for n in ("1", "11"))
     assert once["bytes_sent"] > 100_000 > 50 * (often["bytes_sent"] - once["bytes_sent"])
     assert often["round_trips"] - once["round_trips"] == 10
+    loads = [counted["round_trips_of"]["cuModuleLoadData"] for counted in (once, often)]
+    assert loads == [2, 12], "the first load is asked for twice: the worker lacks the image"
+
+
+def test_settings_that_every_driver_takes_are_not_waited_for(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / n, "set_again.py", n) for n in ("1", "50"))
+    assert often["calls"] - once["calls"] == 3 * 49
+    assert often["round_trips"] == once["round_trips"]
+    # Those that it refuses.
+    assert often["round_trips_of"]["cuFuncSetAttribute"] == 2
 
 
 def test_a_tensor_map_is_asked_for_once(remote: Appliance, tmp_path: Path) -> None:
