@@ -25,13 +25,12 @@ pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
     let (sender, ended) = mpsc::channel();
     let up = sender.clone();
     thread::spawn(move || {
-        copy(from_program, &connection);
+        // Said before the acceptor hears of it, so that it is never taken for the first to close.
+        let _ = up.send(if copy(from_program, &connection) { Ended::Program } else { Ended::Acceptor });
         let _ = connection.shutdown(Shutdown::Write);
-        let _ = up.send(Ended::Program);
     });
     thread::spawn(move || {
-        copy(from_acceptor, &to_program);
-        let _ = sender.send(Ended::Acceptor);
+        let _ = sender.send(if copy(from_acceptor, &to_program) { Ended::Acceptor } else { Ended::Program });
     });
     let first = ended.recv().unwrap_or(Ended::Program);
     if first == Ended::Program {
@@ -41,13 +40,15 @@ pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
     first
 }
 
-fn copy(mut from: UnixStream, mut to: &UnixStream) {
+/// Was it `from` that closed? Otherwise `to` takes nothing any more.
+fn copy(mut from: UnixStream, mut to: &UnixStream) -> bool {
     let mut piece = vec![0; PIECE];
     loop {
         match from.read(&mut piece) {
             Ok(count @ 1..) if to.write_all(&piece[..count]).is_ok() => {}
+            Ok(1..) => return false,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            _ => break,
+            _ => return true,
         }
     }
 }
