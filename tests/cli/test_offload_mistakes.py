@@ -18,6 +18,13 @@ def offload(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.parametrize("group", [(), ("jupyter",)])
+def test_a_group_without_a_command_prints_its_commands_and_nothing_else(tmp_path: Path, group: tuple[str, ...]) -> None:
+    done = offload(tmp_path, *group)
+    assert (done.returncode, done.stderr) == (exits.USAGE, "")
+    assert "Usage: " in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

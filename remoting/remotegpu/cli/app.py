@@ -367,7 +367,10 @@ def main() -> None:
     except (NotBuiltError, extensions.MissingError) as error:
         _fail(exits.SOFTWARE, str(error))
     except TyperException as error:
-        _fail(exits.USAGE, f"{error.format_message().rstrip('.')}; see `remotegpu --help`")
+        # A group without a command has printed its help, and has nothing to add.
+        if message := error.format_message().rstrip("."):
+            _fail(exits.USAGE, f"{message}; see `remotegpu --help`")
+        sys.exit(exits.USAGE)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
