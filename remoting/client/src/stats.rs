@@ -21,10 +21,14 @@ static BYTES_SENT: AtomicU64 = AtomicU64::new(0);
 static BYTES_RECEIVED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Has the call that runs now sent anything?
-    static SENT: Cell<bool> = const { Cell::new(false) };
-    /// The function that the program called last.
-    static CALLED: Cell<Option<&'static Counter>> = const { Cell::new(None) };
+    static LAST: Cell<Call> = const { Cell::new(Call { function: None, has_sent: false }) };
+}
+
+/// The last one that the program made on this thread.
+#[derive(Clone, Copy)]
+struct Call {
+    function: Option<&'static Counter>,
+    has_sent: bool,
 }
 
 impl Counter {
@@ -50,29 +54,32 @@ impl Counter {
                 }
             }
         }
-        let _ = SENT.try_with(|sent| sent.set(false));
-        let _ = CALLED.try_with(|called| called.set(Some(self)));
+        let _ = LAST.try_with(|call| call.set(Call { function: Some(self), has_sent: false }));
     }
 
     /// Counts a call that ends: local if it sent nothing.
     pub fn end(&'static self) {
-        if !SENT.try_with(Cell::get).unwrap_or(true) {
+        if !LAST.try_with(|call| call.get().has_sent).unwrap_or(true) {
             LOCAL_CALLS.fetch_add(1, Relaxed);
         }
     }
 }
 
+/// Notes that the call that runs now sends something; the call as it was.
+fn note_sent() -> Option<Call> {
+    LAST.try_with(|call| call.replace(Call { has_sent: true, ..call.get() })).ok()
+}
+
 pub fn command() {
     COMMANDS.fetch_add(1, Relaxed);
-    let _ = SENT.try_with(|sent| sent.set(true));
+    note_sent();
 }
 
 pub fn round_trip() {
     ROUND_TRIPS.fetch_add(1, Relaxed);
-    if let Ok(Some(counter)) = CALLED.try_with(Cell::get) {
-        counter.round_trips.fetch_add(1, Relaxed);
+    if let Some(function) = note_sent().and_then(|call| call.function) {
+        function.round_trips.fetch_add(1, Relaxed);
     }
-    let _ = SENT.try_with(|sent| sent.set(true));
 }
 
 pub fn sent(bytes: usize) {
@@ -83,33 +90,31 @@ pub fn received(bytes: usize) {
     BYTES_RECEIVED.fetch_add(bytes as u64, Relaxed);
 }
 
-/// Calls and round trips of each function that was called.
-fn functions() -> BTreeMap<&'static str, (u64, u64)> {
+/// By function, where it is not 0.
+fn by_function(count: impl Fn(&Counter) -> &AtomicU64) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     let mut next = FIRST.load(std::sync::atomic::Ordering::Acquire);
     // SAFETY: only `begin` puts counters on the list, and all of them are statics.
     while let Some(counter) = unsafe { next.as_ref() } {
-        counts.insert(counter.name, (counter.calls.load(Relaxed), counter.round_trips.load(Relaxed)));
+        counts.insert(counter.name, count(counter).load(Relaxed));
         next = counter.next.load(Relaxed);
     }
+    counts.retain(|_, count| *count > 0);
     counts
 }
 
 /// The report as one JSON object.
 pub fn report() -> String {
-    let functions = functions();
-    let calls: BTreeMap<_, _> = functions.iter().map(|(name, (calls, _))| (name, calls)).collect();
-    let waited: BTreeMap<_, _> =
-        functions.iter().filter(|(_, (_, trips))| *trips > 0).map(|(name, (_, trips))| (name, trips)).collect();
+    let calls = by_function(|counter| &counter.calls);
     serde_json::json!({
-        "calls": calls.values().copied().sum::<u64>(),
+        "calls": calls.values().sum::<u64>(),
         "local_calls": LOCAL_CALLS.load(Relaxed),
         "commands": COMMANDS.load(Relaxed),
         "round_trips": ROUND_TRIPS.load(Relaxed),
         "bytes_sent": BYTES_SENT.load(Relaxed),
         "bytes_received": BYTES_RECEIVED.load(Relaxed),
         "functions": calls,
-        "round_trips_of": waited,
+        "round_trips_of": by_function(|counter| &counter.round_trips),
     })
     .to_string()
 }
