@@ -94,7 +94,7 @@ def test_nothing_of_ours_uses_the_old_name() -> None:
     uses = r"\bremotegpu\.offload\.[a-z]|import.*\bremotegpu\.offload\b"
     command = ["git", "grep", "-nIE", uses, "--", "*.py", "*.sh", "*.yaml"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    allowed = tuple(f"offload/tests/core/test_offload_{name}.py" for name in ("old_name", "notebook"))
+    allowed = tuple(f"offload/tests/core/test_{name}.py" for name in ("old_name", "notebook"))
     assert [
         line for line in done.stdout.splitlines() if not line.startswith(("remoting/remotegpu/offload/", *allowed))
     ] == []
