@@ -54,7 +54,7 @@ def test_pods_share_a_claim_and_it_stays_when_they_are_gone(namespace: Namespace
     namespace.apply(third)
     assert namespace.wait_for_line("third", " 614 MiB", seconds=90) == "has 614 MiB"
 
-    # With the claim its memory goes, whoever is on it.
+    # The claim's memory is freed with it, whichever pods use it.
     namespace("delete", CLAIMS, "by-memory", "by-model")
     checker.settled(20)
 

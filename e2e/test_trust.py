@@ -1,4 +1,4 @@
-"""Who may use an appliance: policy and the appliance's own check of who asks, each alone, keep a stranger out."""
+"""A stranger cannot use an appliance: the network policy and the appliance's own check each suffice alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The webhook is away: nobody else notices, and what has a share already goes on."""
+"""Without the webhook, other pods start as usual, and pods that have a share keep running."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_without_the_webhook(without_webhook: Namespace, kubectl: Kubectl, check
     namespace = without_webhook
     # Strangers do not notice.
     namespace.run(pod("plain", ["true"]))
-    # Who asks for a share is told why there is none, and nothing is stored.
+    # A pod that asks for a share is refused with the reason, and nothing is stored.
     for made in (
         pod("new", ["true"], fraction="0.1"),
         deployment("new", ["true"], replicas=1, fraction="0.1"),

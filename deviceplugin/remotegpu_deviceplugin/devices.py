@@ -1,4 +1,4 @@
-"""How many devices a node is said to have, as the kubelet wants to hear it."""
+"""How many devices of a resource a node offers, in the form that the kubelet expects."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -20,7 +20,7 @@ class _Figures(Collector):
 
     def collect(self) -> list[Metric]:
         devices = GaugeMetricFamily(
-            "remotegpu_node_devices", "What this node is said to have of a resource", labels=["resource"]
+            "remotegpu_node_devices", "Devices of a resource that this node offers to the kubelet", labels=["resource"]
         )
         watched = GaugeMetricFamily(
             "remotegpu_kubelet_listens", "1 while the kubelet listens for a resource", labels=["resource"]

@@ -70,7 +70,7 @@ def cached(tag: str, key: str, build: Callable[[], None]) -> Image:
     stamp = STORE / f"{image.folder.name}.key"
     STORE.mkdir(parents=True, exist_ok=True)
     with (STORE / ".lock").open("w") as lock:
-        # Whoever builds the same meanwhile has built it for us.
+        # If another process has built the same meanwhile, its image is used.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if image.folder.exists() and stamp.exists() and stamp.read_text() == key:
             return image

@@ -1,4 +1,4 @@
-"""The cluster's programs as processes that outlive whoever started them; each is known by a file that we wrote.
+"""The cluster's programs, as processes that outlive the one that started them; a file of ours names each.
 
 A process is told apart from a later one of the same number by its start time: nothing foreign is ever signalled.
 """

@@ -35,7 +35,7 @@ class Tenant:
     def goes_on(self, seconds: float = 60) -> None:
         """It computes still: two rounds more than now."""
         now = self.rounds()
-        until(lambda: self.rounds() >= now + 2, seconds, f"{self.pod} goes on computing")
+        until(lambda: self.rounds() >= now + 2, seconds, f"{self.pod} continues to compute")
 
     def phase_of_claim(self) -> tuple[str, str]:
         found = self.namespace.get("gpuclaim", self.claim)

@@ -54,7 +54,7 @@ class Kubectl:
         return out
 
     def refusal(self, *arguments: str, stdin: str | None = None) -> str:
-        """What is said to somebody who asks for what is not given."""
+        """The error message that a user without the permission gets."""
         status, out, err = self.try_to(*arguments, stdin=stdin)
         assert status, f"kubectl {' '.join(arguments)} was not refused: {out}{err}"
         return err.strip()

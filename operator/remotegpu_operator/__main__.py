@@ -66,7 +66,7 @@ async def _end(
     keeping: asyncio.Task[None],
     stopping: asyncio.Task[bool],
 ) -> int:
-    """Asked to stop: the Lease is given back, so that another goes on at once. Anything else is an error."""
+    """Give the Lease back on a request to stop, so that another operator takes over at once. Other exits are errors."""
     failed = leading.exception() if leading.done() and not leading.cancelled() else None
     lost = not leadership.held
     for task in (leading, keeping, stopping):

@@ -162,7 +162,7 @@ def _written(authority: Authority) -> dict[str, str]:
         "next.key": authority.next.key if authority.next else "",
         "next-generation": authority.next_generation,
         "previous.crt": authority.previous,
-        # For whoever has to check our certificates.
+        # For the clients that check our certificates.
         "bundle.crt": authority.bundle,
     }
 

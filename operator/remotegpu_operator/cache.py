@@ -1,7 +1,7 @@
 """The objects of one kind as the API server has them, kept up to date by a watch.
 
 kopf's event handlers are not enough for claims and pods: after a watch was lost they list anew and say nothing of what
-was deleted in between, and such a claim would hold its share for ever.
+was deleted in between, and such a claim would hold its share forever.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Cache:
             self._on_change(old, None)
 
     async def run(self) -> None:
-        """List, then watch, for ever."""
+        """List, then watch, forever."""
         version = ""
         while True:
             try:

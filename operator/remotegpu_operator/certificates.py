@@ -38,7 +38,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who signs, who will sign soon, and who signed before."""
+    """The authorities: the one that signs, the next one, and the one before."""
 
     signer: Pair
     generation: str

@@ -350,7 +350,7 @@ class Claims:
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
                 return None
             if error.status == 403:
-                # A quota on the number of claims, as a rule. It is tried again, and until then the pod waits.
+                # Usually a quota on the number of claims. We try again; the pod waits until then.
                 self._events.about(PODS, pod, "ClaimRefused", str(error), warning=True)
             if error.reason != "AlreadyExists":
                 raise

@@ -86,7 +86,7 @@ class Inventory:
         return self._contacts.get(name)
 
     async def all_tried(self, seconds: float) -> None:
-        """Until every target was asked once, but not for ever."""
+        """Until every target was asked once, but not forever."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for contact in list(self._contacts.values()):

@@ -113,7 +113,7 @@ class Api:
         labels: str = "",
         keep: Callable[[Object], Object] = lambda item: item,
     ) -> tuple[list[Object], str]:
-        """Everything, or of each object what `keep` leaves, and the version from which a watch goes on."""
+        """Everything, or of each object what `keep` leaves, and the version from which a watch continues."""
         items: list[Object] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
         while True:

@@ -109,7 +109,7 @@ class Leadership:
                 except ApiError as error:
                     if not error.conflict:
                         raise
-                # `keep` was cancelled in a renewal, and that was written all the same.
+                # `keep` was cancelled during a renewal that the server had already written.
                 if not await self._read_ours():
                     return
         finally:

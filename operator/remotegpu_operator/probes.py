@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics, of the operator, of whoever waits to be the leader, and of the webhook."""
+"""/healthz, /readyz and /metrics, of the operator (leader or waiting) and of the webhook."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable

@@ -16,7 +16,7 @@ class SettingsError(Exception):
 @dataclass(frozen=True, slots=True)
 class Settings:
     namespace: str
-    # Who holds the Lease: one process of one pod.
+    # The holder of the Lease: one process of one pod.
     identity: str
     appliance_image: str
     image_pull_policy: str

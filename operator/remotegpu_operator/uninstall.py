@@ -94,7 +94,7 @@ async def _until_stopped(api: Api, namespace: str, *components: str) -> None:
                 await asyncio.sleep(0.5)
     except TimeoutError:
         # Of a node that is lost, most likely; what it runs is cut off as well.
-        _log.warning("%s did not stop within %.0f s; going on", " and ".join(components), _STOP_SECONDS)
+        _log.warning("%s did not stop within %.0f s; continuing", " and ".join(components), _STOP_SECONDS)
 
 
 async def _release_pods(api: Api) -> None:

@@ -33,7 +33,7 @@ class World:
 
 
 def settle(world: World) -> tuple[dict[str, tuple[Allocation, ...]], dict[str, Reason]]:
-    """Who gets what now, and why the others wait. Moves them from `waiting` to `held`."""
+    """The claims that get a share now, and why the others wait. Moves them from `waiting` to `held`."""
     placed: dict[str, tuple[Allocation, ...]] = {}
     while True:
         reasons: dict[str, Reason] = {}

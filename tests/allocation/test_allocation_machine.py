@@ -182,7 +182,7 @@ class AllocationMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), pool=st.sampled_from(POOLS), healthy=st.booleans())
     def change_health(self, data: st.DataObject, pool: str, healthy: bool) -> None:
-        """Who is on an unhealthy GPU stays there: whether it can go on is for the program to find out."""
+        """A claim on an unhealthy GPU stays there: whether it still works, the program finds out."""
         gpus = [gpu.uuid for appliance in self.world.pools.get(pool, ()) for gpu in appliance.gpus]
         if gpus:
             uuid = data.draw(st.sampled_from(gpus))

@@ -145,7 +145,7 @@ def test_the_pods_own_token_opens_no_other_claim(
     assert refusal(mine.call, "Hello", lease_id="ab" * 16)[0] == "NOT_FOUND"
     assert refusal(mine.call, "Hello", lease_id="../x\n" * 100)[0] == "NOT_FOUND"
     assert all(len(line) < 1000 for line in appliance.audits())
-    assert session.grant(MIB) == MIB, "the neighbour's session goes on"
+    assert session.grant(MIB) == MIB, "the neighbour's session continues"
 
 
 def test_a_pod_opens_closes_and_sees_nothing_beside_its_claim(
@@ -180,7 +180,7 @@ def test_pods_of_one_claim_share_its_limit_but_not_their_sessions(
 
     cluster.allocate(claim, appliance.place(SHARE), consumers=[team.pod])
     assert "may no longer use the claim" in second.rest()
-    until(lambda: first.grant(MIB) == MIB, 5, "the other pod's session goes on, with what was freed")
+    until(lambda: first.grant(MIB) == MIB, 5, "the other pod's session continues, with what was freed")
     assert refusal(theirs.hello)[0] == "PERMISSION_DENIED"
 
 

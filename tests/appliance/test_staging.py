@@ -106,7 +106,7 @@ def test_what_is_no_folder_of_ours_stays(tmp_path: Path, temporary: Path, monkey
     before = sorted(temporary.iterdir())
     sweep()
     assert sorted(temporary.iterdir()) == before and (outside / "precious").exists()
-    # Of another user: we are somebody else than whoever made it.
+    # Of another user: we are not the user who made it.
     (temporary / "remotegpu-appliance-foreign").mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: os.getuid() + 1)

@@ -1,4 +1,4 @@
-"""Processes that outlive whoever starts them, held only by a record."""
+"""Processes that outlive the one that starts them, known only by a record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_paused_part_is_still_there_goes_on_and_ends_while_paused(part: Part) 
     until(lambda: state(pid) == "T", 5, "the process is stopped")
     assert part.pid == pid
     part.resume()
-    until(lambda: state(pid) == "S", 5, "the process goes on")
+    until(lambda: state(pid) == "S", 5, "the process continues")
     part.pause()
     part.stop()
     assert part.pid is None

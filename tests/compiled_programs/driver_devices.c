@@ -127,7 +127,7 @@ static void entry_points(void)
     REQUIRE(again == address);
     EXPECT(CUDA_ERROR_NOT_FOUND, older("cuTravelInTime", &again, 12000, CU_GET_PROC_ADDRESS_DEFAULT));
 
-    /* Private tables are known by number; an unknown one is said to be none. */
+    /* Private tables are known by number; an unknown one is reported as absent. */
     CUuuid unknown = {"remotegpu tests"};
     const void *table = NULL;
     EXPECT(CUDA_ERROR_NOT_FOUND, cuGetExportTable(&table, &unknown));

@@ -58,7 +58,7 @@ static void held(CUevent begun, CUevent triggered)
     OK(cuEventRecord(last, first));
     EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(begun));
     EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(triggered));
-    /* After both have been asked for once, and before the stream goes on. */
+    /* After both have been asked for once, and before the stream continues. */
     EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(begun));
     OK(cuStreamWaitEvent(second, begun, 0));
     OK(cuStreamWaitEvent(second, triggered, 0));
@@ -80,7 +80,7 @@ static void held(CUevent begun, CUevent triggered)
     OK(cuStreamDestroy(second));
 }
 
-/* An event counts its records whoever makes them: the latest is what it tells of. */
+/* An event counts its records by all threads; its state is that of the latest. */
 static void again_and_again(CUevent event)
 {
     CUstream stream, other;

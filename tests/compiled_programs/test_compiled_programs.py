@@ -116,7 +116,7 @@ def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None
 
 
 def test_what_is_not_provided_says_so_once(runner: Run, compiled: Callable[[str], Path]) -> None:
-    """An error and one line for each function, however often it is called, and the program goes on."""
+    """An error and one line for each function, however often it is called, and the program continues."""
     run = runner(compiled("not_provided.c"))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
     named = re.findall(r"remotegpu: (?:software GPU: )?(\w+)\b.* is not (?:supported|provided)", run.stderr)

@@ -37,7 +37,7 @@ static void work(int me)
     }
     OK(cudaEventRecord(recorded[me], own));
     results[me] = data;
-    OK(cudaStreamDestroy(own)); // its work goes on
+    OK(cudaStreamDestroy(own)); // its work continues
 }
 
 int main()

@@ -48,7 +48,7 @@ int main(void)
     REQUIRE(made.type == wanted.type && made.location.type == wanted.location.type && made.location.id == 0);
     OK(cuMemRelease(found));
 
-    /* Who frees by address asks for the size: of this allocation, whatever lies beside it. */
+    /* A program that frees by address asks for the size: of this allocation, whatever lies beside it. */
     CUdeviceptr start = 0;
     size_t bytes = 0;
     unsigned shareable = 99;

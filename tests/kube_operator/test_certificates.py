@@ -112,7 +112,7 @@ def test_through_two_years_every_bundle_in_use_accepts_every_leaf_in_use(late_mi
     world = World(datetime.timedelta(minutes=late_minutes))
     signers = {world.authority.signer.certificate}
     while world.now < START + 2 * AUTHORITY_LIFETIME:
-        # Day by day, and minute by minute while a change goes on.
+        # Day by day, and minute by minute during a change.
         changing = world.authority.next is not None or world.authority.previous
         world.pass_time(datetime.timedelta(minutes=2) if changing else datetime.timedelta(days=1))
         world.check()

@@ -1,4 +1,4 @@
-"""Who may write: the Lease against a real API server, its times by clocks that the tests move."""
+"""The right to write: the Lease against a real API server, its times by clocks that the tests move."""
 
 from __future__ import annotations
 

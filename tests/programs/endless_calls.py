@@ -1,4 +1,4 @@
-"""Calls CUDA for ever; prints `ready` after the first round trip, and at the first error its code and the seconds."""
+"""Calls CUDA forever; prints `ready` after the first round trip, and at the first error its code and the seconds."""
 
 import sys
 import time

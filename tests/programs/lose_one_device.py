@@ -1,5 +1,5 @@
 """Two devices, and a chain from the first to the second that cannot end. After `ready` the first is taken away: only
-it answers an error from then on; the second tells once of what it waited for, and goes on with right results."""
+it answers an error from then on; the second fails once for what it waited for, and continues with right results."""
 
 import numpy as np
 from cu import CudaError, cu, download, kernels, launch, ok, u32, u64, upload

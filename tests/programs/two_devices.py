@@ -1,6 +1,6 @@
 """Two devices work for each other in the order of streams alone; the host waits only where the comments say so.
 
-All of the chain is given to the streams while its first kernel cannot end: a call that waited would wait for ever.
+All of the chain is given to the streams while its first kernel cannot end: a call that waited would wait forever.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What breaks, breaks alone, is said, and gives back what it held."""
+"""A fault stays with what it hit, is reported, and frees what that held."""
 
 from __future__ import annotations
 

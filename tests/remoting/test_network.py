@@ -76,7 +76,7 @@ def test_a_client_that_is_stopped_within_a_copy_goes_on(own_remote: Appliance, c
         pid = int(line(program))
         os.kill(pid, signal.SIGSTOP)
         time.sleep(20)
-        # As a shell's job: the command line stopped with its program, and goes on with it.
+        # As a shell's job: the command line stopped with its program, and continues with it.
         program.send_signal(signal.SIGCONT)
         assert program.stdin is not None
         program.stdin.close()

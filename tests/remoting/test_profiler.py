@@ -1,4 +1,4 @@
-"""CUPTI asks the driver for a private table; without it there is one line, and the program goes on."""
+"""CUPTI asks the driver for a private table; without it there is one line, and the program continues."""
 
 from __future__ import annotations
 

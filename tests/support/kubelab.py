@@ -168,7 +168,7 @@ def gated_pod(name: str, pool: str, milli: int = 0, **annotations: str) -> Objec
 
 
 class Appliance(pb_grpc.ControlServicer):
-    """Tells its GPUs over TLS, to whoever has the operator's token."""
+    """Lists its GPUs over TLS, to clients with the operator's token."""
 
     def __init__(self, name: str, address: str, gpus: int, memory: int, token: str) -> None:
         self.name = name

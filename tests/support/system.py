@@ -62,7 +62,7 @@ def _crowded_seconds() -> float:
 
 
 class Watch:
-    """Since when something has been going on, for limits that hold on a machine with nothing else to do: other work,
+    """Since when something has been running, for limits that hold on a machine with nothing else to do: other work,
     which CI has beside the tests, makes them longer, but not without end.
     """
 

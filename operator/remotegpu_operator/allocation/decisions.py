@@ -24,7 +24,7 @@ class Request:
 
     @property
     def turn(self) -> tuple[int, str, str, str, str]:
-        """Who comes first. Creation times are whole seconds, so names decide between claims of the same one."""
+        """The order of waiting claims. Creation times are whole seconds; within one, names decide."""
         return (-self.priority, self.created, self.namespace, self.name, self.uid)
 
 

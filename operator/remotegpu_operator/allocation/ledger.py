@@ -1,4 +1,4 @@
-"""Who has what: the sums over all claims that have their GPUs."""
+"""What is allocated: the sums over all claims that have their GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable

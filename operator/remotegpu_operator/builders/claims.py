@@ -77,7 +77,7 @@ def gone_for_good(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) ->
 
 
 def with_consumers(status: ClaimStatus, pods: Sequence[PodReference]) -> ClaimStatus:
-    """Who may use the share, in the order in which they came; nobody while there is none."""
+    """The pods that may use the share, oldest first; empty while there is no share."""
     wanted = list(pods) if status.phase in HOLDING else []
     kept = [pod for pod in status.consumers if pod in wanted]
     consumers = tuple(kept + [pod for pod in wanted if pod not in kept])
@@ -109,7 +109,7 @@ def serves(appliance: ApplianceStatus | None, gpu: str) -> bool:
 
 ALLOCATED_CONDITION: Final = "Allocated"
 READY_CONDITION: Final = "Ready"
-# A draining appliance takes nothing new, and goes on with what it has.
+# A draining appliance accepts nothing new and keeps what it has.
 _SERVING: Final = frozenset({AppliancePhase.READY, AppliancePhase.DRAINING})
 
 

@@ -16,7 +16,7 @@ const PIECE: usize = 256 << 10;
 /// What may be under way at a time: 5 GB/s times the longest delay that is measured, 10 ms, with room.
 const UNDER_WAY: usize = 64 << 20;
 
-/// Accepts on all routes, for ever.
+/// Accepts on all routes, forever.
 ///
 /// # Errors
 /// If it cannot listen there.
@@ -38,7 +38,7 @@ pub fn serve(delay: Duration, routes: &[Route]) -> Result<(), String> {
 
 fn accept(listener: &TcpListener, route: &Route, delay: Duration) {
     for near in listener.incoming().flatten() {
-        // Who cannot be connected sees the connection closed.
+        // A client that cannot be connected sees its connection closed.
         if let Ok(far) = TcpStream::connect(route.target) {
             let _ = join(near, far, delay);
         }

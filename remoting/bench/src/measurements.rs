@@ -119,7 +119,7 @@ fn lone_launch(session: &Session, options: &Options, rtt_us: f64) -> Result<Figu
             if called.elapsed() > LOST {
                 return Err("the result of a launch does not land before a call waits for it".into());
             }
-            // With both ends on one processor, whoever waits busily keeps the other from working.
+            // With both ends on one processor, an end that waits busily keeps the other from working.
             std::thread::yield_now();
         }
         Ok(())

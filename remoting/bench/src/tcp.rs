@@ -149,7 +149,7 @@ fn start_peer() -> Result<(Child, SocketAddr), String> {
     Ok((peer, line.trim().parse().map_err(failed)?))
 }
 
-/// The other end: answers one connection after the other, for ever. Prints its address.
+/// The other end: answers one connection after the other, forever. Prints its address.
 ///
 /// # Errors
 /// If it cannot listen there.

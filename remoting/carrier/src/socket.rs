@@ -36,7 +36,7 @@ pub fn configure(socket: impl AsFd) -> io::Result<()> {
 pub fn follow_window(socket: impl AsFd) -> bool {
     let Some(state) = tcp_state(socket.as_fd()) else { return false };
     let stopped = state.unacknowledged == 0 && state.unsent > 0 && state.unanswered_probes < MOST_PROBES;
-    // Fails only for a connection that is gone, and whoever uses it will find out.
+    // Fails only for a connection that is gone, and its next use will fail.
     let _ = sockopt::set_tcp_user_timeout(&socket, if stopped { 0 } else { SILENCE_MS });
     stopped
 }

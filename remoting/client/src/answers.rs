@@ -5,7 +5,7 @@ use protocol::function;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// What a generated call is, for whoever remembers.
+/// What a generated call is, for the cache of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Its answer holds until something is set.

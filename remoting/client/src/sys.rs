@@ -104,13 +104,13 @@ pub fn wait_until_readable(socket: RawFd, limit: Duration) {
     unsafe { libc::ppoll(&mut waited, 1, &limit, std::ptr::null()) };
 }
 
-/// Ends both directions, so that whoever is blocked in the socket returns.
+/// Ends both directions, so that a thread blocked in the socket returns.
 pub fn shut_down(socket: RawFd) {
     // SAFETY: takes numbers only.
     unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
 }
 
-/// Limits how long a receive may block; `None` is for ever.
+/// Limits how long a receive may block; `None` is forever.
 pub fn receive_timeout(socket: RawFd, seconds: Option<u32>) {
     let limit = libc::timeval { tv_sec: seconds.unwrap_or(0).into(), tv_usec: 0 };
     // SAFETY: the kernel reads one timeval.

@@ -24,7 +24,7 @@ def extend(lock: Mapping[int, str], functions: Iterable[Function]) -> dict[int, 
     for function in functions:
         owner = extended.setdefault(function.number, function.symbol)
         if owner != function.symbol:
-            raise RegistryError(f"{function.symbol}: number {function.number} belongs to {owner} for ever")
+            raise RegistryError(f"{function.symbol}: number {function.number} belongs to {owner} forever")
         before = numbers.get(function.symbol, function.number)
         if before != function.number:
             raise RegistryError(f"{function.symbol}: has the number {before}, which cannot change")

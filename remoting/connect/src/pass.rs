@@ -25,7 +25,7 @@ pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
     let (sender, ended) = mpsc::channel();
     let up = sender.clone();
     thread::spawn(move || {
-        // Said before the acceptor hears of it, so that it is never taken for the first to close.
+        // Recorded before the acceptor is notified, so that the acceptor is never taken for the first to close.
         let _ = up.send(if copy(from_program, &connection) { Ended::Program } else { Ended::Acceptor });
         let _ = connection.shutdown(Shutdown::Write);
     });

@@ -23,7 +23,7 @@ macro_rules! export_with_caller {
 }
 
 /// Whether a call that returns to this address was made by one of NVIDIA's libraries on top of the driver. A runtime
-/// that is a library of its own asks for whoever uses it.
+/// that is a library of its own asks for its user.
 pub fn is_cuda_library(return_address: usize) -> bool {
     match kind_at(return_address) {
         Kind::Runtime => first_user_of_runtime(return_address) == Some(Kind::Library),
@@ -32,8 +32,8 @@ pub fn is_cuda_library(return_address: usize) -> bool {
 }
 
 /// Whether an address lies in NCCL's library: of an image, or of the code that calls. Its images are refused: one rank launches
-/// none of NCCL's kernels, and goes on without them; the kernels of several wait in memory that ranks share, which neither
-/// remoting nor the software GPU provides, and would wait for ever. What several ranks of one machine share they register as
+/// none of NCCL's kernels, and continues without them; the kernels of several wait in memory that ranks share, which neither
+/// remoting nor the software GPU provides, and would wait forever. What several ranks of one machine share they register as
 /// page-locked memory when they connect, which one rank never does; that is refused too, so that they end there.
 #[must_use]
 pub fn is_of_nccl(address: usize) -> bool {

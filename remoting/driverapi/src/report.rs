@@ -1,5 +1,5 @@
 //! What a program asks for and does not get, told to the file that `REMOTEGPU_REPORT` names: one line each time, so
-//! that `remotegpu run --report` also hears of processes that are killed. Without the variable nothing happens.
+//! that `remotegpu run --report` also counts processes that are killed. Without the variable nothing happens.
 
 use crate::errors::CUDA_ERROR_NOT_SUPPORTED;
 use crate::proc_address::PROC_TABLE;

@@ -154,10 +154,10 @@ messages! {
     /// every record of this event that follows.
     0x8029 EventQuery { event: u64, generation: u64 }
     0x802a StreamWaitEvent { event: u64, generation: u64, flags: u32 }
-    /// `Callback` is pushed when the stream gets there; the stream goes on at `CallbackDone`.
+    /// `Callback` is pushed when the stream gets there; the stream continues at `CallbackDone`.
     0x802b HostFunction { token: u64 }
     0x802c CallbackDone { token: u64 }
-    /// The stream goes on at `GateOpen`, which may come before the stream gets there.
+    /// The stream continues at `GateOpen`, which may come before the stream gets there.
     0x802d Gate { token: u64 }
     0x802e GateOpen { token: u64 }
 
@@ -201,7 +201,7 @@ messages! {
     /// The packed box's bytes from `offset` on, `len` many: pieces are pushed (`HostBytes`), then the reply.
     0x8043 CopyToHost { context: u64, address: u64, extent: Extent, offset: u64, len: u64 }
     0x8044 CopyOnDevice { context: u64, to: u64, to_pitch: u64, to_slice: u64, from: u64, extent: Extent }
-    /// The bytes that were asked for will not come: the `CopyToDeviceLate` is given up, its stream goes on.
+    /// The bytes that were asked for will not come: the `CopyToDeviceLate` is given up, its stream continues.
     0x8045 SupplyCancel { command: u64 }
 
     // ---- worker to client

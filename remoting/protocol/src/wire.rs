@@ -5,7 +5,7 @@
 pub enum DecodeError {
     /// The payload ends before the field does.
     Truncated,
-    /// The payload goes on after the last field of a message that has no tail.
+    /// Bytes follow the last field of a message that has no tail.
     Trailing,
     /// A field holds a value that it cannot have (a text that is not UTF-8, a boolean that is neither 0 nor 1).
     Invalid,
@@ -15,7 +15,7 @@ impl std::fmt::Display for DecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             DecodeError::Truncated => "message ends too early",
-            DecodeError::Trailing => "message goes on after its end",
+            DecodeError::Trailing => "message continues after its end",
             DecodeError::Invalid => "message holds a value its field cannot have",
         })
     }

@@ -1,7 +1,7 @@
 """Which GPUs a lease gets: best fit, first come first served. Pure state, no I/O; sums never exceed a GPU.
 
 Waiting is strictly in order: a small request does not overtake a large one that came before it, because otherwise a
-stream of small ones would keep the large one waiting for ever.
+stream of small ones would keep the large one waiting forever.
 """
 
 from collections.abc import Iterable
@@ -70,7 +70,7 @@ class Allocator:
         return placed
 
     def place(self, key: str, placement: Placement) -> None:
-        """Take exactly this, as whoever allocates for many appliances has decided. A GPU that is unwell keeps what was
+        """Take exactly this, as the allocator of several appliances has decided. A GPU that is unwell keeps what was
         placed on it: nothing new is decided here."""
         if key in self._placed:
             raise NoRoomError("what it had before is still being freed")

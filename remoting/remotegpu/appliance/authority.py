@@ -1,4 +1,4 @@
-"""Who may do what. Two ways: tokens of a file and the secrets of leases; or, in Kubernetes, claims."""
+"""Permissions. Two ways: tokens of a file and the secrets of leases; or, in Kubernetes, claims."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,7 @@ from remotegpu.appliance.tokens import TokenFile
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as far as the call itself says it."""
+    """The caller, as far as the call itself names it."""
 
     method: str
     peer: str
@@ -32,23 +32,23 @@ class Authority(Protocol):
     """Each refuses by a RefusalError."""
 
     async def borrower(self, caller: Caller) -> None:
-        """Who may open a lease."""
+        """May the caller open a lease?"""
 
     async def administrator(self, caller: Caller) -> None:
-        """Who may see and drain everything."""
+        """May the caller see and drain everything?"""
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
-        """Who may use this lease."""
+        """May the caller use this lease?"""
 
     async def owner(self, caller: Caller, lease_id: str, secret: str) -> Lease:
-        """Who may end this lease."""
+        """May the caller end this lease?"""
 
     async def closer(self, caller: Caller, session: Session, secret: str) -> None:
-        """Who may end this session."""
+        """May the caller end this session?"""
 
 
 class SecretAuthority:
-    """Who opened a lease knows its secret; who may open one has a token, if the appliance wants tokens."""
+    """The one that opened a lease knows its secret; opening one takes a token, if the appliance wants tokens."""
 
     def __init__(self, leases: Leases, tokens: TokenFile | None) -> None:
         self._leases = leases

@@ -1,4 +1,4 @@
-"""Who may do what in Kubernetes: a pod may use the claims that name it as a consumer, the operator sees and drains."""
+"""Permissions in Kubernetes: a pod may use the claims that name it as a consumer, the operator sees and drains."""
 
 import logging
 from typing import Final

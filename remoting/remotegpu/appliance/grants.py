@@ -1,4 +1,4 @@
-"""Who of a lease's sessions may map how much memory of a GPU. Pure state; the sum never exceeds the share."""
+"""How much memory of a GPU each session of a lease may map. Pure state; the sum never exceeds the share."""
 
 from dataclasses import dataclass, field
 

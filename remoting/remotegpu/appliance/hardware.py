@@ -14,7 +14,7 @@ from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.views import PhysicalGpu
 from remotegpu.appliance.workers import exit_text
 
-# A hostile or cold driver takes its time, a broken one takes for ever.
+# A hostile or cold driver takes its time, a broken one takes forever.
 _PROBE_SECONDS = 60.0
 
 

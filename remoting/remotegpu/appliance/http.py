@@ -73,7 +73,7 @@ class HttpServer:
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                # Who asked may have given up while the answer was made.
+                # The client may have given up while the answer was made.
                 with contextlib.suppress(ConnectionError):
                     self.wfile.write(body)
 

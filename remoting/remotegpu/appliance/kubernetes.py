@@ -13,7 +13,7 @@ from remotegpu.appliance.reviews import Identity, TokenRefusedError, Unreachable
 
 _REVIEW_SECONDS: Final = 2.0
 _LIST_SECONDS: Final = 20.0
-# The server ends a watch by itself; one that goes on longer is dead.
+# The server ends a watch by itself; one that lasts longer is dead.
 _WATCH_SECONDS: Final = 60
 _WATCH_GRACE_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.2
@@ -73,7 +73,7 @@ class ApiServer:
         return Identity(status.user.username, name, uid)
 
     async def follow_claims(self, listener: Listener) -> None:
-        """Tell of all claims, then of each change, for ever; begin anew whenever the thread is lost."""
+        """Tell of all claims, then of each change, forever; begin anew whenever the thread is lost."""
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:

@@ -63,7 +63,7 @@ class Reviews:
         if known is not None:
             return known
         async with self._room:
-            # Whoever waited here may have waited for an answer about the same token.
+            # Another call may have got the answer about the same token while this one waited.
             return self._fresh(key) or await self._ask(token, key)
 
     def _fresh(self, key: bytes) -> Identity | None:

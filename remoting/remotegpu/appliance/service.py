@@ -110,7 +110,7 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller("CloseLease", context)
         lease = await self._authority.owner(caller, request.lease_id, request.lease_secret)
         if ending := self._leases.end(lease.lease_id, "closed by its holder"):
-            # Answered when the share is free, so that whoever comes next finds it. A caller who leaves stops nothing.
+            # Answered when the share is free, so that the next caller finds it. A caller that leaves stops nothing.
             await asyncio.shield(ending)
         return pb.CloseLeaseReply()
 

@@ -90,7 +90,7 @@ def _hold(path: Path) -> int | None:
     try:
         if os.fstat(folder).st_uid == os.geteuid():
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it before may have removed it in the meantime.
+            # Its previous owner may have removed it in the meantime.
             held = os.path.samestat(os.fstat(folder), path.lstat())
     except (BlockingIOError, FileNotFoundError):
         pass

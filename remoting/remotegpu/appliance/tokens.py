@@ -1,4 +1,4 @@
-"""Who may ask for a share: a file with one `name:token` a line, read again when it changes."""
+"""The tokens that may ask for a share: a file with one `name:token` a line, read again when it changes."""
 
 import hashlib
 import hmac

@@ -74,7 +74,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[
             continue
         ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
         if ended and os.WIFSTOPPED(status):
-            # Stop as well, so that the shell takes the terminal back; whoever continues us continues the command.
+            # Stop as well, so that the shell takes the terminal back; what continues us continues the command.
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)
         elif ended:

@@ -41,7 +41,7 @@ _NEXT_STEPS: Final = {
     "and no kernels",
 }
 _OTHERWISE: Final = {
-    REFUSED: "if the program goes on, nothing is to be done; else look for a setting that avoids this "
+    REFUSED: "if the program continues, do nothing; else look for a setting that avoids this "
     "(docs/limitations.md says what is not provided)",
     UNKNOWN_FUNCTION: "the program looks for a newer driver than this one stands for; if it ends for that, use one "
     "built for an older CUDA",

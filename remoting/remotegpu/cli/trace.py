@@ -153,7 +153,7 @@ def _first_difference(
     if len(ours) != len(theirs):
         longer, which = (ours, "second") if len(ours) > len(theirs) else (theirs, "first")
         number, record = longer[min(len(ours), len(theirs))]
-        return number, f"thread {thread}: only the other one than the {which} goes on\n  {number}: {_line_of(record)}"
+        return number, f"thread {thread}: only the {which} recording ends here\n  {number}: {_line_of(record)}"
     return None
 
 

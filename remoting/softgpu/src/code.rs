@@ -130,7 +130,7 @@ pub fn report(error: &CompileError) {
     }
 }
 
-/// Tells whoever reads it: the program, if it asked for the log, as a worker does for its client.
+/// Writes to the log that the program asked for, as a worker does for its client.
 pub fn report_or_log(error: &CompileError, options: &JitOptions) {
     if !options.write_error(&error.log) {
         report(error);

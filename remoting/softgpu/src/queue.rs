@@ -138,10 +138,10 @@ impl Queue {
                 state = self.wait(state);
             } else if let Some(operation) = state.pending.pop_front() {
                 state.busy = true;
-                // Whoever waits for room has it now.
+                // A caller that waits for room has it now.
                 self.tell(state);
                 operation.after.iter().for_each(Marker::wait);
-                // A panic must not take the stream with it: what waits for this operation would wait for ever.
+                // A panic must not take the stream with it: what waits for this operation would wait forever.
                 let _ = catch_unwind(AssertUnwindSafe(operation.work));
                 self.finish();
                 state = self.lock();

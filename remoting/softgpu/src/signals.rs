@@ -21,7 +21,7 @@ pub fn restore(old: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
 }
 
-/// Has the calling thread wait for the CPU rather than take it from whoever woke it: a stream's thread would otherwise
+/// Has the calling thread wait for the CPU rather than take it from the thread that woke it: a stream's thread would otherwise
 /// interrupt the thread that feeds it at every operation.
 pub fn never_preempt() {
     let priority = libc::sched_param { sched_priority: 0 };

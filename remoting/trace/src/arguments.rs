@@ -174,7 +174,7 @@ impl Call<'_> {
                 }
                 Type::Structure(..) => get(of, at, names),
                 Type::Table => Value::text(if memory::word(at, 8)? == 0 { "none" } else { "table" }),
-                // Entries are named by who put ours in their place, data by whoever waits for it.
+                // The code that replaces an entry by ours names it; the code that waits for data names the data.
                 _ => return None,
             })
         }

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::ptr::without_provenance_mut;
 use std::sync::OnceLock;
 
-/// Handles lie in a range that nothing else gets; whoever follows one ends at once.
+/// Handles lie in a range that nothing else gets; a program that dereferences one ends at once.
 const HANDLES: u64 = 1 << 30;
 const STEP: u64 = 64;
 

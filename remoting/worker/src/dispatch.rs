@@ -56,7 +56,7 @@ impl Session {
             | Command::TensorMapReplaceAddress(_)
             | Command::TensorMapSetClass(_) => self.reply(frame.seq, code),
             Command::ModuleLoad(_) | Command::Link(_) => self.reply_logged(frame.seq, code, String::new()),
-            // A fence that never came would keep the client's memory for ever.
+            // A fence that never came would keep the client's memory forever.
             Command::StreamFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
             Command::ContextFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
             Command::CopyToDevice(_) => {

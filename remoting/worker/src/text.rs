@@ -1,5 +1,5 @@
 //! What kernels print, and what the driver says of failed assertions. The driver writes that to the process's standard
-//! output and error, which are files in memory here: unlike a pipe they never block the driver, whoever reads and when.
+//! output and error, which are files in memory here: unlike a pipe they never block the driver, read or not.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstat, memfd_create};
 use std::io;

@@ -121,7 +121,7 @@ def functions_written_in_python():
 
 
 def faults_are_reported():
-    """Compiler and launch errors arrive as CuPy's exceptions; the process goes on."""
+    """Compiler and launch errors arrive as CuPy's exceptions; the process continues."""
     try:
         cp.RawKernel('extern "C" __global__ void f() { nonsense; }', "f").compile()
     except cp.cuda.compiler.CompileException as error:

@@ -1,4 +1,4 @@
-"""What a share or the software GPU does not provide: torch's own error each time, and all else goes on."""
+"""What a share or the software GPU does not provide: torch's own error each time, and all else continues."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from scenes import Scenes
 
 MASK = (1 << 64) - 1
 CELLS, SLOTS = 12, 6
-#: A stream takes about 1,024 operations before a caller blocks; a caller that blocks behind a gate would wait for ever.
+#: A stream takes about 1,024 operations before a caller blocks; a caller that blocks behind a gate would wait forever.
 MOST_BEHIND_A_GATE = 300
 LAUNCHES_IN_FLIGHT = 900
 OPT_IN_SHARED = 97

@@ -80,7 +80,7 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
     unsafe { write(to, std::ptr::with_exposed_provenance_mut(start)) }
 }
 
-/// Memory without a mirror can still be copied; who asks for its device pointer, or launches with it, hears of it.
+/// Memory without a mirror can still be copied; asking for its device pointer, or launching with it, is an error.
 fn mirror_if_possible(mirrored: Result<(), NoMirror>) -> Result<(), Code> {
     match mirrored {
         Ok(()) | Err(NoMirror::Budget | NoMirror::Elsewhere | NoMirror::Failed(CUDA_ERROR_OUT_OF_MEMORY)) => Ok(()),

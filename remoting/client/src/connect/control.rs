@@ -79,7 +79,7 @@ pub fn device_state(share: &Share) -> Result<Vec<DeviceState>, ConnectError> {
     Ok(reply.devices.into_iter().map(state).collect())
 }
 
-/// Who asks, where the lease's secret does not say it.
+/// The caller's identity, where the lease's secret does not give it.
 pub struct Bearer(Option<MetadataValue<Ascii>>);
 
 impl Bearer {

@@ -15,7 +15,7 @@ pub struct Share {
     pub lease_id: String,
     /// Empty for the share of a claim.
     pub lease_secret: String,
-    /// Who may have signed the appliance's certificate; without it no TLS is spoken.
+    /// The authorities that may have signed the appliance's certificate; without them the connection has no TLS.
     #[serde(default)]
     pub ca: Option<Ca>,
     /// The name in the certificate, where it is not the endpoint's host.

@@ -157,7 +157,7 @@ fn config_with(verifier: Arc<dyn ServerCertVerifier>, protocol: &'static [u8]) -
     Ok(config)
 }
 
-/// Does the peer speak TLS? Any certificate would do, and nothing is said to it: a handshake that ends is the sign.
+/// Does the peer speak TLS? Any certificate will do and nothing is sent: a completed handshake is the answer.
 pub async fn is_spoken(tcp: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&version::TLS13]);
     let Ok(config) = config else { return false };

@@ -52,7 +52,7 @@ impl Limits {
             threads: value(0),
             dynamic_shared: value(1),
             any_cluster_size: value(2) != 0,
-            // Who requires one axis leaves the others at 1.
+            // A kernel that requires one axis leaves the others at 1.
             cluster: given(3).map(|extent| extent.map(|n| n.max(1))),
             block: given(6),
             largest_cluster: Some(value(9)).filter(|blocks| *blocks != 0),

@@ -1,4 +1,4 @@
-//! Waiting for something that arrives on the connection: whoever waits reads, and delivers what belongs to others.
+//! Waiting for something that arrives on the connection: the waiting thread reads, and delivers what belongs to others.
 
 use crate::call::Code;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -102,7 +102,7 @@ pub enum Turn {
     Read,
 }
 
-/// Who reads the connection.
+/// The thread that reads the connection.
 #[derive(Default)]
 pub struct Lead {
     role: Mutex<Role>,

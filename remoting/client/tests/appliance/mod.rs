@@ -167,7 +167,7 @@ fn on_runtime(work: impl Future<Output = ()> + Send + 'static) {
     });
 }
 
-/// A server that answers every connection with `reply`, having read a little; then it closes, or waits for ever.
+/// A server that answers every connection with `reply`, having read a little; then it closes, or waits forever.
 pub fn stranger(reply: &'static [u8], closes: bool) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -20,7 +20,7 @@ def _new_place() -> str:
     return next(filter(os.path.isdir, places), places[0])
 
 
-# In place of ours, so that whoever looks for the next `sitecustomize` on the path does not find this one.
+# In place of ours, so that a search for the next `sitecustomize` on the path does not find this one.
 sys.path[:] = [_new_place() if os.path.abspath(path or ".") == _HERE else path for path in sys.path]
 _spec = importlib.machinery.PathFinder.find_spec("sitecustomize", [_new_place()])
 if _spec is None or _spec.loader is None:

@@ -9,7 +9,7 @@ use crate::engine::code::{Callee, Inst, Step, function_at};
 const MAX_SLOTS: u32 = 1 << 16;
 
 impl Block<'_> {
-    /// Moves the lanes of `mask` to `pc`; the rest of the group goes on behind the current instruction.
+    /// Moves the lanes of `mask` to `pc`; the rest of the group continues behind the current instruction.
     #[inline(always)]
     fn jump(&mut self, pc: u32, mask: u32) -> Step {
         let warp = &mut self.warp;

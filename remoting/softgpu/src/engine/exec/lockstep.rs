@@ -57,7 +57,7 @@ impl Block<'_> {
         true
     }
 
-    /// Every warp goes on by itself.
+    /// Every warp continues by itself.
     fn fall_out(&mut self) {
         for slot in 0..self.lockstep.held.len() as u32 {
             self.expand(slot);
