@@ -105,7 +105,14 @@ test-everything: build system-tools cluster-programs
 	@echo "==> Tests marked thorough"
 	@$(PYTHON) -m pytest -m thorough
 
-test-all: lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order ## Every test that needs no GPU: hours, and 7 GB of wheels
+test-all: .venv/.installed ## Every test that needs no GPU: hours, and 14 GB of wheels; run again, it leaves out the parts that passed on these files
+	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
+
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order
+
+target/test-all/%.passed:
+	@$(MAKE) --no-print-directory $(*F)
+	@mkdir -p $(@D); date -u +%FT%TZ >$@; echo "==> passed: $(*F)"
 
 test-frameworks: build target/frameworks/.installed ## torch, Triton, torch.compile, offload's torch device: 3 GB of wheels, then some minutes
 	@echo "==> torch and Triton on the software GPU, alone and on a share"

@@ -1,6 +1,8 @@
 """Prints the name of the shard whose turn it is, or `none`; on the other stream why, and the command that repeats it.
 
-PYTHONPATH=tests python tools/shard.py [--left-out | --tests NAME]
+PYTHONPATH=tests python tools/shard.py [--left-out | --tests NAME | --tree]
+
+--tree prints the hash of the files as they are.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ def main() -> int:
         match sys.argv[1:]:
             case ["--tests", name]:
                 print(*table.find(name).tests, sep="\n")
+                return 0
+            case ["--tree"]:
+                print(shards.tree_hash())
                 return 0
             case [] | ["--left-out"]:
                 tree = shards.tree_hash()
