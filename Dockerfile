@@ -67,6 +67,7 @@ ENTRYPOINT ["python", "-m", "remotegpu_operator"]
 FROM runtime AS appliance
 COPY --from=native /bin/remotegpu-door /bin/remotegpu-worker /opt/remotegpu/dist/bin/
 COPY --from=native /native /opt/remotegpu/dist/native
+COPY --from=native /lib /opt/remotegpu/dist/lib
 # The NVIDIA runtime adds the driver's compute and management libraries, and no others.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532

@@ -26,9 +26,10 @@ MEMORY_MIB = 1024
 
 def make_dist(folder: Path, python: str = sys.executable) -> Path:
     """A folder as the build makes it: the real door, the stand-in worker, empty libraries."""
-    for name in ("bin", "client", "native"):
+    for name in ("bin", "client", "lib", "native"):
         (folder / name).mkdir(parents=True)
     (folder / "bin" / "remotegpu-door").symlink_to(find_dist().program("remotegpu-door"))
+    (folder / "lib" / "libremotegpu_sandbox.so").symlink_to(find_dist().sandbox)
     # Copied, because the repository may lie where a worker's own uid cannot read.
     worker_copy = folder / "bin" / WORKER.name
     worker_copy.write_bytes(WORKER.read_bytes())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import remotegpu
 import remotegpu_offload
+from remotegpu.api.names import DIST_ENV
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.checks import EnvironmentState
 from remotegpu.appliance.hardware import Hardware
@@ -24,6 +25,7 @@ from remotegpu.appliance.staging import Staging
 from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.views import PhysicalGpu
 from remotegpu.extensions import NoEnvironmentError
+from remotegpu.paths import find_dist
 from remotegpu_offload.acceptor import versions
 from remotegpu_offload.acceptor.environment import VISIBLE, Environment
 from remotegpu_offload.appliance.acceptor import Acceptor
@@ -76,7 +78,8 @@ class EnvironmentServer:
 
     async def start(self) -> None:
         """Start the zygote and prove the environment; what fails is in `problem`."""
-        variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **self._around.variables}
+        variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", DIST_ENV: str(find_dist().root)}
+        variables |= self._around.variables
         zygote = Zygote(self._option.python, self._around.packages, variables)
         try:
             await zygote.start()

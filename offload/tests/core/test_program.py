@@ -1,4 +1,4 @@
-"""Whole programs in an acceptor (cut D) that cannot see their folder: they say, write and end as locally."""
+"""Whole programs in an acceptor (program mode) that cannot see their folder: they say, write and end as locally."""
 
 from __future__ import annotations
 
