@@ -27,10 +27,10 @@ set-up: .venv/.installed ## Create .venv with everything the project and its tes
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-build: target/dist/.built ## Build client, worker, door and software GPU into target/dist
+build: target/dist/.built ## Build client, worker, gateway and software GPU into target/dist
 
 target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh $(RUST_SOURCES) $(OFFLOAD_SOURCES)
-	@echo "==> Rust: client, worker, door, software GPU (about five minutes the first time)"
+	@echo "==> Rust: client, worker, gateway, software GPU (about five minutes the first time)"
 	@tools/dist.sh
 	@touch $@
 

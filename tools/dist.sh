@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
-#   bin/     remotegpu-worker remotegpu-door remotegpu-bench remotegpu-connect nvidia-smi
+#   bin/     remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
 #                                             (stand-ins/) that are found in place of nvJitLink
@@ -26,7 +26,7 @@ put() {
     mkdir -p "$(dirname "$2")"
     cmp -s "$1" "$2" || { cp "$1" "$2.new" && mv "$2.new" "$2"; }
 }
-for program in remotegpu-worker remotegpu-door remotegpu-bench; do
+for program in remotegpu-worker remotegpu-gateway remotegpu-bench; do
     put "$target/release/$program" "$dist/bin/$program"
 done
 portable=$target/x86_64-unknown-linux-gnu/release

@@ -1,4 +1,4 @@
-"""Running an appliance: metrics, tokens, TLS, the door's death, draining, and mistakes at the start."""
+"""Running an appliance: metrics, tokens, TLS, the gateway's death, draining, and mistakes at the start."""
 
 from __future__ import annotations
 
@@ -122,22 +122,22 @@ def children(appliance: StandIn, pattern: str = "") -> list[int]:
     return [int(pid) for pid in subprocess.run(command, capture_output=True, text=True).stdout.split()]
 
 
-def door_of(appliance: StandIn) -> int:
-    return next(iter(children(appliance, "remotegpu-door")), 0)
+def gateway_of(appliance: StandIn) -> int:
+    return next(iter(children(appliance, "remotegpu-gateway")), 0)
 
 
-def test_a_killed_door_is_replaced_and_leases_go_on(dist: Path) -> None:
+def test_a_killed_gateway_is_replaced_and_leases_go_on(dist: Path) -> None:
     with StandIn(dist) as appliance:
         lease = appliance.lease(Ask(milli=250))
         session = lease.session(1)
         session.grant(8 * MIB)
-        old = door_of(appliance)
+        old = gateway_of(appliance)
         subprocess.run(["kill", "-KILL", str(old)], check=True)
-        until(lambda: door_of(appliance) not in (0, old), 5, "there is a new door")
-        assert session.grant(8 * MIB) == 8 * MIB, "a session's connection is the worker's, not the door's"
+        until(lambda: gateway_of(appliance) not in (0, old), 5, "there is a new gateway")
+        assert session.grant(8 * MIB) == 8 * MIB, "a session's connection is the worker's, not the gateway's"
         granted = lease.granted
         lease.holding = until(
-            lambda: try_hold(lease.connect, granted.lease_id, granted.lease_secret), 5, "held by the new door"
+            lambda: try_hold(lease.connect, granted.lease_id, granted.lease_secret), 5, "held by the new gateway"
         )
         assert lease.session(2).grant(8 * MIB) == 8 * MIB
 
@@ -149,16 +149,16 @@ def try_hold(connect: object, lease_id: str, secret: str) -> object:
         return None
 
 
-def test_a_door_that_does_not_stay_ends_the_appliance_with_a_message(dist: Path) -> None:
+def test_a_gateway_that_does_not_stay_ends_the_appliance_with_a_message(dist: Path) -> None:
     with StandIn(dist) as appliance:
         killed: set[int] = {0}
         while appliance.process.poll() is None:
-            door = door_of(appliance)
-            if door not in killed:
-                killed.add(door)
-                subprocess.run(["kill", "-KILL", str(door)], check=False)
+            gateway = gateway_of(appliance)
+            if gateway not in killed:
+                killed.add(gateway)
+                subprocess.run(["kill", "-KILL", str(gateway)], check=False)
         assert appliance.process.returncode == 69
-        assert "the door ended 6 times within a minute" in appliance.log
+        assert "the gateway ended 6 times within a minute" in appliance.log
 
 
 def test_draining_lets_leases_end_and_opens_none(dist: Path) -> None:
@@ -196,7 +196,7 @@ def test_nothing_of_a_killed_appliance_stays(dist: Path) -> None:
         assert len(pids) == 2
         appliance.process.kill()
         appliance.process.wait()
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5, "door and worker are gone")
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5, "gateway and worker are gone")
 
 
 @pytest.mark.parametrize(

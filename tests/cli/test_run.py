@@ -307,11 +307,11 @@ def test_no_wait_refuses_at_once(appliance: StandIn) -> None:
     holder.close()
 
 
-def test_the_holding_connection_survives_a_new_door(appliance: StandIn) -> None:
+def test_the_holding_connection_survives_a_new_gateway(appliance: StandIn) -> None:
     with running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: children_of(process.pid), 10, "the command runs")
         found = subprocess.run(
-            ["pgrep", "-P", str(appliance.process.pid), "-f", "remotegpu-door"], capture_output=True, text=True
+            ["pgrep", "-P", str(appliance.process.pid), "-f", "remotegpu-gateway"], capture_output=True, text=True
         )
         subprocess.run(["kill", "-KILL", found.stdout.strip()], check=True)
         time.sleep(12)

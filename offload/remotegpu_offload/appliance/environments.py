@@ -128,9 +128,9 @@ class EnvironmentServer:
             "visible": self._visible(environment, session.lease.placement.gpus),
             "memory_fractions": self._grant(environment, session),
         }
-        acceptor, door_end = await self._fork(zygote, session.session_id, session.uid, packet, on_packet)
+        acceptor, gateway_end = await self._fork(zygote, session.session_id, session.uid, packet, on_packet)
         self._around.counters.offload_sessions.labels(environment=self.name).inc()
-        return acceptor, door_end
+        return acceptor, gateway_end
 
     async def _probe(self, zygote: Zygote) -> None:
         """A session without a client says what it finds, in the sandbox of all sessions."""
@@ -149,8 +149,8 @@ class EnvironmentServer:
         }
         name = f"probe-{self.name}-{next(self._ids)}"
         try:
-            acceptor, door_end = await self._fork(zygote, name, uid, packet, self._log)
-            door_end.close()
+            acceptor, gateway_end = await self._fork(zygote, name, uid, packet, self._log)
+            gateway_end.close()
             try:
                 found = await acceptor.answer("described", _PROBE_SECONDS)
             finally:
@@ -170,7 +170,7 @@ class EnvironmentServer:
         folder = around.scratch / name
         group = Group(())
         control, control_theirs = packet_pair()
-        door_end, data_theirs = packet_pair()
+        gateway_end, data_theirs = packet_pair()
         try:
             folder.mkdir(mode=0o700)
             group = around.cgroups.create(name, around.memory_bytes, _PROCESSES)
@@ -186,7 +186,7 @@ class EnvironmentServer:
             forked = await zygote.fork({**packet, **where}, (control_theirs, data_theirs))
         except BaseException as error:
             control.close()
-            door_end.close()
+            gateway_end.close()
             group.remove()
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, ProcessError):
@@ -197,7 +197,7 @@ class EnvironmentServer:
         finally:
             control_theirs.close()
             data_theirs.close()
-        return Acceptor(forked, control, folder, group, on_packet), door_end
+        return Acceptor(forked, control, folder, group, on_packet), gateway_end
 
     def _visible(self, environment: Environment, gpus: Sequence[int]) -> dict[str, str]:
         """The variables that show a session its lease's devices and no others."""

@@ -1,4 +1,4 @@
-"""Which functions of a program take long, and how large what they take and give is: candidates for rules of function mode."""
+"""Which functions of a program take long, and how large their arguments and results are: candidates for function mode."""
 
 import builtins
 import contextlib

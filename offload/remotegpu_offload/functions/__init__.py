@@ -1,1 +1,1 @@
-"""Function and module mode: functions of this program are executed, and instances of its classes live, at the acceptor."""
+"""Function and module mode: functions of this program run, and instances of its classes live, at the acceptor."""

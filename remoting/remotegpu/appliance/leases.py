@@ -14,7 +14,7 @@ import grpc
 from remotegpu.api.objects import Ask
 from remotegpu.appliance.allocation import Allocator, ImpossibleError, Placement
 from remotegpu.appliance.claims import Claim
-from remotegpu.appliance.door import Door
+from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
@@ -24,7 +24,7 @@ from remotegpu.rpc import pb
 
 _log = logging.getLogger(__name__)
 
-# How long a lease lives without a connection that holds it: after it was granted, and after the door was restarted.
+# How long a lease lives without a connection that holds it: after it was granted, and after the gateway was restarted.
 HOLD_SECONDS: Final = 10.0
 _TELL_WAITING_SECONDS: Final = 1.0
 
@@ -61,7 +61,7 @@ class Leases:
         self, gpus: Sequence[PhysicalGpu], allocator: Allocator, sessions: Sessions, limit: int, counters: Counters
     ) -> None:
         self.allocator = allocator
-        self.door: Door | None = None
+        self.gateway: Gateway | None = None
         self.draining = False
         self.on_release: Callable[[], None] = lambda: None
         self._gpus = gpus
@@ -149,19 +149,19 @@ class Leases:
                 self._spawn(self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why))
 
     def held(self, lease_id: str) -> None:
-        """The door says that the holding connection is there."""
+        """The gateway says that the holding connection is there."""
         lease = self._live.get(lease_id)
         if lease is not None and lease.expiry is not None:
             lease.expiry.cancel()
             lease.expiry = None
 
     def gone(self, lease_id: str) -> None:
-        """The door says that the holding connection has ended."""
+        """The gateway says that the holding connection has ended."""
         self.end(lease_id, "its holder is gone")
 
     def readmit(self) -> None:
-        """A new door knows no leases; their holders connect again."""
-        assert self.door is not None
+        """A new gateway knows no leases; their holders connect again."""
+        assert self.gateway is not None
         for lease in self._live.values():
             if lease.claim is None:
                 self._expect_holder(lease)
@@ -176,8 +176,8 @@ class Leases:
             return None
         if lease.expiry is not None:
             lease.expiry.cancel()
-        if self.door is not None:
-            self.door.forget(lease_id)
+        if self.gateway is not None:
+            self.gateway.forget(lease_id)
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
         return self._spawn(self._release(lease, reason))
 
@@ -228,8 +228,8 @@ class Leases:
         return lease
 
     def _expect_holder(self, lease: Lease) -> None:
-        assert self.door is not None
-        self.door.admit_lease(lease.lease_id, lease.secret)
+        assert self.gateway is not None
+        self.gateway.admit_lease(lease.lease_id, lease.secret)
         if lease.expiry is not None:
             lease.expiry.cancel()
         reason = f"nobody has held it for {HOLD_SECONDS:.0f} s"

@@ -37,5 +37,5 @@ class SessionProcess(Protocol):
         """It is gone: let go of what is held for it."""
 
 
-# Starts one, which tells the function what it wants; also returned: the door's end of its data socket.
+# Starts one, which tells the function what it wants; also returned: the gateway's end of its data socket.
 Launch = Callable[["Session", Callable[[Packet], None]], Awaitable[tuple[SessionProcess, socket.socket]]]

@@ -20,8 +20,8 @@ from remotegpu.appliance.certificate import Certificate
 from remotegpu.appliance.checks import ClaimsState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
-from remotegpu.appliance.door import Door, DoorError
 from remotegpu.appliance.drain import Drain
+from remotegpu.appliance.gateway import Gateway, GatewayError
 from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_environment
 from remotegpu.appliance.http import HttpServer
@@ -62,7 +62,7 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         asyncio.run(_run(settings))
-    except (BackendError, DoorError) as error:
+    except (BackendError, GatewayError) as error:
         raise StartError(str(error)) from None
 
 
@@ -84,7 +84,7 @@ async def _run(settings: Settings) -> None:
         uids = Uids(settings.uid_base)
         stack.callback(uids.close)
         appliance = Appliance(settings, worker, backend, hardware, uids, staging)
-        await appliance.serve(dist.program("remotegpu-door"), tokens, certificate, api_server)
+        await appliance.serve(dist.program("remotegpu-gateway"), tokens, certificate, api_server)
 
 
 class Appliance:
@@ -126,7 +126,7 @@ class Appliance:
 
     async def serve(
         self,
-        door_program: Path,
+        gateway_program: Path,
         tokens: TokenFile | None,
         certificate: Certificate | None,
         api_server: "ApiServer | None",
@@ -140,15 +140,15 @@ class Appliance:
         server, port = _listen(settings, certificate)
         # Port 0 is any free one, for data as well.
         data_port = settings.data_port if settings.data_port is not None else (port + 1 if settings.port else 0)
-        door = Door(
-            program=door_program,
+        gateway = Gateway(
+            program=gateway_program,
             host=settings.host,
             port=data_port,
             certificate=certificate.files if certificate else None,
-            on_event=self._door_event,
-            on_restart=self._door_restarted,
+            on_event=self._gateway_event,
+            on_restart=self._gateway_restarted,
         )
-        self._leases.door = self._sessions.door = door
+        self._leases.gateway = self._sessions.gateway = gateway
         service = ControlService(
             backend=self._backend,
             hardware=self._hardware,
@@ -158,7 +158,7 @@ class Appliance:
             authority=authority,
             name=settings.kubernetes.name if settings.kubernetes else "",
             tls=certificate is not None,
-            data_port=lambda: door.port,
+            data_port=lambda: gateway.port,
             drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,
         )
@@ -170,18 +170,18 @@ class Appliance:
             stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
             await self._environments.start()
-            await door.start()
-            stack.push_async_callback(door.stop)
+            await gateway.start()
+            stack.push_async_callback(gateway.stop)
             await server.start()
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
-            self._announce(port, door.port)
+            self._announce(port, gateway.port)
             follow = None
             if api_server is not None and self._claims is not None:
                 follow = asyncio.create_task(api_server.follow_claims(self._claims))
-            await self._until_stopped(door, follow)
+            await self._until_stopped(gateway, follow)
 
-    async def _until_stopped(self, door: Door, follow: asyncio.Task[None] | None) -> None:
+    async def _until_stopped(self, gateway: Gateway, follow: asyncio.Task[None] | None) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.signalled)
@@ -189,16 +189,16 @@ class Appliance:
             loop.add_reader(self._settings.parent_fd, self._drain.begin, 0)
         watches = [asyncio.create_task(self._health.watch(self._leases.settle))] + ([follow] if follow else [])
         drained = asyncio.create_task(self._drain.finished())
-        endings: list[asyncio.Future[Any]] = [drained, *watches, door.failed]
+        endings: list[asyncio.Future[Any]] = [drained, *watches, gateway.failed]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-        if door.failed.done():
-            raise StartError(f"{door.failed.result()}; the appliance cannot go on without it")
+        if gateway.failed.done():
+            raise StartError(f"{gateway.failed.result()}; the appliance cannot run without it")
         for watch in watches:
             if watch.done():
                 watch.result()  # it ends only by a mistake of ours, which is not to be hidden
             watch.cancel()
 
-    def _door_event(self, packet: Packet) -> None:
+    def _gateway_event(self, packet: Packet) -> None:
         some_id = str(packet.get("id", ""))
         match packet.get("op"):
             case "session_connected":
@@ -209,10 +209,10 @@ class Appliance:
                 self._leases.gone(some_id)
             case "refused":
                 self._counters.refusals.labels(reason="door").inc()
-                _log.info("the door refused %s: %s", packet.get("peer"), packet.get("reason"))
+                _log.info("the gateway refused %s: %s", packet.get("peer"), packet.get("reason"))
 
-    def _door_restarted(self) -> None:
-        self._counters.door_restarts.inc()
+    def _gateway_restarted(self) -> None:
+        self._counters.gateway_restarts.inc()
         self._leases.readmit()
 
     def _checks(self) -> list[pb.Check]:

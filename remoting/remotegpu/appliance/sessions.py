@@ -16,7 +16,7 @@ from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.workers import exit_text
 
 if TYPE_CHECKING:
-    from remotegpu.appliance.door import Door
+    from remotegpu.appliance.gateway import Gateway
     from remotegpu.appliance.leases import Lease
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Sessions:
         counters: Counters,
         on_unhealthy: Callable[[int, str], None],
     ) -> None:
-        self.door: Door | None = None
+        self.gateway: Gateway | None = None
         self._workers = workers
         self._limits = limits
         self._uids = uids
@@ -98,25 +98,25 @@ class Sessions:
         # Registered before the worker starts, so that simultaneous requests count each other.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
         self.none_left.clear()
-        door_end = None
+        gateway_end = None
         try:
             start = launch or self._workers
-            process, door_end = await start(session, lambda p: self._receive(session, p))
+            process, gateway_end = await start(session, lambda p: self._receive(session, p))
             session.process = process
             self._spawn(self._watch(session, process))
             await process.wait_until_ready()
-            if session.ended or self.door is None:
+            if session.ended or self.gateway is None:
                 raise ProcessError(f"the lease ended while the {process.kind} started")
             ticket = secrets.token_hex(32)
-            self.door.admit_session(session.session_id, ticket, door_end)
+            self.gateway.admit_session(session.session_id, ticket, gateway_end)
         except ProcessError as error:
-            if door_end is not None:
-                door_end.close()
+            if gateway_end is not None:
+                gateway_end.close()
             await self._abandon(session)
             raise SessionRefusedError(str(error)) from None
         except asyncio.CancelledError:
-            if door_end is not None:
-                door_end.close()
+            if gateway_end is not None:
+                gateway_end.close()
             self._spawn(self._abandon(session))
             raise
         self._counters.sessions.inc()
@@ -242,8 +242,8 @@ class Sessions:
         self._uids.give_back(session.uid)
         if session.process is not None:
             session.process.close()
-        if self.door is not None:
-            self.door.forget(session.session_id)
+        if self.gateway is not None:
+            self.gateway.forget(session.session_id)
         if not self._live:
             self.none_left.set()
 

@@ -103,9 +103,9 @@ async def start_worker(
     uid: int | None,
     on_packet: Callable[[Packet], None],
 ) -> tuple[Worker, socket.socket]:
-    """Start a worker; also returned: the door's end of its data socket."""
+    """Start a worker; also returned: the gateway's end of its data socket."""
     control, control_theirs = packet_pair()
-    door_end, data_theirs = packet_pair()
+    gateway_end, data_theirs = packet_pair()
     with control_theirs, data_theirs:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -126,9 +126,9 @@ async def start_worker(
             )
         except OSError as error:
             control.close()
-            door_end.close()
+            gateway_end.close()
             raise ProcessError(f"the worker {program} did not start: {error.strerror or error}") from None
-    return Worker(process, control, on_packet), door_end
+    return Worker(process, control, on_packet), gateway_end
 
 
 def exit_text(code: int) -> str:

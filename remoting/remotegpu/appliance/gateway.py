@@ -1,4 +1,4 @@
-"""The door: the program that passes data connections to workers. Started, watched and restarted here."""
+"""The gateway: the program that passes data connections to workers. Started, watched and restarted here."""
 
 import asyncio
 import contextlib
@@ -13,17 +13,17 @@ from remotegpu.appliance.workers import exit_text
 _log = logging.getLogger(__name__)
 
 _LISTEN_SECONDS = 5.0
-# A door that dies this often within a minute would die again.
+# A gateway that dies this often within a minute would die again.
 _MAX_RESTARTS = 5
 _RETRY_SECONDS = 0.5
 
 
-class DoorError(Exception):
-    """The door does not stay up; the message says why."""
+class GatewayError(Exception):
+    """The gateway does not stay up; the message says why."""
 
 
-class Door:
-    """`on_event` gets the door's packets; `on_restart` is called when a new door knows nothing of the old one's."""
+class Gateway:
+    """`on_event` gets the gateway's packets; `on_restart` is called when a new gateway has lost the old one's state."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Door:
             await self._process.wait()
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket) -> None:
-        """Let one data connection with this ticket through to a worker; `data` is the door's from here on."""
+        """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on."""
         with data:
             self._send({"op": "session", "id": session_id, "ticket": ticket}, (data.fileno(),))
 
@@ -94,7 +94,7 @@ class Door:
                 )
             except OSError as error:
                 ours.close()
-                raise DoorError(f"the door {self._program} did not start: {error.strerror or error}") from None
+                raise GatewayError(f"the gateway {self._program} did not start: {error.strerror or error}") from None
         self._listening = asyncio.get_running_loop().create_future()
         self._channel = PacketChannel(ours, self._receive, self._closed)
         try:
@@ -103,8 +103,8 @@ class Door:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             code = await self._process.wait()
-            raise DoorError(
-                f"the door cannot listen on {self._host}:{self.port} ({exit_text(code)}): "
+            raise GatewayError(
+                f"the gateway cannot listen on {self._host}:{self.port} ({exit_text(code)}): "
                 "is the port in use, or the certificate unreadable? Its own message stands above"
             ) from None
 
@@ -123,18 +123,20 @@ class Door:
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            _log.error("the door ended (%s); sessions go on, new connections wait for its restart", exit_text(code))
+            _log.error(
+                "the gateway ended (%s); sessions continue, new connections wait for its restart", exit_text(code)
+            )
             if self._channel is not None:
                 self._channel.close()
             now = asyncio.get_running_loop().time()
             deaths = [when for when in deaths if when > now - 60] + [now]
             if len(deaths) > _MAX_RESTARTS:
-                last = f"the door ended {len(deaths)} times within a minute, last with {exit_text(code)}"
+                last = f"the gateway ended {len(deaths)} times within a minute, last with {exit_text(code)}"
                 self.failed.set_result(last)
                 return
             try:
                 await self._start()
-            except DoorError as error:
+            except GatewayError as error:
                 _log.error("%s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
