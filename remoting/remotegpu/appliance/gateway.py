@@ -124,7 +124,7 @@ class Gateway:
             assert self._process is not None
             code = await self._process.wait()
             _log.error(
-                "the gateway ended (%s); sessions continue, new connections wait for its restart", exit_text(code)
+                "the gateway ended (%s); sessions continue, new connections wait", exit_text(code)
             )
             if self._channel is not None:
                 self._channel.close()
