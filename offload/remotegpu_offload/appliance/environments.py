@@ -35,7 +35,7 @@ from remotegpu_offload.appliance.zygote import Zygote
 if TYPE_CHECKING:
     import socket
 
-    from remotegpu.appliance.sessions import Session
+    from remotegpu.appliance.state import Session
 
 _log = logging.getLogger(__name__)
 

@@ -6,15 +6,12 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from remotegpu.api.names import VISIBLE_DEVICES_ENV
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
 from remotegpu.appliance.processes import ProcessError
+from remotegpu.appliance.state import Session
 from remotegpu.appliance.views import PhysicalGpu
-
-if TYPE_CHECKING:
-    from remotegpu.appliance.sessions import Session
 
 _READY_SECONDS = 10.0
 _END_SECONDS = 2.0
@@ -89,7 +86,7 @@ class Workers:
     environment: Mapping[str, str]
     gpus: Sequence[PhysicalGpu]
 
-    async def start(self, session: "Session", on_packet: Callable[[Packet], None]) -> tuple[Worker, socket.socket]:
+    async def start(self, session: Session, on_packet: Callable[[Packet], None]) -> tuple[Worker, socket.socket]:
         """A `processes.Launch`."""
         visible = ",".join(self.gpus[gpu].uuid_text for gpu in session.lease.placement.gpus)
         environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
