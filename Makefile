@@ -91,7 +91,8 @@ test-shard: .venv/.installed ## The shard whose turn it is; REMOTEGPU_SHARD=k ta
 # own, since torch keeps a device for good.
 shard-torch-a shard-torch-b: build target/frameworks/.installed
 	@set -f; tests=$$($(SHARD) --tests $(@:shard-%=%)); status=0; for each in $$tests; do \
-	    target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
+	    TIMEFORMAT="    $$each: %R s, its processes %U s and %S s of CPU"; \
+	    time target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
 
 shard-programs shard-survival shard-chart-and-cli shard-security: build system-tools cluster-programs
 	@$(PYTHON) -m pytest --part $(@:shard-%=%)
