@@ -59,7 +59,7 @@ def test_a_launch_with_more_than_mirrors_may_have_is_refused_at_the_call(remote:
 def test_a_mirror_that_the_share_has_no_room_for_is_out_of_memory() -> None:
     with appliance(memory_mib=128) as one:
         run = one.run("too_much_pinned.py", "48", share="0.25")
-    assert "large 2 False" in run.stdout and "page-locked" in run.stderr, (run.stdout, run.stderr)
+    assert "large 2 False" in run.stdout and "the share has no room" in run.stderr, (run.stdout, run.stderr)
     assert run.stdout.endswith("copied True\nsmall 0 True\n")
 
 
