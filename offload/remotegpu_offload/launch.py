@@ -13,7 +13,7 @@ import types
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from remotegpu_offload.importing.lending import lend
+from remotegpu_offload.importing.libraries import install_finder
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -153,5 +153,5 @@ def _end(result: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    lend()
+    install_finder()
     main()

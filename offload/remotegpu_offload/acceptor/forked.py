@@ -81,12 +81,12 @@ def _run_kept(packet: Packet, isolation: Isolation, control: socket.socket, data
 
 
 def _run(packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket) -> None:
-    """Serve one client. `link` leads to whoever may end the session."""
+    """Serve one client. `link` leads to the process that may end the session."""
     _set_variables(packet, isolation.folder)
     os.chdir(isolation.folder)
     _reseed()
     if packet.get("probe"):
-        packets.send(link, {"op": "described", **_described(packet), "isolation": _told(isolation)})
+        packets.send(link, {"op": "described", **_described(packet), "isolation": _described_isolation(isolation)})
         return
     _limit_memory(packet["memory_fractions"])
     packets.send(link, {"op": "ready"})
@@ -165,7 +165,7 @@ def _set_variables(packet: Packet, folder: Path) -> None:
 
 
 def _reseed() -> None:
-    """The random module does so by itself; numpy's generator would go on as in every other session."""
+    """The random module does so by itself; numpy's generator would continue as in every other session."""
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
@@ -207,5 +207,5 @@ def _compute(backend: str) -> None:
         raise ArithmeticError(f"{device} computed {found} in place of {3 * 499500 + 7000}")
 
 
-def _told(isolation: Isolation) -> dict[str, Any]:
+def _described_isolation(isolation: Isolation) -> dict[str, Any]:
     return {"level": isolation.level, "lacks": list(isolation.lacks)}

@@ -113,7 +113,7 @@ class _Keeper:
                     return
 
     def _reap(self) -> int | None:
-        """Collect whoever has ended; the exit code of the child if it was among them, negative for a signal."""
+        """Collect children that have ended; the exit code of the child if it was among them, negative for a signal."""
         for pid, code in ended_children():
             if pid == self._child:
                 return code

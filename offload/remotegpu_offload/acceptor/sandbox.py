@@ -142,7 +142,7 @@ def _own_proc(lacks: list[str]) -> None:
     try:
         syscalls.mount("proc", "/proc", "proc", flags)
     except OSError:
-        # In a container, parts of /proc are covered; whoever is not root may then not mount one that shows them.
+        # In a container, parts of /proc are covered; who is not root may then not mount one that shows them.
         lacks.append("a /proc of its own (it sees that other processes exist)")
 
 

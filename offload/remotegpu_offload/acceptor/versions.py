@@ -39,7 +39,7 @@ def here() -> dict[str, str]:
 
 def compare(client: Mapping[str, str], acceptor: Mapping[str, str]) -> Skew:
     """Pickles and code objects need the same Python minor, operator schemas the same torch minor; arrays of another
-    numpy major usually do. What one side lacks is no skew: it cannot cross."""
+    numpy major usually do. What one side lacks is not a skew: it cannot cross."""
     refusals: list[str] = []
     warnings: list[str] = []
     for name, depth, tell in (("python", 2, refusals), ("torch", 2, refusals), ("numpy", 1, warnings)):

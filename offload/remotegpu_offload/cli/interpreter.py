@@ -13,7 +13,7 @@ from typing import Final
 import remotegpu
 import remotegpu_offload
 from remotegpu.cli import exits
-from remotegpu_offload.importing.lending import LIBRARIES_ENV, libraries
+from remotegpu_offload.importing.libraries import LIBRARIES_ENV, library_folders
 
 # What a program given with `-c` does first; its first arguments are `folders()`. Not by PYTHONPATH, which would show
 # the user's program everything that lies beside our packages.
@@ -30,8 +30,8 @@ _BOOTSTRAP: Final = f"""{LOADING}
 import os, runpy
 module = sys.argv[1]
 if os.environ.get("REMOTEGPU_OFFLOAD_LIBRARIES"):
-    from remotegpu_offload.importing.lending import lend
-    lend()
+    from remotegpu_offload.importing.libraries import install_finder
+    install_finder()
 sys.argv[:] = [module, *sys.argv[2:]]
 sys.path[0] = ""
 runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -65,7 +65,7 @@ def command(python: str, module: str, *arguments: str) -> list[str]:
 
 def with_libraries() -> dict[str, str]:
     """Our environment, with which a module of ours is lent what it needs and that interpreter may lack."""
-    return {**os.environ, LIBRARIES_ENV: libraries()}
+    return {**os.environ, LIBRARIES_ENV: library_folders()}
 
 
 def ask(python: str, module: str, *arguments: str, stdin: str = "", directory: Path | None = None) -> str:

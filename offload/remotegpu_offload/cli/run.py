@@ -28,8 +28,8 @@ if sys.version_info < (3, 11):
     sys.exit("remotegpu: %s is Python %d.%d: offload needs 3.11; choose another with --python"
              % ((sys.executable,) + sys.version_info[:2]))
 {interpreter.LOADING}
-from remotegpu_offload.importing.lending import lend
-lend()
+from remotegpu_offload.importing.libraries import install_finder
+install_finder()
 from remotegpu_offload.launch import main
 main(sys.argv[1:])
 """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Between two tries to reach another acceptor.
 _PAUSE_SECONDS: Final = 0.25
-# For how long everything waits until calls have ended, and goes on before that is tried again.
+# For how long everything waits until calls have ended, and how long the program runs before that is tried again.
 _CALM_SECONDS: Final = 0.2
 
 
@@ -47,7 +47,7 @@ def snapshot(session: "Session") -> None:
 
 
 def resume(session: "Session", lost: Peer) -> None:
-    """Go on with another acceptor from what was kept of the lost one; on return the session has its new peer.
+    """Continue with another acceptor from what was kept of the lost one; on return the session has its new peer.
 
     Raises:
         LostError: the configuration does not ask for it, something was not kept, or there is none in time.
@@ -106,9 +106,9 @@ class Snapshots:
 
 @contextlib.contextmanager
 def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[None]:
-    """Inside, nothing goes on but what the calling thread does.
+    """Inside, nothing runs but the calling thread.
 
-    A call that goes on may need a part that is held, so the parts are let go again and again until all calls ended.
+    A running call may need a part that is held, so the parts are let go again and again until all calls ended.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:

@@ -30,7 +30,7 @@ _BYE_SECONDS: Final = 5.0
 class Part(Protocol):
     """A half here of something that has state in the acceptor, and can move with it.
 
-    `save` and `load` are called while nothing else goes on, on one thread. Where other threads may be between taking a
+    `save` and `load` are called while nothing else runs, on one thread. Where other threads may be between taking a
     number and sending it, the part has `holding() -> ContextManager`: inside it only the calling thread sends.
     """
 
@@ -74,7 +74,7 @@ class Session:
         self._since = time.time()
         self._earlier: dict[str, Any] = {}
         self._closed = False
-        # Whoever moves the session holds it.
+        # Held by the thread that moves the session.
         self.moving = threading.RLock()
         self._peer, self.environment, self.place = self.connect(self.wish)
         self._control = control.Control(self)
@@ -127,9 +127,9 @@ class Session:
     def switch(
         self, *, backend: str | None = None, environment: str | None = None, timeout: float | None = None
     ) -> None:
-        """Move to another acceptor while the program goes on: nothing is lost, and nobody else sees a difference.
+        """Move to another acceptor while the program runs: nothing is lost, and nobody else sees a difference.
 
-        Waits until the calls that go on have ended, at most `timeout` seconds. Where nothing is said it is another one
+        Waits until running calls have ended, at most `timeout` seconds. Where nothing is said it is another one
         of the configured preference.
 
         Raises:
@@ -297,12 +297,12 @@ def current() -> Session:
 
 
 def configure(config: Config) -> None:
-    """What `current` opens with, in place of the configuration that is found: for whoever has read one already."""
+    """What `current` opens with, in place of the configuration file: for a caller that has read it."""
     _current.config = config
 
 
 def use(session: Session | None) -> None:
-    """Make it the session of this process: for whoever opens one otherwise than from the configuration that is found.
+    """Make it the session of this process: for a caller that opens one in another way.
 
     Raises:
         OffloadError: this process has another one.

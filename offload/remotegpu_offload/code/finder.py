@@ -46,7 +46,7 @@ class Page:
 class Finder(importlib.abc.MetaPathFinder):
     """Finds what the client serves. `counters`: faults (round trips for modules), modules, refused, absent."""
 
-    # Whoever serves modules must not serve those of its own client.
+    # A process that serves modules must not serve those of its own client.
     remotegpu_watches = True
 
     def __init__(self, link: Link, hello: Mapping[str, Any], areas: Areas) -> None:
@@ -57,7 +57,7 @@ class Finder(importlib.abc.MetaPathFinder):
         self.pages: dict[str, Page] = {}
         self.by_origin: dict[str, Page] = {}
         self.counters: Counter[str] = Counter()
-        # Called when modules are imported anew: whoever keeps something of the old ones lets it go.
+        # Called when modules are imported anew: who holds something of the old ones drops it.
         self.on_changed: list[Callable[[], None]] = []
         # Absent and refused names, with the client's sentence.
         self.missing: dict[str, str] = {}
@@ -233,7 +233,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return path.startswith("/") and not own_place(path) and self.areas.is_clients(os.path.normpath(path))
 
     def _folder(self, path: str) -> "_Folder":
-        """A hook of sys.path_hooks. Raises ImportError for what is no folder of the client."""
+        """A hook of sys.path_hooks. Raises ImportError for anything but a folder of the client."""
         folder = os.path.abspath(path)
         # `runpy.run_path` asks whether a script is something to import from.
         if folder.endswith((".py", ".pyc")) or not self._is_clients(folder):

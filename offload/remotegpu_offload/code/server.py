@@ -263,7 +263,7 @@ class CodeServer:
             spec = None if self.allowed.kept(name, None) else sources.find_spec(name, self._extra)
             return None if spec is None or not self._may_send(name, spec) else sources.load(name, spec)
         except (OSError, ImportError, ValueError, AttributeError):
-            # Whoever really imports it will hear why.
+            # Who really imports it gets the error.
             return None
 
     # --- names and data ---

@@ -120,7 +120,7 @@ def submodules(folders: Sequence[str]) -> dict[str, Kind]:
 
 
 def top_level(folders: Sequence[str]) -> dict[str, Kind]:
-    """The same for folders on the search path: a folder without sources, or a virtual environment, is no package."""
+    """The same for folders on the search path: a folder without sources, or a virtual environment, is not a package."""
     return {
         name: _kind(path)
         for folder in reversed(folders)
@@ -140,7 +140,7 @@ def editable() -> dict[str, str]:
 
 
 def this_main() -> Main | None:
-    """The main module of this process; None where it is no file, as in a notebook."""
+    """The main module of this process; None where it is not a file, as in a notebook."""
     module = sys.modules.get("__main__")
     path = getattr(module, "__file__", None)
     if not isinstance(module, types.ModuleType) or path is None or not os.path.isfile(path):

@@ -25,7 +25,7 @@ from remotegpu_offload.code.allowed import allowed
 from remotegpu_offload.config.formats import is_folder
 from remotegpu_offload.config.load import parse
 from remotegpu_offload.config.model import EVERY_OTHER, ClassRule, Config, FunctionRule, ModuleRule, TorchRule
-from remotegpu_offload.config.suggest import meant
+from remotegpu_offload.config.suggest import suggestion
 from remotegpu_offload.files import rules
 from remotegpu_offload.functions import profiles
 
@@ -350,7 +350,7 @@ def _public(value: Any) -> list[str]:
 
 
 def _near(name: str, known: Any) -> str:
-    said = meant(name, known)
+    said = suggestion(name, known)
     return said if said.startswith("did") else "correct the name"
 
 

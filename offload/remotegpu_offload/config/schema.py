@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from remotegpu_offload.config.errors import Problem
 from remotegpu_offload.config.formats import FORMATS
 from remotegpu_offload.config.nodes import List, Map, Node, Scalar
-from remotegpu_offload.config.suggest import meant
+from remotegpu_offload.config.suggest import suggestion
 
 Schema: TypeAlias = dict[str, Any]
 _KINDS: Final = {"object": "a mapping", "array": "a list", "string": "text", "number": "a number"}
@@ -65,7 +65,7 @@ class Checker:
             if found:
                 return self._say(node, where, f"one rule says {' and '.join(found)}: make two rules of them")
             first = keys[0] if keys else ""
-            return self._say(node, where, f"{first!r} begins no rule; {meant(first, kinds)}")
+            return self._say(node, where, f"{first!r} begins no rule; {suggestion(first, kinds)}")
         return self._object(node, kinds[found[0]], where)
 
     def _object(self, node: Node, rule: Schema, where: str) -> dict[str, Any] | None:
@@ -85,7 +85,7 @@ class Checker:
             elif name in known:
                 found[name] = self.check(value, known[name], place)
             elif others is False:
-                self._say(key, place, f"is no key of this file; {meant(name, known)}")
+                self._say(key, place, f"is no key of this file; {suggestion(name, known)}")
             else:
                 found[name] = self.check(value, others, place)
         for name in rule.get("required", ()):
@@ -113,7 +113,7 @@ class Checker:
         by_text = {str(value): value for value in allowed}
         if node.text not in by_text:
             return self._say(
-                node, where, f"{_kind(node)} is not possible; {meant(node.text or '', by_text, 'possible are')}"
+                node, where, f"{_kind(node)} is not possible; {suggestion(node.text or '', by_text, 'possible are')}"
             )
         return by_text[node.text]
 

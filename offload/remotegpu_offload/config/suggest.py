@@ -12,7 +12,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
-def meant(name: str, known: Iterable[str], are: str = "known are") -> str:
+def suggestion(name: str, known: Iterable[str], are: str = "known are") -> str:
     """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     choices = sorted(known)
     found = nearest(name, choices)

@@ -15,7 +15,7 @@ Fetch = Callable[[int, int], bytes | bytearray | memoryview]  # offset, count
 
 
 class Copy:
-    """One version of one file. Blocks are fetched when they are read; a reader that goes on gets more at a time."""
+    """One version of one file. Blocks are fetched when they are read; a sequential reader gets more at a time."""
 
     def __init__(self, folder: str, size: int) -> None:
         self.size = size

@@ -1,6 +1,6 @@
 """What differs between two versions of an SQLite database, and the journal that undoes it. Files are given open.
 
-The format is that of <https://www.sqlite.org/fileformat2.html#the_rollback_journal>: whoever opens a database beside
+The format is that of <https://www.sqlite.org/fileformat2.html#the_rollback_journal>: who opens a database beside
 which such a journal lies puts the old pages back first.
 """
 

@@ -111,7 +111,7 @@ class PagedFile(io.RawIOBase):
             self._position = self._size
         self._remote.counters["bytes_written"] += len(view)
         for at in range(0, len(view), _WRITE_PIECE):
-            # Whoever wrote may reuse the buffer at once.
+            # The writer may reuse the buffer at once.
             piece = bytes(view[at : at + _WRITE_PIECE])
             self._remote.tell("write", [piece], handle=self._handle, offset=self._position)
             self._position += len(piece)

@@ -78,7 +78,7 @@ class Written:
         self.size += len(content)
 
     def show(self, content: Buffer, offset: int) -> None:
-        """Send what has just been written, for whoever opens the file before it is closed.
+        """Send what has just been written, for a process that opens the file before it is closed.
 
         `write_back` sends those blocks once more: something else in them may have been written by the descriptor.
         """

@@ -12,7 +12,7 @@ LONGEST_PATH: Final = 4096
 
 
 class PathError(ValueError):
-    """A path that is no path: empty, too long, with a NUL, or not absolute. The message says which."""
+    """A path that cannot be used: empty, too long, with a NUL, or not absolute. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)

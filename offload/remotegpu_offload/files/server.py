@@ -21,7 +21,7 @@ LARGEST_READ: Final = 16 * BLOCK
 MOST_HANDLES: Final = 4096
 MOST_REFUSED: Final = 100
 _OPEN_FLAGS: Final = os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_APPEND
-# What is no file's business: the sticky bit, and other users' programs.
+# Bits that no file gets: the sticky bit, and other users' programs.
 _MODES: Final = 0o777
 
 Reader = Callable[[str], bool]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from remotegpu_offload.code.finder import explain
-from remotegpu_offload.functions import asynchronous, moving, mutation, standins
+from remotegpu_offload.functions import asynchronous, moving, mutation, proxies
 from remotegpu_offload.functions.link import Link
 from remotegpu_offload.objects.codec import Codec, CrossingError
 from remotegpu_offload.objects.encoder import Encoder, is_manager, register
@@ -32,8 +32,8 @@ class Calls:
         self.link = Link(self.codec, lambda: session.peer, self._perform, f"the acceptor {session.environment.name}")
         self.link.store = moving.Store(self.codec)
         self.link.explain = self._explain
-        self.codec.stand_ins.update(standins.kinds(self.link))
-        self._told = _Told()
+        self.codec.proxies.update(proxies.by_kind(self.link))
+        self._warnings = _Warnings()
         # Functions that came by value, by the client's numbers, for as long as they do not change there.
         self._functions: dict[int, Any] = {}
 
@@ -53,13 +53,13 @@ class Calls:
                 if "resident" in header and not self.codec.resident:
                     self.codec.resident = tuple(header["resident"])
                     self.codec.reducers.clear()
-                self._told.warnings = []
+                self._warnings.found = []
                 value, more = self._call(header, payload)
                 if Service.FILES in self._loaded:
                     # What the call wrote through memory maps.
                     self._loaded[Service.FILES].remote.sync()
-                if self._told.warnings:
-                    more["warned"] = self._told.warnings
+                if self._warnings.found:
+                    more["warned"] = self._warnings.found
                 return value, more
 
     def _explain(self, error: BaseException) -> None:
@@ -141,16 +141,16 @@ class Calls:
 
     def warned(self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
         """In the place of `warnings.showwarning`: the program's own filters decide, when the call is over."""
-        told = self._told.warnings
+        told = self._warnings.found
         if len(told) < _MOST_WARNINGS:
             told.append([str(message), category.__module__, category.__qualname__, filename, lineno])
 
 
-class _Told(threading.local):
-    """Of one thread's call."""
+class _Warnings(threading.local):
+    """The warnings of one thread's call."""
 
     def __init__(self) -> None:
-        self.warnings: list[list[Any]] = []
+        self.found: list[list[Any]] = []
 
 
 class _Stays:

@@ -1,4 +1,4 @@
-"""Coroutines and asynchronous generators whose bodies run at an acceptor: the loop of the program goes on meanwhile."""
+"""Coroutines and asynchronous generators whose bodies run at an acceptor: the loop of the program keeps running."""
 
 import asyncio
 import contextlib

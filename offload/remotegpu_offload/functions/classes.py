@@ -35,7 +35,7 @@ class Caller(Protocol):
     ) -> Any: ...
 
 
-_THERE: Final = "remotegpu_offload.functions.acceptor"
+_ACCEPTOR: Final = "remotegpu_offload.functions.acceptor"
 
 # They make the shell itself, or are answered by it.
 _SHELLS: Final = frozenset((
@@ -326,7 +326,7 @@ def fill(self: Any, state: Any, how: str = "filled") -> None:
     """
     client = plan_of(type(self)).caller()
     ident = client.codec.exports.mint()
-    target = [_THERE, how]
+    target = [_ACCEPTOR, how]
     client.send({"op": "call", "t": target, "id": ident, "kind": "instance"}, ((type(self), state), {}))
     adopt(self, client, client.codec.held.handle(ident, "instance"))
 
@@ -346,7 +346,7 @@ def call(self: Any, header: dict[str, Any], arguments: tuple[Any, ...]) -> Any:
 
 def attribute(self: Any, name: str) -> Any:
     """What the object there has under this name."""
-    return containers.taken(call(self, {"op": "call", "t": [_THERE, "attribute"]}, (self, name)))
+    return containers.taken(call(self, {"op": "call", "t": [_ACCEPTOR, "attribute"]}, (self, name)))
 
 
 def caller_of(self: Any) -> Caller:

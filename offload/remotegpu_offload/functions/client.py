@@ -25,7 +25,7 @@ from remotegpu_offload.functions import (
     moving,
     mutation,
     profiles,
-    standins,
+    proxies,
     unchanged,
 )
 from remotegpu_offload.functions.link import Link
@@ -55,9 +55,9 @@ class Client:
         self.codec.replaced = _replaced
         self.codec.stands_for = _stands_for
         self.codec.plain = classes.plain
-        self.codec.stand_ins["instance"] = lambda handle, kind: classes.received(self, handle, kind)
+        self.codec.proxies["instance"] = lambda handle, kind: classes.received(self, handle, kind)
         self.link = Link(self.codec, lambda: session.peer, self._called_back, "the program")
-        self.codec.stand_ins.update(standins.kinds(self.link) | containers.kinds(self.link))
+        self.codec.proxies.update(proxies.by_kind(self.link) | containers.kinds(self.link))
         self._levels: dict[str, int] = {}
         self._sent = unchanged.Sent()
         self._session = session
@@ -167,10 +167,10 @@ class Client:
         """Only what was handed out may be asked, and only what its kind can do."""
         target, kind = self.codec.exports.entry(header.get("o"))
         method = str(header.get("m"))
-        if method not in standins.METHODS.get(kind, ()):
+        if method not in proxies.METHODS.get(kind, ()):
             raise RefusedError(f"the acceptor asked for {method!r} of a {kind}, which it may not")
         if method == "__next__":
-            return self.link.push(target, min(int(header.get("most", 1)), standins.AHEAD)), {}
+            return self.link.push(target, min(int(header.get("most", 1)), proxies.AHEAD)), {}
         arguments, keywords = payload
         return getattr(target, method)(*arguments, **keywords), {}
 

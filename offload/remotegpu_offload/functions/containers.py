@@ -1,4 +1,4 @@
-"""Lists, dicts and sets that are attributes of an instance over there: copies here, whose changes are made there too.
+"""Lists, dicts and sets that are attributes of an instance at the acceptor: copies here, whose changes are sent there.
 
 `model.items.append(1)` so means what it says. What is within such a container is an ordinary copy.
 """
@@ -13,7 +13,7 @@ from remotegpu_offload.objects.codec import HANDLE, RefusedError, handle_of
 from remotegpu_offload.objects.encoder import Encoder, register
 from remotegpu_offload.objects.table import Handle
 
-_THERE: Final = "remotegpu_offload.functions.acceptor"
+_ACCEPTOR: Final = "remotegpu_offload.functions.acceptor"
 
 
 class Kept:
@@ -32,7 +32,7 @@ def _changing(plain: type[Any], name: str) -> Callable[..., Any]:
     method = getattr(plain, name)
 
     def change(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        header = {"op": "call", "t": [_THERE, "changed"]}
+        header = {"op": "call", "t": [_ACCEPTOR, "changed"]}
         given = [plain(each) if each is self else each for each in arguments]
         result = taken(self._link.ask(header, ((self, name, given, keywords), {})))
         try:

@@ -21,7 +21,7 @@ class RemoteError(RuntimeError):
         return f"{self.type_name}: {self.args[0]}" if self.type_name else str(self.args[0])
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - as concurrent.futures' _RemoteTraceback, it is no error of its own
+class RemoteTraceback(Exception):  # noqa: N818 - as concurrent.futures' _RemoteTraceback, it is not an error of its own
     """The cause of an exception that came from the other end: where it was raised there."""
 
     def __init__(self, text: str) -> None:

@@ -158,8 +158,8 @@ def _is_value(kind: type) -> bool:
     return issubclass(kind, (tuple, frozenset)) or kind.__hash__ not in (None, object.__hash__)
 
 
-class Copies:
-    """Copies of objects of this end that have come back from the other, and what they are copies of.
+class WriteBack:
+    """Writes the changed copies that came back from the other end into the objects here.
 
     `pair` each of them, then `write`: nothing is changed before all is known to be possible.
     """
@@ -167,14 +167,14 @@ class Copies:
     def __init__(self) -> None:
         self._originals: dict[int, Any] = {}
         # Kept, so that no id is used twice.
-        self._told: list[Any] = []
+        self._paired: list[Any] = []
 
     def pair(self, original: Any, new: Any) -> None:
         """Say that one is the copy of the other. Copies of values are as good as the values.
 
         Raises TypeError for an object that was changed there and that nobody can change here.
         """
-        self._told.append(new)
+        self._paired.append(new)
         if new is original or type(original) in ATOMS:
             return
         if isinstance(original, CODE):
@@ -193,7 +193,7 @@ class Copies:
         """
         writes: list[Write] = []
         seen: set[int] = set()
-        todo = [*self._told, result]
+        todo = [*self._paired, result]
         while todo:
             new = todo.pop()
             if type(new) in ATOMS or id(new) in seen:

@@ -66,7 +66,7 @@ class Link:
         codec.fetch = self.fetch
         # At the acceptor: what moves its objects.
         self.store: Store | None = None
-        # May add notes to what is raised here, before the other end hears of it.
+        # May add notes to what is raised here, before it is sent to the other end.
         self.explain: Callable[[BaseException], None] = lambda _error: None
         self.where = where
         self._peer = peer

@@ -12,7 +12,7 @@ _CELL: Final = ["remotegpu_offload.jupyter.cell", "run"]
 class naming:  # noqa: N801 - used as contextlib's are
     """A LostError from inside says what was being asked, unless it says so already.
 
-    Not a generator: through one, the StopIteration of a generator over there would come out otherwise.
+    Not a generator: through one, the StopIteration of a generator at the acceptor would come out otherwise.
     """
 
     __slots__ = ("_what",)

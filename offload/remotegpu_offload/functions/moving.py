@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from remotegpu_offload.functions.standins import StandIn
+from remotegpu_offload.functions.proxies import Proxy
 from remotegpu_offload.objects import locate, vocabulary
 from remotegpu_offload.objects.codec import Codec, handle_of
 from remotegpu_offload.objects.encoder import Encoder
@@ -25,7 +25,7 @@ class _Mover(Encoder):
     """Writes objects as they are, for another acceptor that takes this one's place."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, StandIn):
+        if isinstance(value, Proxy):
             handle = handle_of(value)
             return vocabulary.foreign, (handle.ident, handle.kind, value.info, handle.count)
         reduced = self.dynamic(value)

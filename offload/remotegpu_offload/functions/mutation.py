@@ -17,7 +17,7 @@ Key = int | str
 
 Parts = list[tuple[Key, list[tuple[int, bytes]]]]
 """Of large arrays the segments that have changed, by argument and index."""
-Copies = list[tuple[int, Place, bool, Any]]
+Written = list[tuple[int, Place, bool, Any]]
 """Objects that arguments held before the call: the place of the one that held it in this list, below 0 for an argument
 itself; the object's place within it, or the argument's key; whether it is told, and how it is now."""
 
@@ -88,7 +88,7 @@ class Watch:
                 return key
         return None
 
-    def changes(self, result: Any) -> tuple[Parts, Copies]:
+    def changes(self, result: Any) -> tuple[Parts, Written]:
         """What has changed, and what the result has of the arguments.
 
         Raises TypeError for an object that has become one of another class.
@@ -107,12 +107,12 @@ class Watch:
                 changed.add(key)
         return parts, self._copies(changed, result)
 
-    def _copies(self, changed: set[Key], result: Any) -> Copies:
+    def _copies(self, changed: set[Key], result: Any) -> Written:
         """All that the changed arguments held before, or they or the result hold now and any argument held before."""
         told = [result, *(held for _, _, held, _, key in self._held if key in changed)]
         reached = self._reached(told)
         kept: dict[int, int] = {}
-        found: Copies = []
+        found: Written = []
         wanted = {at for at, (_, _, held, _, _) in enumerate(self._held) if id(held) in reached}
         for at in sorted(self._with_holders(wanted)):
             holder, place, held, kind, _ = self._held[at]
@@ -167,12 +167,12 @@ def digest(pieces: list[Any]) -> str:
     return total.hexdigest()
 
 
-def told(copies: Copies) -> tuple[Any, ...]:
+def told(copies: Written) -> tuple[Any, ...]:
     """The objects of which a message tells."""
     return tuple(held for _, _, is_told, held in copies if is_told)
 
 
-def apply(changes: tuple[Parts, Copies], keys: Iterable[Key], argument: Callable[[Key], Any], result: Any) -> Any:
+def apply(changes: tuple[Parts, Written], keys: Iterable[Key], argument: Callable[[Key], Any], result: Any) -> Any:
     """Change the arguments as they were changed there. The result, with what it has of them.
 
     Raises TypeError for a change that this kind of object cannot take; then nothing is changed but large arrays.
@@ -184,7 +184,7 @@ def apply(changes: tuple[Parts, Copies], keys: Iterable[Key], argument: Callable
         raise RefusedError(f"the acceptor changed {asked - set(keys)!r}, which no `mutates` names")
     for key, segments in parts:
         _apply_parts(argument(key), segments)
-    found = inplace.Copies()
+    found = inplace.WriteBack()
     originals: list[Any] = []
     within: dict[int, dict[Place, Any]] = {}
     for holder, place, is_told, new in copies:
@@ -206,7 +206,7 @@ def apply(changes: tuple[Parts, Copies], keys: Iterable[Key], argument: Callable
     return found.write(result) if copies else result
 
 
-def _read(changes: Any) -> tuple[Parts, Copies]:
+def _read(changes: Any) -> tuple[Parts, Written]:
     """What another program has sent, if it is of this form."""
     match changes:
         case (list(parts), list(copies)):

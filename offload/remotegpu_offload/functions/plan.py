@@ -114,7 +114,7 @@ def _by_mode(value: Any, mode: str) -> Any:
         case "value":
             return value
         case "ref":
-            # An object that happens to be callable, as a model is, is no function.
+            # An object that happens to be callable, as a model is, is not a function.
             return Here(value) if isinstance(value, _FUNCTIONS) else There(value)
     return outgoing(value)
 

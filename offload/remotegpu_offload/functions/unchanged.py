@@ -44,7 +44,7 @@ class Sent:
             self._seen[function] = content
 
     def gone(self) -> list[int]:
-        """The numbers of those that are no more; each is told once."""
+        """The numbers of those that have ended; each is sent once."""
         if not self._gone:
             return []
         with self._lock:

@@ -59,10 +59,10 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, alread
             _arm_torch(config())
         if not torch_only and names_in(config(), module.__name__):
             from remotegpu_offload.functions import client  # noqa: PLC0415 - only for who uses it
-            from remotegpu_offload.importing import misnamed  # noqa: PLC0415
+            from remotegpu_offload.importing import unmatched  # noqa: PLC0415
 
             client.install(module, config())
-            misnamed.warn_of(config(), module)
+            unmatched.warn_of_module(config(), module)
 
     return when_imported(concerns, told, maybe=may_concern, already=already)
 
@@ -124,9 +124,9 @@ def main_code(source: bytes | str, file: str, config: "Config") -> Any:
     for node in tree.body:
         if isinstance(node, _DEFINITIONS) and any(rule.matches(f"__main__.{node.name}") for rule in rules):
             node.decorator_list.insert(0, ast.copy_location(ast.Name(_WRAP, ast.Load()), node))
-    from remotegpu_offload.importing import misnamed  # noqa: PLC0415 - only for who uses it
+    from remotegpu_offload.importing import unmatched  # noqa: PLC0415 - only for who uses it
 
-    misnamed.warn_of_main(config, defined)
+    unmatched.warn_of_main(config, defined)
     return compile(tree, file, "exec", dont_inherit=True)
 
 

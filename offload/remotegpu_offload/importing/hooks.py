@@ -14,7 +14,7 @@ Told = Callable[[ModuleType], None]
 class Watcher(MetaPathFinder):
     """Lets the others find, and calls `told` when a module that `matches` has been executed."""
 
-    # So that whoever asks where a module lies does not ask us.
+    # So that a search for a module's place does not ask this finder.
     remotegpu_watches = True
 
     def __init__(self, matches: Matches, told: Told, maybe: Matches) -> None:
@@ -48,7 +48,7 @@ class _Watched(Loader):
 
     def __init__(self, real: Any, told: Told) -> None:
         self._real = real
-        self._told = told
+        self._notify = told
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         create: Any = getattr(self._real, "create_module", None)
@@ -61,7 +61,7 @@ class _Watched(Loader):
             module.__spec__.loader = self._real
         module.__loader__ = self._real
         self._real.exec_module(module)
-        self._told(sys.modules.get(module.__name__, module))
+        self._notify(sys.modules.get(module.__name__, module))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -31,7 +31,7 @@ class Kernel(IPKernelApp):  # type: ignore[misc]
         return self._bound
 
     def init_iopub(self, context: Any) -> None:
-        """As the original, without the port by which it hears of child processes."""
+        """As the original, without the port that reports child processes."""
         self.iopub_socket = context.socket(zmq.XPUB)
         self.iopub_socket.linger = 1000
         self.iopub_port = self._bind_socket(self.iopub_socket, 0)

@@ -32,15 +32,15 @@ __all__ = [
 ]
 
 HANDLE: Final = "_remotegpu_handle"
-"""The attribute in which whoever stands for an object of the other end keeps its claim."""
+"""The attribute in which a proxy keeps its handle."""
 CALLER: Final = "_remotegpu_caller"
 """The attribute in which an instance here keeps the calls of the session in which it lives."""
 
-MakeStandIn = Callable[[Handle, Any], Any]
+MakeProxy = Callable[[Handle, Any], Any]
 
 
-def handle_of(stand_in: Any) -> Handle:
-    handle: Handle = object.__getattribute__(stand_in, HANDLE)
+def handle_of(proxy: Any) -> Handle:
+    handle: Handle = object.__getattribute__(proxy, HANDLE)
     return handle
 
 
@@ -92,7 +92,7 @@ class Codec:
         # Patterns of the classes whose instances live at the acceptor.
         self.resident: tuple[str, ...] = ()
         # Makes what stands for an object of the other end, by its kind.
-        self.stand_ins: dict[str, MakeStandIn] = {}
+        self.proxies: dict[str, MakeProxy] = {}
         self.named: Callable[[str, str], Any] = _no_names
         # Asks the sender of message `hold` for pages by name.
         self.fetch: Callable[[int, list[str]], Sequence[Buffer]] = _no_pages
@@ -266,7 +266,7 @@ class Codec:
         return pieces
 
     def _foreign(self, ident: int, kind: str, info: Any, count: int = 1) -> Any:
-        make = self.stand_ins.get(kind)
+        make = self.proxies.get(kind)
         if make is None:
             raise RefusedError(f"the other end sent a handle of the unknown kind {kind!r}")
         if not isinstance(ident, int) or not 0 < ident < 1 << 64:

@@ -13,7 +13,7 @@ class CrossingError(TypeError):
 
 
 class RefusedError(pickle.UnpicklingError):
-    """What the acceptor sent is not taken: it is no plain value, or nothing that this session has allowed."""
+    """What the acceptor sent is not taken: it is not a plain value, nor anything that this session has allowed."""
 
 
 class UnknownObjectError(LookupError):

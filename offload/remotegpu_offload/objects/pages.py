@@ -14,13 +14,13 @@ from typing import Final
 Buffer = bytes | bytearray | memoryview
 
 FLOOR: Final = 64 << 10
-"""A smaller buffer is no page, in bytes."""
+"""In bytes; a smaller buffer travels inside the pickle."""
 SEGMENT: Final = 4 << 20
 """The largest page, in bytes; a larger buffer is cut."""
 CARRIED: Final = 256 << 20
 """The most that one message carries in pages, in bytes; the receiver asks for the rest piece by piece."""
 LARGEST: Final = (2 << 30) - (64 << 20)
-"""The most that a value has whose buffers are no pages, in bytes; the wire's frames are hardly larger."""
+"""The most that a value has without pages, in bytes; the wire's frames are hardly larger."""
 REMEMBERED: Final = 1 << 30
 """How many bytes of pages the receiver remembers, unless told otherwise."""
 

@@ -290,7 +290,7 @@ Unpickler.dispatch = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _
 def loads(stream: bytes, buffers: Sequence[Buffer], policy: Policy, contextual: dict[str, Callable[..., Any]]) -> Any:
     """The value.
 
-    Raises RefusedError for what is no value of the kinds that are taken.
+    Raises RefusedError for a value of a kind that is not accepted.
     """
     try:
         if len(stream) > _SMALL and not buffers and is_plain(stream):

@@ -17,7 +17,7 @@ from remotegpu_offload.objects.errors import UnknownObjectError
 ACCEPTORS: Final = 1 << 63
 """Ids from here on were minted by the acceptor; the client's begin at 1. Neither are used twice in a session."""
 
-_LEAPS: Final = 30  # bits: so many beginnings there are for an acceptor that goes on in another one's place
+_LEAPS: Final = 30  # bits: so many beginnings there are for an acceptor that takes the place of another one
 
 
 class _Entry:
@@ -140,7 +140,7 @@ class Table:
 
 
 class Handle:
-    """This end's claim to one object of the other end. Whoever stands for the object keeps it."""
+    """This end's claim to one object of the other end. The proxy keeps it."""
 
     __slots__ = ("_gone", "count", "ident", "kind")
 

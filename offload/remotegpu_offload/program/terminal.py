@@ -36,7 +36,7 @@ class Terminal:
         peer.serve(Service.STDIO, self.answer)
 
     def hello(self) -> dict[str, Any]:
-        """What the program over there shall find its streams to be."""
+        """What kind of streams the program at the acceptor shall see."""
         return {
             "tty": [self._is_tty(number) for number in (0, 1, 2)],
             "encoding": [_encoding(stream) for stream in (sys.stdin, sys.stdout, sys.stderr)],

@@ -1,6 +1,6 @@
 """What a server says of an application: its files by their hashes, and what it may do. Pure.
 
-A manifest is JSON of a fixed form; its signature is over those very bytes. Whoever reads one believes nothing in it
+A manifest is JSON of a fixed form; its signature is over those very bytes. A reader trusts nothing in it
 before `parse` has checked it: it comes from somewhere else.
 """
 

@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _when_this_ends(do: Callable[[], None]) -> None:
-    """In a process that is no child of the application, which is confined and could not remove its own folder."""
+    """In a process that is not a child of the application, which is confined and could not remove its own folder."""
     watched, held = os.pipe()
     child = os.fork()
     if child:

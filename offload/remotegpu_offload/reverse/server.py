@@ -111,7 +111,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or that does not like our certificate, is no error of ours."""
+        """A client that went away, or that does not like our certificate, is not an error of this server."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

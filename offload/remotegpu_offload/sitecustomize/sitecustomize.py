@@ -41,9 +41,9 @@ def _arm() -> None:
 
         child.attach()
         return
-    from remotegpu_offload.importing import arm, lending
+    from remotegpu_offload.importing import arm, libraries
 
-    lending.lend()
+    libraries.install_finder()
     arm.arm_from_environment()
 
 

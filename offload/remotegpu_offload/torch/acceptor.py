@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from remotegpu_offload.torch import served, values
+from remotegpu_offload.torch import requests, values
 from remotegpu_offload.torch.codec import BATCH
 from remotegpu_offload.torch.executor import Executor, FailedError, Failure, memory
 from remotegpu_offload.wire.frames import Message, Service
@@ -67,7 +67,7 @@ def _stats(executor: Executor, _header: dict[str, Any], _own: Sequence[Any]) -> 
     return Message({"storages": len(executor.storages), "executed": executor.executed})
 
 
-ANSWERS: dict[str, Answer] = {"sync": _sync, "result": _result, "get": _get, "stats": _stats, **served.ANSWERS}
+ANSWERS: dict[str, Answer] = {"sync": _sync, "result": _result, "get": _get, "stats": _stats, **requests.ANSWERS}
 """By the word in the request."""
 
 
@@ -85,7 +85,7 @@ class Device:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self.executor = Executor(torch.device(_DEVICES[backend]))
-        self.executor.generator = functools.partial(served.generator, self.executor)
+        self.executor.generator = functools.partial(requests.generator, self.executor)
         self._work: queue.Queue[_Work | Callable[[], None] | None] = queue.Queue(WAITING)
         self._early: dict[int, _Work] = {}
         self._next = 0

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import spoken
+from remotegpu_offload.torch import device_names
 from remotegpu_offload.torch.device import NAME
 
 LOWER: Final = tuple(
@@ -105,7 +105,7 @@ def _eligible(value: Any) -> bool:
         isinstance(value, torch.Tensor)
         and value.is_floating_point()
         and value.dtype != torch.float64
-        and spoken.is_remote(value)
+        and device_names.is_remote(value)
     )
 
 
@@ -201,7 +201,7 @@ def _unsafe(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def _true(device_type: Any) -> Any:
-    return NAME if device_type in spoken.names() else device_type
+    return NAME if device_type in device_names.names() else device_type
 
 
 def _rename() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch import device_names, link
 
 TOGETHER: Final = 64 << 20
 """So many bytes are fetched at once, or one storage where that is larger."""
@@ -56,7 +56,7 @@ def install() -> None:
 
     @functools.wraps(alone)
     def cpu(self: Any) -> Any:
-        if not _save.active or self.device.type not in spoken.names():
+        if not _save.active or self.device.type not in device_names.names():
             return alone(self)
         found = _save.fetched.pop(self.data_ptr(), None)
         if found is None:
@@ -72,7 +72,7 @@ def _tag(storage: Any) -> None:
     follows.
     """
     storage = getattr(storage, "_untyped_storage", storage)
-    if _save.active and storage.device.type in spoken.names():
+    if _save.active and storage.device.type in device_names.names():
         _save.named.append(weakref.ref(storage))
 
 

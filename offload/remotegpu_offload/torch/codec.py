@@ -21,7 +21,7 @@ FLOOR: Final = 1 << 48
 FIRST_THERE: Final = 1 << 62 - SHIFT
 """Slots from here on are taken by the acceptor, for what functions return. torch takes addresses below 2^63."""
 
-# Entries that are no operation. All other numbers are templates, minted by the client.
+# Entries that are not operations. All other numbers are templates, minted by the client.
 FREE, TEMPLATE, ALLOCATE, PUT, RESIZE, FORGET = range(6)
 FIRST_TEMPLATE: Final = 16
 

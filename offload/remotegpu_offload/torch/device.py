@@ -67,7 +67,7 @@ class _Module:
             _state.current.stream.tell("seed", {"generator": 0, "seed": int(seed) & (1 << 64) - 1})
 
     def get_rng_state(self, device: Any = None) -> Any:  # noqa: ARG002 - there is one
-        """What the device's generator goes on from, as a tensor of bytes here."""
+        """The state of the device's generator, as a tensor of bytes here."""
         reply = checked(current().stream.ask("rng_get", {"generator": 0}))
         return torch.frombuffer(bytearray(reply.buffers[0]), dtype=torch.uint8)
 

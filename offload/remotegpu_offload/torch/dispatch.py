@@ -165,7 +165,7 @@ class Engine:
             old = storage.data_ptr()
             slot = self.storages.take()
             storage = self.storages.make(slot, needed)
-            # There it is the same storage, so that its other tensors go on sharing it.
+            # There it is the same storage, so that its other tensors still share it.
             self.stream.append(RESIZE_ENTRY.pack(RESIZE, old, slot[0], needed))
         _set_storage.redispatch(_HOST_KEY, tensor, storage, offset, meta.size, strides)
 
@@ -258,11 +258,11 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             if number is None and on_host and not value.is_meta:
                 key.append((kind, str(value.tolist())))
             elif number is None:
-                from remotegpu_offload.torch import spoken  # noqa: PLC0415 - it imports this module
+                from remotegpu_offload.torch import device_names  # noqa: PLC0415 - it imports this module
 
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{spoken.outward(engine.device)} and {value.device}! (when calling {name})"
+                    f"{device_names.to_script(engine.device)} and {value.device}! (when calling {name})"
                 )
             elif isinstance(number, complex):
                 key.append((complex, number))
@@ -414,7 +414,7 @@ def _results(
     """Of what the inference returned: the tree of results (numbers of fresh tensors), their metas, and what must
     be resized.
 
-    Raises Unknown for results that are no tensors.
+    Raises Unknown for results that are not tensors.
     """
     metas: list[Meta] = []
     resized = []

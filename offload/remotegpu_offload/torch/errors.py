@@ -31,7 +31,7 @@ _FULL: Final = "DefaultCPUAllocator: "
 
 
 def checked(reply: Message) -> Message:
-    """The reply, or the error of an operation that it tells of.
+    """The reply, or the error of an operation that it carries.
 
     Raises the operation's own type of error where it is one of torch's or Python's usual ones, else RuntimeError.
     """

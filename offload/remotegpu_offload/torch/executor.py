@@ -2,7 +2,7 @@
 
 A failed operation fails for everything that depends on it and for nothing else: its results, and what it would have
 written, stand for the failure from then on. It is told at the next answer that anybody waits for, and again to
-whoever needs one of its results.
+the operation that needs one of its results.
 """
 
 import contextlib
@@ -177,7 +177,7 @@ class Executor:
         return made
 
     def _manage(self, number: int, batch: Any, at: int, data: Any) -> int:
-        """An entry that is no operation; returns where the next one begins."""
+        """An entry other than an operation; returns where the next one begins."""
         match number:
             case codec.TEMPLATE:
                 begin = at + TEMPLATE_ENTRY.size
@@ -239,7 +239,9 @@ class Executor:
                     out = out[0]
                 self._result(operation, values[-1], operation.single, out)
             elif operation.outs is None:
-                self.results[operation.ticket(values)] = self._told(operation, out, values, [*args, *kwargs.values()])
+                self.results[operation.ticket(values)] = self._describe(
+                    operation, out, values, [*args, *kwargs.values()]
+                )
             elif operation.outs:
                 flat = [made for made in _flat(out) if made is not None and not _among(made, operation, args, kwargs)]
                 for address, meta, made in zip(values[-len(operation.outs) :], operation.outs, flat, strict=True):
@@ -251,7 +253,7 @@ class Executor:
             for address in operation.written(values):
                 self.storages[address >> SHIFT] = error.failure
         except Exception as error:
-            # Whoever waits for the results is told now, and can go on with what was to be written.
+            # Who waits for the results gets the error now; what was to be written stays usable.
             written = () if operation.outs is None else operation.written(values)
             failure = self._fail(_undense(operation, out) or error, operation.described(self.executed), written)
             if operation.outs is None:
@@ -282,7 +284,7 @@ class Executor:
             made = lies.copy_(made)
         self.storages[address >> SHIFT] = Storage(made.untyped_storage(), {(address, meta): made})
 
-    def _told(self, operation: "_Compiled", out: Any, values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    def _describe(self, operation: "_Compiled", out: Any, values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """Results for a client that could not foresee them: tensors at the addresses that it lent."""
         lent = iter(values[len(values) - operation.leased :])
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-# Errors of backward passes that failed, until whoever began them gets them; more than a few are of nobody.
+# Errors of backward passes that failed, until the thread that began them takes them; more than a few have no owner.
 _failed: Final[deque[BaseException]] = deque(maxlen=8)
 _type: Final = torch._C._autograd.DeviceType.PrivateUse1
 # All in C: Ctrl-C may raise an exception in any Python function of the main thread.

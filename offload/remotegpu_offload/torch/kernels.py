@@ -291,7 +291,7 @@ def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any
 
 
 def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
-    """Sequences of different lengths: how many go on at each step stays on the host, as on every device."""
+    """Sequences of different lengths: how many continue at each step stays on the host, as on every device."""
 
     def pack_padded(tensor: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
         # The host's kernel checks the lengths, and says of numbered rows which ones are kept, in which order.

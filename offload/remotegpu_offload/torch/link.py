@@ -19,12 +19,12 @@ from remotegpu_offload.wire.peer import Peer
 
 class _Link:
     def __init__(self) -> None:
-        # Of whoever opened it.
+        # Of the process that opened it.
         self.pid = 0
         self.open: Callable[[], device.Source] | None = None
         # Set once all that `waiting` has was told: who finds it need not look further.
         self.remote: device.Remote | None = None
-        # Whoever opens the session has it. Entered again by a signal handler that uses the device meanwhile.
+        # The thread that opens the session holds it. Entered again by a signal handler that uses the device meanwhile.
         self.opening = threading.RLock()
         self.waiting: list[dict[str, Any]] = []
         self.ended: deque[tuple[str, int]] = deque()
@@ -71,13 +71,13 @@ def _opened() -> device.Remote:
             _tell(made, header)
         _link.waiting.clear()
     finally:
-        # Also where it was lost meanwhile: there is no second one, and whoever uses it hears why.
+        # Also where it was lost meanwhile: there is no second one, and its users get the reason.
         _link.pid, _link.remote = os.getpid(), made
     return made
 
 
 def _after_fork() -> None:
-    # Whoever has it is not here.
+    # The thread that holds it does not exist here.
     _link.opening = threading.RLock()
 
 

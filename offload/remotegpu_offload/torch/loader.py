@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from remotegpu_offload.torch import spoken
+from remotegpu_offload.torch import device_names
 from remotegpu_offload.torch.cuda import refused
 
 _pinned: Any = WeakIdKeyDictionary()
@@ -20,15 +20,15 @@ def install() -> None:
     @functools.wraps(torch.Tensor.pin_memory)
     def pin_memory(self: Any, device: Any = None) -> Any:
         # Nothing is gained by a copy: pages are pinned at the acceptor, where the device reads them.
-        spoken.inward(device)
-        if spoken.is_remote(self):
+        device_names.to_remote(device)
+        if device_names.is_remote(self):
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
         _pinned[self] = True
         return self
 
     @functools.wraps(pinned)
     def is_pinned(self: Any, device: Any = None) -> bool:
-        spoken.inward(device)
+        device_names.to_remote(device)
         return self in _pinned
 
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
@@ -38,7 +38,7 @@ def install() -> None:
     reduce = torch.multiprocessing.reductions.reduce_tensor
 
     def reduce_tensor(tensor: Any) -> Any:
-        if spoken.is_remote(tensor):
+        if device_names.is_remote(tensor):
             reason = "its memory is the acceptor's, and this process alone is connected; send .cpu()"
             raise RuntimeError(refused.sentence("a tensor sent to another process", reason))
         return reduce(tensor)

@@ -4,7 +4,7 @@ at once.
 
 from collections.abc import Callable, Iterable
 
-from remotegpu_offload.torch import absent, amp, checkpoint, cuda, device, link, loader, random, spoken, wrapping
+from remotegpu_offload.torch import absent, amp, checkpoint, cuda, device, device_names, link, loader, random, wrapping
 
 
 def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] | None = None) -> None:
@@ -15,14 +15,14 @@ def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] 
     where this torch cannot have such a device, ValueError for a name that is none.
     """
     chosen = tuple(devices)
-    if spoken.names():
+    if device_names.names():
         return
-    wrong = [name for name in chosen if name not in spoken.NAMES]
+    wrong = [name for name in chosen if name not in device_names.NAMES]
     if wrong or not chosen:
-        raise ValueError(f"torch: {{devices: {list(chosen)}}}: each must be one of {', '.join(spoken.NAMES)}")
+        raise ValueError(f"torch: {{devices: {list(chosen)}}}: each must be one of {', '.join(device_names.NAMES)}")
     device.prepare()
     link.configure(opener or _current)
-    spoken.choose(chosen)
+    device_names.install(chosen)
     wrapping.install()
     random.install()
     cuda.install(chosen)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch import device_names, link
 from remotegpu_offload.torch.device import NAME
 
 DEFAULT: Final = 0
@@ -30,7 +30,7 @@ class _GeneratorType(type(_Local)):  # type: ignore[misc] # a metaclass that is 
     """`torch.Generator("cuda")` makes one here; any other device one of torch's own, and both are instances."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
-        true = spoken.inward(device)
+        true = device_names.to_remote(device)
         if torch.device(true).type != NAME:
             return _Local(device)
         return super().__call__()
@@ -59,7 +59,7 @@ class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
 
     @property
     def device(self) -> Any:
-        return torch.device(spoken.shown(), 0)
+        return torch.device(device_names.current(), 0)
 
     def manual_seed(self, seed: int) -> "RemoteGenerator":
         self._seed = _unsigned(seed)
@@ -102,7 +102,7 @@ def generator_id(generator: Any) -> int:
     seed = generator.id if type(generator) is RemoteGenerator else _Local.initial_seed(generator) ^ _mark
     if seed not in _made:
         kind = _Local.device.__get__(generator).type
-        raise RuntimeError(f"Expected a '{spoken.shown()}' device type for generator but found '{kind}'")
+        raise RuntimeError(f"Expected a '{device_names.current()}' device type for generator but found '{kind}'")
     return int(seed)
 
 
@@ -135,12 +135,12 @@ def get_rng_state(device: Any = None) -> Any:
     """The state of the device's generator, of the form that the acceptor's back end has, as a tensor of bytes on the
     CPU.
     """
-    spoken.inward(device)
+    device_names.to_remote(device)
     return _state(DEFAULT)
 
 
 def set_rng_state(new_state: Any, device: Any = None) -> None:
-    spoken.inward(device)
+    device_names.to_remote(device)
     _set_state(DEFAULT, new_state)
 
 
@@ -178,7 +178,7 @@ class _Default:
 
     @property
     def device(self) -> Any:
-        return torch.device(spoken.shown(), 0)
+        return torch.device(device_names.current(), 0)
 
 
 def answers(_name: str) -> dict[str, Any]:

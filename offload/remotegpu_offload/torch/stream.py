@@ -2,7 +2,7 @@
 for it.
 
 A batch leaves when something needs an answer, at 64 entries, at 256 KiB, or when 200 us have passed; the first entry
-of a stream that was idle leaves at once, so that the acceptor begins while the client goes on. Batches carry numbers,
+of a stream that was idle leaves at once, so that the acceptor begins while the client runs. Batches carry numbers,
 because several threads of the program may send: the acceptor executes them in the order of the numbers.
 """
 
@@ -86,7 +86,7 @@ class Stream:
 
         `alone` leaves what there is for later: only what was sent before is executed.
 
-        The reply may tell of an operation's error: `errors.checked` raises it. Raises LostError when the acceptor is
+        The reply may carry an operation's error: `errors.checked` raises it. Raises LostError when the acceptor is
         gone.
         """
         self.idle = False
@@ -157,7 +157,7 @@ class Stream:
         self._asking, self._asked = 0, threading.Condition()
         self._sender = None
         self._wake = threading.Event()
-        # Each operation is told at once that there is no device, not only those that need an answer.
+        # Each operation fails at once: there is no device, not only those that need an answer.
         self.idle = True
         self.entries.clear()
 
@@ -240,7 +240,7 @@ class Stream:
             self._wake.wait()
             time.sleep(IDLE_S)
             if self.entries:
-                # A lost acceptor is told to whoever needs an answer.
+                # Who needs an answer gets the error of the lost acceptor.
                 with contextlib.suppress(OffloadError):
                     self.flush()
                 continue

@@ -189,7 +189,7 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
         storage = plain.untyped_storage()
         if dress[2] is not None:
             encoder.gradients.add(id(dress[2]))
-        # What changes in it is seen by whoever else has it.
+        # Its other holders see what changes in it.
         start = storage.data_ptr() if encoder.comparing else executor.export(storage)
         address = start + plain.storage_offset() * plain.dtype.itemsize
         return named, (address, codec.meta_to_json(_meta(plain)), storage.nbytes(), *dress)

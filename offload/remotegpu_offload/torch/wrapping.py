@@ -18,7 +18,7 @@ from torch.utils import _device
 from remotegpu_offload.torch import layouts
 from remotegpu_offload.torch.cuda import refused
 from remotegpu_offload.torch.device import NAME
-from remotegpu_offload.torch.spoken import device_type, inward, is_remote, outward, state
+from remotegpu_offload.torch.device_names import device_type, is_remote, state, to_remote, to_script
 
 _OTHER = (torch.fft, torch.sparse, torch.special, torch.signal.windows, torch.nested)
 _BY_HAND = ("as_tensor", "asarray", "from_file", "tensor", "sparse_bsr_tensor", "new_tensor", "new", "to_empty")
@@ -27,7 +27,7 @@ _original_device = torch._C.TensorBase.device
 
 
 def install() -> None:
-    """Wrap, for good. PrivateUse1 must have its name, and `spoken.choose` been called."""
+    """Wrap, for good. PrivateUse1 must have its name, and `device_names.install` been called."""
     _wrap_functions()
     _wrap_tensor()
     _wrap_storage()
@@ -41,7 +41,7 @@ def _with_device(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
-            kwargs["device"] = inward(kwargs["device"])
+            kwargs["device"] = to_remote(kwargs["device"])
         # Pages are pinned at the acceptor, where its device reads them.
         kwargs.pop("pin_memory", None)
         return function(*args, **kwargs)
@@ -55,9 +55,9 @@ def _with_any_device(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
-            kwargs["device"] = inward(kwargs["device"])
+            kwargs["device"] = to_remote(kwargs["device"])
         return function(
-            *(inward(value) if value.__class__ in {str, device_type} else value for value in args), **kwargs
+            *(to_remote(value) if value.__class__ in {str, device_type} else value for value in args), **kwargs
         )
 
     return call
@@ -69,9 +69,9 @@ def _to(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and args[0].__class__ in {str, device_type, int}:
-            args = (inward(args[0]), *args[1:])
+            args = (to_remote(args[0]), *args[1:])
         elif "device" in kwargs:
-            kwargs["device"] = inward(kwargs["device"])
+            kwargs["device"] = to_remote(kwargs["device"])
         return function(self, *args, **kwargs)
 
     return to
@@ -118,7 +118,7 @@ def _not_nested(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Put a wrapper in the place of a function; TorchScript goes on finding the operator behind it."""
+    """Put a wrapper in the place of a function; TorchScript still finds the operator behind it."""
     before = getattr(owner, name)
     operator = torch.jit._builtins._find_builtin(before) if owner is not torch.Tensor else None
     if operator is not None:
@@ -168,7 +168,7 @@ def _mover(name: str) -> Callable[..., Any]:
     def move(
         self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
     ) -> Any:
-        true = inward(name if device is None else f"{name}:{device}" if isinstance(device, int) else device)
+        true = to_remote(name if device is None else f"{name}:{device}" if isinstance(device, int) else device)
         return self.to(true, non_blocking=non_blocking, memory_format=memory_format)
 
     move.__name__ = name
@@ -186,11 +186,11 @@ def _wrap_storage() -> None:
     def remote(self: Any) -> bool:
         return bool(true_of.__get__(self).type == NAME)
 
-    storage.device = property(lambda self: outward(true_of.__get__(self)))
+    storage.device = property(lambda self: to_script(true_of.__get__(self)))
     storage.is_cuda = property(lambda self: self.device.type == "cuda")
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        device = inward(kwargs.get("device"))
+        device = to_remote(kwargs.get("device"))
         if device is None or torch.device(device).type != NAME:
             return kept["__new__"](cls, *args, **kwargs)
         size = kwargs.get("size", args[0] if args else 0)
@@ -208,7 +208,7 @@ def _wrap_storage() -> None:
         return _bytes_of(self).clone().untyped_storage() if remote(self) else kept["clone"](self)
 
     def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
-        true = torch.device(inward(device))
+        true = torch.device(to_remote(device))
         if NAME not in {true.type, true_of.__get__(self).type}:
             return kept["to"](self, device=device, non_blocking=non_blocking)
         return self if true.type == NAME and remote(self) else _bytes_of(self).to(true).untyped_storage()
@@ -284,11 +284,11 @@ def _wrap_default_device() -> None:
 
     @functools.wraps(enter)
     def init(self: Any, device: Any) -> None:
-        enter(self, inward(device))
+        enter(self, to_remote(device))
 
     _device.DeviceContext.__init__ = init
     get_default = torch.get_default_device
-    torch.get_default_device = functools.wraps(get_default)(lambda: outward(get_default()))
+    torch.get_default_device = functools.wraps(get_default)(lambda: to_script(get_default()))
     set_type = torch.set_default_tensor_type
 
     @functools.wraps(set_type)

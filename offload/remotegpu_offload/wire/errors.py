@@ -9,7 +9,7 @@ class OffloadError(RuntimeError):
 
 
 class FrameError(OffloadError):
-    """What arrived is no frame, or a frame is larger than the wire allows."""
+    """What arrived is not a frame, or a frame is larger than the wire allows."""
 
 
 class LostError(OffloadError):

@@ -109,7 +109,7 @@ def read_frame(read: Callable[[int], bytearray]) -> Frame:
     """The next frame. `read(n)` gives exactly n bytes, newly allocated; limits are checked before it is asked.
 
     Raises:
-        FrameError: what arrives is no frame.
+        FrameError: what arrives is not a frame.
     """
     total, kind, service, zero, thread, number, header_bytes, count = _HEAD.unpack(read(HEAD_BYTES))
     if kind not in _KINDS or service not in _SERVICES or zero:

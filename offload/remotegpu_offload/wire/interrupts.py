@@ -1,4 +1,4 @@
-"""Signals where they must not come in between: held back in the main thread until what goes on is whole again.
+"""Signals where they must not come in between: held back in the main thread until a step is complete.
 
 Ctrl-C raises KeyboardInterrupt anywhere, and a handler of the program's own may print or compute, which uses the very
 connection that its thread is about to write to.
@@ -61,7 +61,7 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 
 
 class Held:
-    """Inside `with`, signals that Python code handles are only noted, and wake whoever waits on `wake`.
+    """Inside `with`, signals that Python code handles are only noted, and wake the thread that waits on `wake`.
 
     At the end KeyboardInterrupt is raised for Ctrl-C, and the program's own handlers run. Does nothing in other threads
     than the main one, where no handler runs.

@@ -91,7 +91,7 @@ class Request:
         self._answer(Kind.REPLY, header, buffers)
 
     def fail(self, error: str, **details: Any) -> None:
-        """Answers with a failure: a `RemoteFailure` with this sentence over there. `details` are what JSON can say."""
+        """Answers with a failure: a `RemoteFailure` at the other end, with this sentence. `details`: for JSON."""
         self._answer(Kind.FAILURE, {"error": error, "details": details}, ())
 
     def _answer(self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
@@ -184,7 +184,7 @@ class Peer:
         self._local = _Local()
         self._lost: str | None = None
         self._why = ""
-        # What goes on, and who has paused the rest.
+        # What is running, and who has paused the rest.
         self._active = 0
         self._paused_by = 0
         self._changed = threading.Condition(self._lock)
@@ -349,7 +349,7 @@ class Peer:
                 mailbox.wake.put(None)
 
     def close(self) -> None:
-        """Ends the connection; whoever waits gets a LostError. Calling it twice does nothing."""
+        """Ends the connection; waiting threads get a LostError. Calling it twice does nothing."""
         self._lose("it was closed here", ours=True)
         reader = self._reader
         if reader is not None and reader is not threading.current_thread():
@@ -357,7 +357,7 @@ class Peer:
         self._sock.close()
 
     def abandon(self, reason: str) -> None:
-        """In a forked child: forgets the connection, which is its parent's. Whoever holds its locks is not here."""
+        """In a forked child: forgets the connection, its parent's, whose threads may hold the locks."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._paused_by = 0
@@ -382,7 +382,7 @@ class Peer:
 
         Raises:
             OffloadError: the calling thread is itself in a request.
-            TimeoutError: what goes on took longer than `timeout` seconds; nothing is paused.
+            TimeoutError: what is running took longer than `timeout` seconds; nothing is paused.
         """
         if self._local.depth:
             raise OffloadError("a session cannot move while it executes a call of this thread: move it after the call")
@@ -399,7 +399,7 @@ class Peer:
                 raise
 
     def resume(self, successor: "Peer | None" = None) -> None:
-        """Let everybody go on: here, or with the peer that takes this one's place from now on."""
+        """Let everybody continue: here, or with the peer that takes this one's place from now on."""
         with self._lock:
             self._paused_by = 0
             self._successor = successor or self._successor

@@ -18,7 +18,7 @@ from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import FunctionRule
 from remotegpu_offload.functions import client
 from remotegpu_offload.functions.errors import TooDeepError
-from remotegpu_offload.functions.standins import RemoteFunction, RemoteIterator, RemoteObject
+from remotegpu_offload.functions.proxies import RemoteFunction, RemoteIterator, RemoteObject
 from remotegpu_offload.objects.codec import CrossingError, UnknownObjectError
 
 USER = UserModule("user_steps", FunctionRule("user_steps.*"))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from remotegpu_offload.functions.inference import model
+from remotegpu_offload.functions.inference.acceptor import Opening, available_providers, opened
 from remotegpu_offload.functions.inference.shells import profile_path
-from remotegpu_offload.functions.inference.there import Opening, offered, opened
 from remotegpu_offload.objects.codec import RefusedError
 
 CPU, CUDA, MIGRAPHX = "CPUExecutionProvider", "CUDAExecutionProvider", "MIGraphXExecutionProvider"
@@ -45,7 +45,7 @@ CPU, CUDA, MIGRAPHX = "CPUExecutionProvider", "CUDAExecutionProvider", "MIGraphX
     ],
 )
 def test_cuda_means_what_there_is(available: list[str], providers: Any, options: Any, expected: Any) -> None:
-    assert offered(providers, options, available) == expected
+    assert available_providers(providers, options, available) == expected
 
 
 def field(number: int, contents: bytes) -> bytes:

@@ -12,7 +12,7 @@ from offload_local import local_session
 from remotegpu_offload.config.model import CodeRules, Config, FunctionRule
 from remotegpu_offload.functions import client
 from remotegpu_offload.functions.errors import RemoteTraceback
-from remotegpu_offload.functions.standins import RemoteObject
+from remotegpu_offload.functions.proxies import RemoteObject
 from remotegpu_offload.objects import pages
 from remotegpu_offload.objects.codec import CrossingError
 from remotegpu_offload.wire import frames

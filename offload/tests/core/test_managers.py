@@ -16,7 +16,7 @@ from offload_modules import UserModule, held
 
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import FunctionRule
-from remotegpu_offload.functions.standins import RemoteManager
+from remotegpu_offload.functions.proxies import RemoteManager
 from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError
 
 USER = UserModule("user_unusual", FunctionRule("user_unusual.*"))

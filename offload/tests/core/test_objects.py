@@ -147,7 +147,7 @@ def test_handles_are_counted_and_let_go(ends: Ends) -> None:
         made.append(info)
         return Stand(handle)
 
-    ends.acceptor.stand_ins["iter"] = stand
+    ends.acceptor.proxies["iter"] = stand
     generator = (n for n in range(3))
     first, _ = ends.there(generator)
     again, _ = ends.there([generator])

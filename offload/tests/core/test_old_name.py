@@ -108,6 +108,12 @@ def test_a_pickle_of_before_is_read() -> None:
     assert python(code).stdout == "remotegpu_offload.config.model steps.*\n"
 
 
+def test_a_call_of_a_renamed_module_is_found() -> None:
+    before = b"cremotegpu.offload.functions.inference.there\nOpening\n."
+    code = f"import pickle; print(pickle.loads({before!r}).__module__)"
+    assert python(code).stdout == "remotegpu_offload.functions.inference.acceptor\n"
+
+
 def test_an_entry_point_of_before_names_the_provisioner() -> None:
     """As in the metadata of an installation that was not made anew."""
     place, kind = "remotegpu.offload.jupyter.provisioner:OffloadProvisioner", "jupyter_client.kernel_provisioners"

@@ -14,7 +14,7 @@ from offload_programs import PATIENCE, Project, same
 
 import remotegpu_offload
 from remotegpu_offload.importing.hooks import when_imported
-from remotegpu_offload.importing.lending import Lender, libraries
+from remotegpu_offload.importing.libraries import LibraryFinder, library_folders
 
 START = Path(remotegpu_offload.__file__).parent / "sitecustomize"
 RULES = "version: 1\noffload:\n  - function: steps.where\n  - function: __main__.main_where\n"
@@ -152,14 +152,15 @@ def test_only_two_libraries_are_lent(tmp_path: Path) -> None:
     for name in ("yaml", "cloudpickle", "numpy"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
-    lender = Lender([str(tmp_path / "nowhere"), str(tmp_path)])
-    spec = lender.find_spec("yaml", None)
+    finder = LibraryFinder([str(tmp_path / "nowhere"), str(tmp_path)])
+    spec = finder.find_spec("yaml", None)
     assert spec is not None
     assert spec.origin == str(tmp_path / "yaml/__init__.py")
-    assert lender.find_spec("numpy", None) is None
-    assert lender.find_spec("yaml.cyaml", None) is None
+    assert finder.find_spec("numpy", None) is None
+    assert finder.find_spec("yaml.cyaml", None) is None
     assert all(
-        (Path(folder) / "yaml").is_dir() or (Path(folder) / "cloudpickle").is_dir() for folder in libraries().split(":")
+        (Path(folder) / "yaml").is_dir() or (Path(folder) / "cloudpickle").is_dir()
+        for folder in library_folders().split(":")
     )
 
 

@@ -13,7 +13,7 @@ from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch import nn
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import names, spoken
+from remotegpu_offload.torch import device_names, names
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
@@ -304,9 +304,9 @@ def _scripted(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_wrong_names_are_refused() -> None:
-    assert spoken.names() == ("cuda", "xpu", "mps")
+    assert device_names.names() == ("cuda", "xpu", "mps")
     names.arm(("cuda",))
-    assert spoken.names() == ("cuda", "xpu", "mps")
+    assert device_names.names() == ("cuda", "xpu", "mps")
 
 
 @pytest.mark.parametrize(

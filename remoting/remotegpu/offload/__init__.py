@@ -16,6 +16,8 @@ from typing import Final
 import remotegpu_offload
 
 _NEW: Final = "remotegpu_offload"
+# A module of another name now, which calls and pickles of an older client name.
+_RENAMED: Final = {"remotegpu_offload.functions.inference.there": "remotegpu_offload.functions.inference.acceptor"}
 
 
 class _Alias(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -52,7 +54,8 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _new(name: str) -> str:
-    return _NEW + name.removeprefix(__name__)
+    new = _NEW + name.removeprefix(__name__)
+    return _RENAMED.get(new, new)
 
 
 # First: the new package's folder is the path of the old name too, and a module found there would be a second one.

@@ -53,7 +53,7 @@ def write(model: Model, folder: str) -> str:
 def external_files(data: bytes) -> set[str]:
     """The files in which a model's tensors lie, relative to it. None that is not below its folder: it may be anybody's.
 
-    Empty for what is no ONNX model.
+    Empty for anything but an ONNX model.
     """
     found = set()
     to_do = [("model", memoryview(data))]
@@ -86,7 +86,7 @@ def _location(entry: memoryview) -> str:
 def _parts(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     """The fields of a message that have a length: number, and contents.
 
-    Raises ValueError for what is no message.
+    Raises ValueError for anything but a message.
     """
     at = 0
     while at < len(message):

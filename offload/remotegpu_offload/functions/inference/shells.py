@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
 
 from remotegpu_offload.functions import classes
-from remotegpu_offload.functions.inference import model, there
+from remotegpu_offload.functions.inference import acceptor, model
 from remotegpu_offload.functions.plan import MARK
 from remotegpu_offload.objects import restricted
 from remotegpu_offload.objects.codec import HANDLE, RefusedError
 from remotegpu_offload.objects.encoder import Encoder, register
 
-_THERE: Final = there.__name__
+_ACCEPTOR: Final = acceptor.__name__
 # What shells of sessions keep here.
 _DESCRIBED: Final = "_remotegpu_described"
 _OPTIONS: Final = "_remotegpu_options"
@@ -69,7 +69,7 @@ class LibraryShell(classes.Shell):
 
     def _remotegpu_ask(self, function: str, *arguments: Any) -> Any:
         """A function of the acceptor's part, about this object."""
-        return classes.call(self, {"op": "call", "t": [_THERE, function]}, (self, *arguments))
+        return classes.call(self, {"op": "call", "t": [_ACCEPTOR, function]}, (self, *arguments))
 
     def _remotegpu_method(self, name: str, *arguments: Any) -> Any:
         return classes.call(self, {"op": "call", "m": name}, (self, *arguments))
@@ -93,14 +93,14 @@ class SessionShell(LibraryShell):
             raise TypeError(f"sess_options is a {kind} that cannot travel: make it by onnxruntime.SessionOptions()")
         given = _model(classes.plan_of(type(self)).original, path_or_bytes)
         settings = None if sess_options is None else sess_options._remotegpu_settings()
-        opening = there.Opening(given, settings, providers, provider_options, kwargs)
+        opening = acceptor.Opening(given, settings, providers, provider_options, kwargs)
         if HANDLE in vars(self):
             # A class that is derived from it has set attributes before.
             self._remotegpu_ask("opened", opening)
         else:
             client = classes.plan_of(type(self)).caller()
             ident = client.codec.exports.mint()
-            header = {"op": "call", "t": [_THERE, "opened"], "id": ident, "kind": "instance"}
+            header = {"op": "call", "t": [_ACCEPTOR, "opened"], "id": ident, "kind": "instance"}
             client.send(header, ((type(self), opening), {}))
             classes.adopt(self, client, client.codec.held.handle(ident, "instance"))
         object.__setattr__(self, _OPTIONS, sess_options)
@@ -259,10 +259,10 @@ class OptionsShell(classes.Shell):
         object.__setattr__(self, "_remotegpu_values", {})
         object.__setattr__(self, "_remotegpu_calls", [])
 
-    def _remotegpu_settings(self) -> there.Settings:
+    def _remotegpu_settings(self) -> acceptor.Settings:
         kind = "RunOptions" if hasattr(type(self), "add_run_config_entry") else "SessionOptions"
         values = {name: _portable(value) for name, value in vars(self)["_remotegpu_values"].items()}
-        return there.Settings(kind, values, list(vars(self)["_remotegpu_calls"]))
+        return acceptor.Settings(kind, values, list(vars(self)["_remotegpu_calls"]))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(getattr(type(self), name, None), property):
@@ -304,7 +304,7 @@ def _portable(value: Any) -> Any:
     """A member of onnxruntime's enumerations travels by its name."""
     kind = type(value)
     is_member = kind.__module__.startswith("onnxruntime.") and hasattr(kind, "__members__")
-    return there.Member(kind.__name__, value.name) if is_member else value
+    return acceptor.Member(kind.__name__, value.name) if is_member else value
 
 
 def _model(original: type, given: Any) -> Any:
@@ -320,7 +320,7 @@ def _model(original: type, given: Any) -> Any:
 
 
 def _reduce(_writer: Encoder, value: OptionsShell) -> Any:
-    return there.built, (value._remotegpu_settings(),)
+    return acceptor.built, (value._remotegpu_settings(),)
 
 
 register(OptionsShell, _reduce)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch._subclasses import fake_tensor
 
-from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch import device_names, link
 from remotegpu_offload.torch.cuda import figures, refused
 from remotegpu_offload.torch.device import NAME
 
@@ -31,7 +31,7 @@ def install() -> None:
 
     @functools.wraps(module_of)
     def get_device_module(device: Any = None) -> Any:
-        return module_of(spoken.shown() if device is None else device)
+        return module_of(device_names.current() if device is None else device)
 
     torch.get_device_module = get_device_module
     _threads()
@@ -76,10 +76,10 @@ def _compile() -> None:
 
     @functools.wraps(likeness)
     def from_real_tensor(self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any) -> Any:
-        if spoken.is_remote(t) and _exporting():
+        if device_names.is_remote(t) and _exporting():
             reason = "it traces with likenesses of tensors, which ask the driver of a device in this machine"
             raise RuntimeError(refused.sentence("torch.export", reason) + ", or export it on the CPU: .cpu() first")
-        if spoken.is_remote(t):
+        if device_names.is_remote(t):
             reason = "it makes kernels for a device in this machine"
             raise RuntimeError(refused.sentence("torch.compile", reason) + ", or say backend='eager'")
         return likeness(self, fake_mode, t, *args, **kwargs)
@@ -115,7 +115,7 @@ def _tensor_methods() -> None:
 
     @functools.wraps(dlpack)
     def to_dlpack(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if spoken.is_remote(self):
+        if device_names.is_remote(self):
             raise BufferError(refused.sentence("Tensor.__dlpack__", _ELSEWHERE))
         return dlpack(self, *args, **kwargs)
 
@@ -126,29 +126,29 @@ def _tensor_methods() -> None:
         except TypeError as error:
             told = str(error)
         # As torch says it, of the device's name in the script.
-        raise TypeError(told.replace(f"{NAME}:0", str(spoken.state.shown)))
+        raise TypeError(told.replace(f"{NAME}:0", str(device_names.state.shown)))
 
     @functools.wraps(share)
     def share_memory_(self: Any) -> Any:
         # As on CUDA there is nothing to do, until another process asks for it.
-        return self if spoken.is_remote(self) else share(self)
+        return self if device_names.is_remote(self) else share(self)
 
     torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_ = to_dlpack, to_numpy, share_memory_
     shared = torch.UntypedStorage.is_shared
-    torch.UntypedStorage.is_shared = lambda self: self.device.type in spoken.names() or shared(self)
+    torch.UntypedStorage.is_shared = lambda self: self.device.type in device_names.names() or shared(self)
     record = torch.Tensor.record_stream
 
     @functools.wraps(record)
     def record_stream(self: Any, stream: Any) -> None:
-        if not spoken.is_remote(self):
+        if not device_names.is_remote(self):
             record(self, stream)
 
     torch.Tensor.record_stream = record_stream
-    # hasattr() must say no, as for a tensor on the CPU: what asks goes on by way of .cpu().
+    # hasattr() must say no, as for a tensor on the CPU: what asks then uses .cpu().
     interface = torch.Tensor.__cuda_array_interface__
 
     def cuda_array_interface(self: Any) -> Any:
-        if spoken.is_remote(self):
+        if device_names.is_remote(self):
             raise AttributeError(refused.sentence("Tensor.__cuda_array_interface__", _ELSEWHERE))
         return interface.__get__(self)
 
@@ -170,7 +170,7 @@ def _profilers() -> None:
 
     @functools.wraps(begin)
     def init(self: Any, enabled: bool = True, *, use_device: Any = None, **options: Any) -> None:
-        if enabled and use_device in spoken.names():
+        if enabled and use_device in device_names.names():
             warnings.warn(
                 f"profiler: times on {use_device} are not recorded, for the device is remote; those here are of "
                 "handing operations over. For both run the whole program at the acceptor (`remotegpu offload run "

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch import device_names, link
 from remotegpu_offload.torch.device import NAME
 
 _PEAKS: Final = ("allocated", "reserved")
@@ -14,7 +14,7 @@ _PEAKS: Final = ("allocated", "reserved")
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What torch tells of a CUDA device, of whatever device the acceptor has. (0, 0) as capability: no CUDA device."""
+    """What torch reports of a CUDA device, for the acceptor's. (0, 0) as capability: no CUDA device."""
 
     name: str = ""
     major: int = 0
@@ -98,17 +98,17 @@ class device:  # noqa: N801 - torch's name
 
 class device_of(device):  # noqa: N801 - torch's name
     def __init__(self, tensor: Any) -> None:
-        super().__init__(0 if spoken.is_remote(tensor) else None)
+        super().__init__(0 if device_names.is_remote(tensor) else None)
 
 
 def _check(chosen: Any) -> None:
     """Raises RuntimeError for an index other than 0, ValueError for another kind of device."""
     if isinstance(chosen, int) and chosen > 0:
-        spoken.inward(f"{spoken.shown()}:{chosen}")
-    elif isinstance(chosen, (str, spoken.device_type)):
-        true = torch.device(spoken.inward(chosen))
+        device_names.to_remote(f"{device_names.current()}:{chosen}")
+    elif isinstance(chosen, (str, device_names.device_type)):
+        true = torch.device(device_names.to_remote(chosen))
         if true.type != NAME:
-            raise ValueError(f"Expected a {spoken.shown()} device, but got: {chosen}")
+            raise ValueError(f"Expected a {device_names.current()} device, but got: {chosen}")
 
 
 def _index(device: Any = None, optional: bool = False) -> int:  # noqa: ARG001 - torch's signature
@@ -246,7 +246,7 @@ ACCELERATOR_MEMORY: Final = (
 ACCELERATOR: Final[dict[str, Any]] = {
     "_get_device_index": _index,
     **{name: ANSWERS[name] for name in ACCELERATOR_MEMORY},
-    "current_accelerator": lambda check_available=False: torch.device(spoken.shown()),  # noqa: ARG005 - torch's signature
+    "current_accelerator": lambda check_available=False: torch.device(device_names.current()),  # noqa: ARG005 - torch's signature
     "current_device_idx": lambda: 0,
     "current_device_index": lambda: 0,
     "device_count": device_count,

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import spoken
+from remotegpu_offload.torch import device_names
 from remotegpu_offload.torch.device import NAME
 
 _TYPES: Final = {
@@ -28,7 +28,7 @@ class _LegacyType(type):
     remote_dtype: Any
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.dtype == cls.remote_dtype and spoken.is_remote(value)
+        return isinstance(value, torch.Tensor) and value.dtype == cls.remote_dtype and device_names.is_remote(value)
 
     def __call__(cls, *values: Any, **_device: Any) -> Any:
         device = torch.device(NAME, 0)
@@ -42,9 +42,9 @@ class _LegacyType(type):
         return cls.remote_dtype
 
 
-def install(spoken: Iterable[str]) -> None:
+def install(names: Iterable[str]) -> None:
     """Put the constructors into the modules of these names."""
-    for name in spoken:
+    for name in names:
         module = getattr(torch, name)
         for type_name, dtype in _TYPES.items():
             made = _LegacyType(

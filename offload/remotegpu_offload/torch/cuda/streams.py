@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import link, spoken
+from remotegpu_offload.torch import device_names, link
 
 _ids = itertools.count(1)
 
 
 def synchronize(device: Any = None) -> None:
     """Wait until the acceptor's device has done everything; an operation that failed there raises here, by its name."""
-    spoken.inward(device)
+    device_names.to_remote(device)
     link.ask({"op": "sync"})
 
 
@@ -24,14 +24,14 @@ class Stream:
     """The session's one sequence of operations. Priorities and identities are kept for those who print them."""
 
     def __init__(self, device: Any = None, priority: int = 0, **_more: Any) -> None:
-        spoken.inward(device)
+        device_names.to_remote(device)
         self.priority = priority
         self.stream_id = next(_ids)
         self.device_index = 0
 
     @property
     def device(self) -> Any:
-        return torch.device(spoken.shown(), 0)
+        return torch.device(device_names.current(), 0)
 
     @property
     def cuda_stream(self) -> int:
@@ -74,7 +74,7 @@ class Stream:
         return self.stream_id
 
     def __repr__(self) -> str:
-        return f"<torch.{spoken.shown()}.Stream of the remote device, number {self.stream_id}>"
+        return f"<torch.{device_names.current()}.Stream of the remote device, number {self.stream_id}>"
 
 
 _DEFAULT: Final = Stream()

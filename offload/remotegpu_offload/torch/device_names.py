@@ -1,4 +1,4 @@
-"""What the script calls the remote device, and what torch calls it: `cuda` to `remote:0` and back."""
+"""Names of the remote device: from the script's (`cuda`) to torch's (`remote:0`), and back."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -15,17 +15,17 @@ device_type: Any = torch.device
 """torch's own class, for tests by identity that no wrapper can change."""
 
 
-class _Spoken:
+class _DeviceNames:
     """The script's names, and the one that it used first: tensors answer with that one."""
 
     names: tuple[str, ...] = ()
     name: str = "cuda"
     ready = False
-    inward: dict[Any, Any]
+    to_remote: dict[Any, Any]
     shown: Any = None
 
     def __init__(self) -> None:
-        self.inward = {}
+        self.to_remote = {}
 
     def begin(self, name: str) -> None:
         """The script names the device for the first time: now the session must be open."""
@@ -35,7 +35,7 @@ class _Spoken:
         self.ready = True
 
 
-state = _Spoken()
+state = _DeviceNames()
 _original_device = torch._C.TensorBase.device
 
 
@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
     return state.names
 
 
-def shown() -> str:
+def current() -> str:
     """The name in which tensors tell their device: the first that the script used, `cuda` until then."""
     return state.name
 
@@ -54,27 +54,27 @@ def is_remote(tensor: Any) -> bool:
     return bool(_original_device.__get__(tensor).type == NAME)
 
 
-def inward(device: Any) -> Any:
-    """The true device for what a script says; anything that is no name of ours comes back as it is.
+def to_remote(device: Any) -> Any:
+    """The true device for what a script says; anything else comes back unchanged.
 
     Raises RuntimeError for an index other than 0: one session is one device.
     """
-    found = state.inward.get(device) if isinstance(device, (str, device_type)) else None
+    found = state.to_remote.get(device) if isinstance(device, (str, device_type)) else None
     if found is None:
-        return _inward_rare(device)
+        return _to_remote_rare(device)
     if not state.ready:
         state.begin(str(device).partition(":")[0])
     return found
 
 
-def _inward_rare(device: Any) -> Any:
+def _to_remote_rare(device: Any) -> Any:
     if isinstance(device, int) and not isinstance(device, bool):
         device = f"{state.name}:{device}"
     if isinstance(device, (str, device_type)):
         name, _, index = str(device).partition(":")
         if name in state.names:
             if index == "0":
-                return inward(device)
+                return to_remote(device)
             raise RuntimeError(
                 f"{device}: invalid device ordinal. This session has one remote device, {name}:0. Use {name}:0, or one "
                 "process for each device"
@@ -82,13 +82,13 @@ def _inward_rare(device: Any) -> Any:
     return device
 
 
-def outward(device: Any) -> Any:
+def to_script(device: Any) -> Any:
     """A device in the script's name, where it has one."""
     remote = state.names and isinstance(device, device_type) and device.type == NAME
     return state.shown if remote else device
 
 
-def choose(names_: Iterable[str]) -> None:
+def install(names_: Iterable[str]) -> None:
     """Let these names mean the remote device. Once."""
     state.names = tuple(names_)
     state.name = state.names[0]
@@ -96,4 +96,4 @@ def choose(names_: Iterable[str]) -> None:
     true = torch.device(NAME, 0)
     for name in state.names:
         for said in (name, f"{name}:0", torch.device(name), torch.device(name, 0)):
-            state.inward[said] = true
+            state.to_remote[said] = true

@@ -1,15 +1,15 @@
-"""Rules that name nothing: the program runs here instead, so it is said why."""
+"""Warnings about rules that match nothing. Without them the program would silently run here."""
 
 import sys
 from collections.abc import Iterable
 from types import ModuleType
 
 from remotegpu_offload.config.model import ClassRule, Config, FunctionRule
-from remotegpu_offload.config.suggest import meant
+from remotegpu_offload.config.suggest import suggestion
 
 
-def warn_of(config: Config, module: ModuleType) -> None:
-    """Of rules for what this module, just imported, does not have, or has as something else."""
+def warn_of_module(config: Config, module: ModuleType) -> None:
+    """Rules for a name that this module, just imported, does not have, or has as something else."""
     there = vars(module)
     # A package may get the name as a module below it; others make their names when they are asked.
     if "__path__" in there or "__getattr__" in there:
@@ -17,7 +17,7 @@ def warn_of(config: Config, module: ModuleType) -> None:
     for rule, name in _plain(config, module.__name__):
         if name not in there:
             known = [own for own in there if not own.startswith("_")]
-            _warn(config, rule, f"{module.__name__} has no {name!r}; {meant(name, known)}")
+            _warn(config, rule, f"{module.__name__} has no {name!r}; {suggestion(name, known)}")
         elif isinstance(rule, ClassRule) != isinstance(there[name], type):
             right = "function" if isinstance(rule, ClassRule) else "class"
             _warn(config, rule, f"it is a {right}: write `{right}: {rule.pattern}`")
@@ -28,7 +28,7 @@ def warn_of_main(config: Config, defined: Iterable[str]) -> None:
     names = list(defined)
     for rule, name in _plain(config, "__main__"):
         if name not in names:
-            _warn(config, rule, f"the script has no {name!r}; {meant(name, names)}")
+            _warn(config, rule, f"the script has no {name!r}; {suggestion(name, names)}")
 
 
 def _plain(config: Config, home: str) -> Iterable[tuple[FunctionRule | ClassRule, str]]:

@@ -1,4 +1,4 @@
-"""Lending the user's interpreter the two libraries that we need and it may lack. What it has itself comes first."""
+"""A finder for cloudpickle and PyYAML, which the user's interpreter may lack. Its own installations come first."""
 
 import importlib.util
 import os
@@ -11,17 +11,17 @@ from typing import Final
 
 # Folders, as in PYTHONPATH, of which only these two packages are used.
 LIBRARIES_ENV: Final = "REMOTEGPU_OFFLOAD_LIBRARIES"
-_LENT: Final = ("cloudpickle", "yaml")
+_LIBRARIES: Final = ("cloudpickle", "yaml")
 
 
-class Lender(MetaPathFinder):
-    """Asked last."""
+class LibraryFinder(MetaPathFinder):
+    """The last one of `sys.meta_path`, so that it is only asked for what no other finder has."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name not in _LENT:
+        if name not in _LIBRARIES:
             return None
         for folder in self._folders:
             package = os.path.join(folder, name)
@@ -31,15 +31,15 @@ class Lender(MetaPathFinder):
         return None
 
 
-def lend() -> None:
+def install_finder() -> None:
     """From the folder around our package, and those that the command line named."""
     ours = __file__.rpartition("/remotegpu_offload/")[0]
     given = [folder for folder in os.environ.get(LIBRARIES_ENV, "").split(os.pathsep) if folder]
-    sys.meta_path.append(Lender([*given, ours]))
+    sys.meta_path.append(LibraryFinder([*given, ours]))
 
 
-def libraries() -> str:
+def library_folders() -> str:
     """The value of LIBRARIES_ENV: where this interpreter has them."""
-    found = [importlib.util.find_spec(name) for name in _LENT]
+    found = [importlib.util.find_spec(name) for name in _LIBRARIES]
     folders = [os.path.dirname(os.path.dirname(spec.origin)) for spec in found if spec is not None and spec.origin]
     return os.pathsep.join(dict.fromkeys(folders))

@@ -1,4 +1,4 @@
-"""Who stands for an object of the other end: it asks that end whenever it is used."""
+"""Proxies: each has a handle of an object at the other end, and asks that end whenever it is used."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ METHODS: Final = {
 AHEAD: Final = 64
 
 
-class StandIn:
+class Proxy:
     """Has a handle, and a way to ask."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -55,7 +55,7 @@ class StandIn:
             return self._link.ask({"o": handle_of(self).ident, "m": method}, (arguments, keywords))
 
 
-class RemoteFunction(StandIn):
+class RemoteFunction(Proxy):
     """A callable of the other end; calling it runs it there."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -71,7 +71,7 @@ class RemoteFunction(StandIn):
         return f"<function {self.__name__} of the other end>"
 
 
-class RemoteIterator(StandIn):
+class RemoteIterator(Proxy):
     """A generator or iterator of the other end. Values are fetched one, two, four, ... at a time if they come fast."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -135,7 +135,7 @@ class RemoteIterator(StandIn):
         return f"<{self._name} of the other end>"
 
 
-class RemoteFile(StandIn):
+class RemoteFile(Proxy):
     """An open file of the other end: what is read and written there is read and written at its position."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -186,7 +186,7 @@ class RemoteFile(StandIn):
         return f"<file {self.name!r} of the other end>"
 
 
-class RemoteObject(StandIn):
+class RemoteObject(Proxy):
     """Something of the other end that stays there: pass it to calls, or `fetch` a copy."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
@@ -206,7 +206,7 @@ class RemoteObject(StandIn):
 
 
 class RemoteManager(RemoteObject):
-    """A context manager of the other end: it is entered and left there, and told of what is raised between."""
+    """A context manager of the other end: it is entered and left there, and gets what is raised between."""
 
     def __enter__(self) -> Any:
         # What cannot come stays there.
@@ -226,7 +226,7 @@ class RemoteDecorator(RemoteManager, contextlib.ContextDecorator):
 
 
 class RemoteAsynchronousManager(RemoteObject):
-    """What a function under `contextlib.asynccontextmanager` returns: the program's loop goes on meanwhile."""
+    """What a function under `contextlib.asynccontextmanager` returns: the program's loop keeps running."""
 
     async def __aenter__(self) -> Any:
         return await asyncio.to_thread(self._ask, "__enter__")
@@ -235,9 +235,9 @@ class RemoteAsynchronousManager(RemoteObject):
         return await asyncio.to_thread(self._ask, "__exit__", kind, error, None)
 
 
-def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
-    """What stands for the objects of the other end, by kind."""
-    made: dict[str, type[StandIn]] = {
+def by_kind(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
+    """What makes a proxy, by the kind of object."""
+    made: dict[str, type[Proxy]] = {
         "call": RemoteFunction,
         "iter": RemoteIterator,
         "file": RemoteFile,
@@ -249,10 +249,10 @@ def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
     return {kind: partial(stand, link) for kind, stand in made.items()}
 
 
-def _reduce(writer: encoder.Encoder, value: StandIn) -> Any:
+def _reduce(writer: encoder.Encoder, value: Proxy) -> Any:
     if value._link.codec is not writer.codec:
         raise CrossingError(f"{value!r} lives at another acceptor: fetch() its value, and pass that")
     return vocabulary.own, (handle_of(value).ident,)
 
 
-encoder.register(StandIn, _reduce)
+encoder.register(Proxy, _reduce)

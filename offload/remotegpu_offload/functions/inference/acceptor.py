@@ -46,7 +46,7 @@ class Opening(NamedTuple):
     more: dict[str, Any]
 
 
-def meant(name: str, available: Sequence[str]) -> str:
+def available_provider(name: str, available: Sequence[str]) -> str:
     """Which of the providers here a program means. CUDA is its word for an accelerator; without one onnxruntime says
     what there is, and uses the CPU.
     """
@@ -55,12 +55,12 @@ def meant(name: str, available: Sequence[str]) -> str:
     return next((each for each in available if each in _ACCELERATORS), CUDA)
 
 
-def offered(providers: Any, options: Any, available: Sequence[str]) -> tuple[Any, Any]:
-    """Both arguments with `meant` applied. Options for CUDA are not those of what takes its place."""
-    if not isinstance(providers, Sequence) or meant(CUDA, available) == CUDA:
+def available_providers(providers: Any, options: Any, available: Sequence[str]) -> tuple[Any, Any]:
+    """Both arguments with `available_provider` applied. Options for CUDA are not those of what takes its place."""
+    if not isinstance(providers, Sequence) or available_provider(CUDA, available) == CUDA:
         return providers, options
     names = [each[0] if isinstance(each, tuple) and each else each for each in providers]
-    instead = meant(CUDA, available)
+    instead = available_provider(CUDA, available)
     if CUDA not in names:
         return providers, options
     at = names.index(CUDA)
@@ -81,7 +81,7 @@ def built(settings: Settings) -> Any:
     for name, arguments, keywords in settings.calls:
         given = [_member(each) for each in arguments]
         if name == "add_provider" and given:
-            given[0] = meant(given[0], library.get_available_providers())
+            given[0] = available_provider(given[0], library.get_available_providers())
         getattr(made, name)(*given, **keywords)
     return made
 
@@ -97,7 +97,7 @@ def opened(session: Any, opening: Opening) -> Any:
     source = opening.model
     if isinstance(source, Model):
         source = models.write(source, _scratch(made)) if source.beside else source.data
-    providers, options = offered(opening.providers, opening.options, library.get_available_providers())
+    providers, options = available_providers(opening.providers, opening.options, library.get_available_providers())
     settings = _options(made, opening.settings)
     library.InferenceSession.__init__(made, source, settings, providers, options, **opening.more)
     if isinstance(opening.model, Model) and opening.model.beside:
@@ -156,7 +156,7 @@ def _again(session: Any) -> Any:
 def set_providers(session: Any, providers: Any, options: Any) -> None:
     """As the session's own."""
     setattr(session, _OPENING, vars(session)[_OPENING]._replace(providers=providers, options=options))
-    session.set_providers(*offered(providers, options, _library().get_available_providers()))
+    session.set_providers(*available_providers(providers, options, _library().get_available_providers()))
 
 
 def described(session: Any) -> dict[str, Any]:

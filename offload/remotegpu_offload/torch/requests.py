@@ -1,6 +1,4 @@
-"""The acceptor's side of the facade: figures of the device, random numbers, events. Each is done in order with the
-operations.
-"""
+"""At the acceptor: requests about the device (properties, memory, random numbers, events), in order with operations."""
 
 import os
 import time
@@ -249,7 +247,7 @@ Answer = Callable[[Executor, dict[str, Any], Sequence[Buffer]], Message]
 
 
 def _after_ends(answer: Answer) -> Answer:
-    """The answer, once what has ended at the client is dropped: each message may tell of some."""
+    """The answer, after generators and events that ended at the client are dropped: each message may name some."""
 
     def run(executor: Executor, header: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
         for kind, number in header.get("ended", ()):
