@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from remotegpu.api.durations import format_duration
 from remotegpu.api.quantities import format_milli
-from remotegpu_offload.config.load import IN_MODEL
 from remotegpu_offload.config.model import ClassRule, Config, ModuleRule, Rule, TorchRule
+from remotegpu_offload.config.reader import IN_MODEL
 
 _IN_FILE: Final = {model: file for file, model in IN_MODEL.items()}
 

@@ -4,36 +4,16 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from remotegpu.api.names import CONFIG_ENV
 from remotegpu_offload.config.errors import ConfigError, Problem
-from remotegpu_offload.config.model import (
-    ClassRule,
-    CodeRules,
-    Config,
-    EnvRules,
-    FileRules,
-    FunctionRule,
-    ModuleRule,
-    Rule,
-    SessionRules,
-    TorchRule,
-)
+from remotegpu_offload.config.model import Config
 from remotegpu_offload.config.nodes import Node, YamlError, from_json, from_yaml
-from remotegpu_offload.config.schema import Checker, schema
+from remotegpu_offload.config.reader import Reader
 
 FILE_NAME: Final = "remotegpu.yaml"
 _LARGEST: Final = 1 << 20
-# What the model calls otherwise, because there it has a unit.
-IN_MODEL: Final = {
-    "fraction": "milli",
-    "memory": "memory_bytes",
-    "on_disconnect": "resume_seconds",
-    "snapshots": "snapshot_seconds",
-    "cache": "cache_bytes",
-    "pass": "passes",
-}
 
 
 def find(
@@ -83,13 +63,11 @@ def parse(content: str | bytes, source: Path | None = None, folder: Path | None 
     root = _read(content, name)
     if root is None:
         raise ConfigError(name, [Problem(1, "", "is empty: it must at least say `version: 1`")])
-    checker = Checker()
-    data = checker.check(root, schema())
-    if not checker.problems:
-        checker.problems += _contradictions(data, checker.lines)
-    if checker.problems:
-        raise ConfigError(name, sorted(checker.problems, key=lambda problem: problem.line))
-    return _build(data, checker.lines, source, folder or (source.parent if source else Path.cwd()))
+    reader = Reader()
+    found = reader.config(root)
+    if reader.problems:
+        raise ConfigError(name, sorted(reader.problems, key=lambda problem: problem.line))
+    return Config(source=source, folder=folder or (source.parent if source else Path.cwd()), **found)
 
 
 def _read(content: str | bytes, name: str) -> Node | None:
@@ -104,45 +82,3 @@ def _read(content: str | bytes, name: str) -> Node | None:
         except ValueError:
             need = f"needs PyYAML, which {sys.executable} lacks: install it there (`python -m pip install pyyaml`)"
             raise ConfigError(name, [Problem(1, "", need)]) from None
-
-
-def _contradictions(data: dict[str, Any], lines: dict[str, int]) -> list[Problem]:
-    session = data.get("session") or {}
-    found = []
-    if "fraction" in session and "memory" in session:
-        found.append(Problem(lines["session.memory"], "session", "says fraction and memory: a share is one of them"))
-    if session.get("on_disconnect") is not None and session.get("snapshots") is None:
-        found.append(
-            Problem(
-                lines["session.on_disconnect"],
-                "session.on_disconnect",
-                "resumes from nothing: add `snapshots: 30s`, or another time, to session",
-            )
-        )
-    return found
-
-
-def _build(data: dict[str, Any], lines: dict[str, int], source: Path | None, folder: Path) -> Config:
-    session = data.get("session", {})
-    kwargs: dict[str, Any] = {
-        "session": SessionRules(**{IN_MODEL.get(key, key): value for key, value in session.items()}),
-        "code": CodeRules(**data.get("code", {})),
-        "files": FileRules(**{IN_MODEL.get(key, key): value for key, value in data.get("files", {}).items()}),
-        "env": EnvRules(**{IN_MODEL.get(key, key): value for key, value in data.get("env", {}).items()}),
-    }
-    if "offload" in data:
-        kwargs["rules"] = tuple(_rule(item, lines[f"offload[{n}]"]) for n, item in enumerate(data["offload"]))
-    if "trust" in data:
-        kwargs["trust"] = data["trust"]
-    return Config(source=source, folder=folder, **kwargs)
-
-
-def _rule(item: dict[str, Any], line: int) -> Rule:
-    if "torch" in item:
-        return TorchRule(**item["torch"], line=line)
-    if "module" in item:
-        return ModuleRule(**item, line=line)
-    for key, kind in (("function", FunctionRule), ("class", ClassRule)):
-        if key in item:
-            return kind(item.pop(key), **item, line=line)
-    raise AssertionError(item)  # the schema has no other kind
