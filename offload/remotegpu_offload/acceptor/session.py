@@ -26,7 +26,8 @@ from remotegpu_offload.acceptor import versions
 from remotegpu_offload.acceptor.environment import VISIBLE, Environment, describe
 from remotegpu_offload.wire.errors import LostError, OffloadError
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import MAIN_THREAD, Peer, Request
+from remotegpu_offload.wire.peer import MAIN_THREAD, Peer
+from remotegpu_offload.wire.request import Request
 
 # Modules with `attach(session)`, in this order; with what each needs beside us.
 FEATURES: Final = (

@@ -5,28 +5,26 @@ import importlib.abc
 import importlib.util
 import linecache
 import os
-import re
 import sys
 import threading
 import types
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from remotegpu_offload.code.link import SOCKET_NAME, Link, Relay
 from remotegpu_offload.code.naming import MAIN_ALIAS, is_ours, own_place
 from remotegpu_offload.code.resources import PagedResources, entries_from
+from remotegpu_offload.code.tracebacks import fetch_cells, show_in_tracebacks
 from remotegpu_offload.files.areas import Areas, areas_of, own_folders
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import Request
+from remotegpu_offload.wire.request import Request
 
 if TYPE_CHECKING:
     from remotegpu_offload.acceptor.session import AcceptorSession
-
-_CELL: Final = re.compile(r"<(ipython|python)-input-|.*[/\\]ipykernel_\d+[/\\]\d+\.py\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ class Finder(importlib.abc.MetaPathFinder):
         self.pages[page.name] = page
         if page.origin is not None:
             self.by_origin[page.origin] = page
-            _show_in_tracebacks(page.origin, text)
+            show_in_tracebacks(page.origin, text)
 
     def _spec(self, page: Page) -> ModuleSpec:
         if page.origin is None:
@@ -354,7 +352,7 @@ def prepare(finder: Finder) -> None:
     main = sys.modules["__main__"]
     if MAIN_ALIAS in finder.serves:
         main.__dict__.setdefault("__getattr__", _of_main)
-    _fetch_cells(finder.link)
+    fetch_cells(finder.link)
 
 
 def _of_main(name: str) -> Any:
@@ -382,29 +380,3 @@ def _describe(page: Page) -> dict[str, Any]:
         "size": page.size,
         "mtime_ns": page.mtime_ns,
     }
-
-
-def _show_in_tracebacks(origin: str, text: bytes) -> None:
-    try:
-        lines = importlib.util.decode_source(text).splitlines(keepends=True)
-    except (SyntaxError, UnicodeDecodeError):
-        return
-    # Without a time, linecache does not compare it with a file on this machine.
-    linecache.cache[origin] = (len(text), None, lines, origin)
-
-
-def _fetch_cells(link: Link) -> None:
-    """Sources of notebook cells are asked for when a traceback or `inspect` wants them."""
-    original = linecache.updatecache
-    asked: set[str] = set()
-
-    def updatecache(filename: str, module_globals: dict[str, Any] | None = None) -> Iterable[str]:
-        if _CELL.match(filename) and filename not in asked:
-            asked.add(filename)
-            reply = link.request(Service.CODE, {"op": "lines", "file": filename})
-            if reply.buffers:
-                _show_in_tracebacks(filename, bytes(reply.buffers[0]))
-                return linecache.getlines(filename)
-        return original(filename, module_globals)
-
-    linecache.updatecache = updatecache  # type: ignore[assignment]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from remotegpu_offload.wire.frames import Buffer, Message, Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 SOCKET_NAME: Final = "relay"
 # Where a child that was started anew finds the socket.

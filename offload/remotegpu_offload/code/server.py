@@ -22,7 +22,8 @@ from remotegpu_offload.code.scan import related
 from remotegpu_offload.code.sources import Main, Source
 from remotegpu_offload.files.opening import read_regular
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 LARGEST_DATA: Final = 256 << 20
 _RIDE_ALONG_BYTES: Final = 8 << 20

@@ -64,7 +64,7 @@ def findings(config: Config, *, given: bool) -> Iterator[Finding]:
     yield from _files(config)
     yield from _env(config)
     if config.trust == "full":
-        text = "what the acceptor returns is unpickled as it comes: whoever holds the acceptor holds this process"
+        text = "what the acceptor returns is unpickled as it comes: who controls the acceptor controls this process"
         yield Finding("NOTE", None, "trust", text)
 
 

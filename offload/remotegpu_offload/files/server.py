@@ -14,7 +14,8 @@ from typing import Any, Final
 from remotegpu_offload.files.opening import folder_of, open_regular
 from remotegpu_offload.files.rules import PathError, Rules, checked
 from remotegpu_offload.wire.frames import Buffer, Message, Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 BLOCK: Final = 1 << 20
 LARGEST_READ: Final = 16 * BLOCK

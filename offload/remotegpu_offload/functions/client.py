@@ -32,7 +32,7 @@ from remotegpu_offload.functions.link import Link
 from remotegpu_offload.functions.plan import MARK, Plan, named
 from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError, Replaced
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import Request
+from remotegpu_offload.wire.request import Request
 
 # What rules have replaced in this process: the acceptor knows it under the same name.
 _replaced: Final[dict[int, Replaced]] = {}

@@ -10,7 +10,8 @@ from remotegpu_offload.functions import errors, lost
 from remotegpu_offload.objects import pages
 from remotegpu_offload.objects.codec import Codec, Packed, RefusedError, UnknownObjectError
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 DEEPEST: Final = 40
 """How deeply the two ends may call each other back."""

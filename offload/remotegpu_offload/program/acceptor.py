@@ -23,7 +23,7 @@ from remotegpu_offload.program.main import new_main, run_to_end
 from remotegpu_offload.program.streams import Streams
 from remotegpu_offload.wire.frames import Message, Service
 from remotegpu_offload.wire.interrupts import nudge
-from remotegpu_offload.wire.peer import Request
+from remotegpu_offload.wire.request import Request
 
 if TYPE_CHECKING:
     from remotegpu_offload.acceptor.session import AcceptorSession

@@ -99,7 +99,7 @@ def _signals(session: Session) -> Iterator[None]:
         if number == signal.SIGINT:
             now = time.monotonic()
             if interrupted and now - interrupted < _IMPATIENT_SECONDS:
-                os.write(2, b"\nremotegpu: interrupted twice: the program is left to itself and ended over there\n")
+                os.write(2, b"\nremotegpu: interrupted twice: the acceptor ends the program\n")
                 end_like(-number)
             interrupted = now
         waiting.put(number)

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from remotegpu_offload.wire.errors import LostError
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 _LARGEST_READ: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2

@@ -189,7 +189,7 @@ class Fetcher:
     def _tampered(self, path: str) -> ReverseError:
         return ReverseError(
             f"{path} is not what the signed manifest says: it was changed on the server or on the way, and is not run; "
-            "open the application again, and if that repeats tell whoever runs the server"
+            "open the application again, and if that repeats tell the server's administrator"
         )
 
 

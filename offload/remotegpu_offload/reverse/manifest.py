@@ -129,7 +129,7 @@ def opened(content: bytes) -> tuple[Manifest, bytes]:
     if not verify(envelope.key, envelope.manifest, envelope.signature):
         raise ReverseError(
             "the manifest's signature is wrong: it was changed after it was signed, by the server or on the way; do "
-            "not run it, and tell whoever runs the server"
+            "not run it, and tell the server's administrator"
         )
     return parse(envelope.manifest), envelope.key
 

@@ -16,7 +16,8 @@ from remotegpu_offload.torch import requests, values
 from remotegpu_offload.torch.codec import BATCH
 from remotegpu_offload.torch.executor import Executor, FailedError, Failure, memory
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import DEFERRED, Deferred, Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import DEFERRED, Deferred, Request
 
 # So many batches wait here; then they wait in the socket, and at last the program does.
 WAITING: Final = 256

@@ -4,7 +4,6 @@ all else was learnt the first time. A call costs the client a lookup, an entry i
 
 import itertools
 import os
-import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -29,6 +28,19 @@ from remotegpu_offload.torch.codec import (
     meta_from_json,
 )
 from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.plans import (
+    ASKED,
+    FRESH,
+    IN_PLACE,
+    MIXED,
+    RESIZED,
+    Alias,
+    Plan,
+    aliases_of,
+    assemble,
+    is_scalar,
+    results_of,
+)
 from remotegpu_offload.torch.storage import Blueprint, Slot, Storages, address_of, meta_of
 from remotegpu_offload.torch.stream import ENTRIES, Stream
 
@@ -41,48 +53,12 @@ LEASED: Final = 64
 _FORMS: Final = {bool: "?", int: "q", float: "d"}
 _CALCULATED: Final = frozenset(("arange", "range", "linspace", "logspace"))
 _ON_HOST: Final = frozenset(("_ctc_loss", "segment_reduce", "_pad_packed_sequence"))
-_NUMBERS: Final = frozenset(
-    ("number", "Optional[number]", "List[number]", "float", "Optional[float]", "Tensor", "Optional[Tensor]")
-)
 _BITS: Final = ("Conjugate", "Negative")
 
 _TorchTensor: Final = torch.Tensor
 _TorchGenerator: Final = torch._C.Generator
 _set_storage: Final = torch.ops.aten.set_.source_Storage_storage_offset
 _HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-
-
-class Plan:
-    """How to make one call: the entry's packer, the tensors that come out, and how they make up the result."""
-
-    __slots__ = ("fresh", "kind", "leased", "number", "pack", "result")
-
-    def __init__(
-        self, kind: int, number: int, form: str, fresh: Sequence[Blueprint], result: Any, leased: int = 0
-    ) -> None:
-        self.kind = kind
-        self.number = number
-        self.pack = struct.Struct("<I" + form).pack
-        self.fresh = fresh
-        self.result = result
-        self.leased = leased
-
-
-# What a plan's result is: the first argument itself, one fresh tensor, anything else; something only the acceptor
-# knows; or other sizes of what is written to, whereafter the call is made again.
-IN_PLACE, FRESH, MIXED, ASKED, RESIZED = range(5)
-
-
-class Alias:
-    """A result that is an argument: the very object must be returned."""
-
-    __slots__ = ("where",)
-
-    def __init__(self, where: int | str) -> None:
-        self.where = where
-
-    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return kwargs[self.where] if isinstance(self.where, str) else args[self.where]
 
 
 class Engine:
@@ -233,7 +209,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
     schema = operation._schema
     name = operation.name()
     base = schema.name.removeprefix("aten::")
-    scalars = tuple(_is_scalar(argument) and base not in _CALCULATED for argument in schema.arguments)
+    scalars = tuple(is_scalar(argument) and base not in _CALCULATED for argument in schema.arguments)
     named = {argument.name: dynamic for argument, dynamic in zip(schema.arguments, scalars, strict=True)}
     bits = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in _BITS)
     on_host = base in _ON_HOST
@@ -329,7 +305,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
         append(plan.pack(plan.number, *values, *(slot[0] for slot in slots)))
         tensors = [blueprint.build(slot) for blueprint, slot in zip(plan.fresh, slots, strict=True)]
         sent()
-        return _assemble(plan.result, tensors, args, kwargs)
+        return assemble(plan.result, tensors, args, kwargs)
 
     def ask(plan: Plan, key: Any, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         engine.asked += 1
@@ -366,7 +342,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
         try:
             if results is None:
                 results = shapes.infer(operation, args, kwargs)
-            tree, metas, resized = _results(schema, aliases, results, args, kwargs)
+            tree, metas, resized = results_of(schema, aliases, results, args, kwargs)
         except shapes.Unknown:
             leased = max(1, sum(LEASED if "List" in str(returned.type) else 1 for returned in schema.returns))
             template = engine.template(
@@ -384,72 +360,8 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             return Plan(IN_PLACE, template.number, form, fresh, tree)
         return Plan(MIXED, template.number, form, fresh, tree)
 
-    aliases = _aliases(schema)
+    aliases = aliases_of(schema)
     return run
-
-
-def _is_scalar(argument: Any) -> bool:
-    """Whether values of this argument only change what is calculated, not what comes out: they are sent with each
-    call.
-    """
-    return str(argument.type) in _NUMBERS
-
-
-def _aliases(schema: Any) -> tuple[Alias | None, ...]:
-    """For each result of an operation the argument that it is, if any."""
-    arguments = {
-        frozenset(argument.alias_info.before_set): Alias(argument.name if argument.kwarg_only else index)
-        for index, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }
-    return tuple(
-        None if returned.alias_info is None else arguments.get(frozenset(returned.alias_info.before_set))
-        for returned in schema.returns
-    )
-
-
-def _results(
-    schema: Any, aliases: Sequence[Alias | None], results: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Any, list[Meta], list[Any]]:
-    """Of what the inference returned: the tree of results (numbers of fresh tensors), their metas, and what must
-    be resized.
-
-    Raises Unknown for results that are not tensors.
-    """
-    metas: list[Meta] = []
-    resized = []
-
-    def leaf(value: Any) -> Any:
-        if value is None:
-            return None
-        if isinstance(value, (list, tuple)):
-            return [leaf(item) for item in value]
-        if not isinstance(value, _TorchTensor) or not (value.is_meta or address_of(value)):
-            raise shapes.Unknown
-        metas.append(meta_of(value))
-        return len(metas) - 1
-
-    many = len(schema.returns) != 1
-    tree = []
-    for alias, value in zip(aliases, results if many else (results,), strict=False) if results is not None else ():
-        if alias is None:
-            tree.append(leaf(value))
-            continue
-        before = alias.of(args, kwargs)
-        if isinstance(before, _TorchTensor) and tuple(before.shape) != tuple(value.shape):
-            resized.append((alias, tuple(value.shape), value.stride()))
-        tree.append(alias)
-    return (tuple(tree) if many and tree else tree[0] if tree else None), metas, resized
-
-
-def _assemble(tree: Any, tensors: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if isinstance(tree, int):
-        return tensors[tree]
-    if isinstance(tree, Alias):
-        return tree.of(args, kwargs)
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_assemble(item, tensors, args, kwargs) for item in tree)
-    return tree
 
 
 def _received(engine: Engine, value: Any, slots: "itertools.chain[Slot] | Any") -> Any:

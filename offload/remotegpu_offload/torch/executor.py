@@ -8,13 +8,12 @@ the operation that needs one of its results.
 import contextlib
 import ctypes
 import itertools
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import codec, layouts
+from remotegpu_offload.torch import codec
 from remotegpu_offload.torch.codec import (
     ALLOCATE_ENTRY,
     ENTRY,
@@ -23,15 +22,11 @@ from remotegpu_offload.torch.codec import (
     RESIZE_ENTRY,
     SHIFT,
     TEMPLATE_ENTRY,
-    Device,
-    Generator,
-    Host,
     Meta,
-    Number,
     Template,
-    Tensor,
     meta_to_json,
 )
+from remotegpu_offload.torch.operation import Operation, flat
 
 _OFFSET: Final = (1 << SHIFT) - 1
 _HOST: Final = torch.device("cpu")
@@ -91,9 +86,9 @@ class Executor:
         self.results: dict[int, list[Any] | Failure] = {}
         # Generators of random numbers by the client's ids.
         self.generator: Callable[[int], Any] | None = None
-        self._operations: dict[int, _Compiled] = {}
+        self._operations: dict[int, Operation] = {}
         # Forgotten, but another of the client's threads may just have looked one up.
-        self._older: dict[int, _Compiled] = {}
+        self._older: dict[int, Operation] = {}
         self._untold: list[Failure] = []
         self._exported = itertools.count(codec.FIRST_THERE)
 
@@ -183,7 +178,7 @@ class Executor:
                 begin = at + TEMPLATE_ENTRY.size
                 end: int = begin + TEMPLATE_ENTRY.unpack_from(batch, at)[1]
                 template = Template.decode(bytes(batch[begin:end]))
-                self._operations[template.number] = _Compiled(template)
+                self._operations[template.number] = Operation(template)
                 return end
             case codec.ALLOCATE:
                 _, address, count = ALLOCATE_ENTRY.unpack_from(batch, at)
@@ -227,7 +222,7 @@ class Executor:
             held.tensors.clear()
         self.storages[new >> SHIFT] = held
 
-    def _execute(self, operation: "_Compiled", values: Sequence[Any]) -> None:
+    def _execute(self, operation: Operation, values: Sequence[Any]) -> None:
         out: Any = None
         try:
             args, kwargs = operation.arguments(self, values)
@@ -243,8 +238,8 @@ class Executor:
                     operation, out, values, [*args, *kwargs.values()]
                 )
             elif operation.outs:
-                flat = [made for made in _flat(out) if made is not None and not _among(made, operation, args, kwargs)]
-                for address, meta, made in zip(values[-len(operation.outs) :], operation.outs, flat, strict=True):
+                new = [made for made in flat(out) if made is not None and not operation.has_written(made, args, kwargs)]
+                for address, meta, made in zip(values[-len(operation.outs) :], operation.outs, new, strict=True):
                     self._result(operation, address, meta, made)
         except FailedError as error:
             if operation.outs is None:
@@ -255,7 +250,7 @@ class Executor:
         except Exception as error:
             # Who waits for the results gets the error now; what was to be written stays usable.
             written = () if operation.outs is None else operation.written(values)
-            failure = self._fail(_undense(operation, out) or error, operation.described(self.executed), written)
+            failure = self._fail(operation.undense(out) or error, operation.described(self.executed), written)
             if operation.outs is None:
                 self.results[operation.ticket(values)] = failure
 
@@ -268,7 +263,7 @@ class Executor:
             self.storages[address >> SHIFT] = failure
         return failure
 
-    def _result(self, operation: "_Compiled", address: int, meta: Meta | None, made: Any) -> None:
+    def _result(self, operation: Operation, address: int, meta: Meta | None, made: Any) -> None:
         """Keep a result where the client expects it, as the client expects it to lie."""
         if meta is None:
             return
@@ -284,7 +279,7 @@ class Executor:
             made = lies.copy_(made)
         self.storages[address >> SHIFT] = Storage(made.untyped_storage(), {(address, meta): made})
 
-    def _describe(self, operation: "_Compiled", out: Any, values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    def _describe(self, operation: Operation, out: Any, values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """Results for a client that could not foresee them: tensors at the addresses that it lent."""
         lent = iter(values[len(values) - operation.leased :])
 
@@ -306,154 +301,12 @@ class Executor:
         many = len(operation.call._schema.returns) != 1
         return [tell(value) for value in out] if many and out is not None else [] if out is None else [tell(out)]
 
-    def _clear(self, operation: "_Compiled", values: Sequence[Any]) -> None:
+    def _clear(self, operation: Operation, values: Sequence[Any]) -> None:
         """Tensors that an operation has given other sizes are not what their key says."""
         for index in operation.tensors:
             held = self.storages.get(values[index] >> SHIFT)
             if type(held) is Storage:
                 held.tensors.clear()
-
-
-class _Compiled:
-    """A template, ready to be executed."""
-
-    def __init__(self, template: Template) -> None:
-        space, _, rest = template.name.partition("::")
-        packet, _, overload = rest.partition(".")
-        self.name = template.name
-        try:
-            self.call = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
-        except AttributeError as error:
-            raise ValueError(f"torch {torch.__version__} has no operation {template.name}") from error
-        form = struct.Struct("<" + template.form)
-        self.read = form.unpack_from
-        self.size = form.size
-        self.outs = template.outs
-        self.leased = template.leased
-        self.single = self.outs[0] if self.outs is not None and len(self.outs) == 1 else None
-        self.args = template.args
-        self.kwargs = template.kwargs
-        self.metas: list[Meta] = []
-        self.tensors: list[int] = []
-        self._collect(template.args)
-        self._collect(template.kwargs)
-        schema = self.call._schema
-        mutable = [bool(argument.alias_info and argument.alias_info.is_write) for argument in schema.arguments]
-        self._written = self._mutated(schema, mutable)
-        self.clears = any(mutable) and (self.outs is None or any(argument.is_out for argument in schema.arguments))
-        # Most arguments are plain: a list to copy, and what to fill in.
-        self._plain = list(template.args)
-        self._fill = [
-            (index, value.at, value.meta) for index, value in enumerate(template.args) if isinstance(value, Tensor)
-        ]
-        self._numbers = [
-            (index, value.at)
-            for index, value in enumerate(template.args)
-            if isinstance(value, Number) and value.dtype is None
-        ]
-        done = {index for index, *_ in self._fill} | {index for index, _ in self._numbers}
-        self._other = [index for index, value in enumerate(template.args) if index not in done and _needs(value)]
-
-    def arguments(self, executor: Executor, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        args = self._plain.copy()
-        for index, source, meta in self._fill:
-            args[index] = executor.tensor(values[source], meta)
-        for index, source in self._numbers:
-            args[index] = values[source]
-        for index in self._other:
-            args[index] = _value(executor, args[index], values)
-        if not self.kwargs:
-            return args, {}
-        return args, {name: _value(executor, value, values) for name, value in self.kwargs.items()}
-
-    def written(self, values: Sequence[Any]) -> list[int]:
-        """The addresses whose storages this operation makes or changes."""
-        made = 0 if self.outs is None else len(self.outs)
-        return [values[index] for index in self._written] + list(values[len(values) - made :])
-
-    def ticket(self, values: Sequence[Any]) -> int:
-        """What the client asks for the results by."""
-        address: int = values[len(values) - self.leased]
-        return address
-
-    def described(self, number: int) -> str:
-        return f"operation {number}, {codec.describe(self.name, self.metas)}"
-
-    def _collect(self, value: Any) -> None:
-        def leaf(item: Any) -> Any:
-            if isinstance(item, Tensor):
-                self.metas.append(item.meta)
-                self.tensors.append(item.at)
-            return item
-
-        codec.walk(value, leaf)
-
-    def _mutated(self, schema: Any, mutable: Sequence[bool]) -> list[int]:
-        found: list[int] = []
-
-        def leaf(item: Any) -> Any:
-            if isinstance(item, Tensor):
-                found.append(item.at)
-            return item
-
-        for index, (argument, written) in enumerate(zip(schema.arguments, mutable, strict=True)):
-            if written and index < len(self.args):
-                codec.walk(self.args[index], leaf)
-            elif written and argument.name in self.kwargs:
-                codec.walk(self.kwargs[argument.name], leaf)
-        return found
-
-
-def _needs(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_needs, value))
-    return isinstance(value, (Tensor, Number, Host, Device, Generator))
-
-
-def _value(executor: Executor, value: Any, values: Sequence[Any]) -> Any:  # noqa: PLR0911 - one for each kind
-    if isinstance(value, Tensor):
-        return executor.tensor(values[value.at], value.meta)
-    if isinstance(value, Number):
-        number = values[value.at]
-        return number if value.dtype is None else torch.tensor(number, dtype=value.dtype)
-    if isinstance(value, Host):
-        return _host(value)
-    if isinstance(value, Generator):
-        assert executor.generator is not None
-        return executor.generator(value.number)
-    if isinstance(value, Device):
-        return executor.device if value.remote else _HOST
-    if isinstance(value, list):
-        return [_value(executor, item, values) for item in value]
-    return value
-
-
-def _host(value: Host) -> Any:
-    if value.meta.dtype.is_complex:
-        return torch.tensor(complex(*value.values), dtype=value.meta.dtype)
-    return torch.tensor(value.values, dtype=value.meta.dtype).reshape(value.meta.size)
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _flat(item)]
-    return [value]
-
-
-def _undense(operation: _Compiled, out: Any) -> Exception | None:
-    """What an operation did wrong that has made a tensor that is not dense; None otherwise."""
-    for made in _flat(out):
-        if isinstance(made, torch.Tensor) and (kind := layouts.kind(made)):
-            return NotImplementedError(
-                f"{operation.name} makes a {kind} tensor: the tensors of a remote device are dense. Keep such tensors "
-                "on the CPU, or run the function that needs them at the acceptor, with a rule `function: module.name`"
-            )
-    return None
-
-
-def _among(made: Any, operation: _Compiled, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a result is an argument that was written to."""
-    return bool(operation._written) and any(made is leaf for leaf in _flat([*args, *kwargs.values()]))
 
 
 def _meta(tensor: Any) -> Meta:

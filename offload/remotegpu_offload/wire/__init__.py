@@ -2,7 +2,8 @@
 
 from remotegpu_offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure
 from remotegpu_offload.wire.frames import Buffer, Kind, Message, Service
-from remotegpu_offload.wire.peer import DEFERRED, Counters, Deferred, Handler, Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import DEFERRED, Counters, Deferred, Handler, Request
 
 __all__ = [
     "DEFERRED",

@@ -15,14 +15,15 @@ import socket
 import threading
 import time
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Final, final
+from typing import Any, Final
 
 from remotegpu_offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure, how_ended
 from remotegpu_offload.wire.frames import Buffer, Frame, Kind, Message, Service, encode, read_frame
 from remotegpu_offload.wire.interrupts import Allowed, Held, nudge, take_nudges
+from remotegpu_offload.wire.request import Counters, Deferred, Handler, Request
 from remotegpu_offload.wire.stream import Receiver, Sender
 
 MAIN_THREAD: Final = 1
@@ -35,74 +36,6 @@ _MAX_THREADS: Final = 1024
 _MANY_THREADS: Final = 256
 
 log = logging.getLogger("remotegpu_offload")
-
-
-@final
-class Deferred:
-    """What a handler returns when it, or another thread, will answer by `request.reply` or `request.fail`."""
-
-
-DEFERRED: Final = Deferred()
-
-
-class Counters:
-    """What one side has sent and received. `served` are the requests of the other side."""
-
-    def __init__(self) -> None:
-        self.round_trips = 0
-        self.by_service: Counter[str] = Counter()
-        self.notices = 0
-        self.served: Counter[str] = Counter()
-        self.bytes_out = 0
-        self.bytes_in = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "round_trips": self.round_trips,
-            "by_service": dict(self.by_service),
-            "notices": self.notices,
-            "served": dict(self.served),
-            "bytes_out": self.bytes_out,
-            "bytes_in": self.bytes_in,
-        }
-
-
-class Request:
-    """What the other side asks or, where `id` is 0, says."""
-
-    __slots__ = ("_answered", "_peer", "buffers", "header", "id", "service", "thread")
-
-    def __init__(self, peer: "Peer", frame: Frame) -> None:
-        self._peer = peer
-        self._answered = False
-        self.service = frame.service
-        self.thread = frame.thread
-        self.id = frame.id
-        self.header = frame.header
-        self.buffers = frame.buffers
-
-    @property
-    def answered(self) -> bool:
-        return self._answered
-
-    def reply(self, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
-        """Answers, from any thread; nothing happens if it was answered, or is a notice, or the other side is gone."""
-        self._answer(Kind.REPLY, header, buffers)
-
-    def fail(self, error: str, **details: Any) -> None:
-        """Answers with a failure: a `RemoteFailure` at the other end, with this sentence. `details`: for JSON."""
-        self._answer(Kind.FAILURE, {"error": error, "details": details}, ())
-
-    def _answer(self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
-        if self.id == 0 or self._answered:
-            return
-        parts = encode(Frame(kind, self.service, self.thread, self.id, header, buffers))
-        self._answered = True
-        self._peer._answer(parts)
-
-
-Handler = Callable[[Request], Message | Deferred | None]
 
 
 class _Mailbox:
@@ -603,7 +536,7 @@ class Peer:
     def _take(self, frame: Frame) -> None:
         if (frame.id == 0) is not (frame.kind is Kind.NOTICE):
             raise FrameError(f"a {frame.kind.name.lower()} with the id {frame.id}")
-        request = Request(self, frame)
+        request = Request(self._answer, frame)
         served = self._handlers.get(frame.service)
         if frame.kind is Kind.NOTICE or served is None or served[1]:
             self._handle(request)

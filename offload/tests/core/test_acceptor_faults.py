@@ -31,7 +31,8 @@ from remotegpu_offload.jupyter import cell
 from remotegpu_offload.program import client as program
 from remotegpu_offload.wire.errors import LostError
 from remotegpu_offload.wire.frames import Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 
 @contextlib.contextmanager

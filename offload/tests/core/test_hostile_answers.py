@@ -20,7 +20,8 @@ from remotegpu_offload.functions.errors import RemoteError
 from remotegpu_offload.objects.codec import Codec, RefusedError
 from remotegpu_offload.wire.errors import LostError, RemoteFailure
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 ran: list[str] = []
 

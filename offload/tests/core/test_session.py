@@ -19,7 +19,8 @@ import pytest
 from remotegpu_offload.acceptor import versions
 from remotegpu_offload.wire.errors import RemoteFailure
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import Peer, Request
+from remotegpu_offload.wire.peer import Peer
+from remotegpu_offload.wire.request import Request
 
 _PATIENCE = 60.0
 # A feature as the session attaches them: it runs what the test sends.

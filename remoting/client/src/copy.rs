@@ -123,7 +123,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
     let device = to.device(target.live.id, &shape);
     let (start, end) = host.span();
     if host::is_pinned(start, end) {
-        // Whoever may write the source before the stream gets there must be done first.
+        // All that may write the source before the stream gets there must end first.
         let unsettled = is_unsettled(&host);
         if timing == Timing::Asynchronous {
             if unsettled || !session.has_window(host.packed()) {

@@ -94,7 +94,7 @@ impl Drop for PerThread {
             return;
         }
         for (live, stream_id) in self.0.drain(..) {
-            // A context that is gone took its streams with it; nobody is left to hear of an error.
+            // A context that is gone took its streams with it; nobody is left to be told of an error.
             if Context::is_live(&live) {
                 let _ = live.session.post(stream_id, &StreamDestroy { stream: stream_id });
             }

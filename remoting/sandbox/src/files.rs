@@ -1,4 +1,4 @@
-//! Landlock: which files a process may read and write, whoever owns them, and no way into processes outside of it.
+//! Landlock: which files a process may read and write, of any owner, and no way into processes outside of it.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,

@@ -8,7 +8,7 @@ use crate::session::{Outcome, Session};
 use protocol::{Fenced, Message};
 
 impl Session {
-    /// Hands a command to whoever knows it; an error is answered as the command's kind demands.
+    /// Hands a command to its module; an error is answered as the command's kind demands.
     pub fn execute(&mut self, frame: &mut Frame) -> Outcome {
         match self.try_execute(frame) {
             Ok(outcome) => outcome,
@@ -63,7 +63,7 @@ impl Session {
                 self.consumed(frame.tail().len() as u64);
                 self.late(code);
             }
-            // The client keeps the source of the bytes until it hears of them.
+            // The client keeps the source of the bytes until it is notified of them.
             Command::CopyToDeviceLate(_) => {
                 self.reply(frame.seq, code);
                 self.late(code);

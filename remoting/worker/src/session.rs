@@ -31,7 +31,7 @@ use std::sync::Arc;
 pub enum Outcome {
     /// The driver has it; whatever comes next in its order may run.
     Done,
-    /// It goes on by itself and calls `finish`.
+    /// It continues by itself and calls `finish`.
     Held,
     /// It lacks room in a stream or a buffer and is tried again when something was completed.
     Blocked,
@@ -369,7 +369,7 @@ impl Session {
             then(self);
             any = true;
         }
-        // Whoever watches an event of these contexts is told by this `collect`, before they go.
+        // The watchers of events of these contexts are notified by this `collect`, before they go.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
         for (seq, context) in closing {

@@ -71,7 +71,7 @@ pub fn remove(start: usize, registered: bool, missing: Code) -> Result<(), Code>
 pub fn forget_context(live: &Arc<Live>) {
     mapped::forget_context(live.id);
     for range in host::of_context(live.handle) {
-        // Nobody is left to hear of work that failed.
+        // Nobody is left to be told of work that failed.
         let _ = remove(range.start, range.registered, CUDA_ERROR_INVALID_VALUE);
     }
 }

@@ -33,7 +33,7 @@ pub struct PeerSource {
     /// A stream of the library's own, which only this copy uses.
     pub stream_id: u64,
     pub memory: DeviceBox,
-    /// Whose streams hear of a failure.
+    /// Whose streams get a failure.
     pub told: Arc<Session>,
     /// Kept as long as the memory is read.
     pub guard: Box<dyn Send + Sync>,

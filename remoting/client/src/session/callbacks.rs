@@ -31,7 +31,7 @@ pub fn in_callback() -> bool {
 }
 
 impl Session {
-    /// Calls `function` when the stream gets there; the stream goes on when it returns.
+    /// Calls `function` when the stream gets there; the stream continues when it returns.
     ///
     /// # Errors
     /// The session's sticky error.

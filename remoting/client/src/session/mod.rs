@@ -42,7 +42,7 @@ use wait::{Lead, Turn};
 /// How long a worker may take to answer the first frame.
 const OPEN_SECONDS: u32 = 5;
 
-/// Who hears of an answer.
+/// Who is notified of an answer.
 enum Waiter {
     Nobody,
     Thread(Arc<Slot>),
