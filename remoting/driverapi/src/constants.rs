@@ -264,3 +264,18 @@ pub const CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY: CUgraphInstantiate_flag
 /// Values of `CUuserObject_flags`.
 pub type CUuserObject_flags = u32;
 pub const CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: CUuserObject_flags = 1;
+
+pub const CU_STREAM_ADD_CAPTURE_DEPENDENCIES: u32 = 0;
+pub const CU_STREAM_SET_CAPTURE_DEPENDENCIES: u32 = 1;
+
+pub const CU_GRAPH_NODE_TYPE_KERNEL: u32 = 0;
+pub const CU_GRAPH_NODE_TYPE_MEMCPY: u32 = 1;
+pub const CU_GRAPH_NODE_TYPE_MEMSET: u32 = 2;
+pub const CU_GRAPH_NODE_TYPE_HOST: u32 = 3;
+pub const CU_GRAPH_NODE_TYPE_GRAPH: u32 = 4;
+pub const CU_GRAPH_NODE_TYPE_EMPTY: u32 = 5;
+pub const CU_GRAPH_NODE_TYPE_WAIT_EVENT: u32 = 6;
+pub const CU_GRAPH_NODE_TYPE_EVENT_RECORD: u32 = 7;
+
+pub const CUDA_GRAPH_INSTANTIATE_SUCCESS: u32 = 0;
+pub const CUDA_GRAPH_INSTANTIATE_ERROR: u32 = 1;

@@ -202,6 +202,14 @@ impl<W> Captures<W> {
         }
     }
 
+    /// The graph that a stream captures into, if it does and no error has spoilt it.
+    pub fn graph(&self, stream: u64) -> Option<SharedGraph<W>> {
+        match self.state(stream) {
+            State::Active { graph, .. } => Some(graph),
+            _ => None,
+        }
+    }
+
     /// Adds work of a stream to its graph: `None` if the stream does not capture, and the caller does the work.
     ///
     /// # Errors

@@ -14,9 +14,11 @@ use crate::pool::Pool;
 use crate::signals;
 use crate::stream::{Event, Stream};
 use crate::vmm::Physical;
+use crate::work::{CaptureTable, Executable, Work};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUdevice;
+use graphs::Graph;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::Write;
@@ -39,6 +41,11 @@ pub struct Driver {
     pub links: Table<Link>,
     pub pools: Table<Pool>,
     pub physical: Table<Physical>,
+    pub captures: CaptureTable,
+    pub graphs: Table<Mutex<Graph<Work>>>,
+    /// The graph that a node is of.
+    pub nodes: Table<Mutex<Graph<Work>>>,
+    pub executables: Table<Executable>,
     /// Address ranges handed out by `cuMemAddressReserve`: base to length.
     pub reservations: Mutex<HashMap<u64, u64>>,
     pub workers: ThreadPool,
@@ -181,6 +188,10 @@ impl Driver {
             kernels: Table::default(),
             links: Table::default(),
             physical: Table::default(),
+            captures: CaptureTable::default(),
+            graphs: Table::default(),
+            nodes: Table::default(),
+            executables: Table::default(),
             reservations: Mutex::default(),
             workers: ThreadPool::new(config.threads.saturating_sub(1)),
             start: Instant::now(),

@@ -1,11 +1,13 @@
 //! Kernel launches: limits, parameters, and how many blocks fit.
 
 use crate::code::{Function, Settings};
+use crate::context::Context;
 use crate::driver::Driver;
-use crate::engine::{self, Kernel, LaunchSpec, Param};
+use crate::engine::{self, Fault, Kernel, LaunchSpec, Param};
 use crate::ffi::{self, In, R};
 use crate::model::*;
 use crate::stream::Stream;
+use crate::work::{How, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::settings;
@@ -175,47 +177,78 @@ fn pack_each(params: &[Param], size: usize, addresses: &[*const u8]) -> R<Vec<u8
     Ok(buffer)
 }
 
-impl Driver {
-    /// Queues a kernel. What the program may see of errors of the launch itself is decided before it is queued.
-    pub fn launch(&'static self, function: &Arc<Function>, shape: Shape, arguments: Arguments, stream: &Stream) -> R {
-        if function.module.context != stream.context.id {
+/// A kernel with all that a launch needs, checked.
+pub struct Launch {
+    pub function: Arc<Function>,
+    pub shape: Shape,
+    /// The parameter buffer.
+    pub params: Vec<u8>,
+    driver: &'static Driver,
+    context: Arc<Context>,
+}
+
+impl Launch {
+    /// # Errors
+    /// What the driver refuses at the call.
+    pub fn new(
+        driver: &'static Driver,
+        function: &Arc<Function>,
+        shape: Shape,
+        arguments: Arguments,
+        context: &Arc<Context>,
+    ) -> R<Launch> {
+        if function.module.context != context.id {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         let kernel = function.kernel();
-        function.load(&stream.context)?;
-        check(&shape, kernel, &function.settings, self.model())?;
+        function.load(context)?;
+        check(&shape, kernel, &function.settings, driver.model())?;
         let params = arguments.pack(kernel)?;
-        let (null, pause) = (self.model().null, Duration::from_micros(self.config.profile.launch_micros));
-        let (function, context) = (Arc::clone(function), Arc::clone(&stream.context));
         if function.module.program().uses_heap() {
             context.uses_heap.store(true, Ordering::Relaxed);
         }
-        let work = move || {
-            thread::sleep(pause);
-            if null {
-                return Ok(());
-            }
-            let spec = LaunchSpec {
-                grid: shape.grid,
-                block: shape.block,
-                dynamic_shared: shape.dynamic_shared,
-                params: &params,
-                threads: self.config.threads,
-            };
-            let (image, device) = (&function.module.image, &context.device);
-            device.running.fetch_add(1, Ordering::Relaxed);
-            let (workers, printed) = (&self.workers, &context.printed);
-            let done = engine::launch(image, function.index, &spec, &device.map, workers, printed, &context.cancel);
-            device.running.fetch_sub(1, Ordering::Relaxed);
-            done
-        };
-        // What takes no time is done at once where nothing has to be waited for.
-        if null && pause.is_zero() {
-            stream.start(work)?;
-        } else {
-            stream.enqueue(work)?;
+        Ok(Launch { function: Arc::clone(function), shape, params, driver, context: Arc::clone(context) })
+    }
+
+    fn pause(&self) -> Duration {
+        Duration::from_micros(self.driver.config.profile.launch_micros)
+    }
+
+    /// Whether it takes no time.
+    fn is_nothing(&self) -> bool {
+        self.driver.model().null && self.pause().is_zero()
+    }
+
+    pub fn run(&self) -> Result<(), Fault> {
+        thread::sleep(self.pause());
+        if self.driver.model().null {
+            return Ok(());
         }
-        if settings::launch_blocking() { stream.synchronise() } else { Ok(()) }
+        let spec = LaunchSpec {
+            grid: self.shape.grid,
+            block: self.shape.block,
+            dynamic_shared: self.shape.dynamic_shared,
+            params: &self.params,
+            threads: self.driver.config.threads,
+        };
+        let (image, context, device) = (&self.function.module.image, &self.context, &self.context.device);
+        device.running.fetch_add(1, Ordering::Relaxed);
+        let (workers, printed) = (&self.driver.workers, &context.printed);
+        let done = engine::launch(image, self.function.index, &spec, &device.map, workers, printed, &context.cancel);
+        device.running.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+}
+
+impl Driver {
+    /// Queues a kernel, or adds it to the graph that the stream captures. What the program may see of errors of the
+    /// launch itself is decided before that.
+    pub fn launch(&'static self, function: &Arc<Function>, shape: Shape, arguments: Arguments, stream: &Stream) -> R {
+        let launch = Launch::new(self, function, shape, arguments, &stream.context)?;
+        // What takes no time is done at once where nothing has to be waited for.
+        let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
+        let captured = self.perform(Work::Launch(Arc::new(launch)), how, stream)?;
+        if !captured && settings::launch_blocking() { stream.synchronise() } else { Ok(()) }
     }
 }
 

@@ -94,7 +94,7 @@ fn plane(copy: In<CUDA_MEMCPY2D>) -> R<Copy> {
     Ok(Copy { dst: dst.end(width, rows)?, src: src.end(width, rows)?, extent })
 }
 
-fn volume(copy: In<CUDA_MEMCPY3D>) -> R<Copy> {
+pub fn volume(copy: In<CUDA_MEMCPY3D>) -> R<Copy> {
     let c = copy.get()?;
     let (width, rows) = (c.WidthInBytes, c.Height);
     let dst = Side {

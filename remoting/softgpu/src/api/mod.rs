@@ -2,10 +2,12 @@
 
 #![allow(non_snake_case)]
 
+mod capturing;
 mod contexts;
 mod copying;
 mod devices;
 mod fills;
+mod graphs;
 mod host_memory;
 mod kernels;
 mod launching;

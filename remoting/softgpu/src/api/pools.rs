@@ -175,6 +175,8 @@ stream_entry_points! { default;
     fn cuMemAllocAsync / cuMemAllocAsync_ptsz(address: Out<CUdeviceptr>, bytes: usize, stream: CUstream) {
         let driver = driver()?;
         let stream = default.resolve(stream)?;
+        // Memory nodes are not provided.
+        driver.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
         let address = address.required()?;
         let current = *driver.current_pool(&stream.context.device);
         let pool = driver.pools.get(current).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -186,6 +188,8 @@ stream_entry_points! { default;
     ) {
         let driver = driver()?;
         let stream = default.resolve(stream)?;
+        // Memory nodes are not provided.
+        driver.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
         let address = address.required()?;
         address.set(driver.allocate_from(&*pool(driver, from)?, bytes as u64, &stream)?.base)
     }
@@ -193,6 +197,8 @@ stream_entry_points! { default;
     fn cuMemFreeAsync / cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) {
         let driver = driver()?;
         let stream = default.resolve(stream)?;
+        // Memory nodes are not provided.
+        driver.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
         if address == 0 {
             return Ok(());
         }
