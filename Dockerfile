@@ -1,7 +1,7 @@
 # The images of a cluster, one target each:
 #
 #     docker build --target operator    -t remotegpu-operator .       operator and webhook
-#     docker build --target appliance   -t remotegpu-appliance .      door, worker, software GPU
+#     docker build --target appliance   -t remotegpu-appliance .      gateway, worker, software GPU
 #     docker build --target deviceplugin -t remotegpu-deviceplugin .  device plugin, with the client libraries inside
 #
 # It builds from a clean checkout. What exists already is given as a build context of the stage's name:
@@ -65,8 +65,9 @@ USER 65532:65532
 ENTRYPOINT ["python", "-m", "remotegpu_operator"]
 
 FROM runtime AS appliance
-COPY --from=native /bin/remotegpu-door /bin/remotegpu-worker /opt/remotegpu/dist/bin/
+COPY --from=native /bin/remotegpu-gateway /bin/remotegpu-worker /opt/remotegpu/dist/bin/
 COPY --from=native /native /opt/remotegpu/dist/native
+COPY --from=native /lib /opt/remotegpu/dist/lib
 # The NVIDIA runtime adds the driver's compute and management libraries, and no others.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532

@@ -27,10 +27,10 @@ set-up: .venv/.installed ## Create .venv with everything the project and its tes
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-build: target/dist/.built ## Build client, worker, door and software GPU into target/dist
+build: target/dist/.built ## Build client, worker, gateway and software GPU into target/dist
 
 target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh $(RUST_SOURCES) $(OFFLOAD_SOURCES)
-	@echo "==> Rust: client, worker, door, software GPU (about five minutes the first time)"
+	@echo "==> Rust: client, worker, gateway, software GPU (about five minutes the first time)"
 	@tools/dist.sh
 	@touch $@
 
@@ -91,7 +91,8 @@ test-shard: .venv/.installed ## The shard whose turn it is; REMOTEGPU_SHARD=k ta
 # own, since torch keeps a device for good.
 shard-torch-a shard-torch-b: build target/frameworks/.installed
 	@set -f; tests=$$($(SHARD) --tests $(@:shard-%=%)); status=0; for each in $$tests; do \
-	    target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
+	    TIMEFORMAT="    $$each: %R s, its processes %U s and %S s of CPU"; \
+	    time target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
 
 shard-programs shard-survival shard-chart-and-cli shard-security: build system-tools cluster-programs
 	@$(PYTHON) -m pytest --part $(@:shard-%=%)

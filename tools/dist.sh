@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
-#   bin/     remotegpu-worker remotegpu-door remotegpu-bench remotegpu-connect nvidia-smi
+#   bin/     remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
 #                                             (stand-ins/) that are found in place of nvJitLink
+#   lib/     libremotegpu_sandbox.so          what an acceptor of offload shuts itself in with
 #   python/  remotegpu (api, paths), remotegpu_offload, cloudpickle, yaml: for interpreters that do not have our package
 #   frameworks/  a plugin that makes JAX look for GPUs where there are no device files
 #   trace/   libcuda.so.1                     the recorder, which passes calls on to the libcuda.so.1 that the program would have got
@@ -18,14 +19,14 @@ target=${CARGO_TARGET_DIR:-target}
 export PATH="$PWD/.venv/bin:$PATH"
 
 cargo build --release --locked -p remotegpu-worker -p remotegpu-softgpu -p remotegpu-bench
-cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi -p remotegpu-connect -p remotegpu-trace --target x86_64-unknown-linux-gnu.2.17
+cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi -p remotegpu-connect -p remotegpu-trace -p remotegpu-sandbox --target x86_64-unknown-linux-gnu.2.17
 
 # A running program may have the old file mapped: write beside it and rename.
 put() {
     mkdir -p "$(dirname "$2")"
     cmp -s "$1" "$2" || { cp "$1" "$2.new" && mv "$2.new" "$2"; }
 }
-for program in remotegpu-worker remotegpu-door remotegpu-bench; do
+for program in remotegpu-worker remotegpu-gateway remotegpu-bench; do
     put "$target/release/$program" "$dist/bin/$program"
 done
 portable=$target/x86_64-unknown-linux-gnu/release
@@ -33,6 +34,7 @@ put "$portable/nvidia-smi" "$dist/bin/nvidia-smi"
 put "$portable/remotegpu-connect" "$dist/bin/remotegpu-connect"
 put "$portable/libremotegpu_client.so" "$dist/client/libcuda.so.1"
 put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
+put "$portable/libremotegpu_sandbox.so" "$dist/lib/libremotegpu_sandbox.so"
 put "$portable/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
 put remoting/client/frameworks/jax_plugins/remotegpu_share.py "$dist/frameworks/jax_plugins/remotegpu_share.py"
 put remoting/softgpu/ptxas "$dist/native/ptxas"

@@ -178,14 +178,14 @@ def main() -> None:
             fail("the appliances do not say what they offer, see above")
         here = [REMOTEGPU, "offload", "run", "--python", python]
         offload = [*here, "--appliance", appliances[0]]
-        say("2. cut A: what train.py calls cuda is an acceptor's device")
+        say("2. torch mode: what train.py calls cuda is an acceptor's device")
         results["device"] = run("device", offload, epochs)
         say("3. the same with a share of each appliance, and after half of it the session moves from one to the other")
         shares = [*here, "-n", "2", "--appliance", both]
         results["switched"] = run_and_switch("switched", shares, epochs, ENVIRONMENTS[1])
-        say("4. cut B: its function main runs in an acceptor")
+        say("4. function mode: its function main runs in an acceptor")
         results["function"] = run("function", [*offload, "--config", "function.yaml"], epochs, "--device", "cpu")
-        say("5. cut D: the whole program runs in an acceptor")
+        say("5. program mode: the whole program runs in an acceptor")
         whole = [*offload, "--split", "app", "--config", "app.yaml"]
         results["program"] = run("program", whole, epochs, "--device", "cpu")
     for name in ("device", "switched", "function", "program"):

@@ -56,6 +56,11 @@ class Dist:
         """What is preloaded in place of libraries that would make machine code where PTX is needed."""
         return sorted((self.native / "stand-ins").glob("*.so.*"))
 
+    @property
+    def sandbox(self) -> Path:
+        """The library with which an acceptor shuts itself in."""
+        return _existing(self.root / "lib" / "libremotegpu_sandbox.so")
+
     def program(self, name: str) -> Path:
         return _existing(self.bin / name)
 

@@ -147,8 +147,7 @@ def test_it_says_that_there_is_no_cluster(tmp_path: Path) -> None:
         timeout=20,
     )
     assert done.returncode == 69
-    assert "--kubernetes: no API server" in done.stderr
-    assert "set KUBECONFIG" in done.stderr
+    assert "--kubernetes" in done.stderr and "KUBECONFIG" in done.stderr
 
 
 def test_the_operator_is_told_why_it_is_refused(dist: Path, cluster: Cluster) -> None:

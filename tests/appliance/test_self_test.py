@@ -33,7 +33,7 @@ def test_a_gpu_that_fails_takes_no_lease_and_says_why(dist: Path) -> None:
         assert "gpu 0: self-test: " in health.stdout
         refused = it.cli("run", "-p", "0.5", "--", "true")
         assert refused.returncode == 75
-        assert "no GPU of this appliance is healthy: gpu 0: self-test: " in refused.stderr
+        assert "gpu 0" in refused.stderr and "self-test" in refused.stderr, "the GPU, and what it failed"
         assert refused.stderr.count("\n") == 1
 
 

@@ -88,37 +88,35 @@ def test_what_is_generated_is_up_to_date(file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "sentence"),
+    ("setting", "place", "names"),
     [
-        ("operator.replica=3", "at '/operator': additional properties 'replica' not allowed"),
-        ("operator.replicas=0", "at '/operator/replicas': minimum: got 0, want 1"),
-        (
-            "image.pullPolicy=Sometimes",
-            "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'",
-        ),
-        ("pools.default.softwear.gpus=2", "at '/pools/default': additional properties 'softwear' not allowed"),
-        ("pools.default.backend=rocm", "at '/pools/default/backend': value must be one of 'software', 'cuda'"),
-        ("pools.With_underscore.backend=cuda", "invalid propertyName 'With_underscore'"),
-        ("devicePlugin.kubeletFolder=var/lib/kubelet", "at '/devicePlugin/kubeletFolder'"),
+        ("operator.replica=3", "'/operator'", ["'replica'"]),
+        ("operator.replicas=0", "'/operator/replicas'", []),
+        ("image.pullPolicy=Sometimes", "'/image/pullPolicy'", ["'Always'", "'IfNotPresent'", "'Never'"]),
+        ("pools.default.softwear.gpus=2", "'/pools/default'", ["'softwear'"]),
+        ("pools.default.backend=rocm", "'/pools/default/backend'", ["'software'", "'cuda'"]),
+        ("pools.With_underscore.backend=cuda", "'/pools'", ["'With_underscore'"]),
+        ("devicePlugin.kubeletFolder=var/lib/kubelet", "'/devicePlugin/kubeletFolder'", []),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_place(setting: str, sentence: str) -> None:
+def test_a_wrong_value_is_refused_with_its_place(setting: str, place: str, names: list[str]) -> None:
     refusal = helm("template", "remotegpu", str(CHART), "--kube-version=1.34.0", "--set", setting, check=False)
     assert refusal.returncode
-    assert sentence in refusal.stderr
+    assert all(name in refusal.stderr for name in (place, *names)), refusal.stderr
 
 
 @pytest.mark.parametrize("what", ["serviceMonitor", "prometheusRule"])
 def test_monitoring_without_its_api_is_refused_with_the_next_step(what: str) -> None:
     setting = f"metrics.{what}.enabled=true"
     refusal = helm("template", "remotegpu", str(CHART), "--kube-version=1.34.0", "--set", setting, check=False)
-    assert f"metrics.{what}.enabled needs the Prometheus operator" in refusal.stderr
-    assert "install it first, or set the value to false" in refusal.stderr
+    assert refusal.returncode
+    assert f"metrics.{what}.enabled" in refusal.stderr and "Prometheus operator" in refusal.stderr
 
 
 def test_an_old_cluster_is_refused() -> None:
     refusal = helm("template", "remotegpu", str(CHART), "--kube-version=1.29.9", check=False)
-    assert "requires kubeVersion: >=1.30.0-0" in refusal.stderr
+    assert refusal.returncode
+    assert "kubeVersion" in refusal.stderr and ">=1.30.0-0" in refusal.stderr
 
 
 def test_lint_finds_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`remotegpu run` without an appliance brings its own: real worker, door, client and software GPU."""
+"""`remotegpu run` without an appliance brings its own: real worker, gateway, client and software GPU."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_nothing_stays_when_it_is_killed() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     pids = descendants(process.pid)
-    assert len(pids) >= 4, "the command, the appliance, its door, a worker"
+    assert len(pids) >= 4, "the command, the appliance, its gateway, a worker"
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10, "all of them are gone")

@@ -83,7 +83,7 @@ def test_a_program_that_dies_by_a_signal_dies_here_by_the_same(
     (project / "main.py").write_text(f"import os\nprint('alive', flush=True)\nos.kill(os.getpid(), {int(number)})\n")
     done = run(project, "--split", "app", "main.py")
     assert (done.stdout, done.returncode) == ("alive\n", -number)
-    assert f"its process died by {number.name}" in done.stderr
+    assert number.name in done.stderr
 
 
 def test_a_call_that_kills_its_process_says_so(project: Path) -> None:
@@ -93,16 +93,16 @@ def test_a_call_that_kills_its_process_says_so(project: Path) -> None:
     )
     done = run(project, "main.py")
     assert done.returncode == 0, done.stderr
-    assert "is gone (its process died by SIGABRT); see its log on the appliance" in done.stdout
+    assert "SIGABRT" in done.stdout
 
 
 def test_what_is_wrong_is_said_before_anything_is_started(project: Path) -> None:
     (project / "bad.yaml").write_text("version: 1\nfils: {}\n")
     for arguments, code, words in (
         (["--config", "bad.yaml", "main.py"], 2, "fils"),
-        (["--python", "/nowhere/python", "main.py"], 127, "there is no such interpreter"),
+        (["--python", "/nowhere/python", "main.py"], 127, "--python /nowhere/python"),
         (["--split", "quantum", "main.py"], 2, "quantum"),
-        ([], 2, "see `remotegpu --help`"),
+        ([], 2, "remotegpu --help"),
     ):
         done = run(project, *arguments)
         assert done.returncode == code

@@ -9,7 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,14 +103,30 @@ def test_native_memory_follows_the_environment_and_the_share(
     assert seen["REMOTEGPU_SOFTGPU_MEMORY"] == str(memory)
 
 
-def test_the_share_is_held_while_the_command_runs(appliance: StandIn) -> None:
+# An appliance whose leases live 3 s without a holder, as those of others live 10 s.
+BRIEF = (
+    "import sys; from remotegpu.appliance import leases; from remotegpu.cli import main; "
+    "leases.HOLD_SECONDS = 3.0; del sys.argv[0]; main()"
+)
+
+
+@pytest.fixture
+def brief(dist: Path) -> Iterator[StandIn]:
+    with StandIn(dist, "--gpus", "2", prefix=(sys.executable, "-c", BRIEF)) as it:
+        yield it
+
+
+def test_the_share_is_held_while_the_command_runs(brief: StandIn) -> None:
+    appliance = brief
     with all_back(appliance), running(appliance, "-n", "2", "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: appliance.leased == GIB, 10, "both halves are leased")
         (lease,) = appliance.client.inventory().leases
         assert lease.client.endswith(f"pid {process.pid} sleep 60")
         assert list(lease.gpus) == [0, 1]
-        time.sleep(11)
-        assert appliance.leased == GIB, "longer than a lease lives that nobody holds"
+        appliance.lease(Ask(milli=100), hold=False)
+        assert appliance.leased > GIB
+        until(lambda: len(appliance.client.inventory().leases) == 1, 10, "the one that nobody holds has expired")
+        assert appliance.leased == GIB, "it outlives a younger lease that nobody holds"
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == -signal.SIGTERM
 
@@ -217,7 +233,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(appliance: StandIn) -> None:
     """The terminal sends it to both. Passed on as well it would be a second one, at which many tools stop at once."""
-    script = REPORTER.format(numbers=[int(signal.SIGINT)])
+    script = REPORTER.format(numbers=[int(signal.SIGINT), int(signal.SIGUSR1)])
     ours, theirs = pty.openpty()
     command = [REMOTEGPU, "run", "-a", appliance.endpoint, "-p", "0.1", "--", sys.executable, "-c", script]
     environment = appliance.environment
@@ -231,9 +247,9 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(appliance: StandIn) -> No
     os.write(ours, b"\x03")
     while b"SIGINT" not in seen:
         seen += os.read(ours, 1024)
-    time.sleep(0.5)
-    os.write(ours, b"x\n")
-    while b"x" not in seen:
+    # What is passed on keeps its order: a second SIGINT would be seen before this.
+    process.send_signal(signal.SIGUSR1)
+    while b"SIGUSR1" not in seen:
         seen += os.read(ours, 1024)
     assert seen.count(b"SIGINT") == 1
     process.kill()
@@ -258,7 +274,7 @@ def test_several_appliances_are_spread_over(appliance: StandIn, second: StandIn)
         assert len(json.loads(seen["REMOTEGPU_SHARES"])) == 2
         done = appliance.cli("run", "--appliance", both, "-n", "5", "-p", "0.25", "--", "true")
         assert done.returncode == 75
-        assert "0.25 of each of 5 GPUs is more than" in done.stderr
+        assert "0.25" in done.stderr and "5 GPUs" in done.stderr
 
 
 def test_waiting_for_several_appliances_holds_nothing(appliance: StandIn, second: StandIn) -> None:
@@ -278,9 +294,8 @@ def test_waiting_says_why_and_how_long_and_ends_with_the_share(appliance: StandI
         assert process.stderr is not None
         assert process.stdout is not None
         line = process.stderr.readline()
-        assert line.startswith(
-            "remotegpu: waiting 0 s for a share: 0.5 of a GPU is not free: 0.10 (102.4 MiB) free on gpu 0"
-        )
+        names = ("remotegpu: waiting 0 s", "0.5 of a GPU", "0.10 (102.4 MiB)", "gpu 0")
+        assert all(name in line for name in names), line
         holder.close()
         assert process.stdout.read() == "done\n"
 
@@ -302,20 +317,23 @@ def test_no_wait_refuses_at_once(appliance: StandIn) -> None:
     holder = appliance.lease(Ask(count=2, milli=900))
     done = appliance.cli("run", "--no-wait", "-p", "0.5", "--", "true")
     assert done.returncode == 75
-    assert "0.5 of a GPU is not free" in done.stderr
+    assert "0.5 of a GPU" in done.stderr
     assert done.stderr.count("\n") == 1
     holder.close()
 
 
-def test_the_holding_connection_survives_a_new_door(appliance: StandIn) -> None:
+def test_the_holding_connection_survives_a_new_gateway(brief: StandIn) -> None:
+    appliance = brief
     with running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: children_of(process.pid), 10, "the command runs")
+        appliance.lease(Ask(milli=100))
+        assert len(appliance.client.inventory().leases) == 2
         found = subprocess.run(
-            ["pgrep", "-P", str(appliance.process.pid), "-f", "remotegpu-door"], capture_output=True, text=True
+            ["pgrep", "-P", str(appliance.process.pid), "-f", "remotegpu-gateway"], capture_output=True, text=True
         )
         subprocess.run(["kill", "-KILL", found.stdout.strip()], check=True)
-        time.sleep(12)
-        assert appliance.leased, "held again before the lease expired"
+        until(lambda: len(appliance.client.inventory().leases) == 1, 10, "the one that is not held again has expired")
+        assert appliance.leased == GIB // 2, "ours was held again before it expired"
         assert process.poll() is None
 
 
@@ -324,5 +342,5 @@ def test_an_appliance_that_ends_the_lease_is_said(dist: Path) -> None:
         until(lambda: children_of(process.pid), 10, "the command runs")
         appliance.process.terminate()
         assert process.stderr is not None
-        assert "ended the lease" in process.stderr.readline()
+        assert appliance.endpoint in process.stderr.readline()
         assert process.poll() is None, "what the command makes of it is its own affair"

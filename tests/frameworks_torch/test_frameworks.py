@@ -69,6 +69,8 @@ def run(share: Appliance, tmp_path_factory: pytest.TempPathFactory) -> Run:
         caches = tmp_path_factory.mktemp("caches")
         variables = {
             "PYTHONPATH": str(CASES_FOLDER),
+            # Else the faster of two kernels is taken by measuring, and they add in another order.
+            "TORCHINDUCTOR_DETERMINISTIC": "1",
             "TRITON_CACHE_DIR": str(caches / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         }
@@ -131,7 +133,7 @@ def test_ranks_that_need_nccl_end_with_an_error(run: Run, where: str) -> None:
     done = run(where, "nccl_ranks.py", str(free_port()))
     outcomes = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
     assert len(outcomes) == 2, done.stdout + done.stderr
-    assert "NCCL is not " in done.stderr
+    assert any("NCCL" in line for line in done.stderr.splitlines() if line.startswith("remotegpu: ")), done.stderr
     for seconds, outcome in outcomes:
         assert "NCCL" in outcome
         assert float(seconds) < 10

@@ -94,7 +94,7 @@ def test_the_site_keeps_paths_and_takes_linked_files_along(tmp_path: Path) -> No
         (f"{'word ' * 25}end.", "MD013"),
         ("See [that](gone.md).", "MD057"),
         ("See [that](#gone).", "MD051"),
-        ("The gateway is open, and `door` is its name in the code.", None),
+        ("The gateway is open; its metric says `door`.", None),
     ],
 )
 def test_the_check_of_prose_finds(text: str, rule: str | None, tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_the_hash_chooses_among_what_was_proven_and_a_change_forces() -> None:
     assert [chosen(tree, "src/two.rs", "one.py") for tree in range(2)] == ["two", "two"]
     assert [chosen(tree, "src/one/x", "src/two/x") for tree in range(2)] == ["one", "two"]
     assert [chosen(tree, "src/onerous", "README.md") for tree in range(2)] == ["one", "two"]
+    assert [chosen(tree, "b/y.py") for tree in range(2)] == ["two", "two"], "a change of its own tests"
     assert [chosen(0, asked=asked) for asked in ("2", "three", "none")] == ["two", "three", None]
     with pytest.raises(ShardError, match="there is no shard '4'"):
         chosen(0, asked="4")

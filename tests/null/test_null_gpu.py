@@ -205,4 +205,4 @@ def test_programs_keep_their_compilers() -> None:
 def test_an_appliance_keeps_its_own_profile(share: Appliance) -> None:
     done = share.run("true", options=("--profile", "normal"))
     assert done.returncode == 2, done.stderr
-    assert "appliances have their own" in done.stderr
+    assert "--profile" in done.stderr

@@ -178,7 +178,7 @@ def test_a_torn_record_is_recognised(tmp_path: Path, simple: tuple[Path, Path]) 
     torn.write_bytes(simple[1].read_bytes()[:-20] + bytes(100))
     assert run(REMOTEGPU, "trace", "--show", torn).stdout.splitlines()[-1].startswith("the last record is torn")
     other = replay(torn, sys.executable, simple[0], "100", "1")
-    assert other.returncode == DIVERGED and "made no more calls" in other.stderr
+    assert other.returncode == DIVERGED and "cuMemcpyDtoH_v2" in other.stderr, other.stderr
 
 
 @pytest.fixture(scope="module")
@@ -229,20 +229,21 @@ def test_processes_have_files_of_their_own(tmp_path: Path, simple: tuple[Path, P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "names"),
     [
-        ((), "one of --record"),
-        (("--record", "x"), "need a command"),
-        (("--show", "/dev/null"), "not a recording"),
-        (("--show", "/nonexistent"), "No such file"),
-        (("--replay", "x", "--contents", "--", "true"), "--contents belongs to --record"),
+        ((), ["--record", "--replay", "--show", "--compare"]),
+        (("--record", "x"), ["--record"]),
+        (("--show", "/dev/null"), ["/dev/null"]),
+        (("--show", "/nonexistent"), ["/nonexistent"]),
+        (("--replay", "x", "--contents", "--", "true"), ["--contents", "--record"]),
     ],
 )
-def test_mistakes_are_one_line(arguments: tuple[str, ...], sentence: str) -> None:
+def test_mistakes_are_one_line(arguments: tuple[str, ...], names: list[str]) -> None:
     wrong = run(REMOTEGPU, "trace", *arguments)
-    assert wrong.returncode == 2 and sentence in wrong.stderr and wrong.stderr.count("\n") == 1
+    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1, wrong.stderr
+    assert all(name in wrong.stderr for name in names), wrong.stderr
 
 
 def test_a_program_without_calls_is_told(tmp_path: Path) -> None:
     silent = run(*NATIVE, REMOTEGPU, "trace", "--record", tmp_path / "trace", "--", "true")
-    assert silent.returncode == 70 and "no driver call" in silent.stderr
+    assert silent.returncode == 70 and silent.stderr.count("\n") == 1

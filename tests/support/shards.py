@@ -53,6 +53,13 @@ class Table:
     core: tuple[str, ...]
     by_hand: tuple[ByHand, ...] = ()
 
+    def forced(self, shard: Shard, changed: list[str]) -> bool:
+        """Whether one of the changed files is guarded by the shard, or holds its tests: as a whole, since a shard that
+        has some tests of a file is not forced by it.
+        """
+        paths = [*shard.forced_by, *(test for test in shard.tests if "::" not in test)]
+        return any(names(path, file) for path in paths for file in changed)
+
     def entries(self) -> list[tuple[str, str]]:
         """Each path or test id with its part."""
         return [*((test, CORE) for test in self.core), *((test, s.name) for s in self.shards for test in s.tests)]
@@ -105,7 +112,7 @@ def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn
     if asked:
         return Turn(table.find(asked), f"REMOTEGPU_SHARD={asked}")
     proven = [shard for shard in table.shards if not shard.unproven]
-    forced = [shard for shard in proven if any(names(path, file) for path in shard.forced_by for file in changed)]
+    forced = [shard for shard in proven if table.forced(shard, changed)]
     among = forced or proven
     shard = among[int(tree, 16) % len(among)]
     why = f"by the hash {tree[:12]} of the tree, of {', '.join(each.name for each in among)}"

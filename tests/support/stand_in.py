@@ -1,4 +1,4 @@
-"""An appliance with the real door and stand-in workers, and a tenant that speaks to them. No CUDA, no Rust worker."""
+"""An appliance with the real gateway and stand-in workers, and a tenant for tests. No CUDA, no Rust worker."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ MEMORY_MIB = 1024
 
 
 def make_dist(folder: Path, python: str = sys.executable) -> Path:
-    """A folder as the build makes it: the real door, the stand-in worker, empty libraries."""
-    for name in ("bin", "client", "native"):
+    """A folder as the build makes it: the real gateway, the stand-in worker, empty libraries."""
+    for name in ("bin", "client", "lib", "native"):
         (folder / name).mkdir(parents=True)
-    (folder / "bin" / "remotegpu-door").symlink_to(find_dist().program("remotegpu-door"))
+    (folder / "bin" / "remotegpu-gateway").symlink_to(find_dist().program("remotegpu-gateway"))
+    (folder / "lib" / "libremotegpu_sandbox.so").symlink_to(find_dist().sandbox)
     # Copied, because the repository may lie where a worker's own uid cannot read.
     worker_copy = folder / "bin" / WORKER.name
     worker_copy.write_bytes(WORKER.read_bytes())
@@ -123,7 +124,7 @@ class Tenant:
         connection.settimeout(20)
         if connection.recv(1) != b"K":
             connection.close()
-            raise ConnectionRefusedError("the door did not admit the connection")
+            raise ConnectionRefusedError("the gateway did not admit the connection")
         return connection
 
     def open_session(self, pid: int = 1, table_hash: int = 7) -> pb.OpenSessionReply:

@@ -121,7 +121,7 @@ def _capture_output() -> int:
 
 
 def _accept(link: socket.socket, data: socket.socket) -> socket.socket | None:
-    """The client's connection, which the door passes; None if the session ends before."""
+    """The client's connection, which the gateway passes; None if the session ends before."""
     if link in select.select([link, data], [], [])[0]:
         return None
     # Its packet says nothing; the descriptor is what counts.

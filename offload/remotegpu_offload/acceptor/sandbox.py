@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu_offload.acceptor import landlock, mounts, seccomp, syscalls
+from remotegpu_offload.acceptor import mounts, restrictions, syscalls
 
 NAMESPACES: Final = "namespaces"
 ALONE: Final = "alone"
@@ -117,7 +117,7 @@ def shut(place: Place, level: str, *, accelerator: bool) -> Isolation:
     writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices()]  # noqa: S108
     # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
     hidden = () if level == NAMESPACES else (*place.hidden, folder.parent)
-    if not landlock.restrict(hidden, writable, network=level == NAMESPACES):
+    if not restrictions.give_up_files(hidden, writable, network=level == NAMESPACES):
         lacks.append("Landlock (needs Linux 5.13)")
         if level == ALONE and place.uid is None:
             raise OSError(
@@ -125,7 +125,7 @@ def shut(place: Place, level: str, *, accelerator: bool) -> Isolation:
                 "neither namespaces, nor a user id of its own, nor Landlock: nothing would keep sessions apart; start "
                 "the appliance as root, or on a kernel from 5.13 on",
             )
-    _filter(level)
+    restrictions.give_up_calls(alone=level == ALONE)
     return Isolation(level, folder, tuple(lacks))
 
 
@@ -135,15 +135,6 @@ def close_all_but(kept: Sequence[int]) -> None:
         if int(name) > 2 and int(name) not in kept:
             with contextlib.suppress(OSError):
                 os.close(int(name))
-
-
-def _filter(level: str) -> None:
-    machine = os.uname().machine
-    try:
-        program = seccomp.assemble(seccomp.rules(os.getpid(), alone=level == ALONE), machine)
-    except KeyError:
-        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}: use x86_64 or aarch64") from None
-    syscalls.set_seccomp_filter(program)
 
 
 def _own_proc(lacks: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for. Linux on x86_64 and aarch64; numbers from the kernel's headers.
+"""System calls that Python has no function for. Numbers from the kernel's headers.
 
 Every function raises OSError with the kernel's errno.
 """
@@ -29,17 +29,11 @@ _PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
-_PR_SET_SECCOMP: Final = 22
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
-_SECCOMP_MODE_FILTER: Final = 2
 _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
-# The same on both architectures: they are newer than the common table.
 _SYS_MOUNT_SETATTR: Final = 442
-_SYS_LANDLOCK_CREATE_RULESET: Final = 444
-_SYS_LANDLOCK_ADD_RULE: Final = 445
-_SYS_LANDLOCK_RESTRICT_SELF: Final = 446
 _CAPABILITY_VERSION_3: Final = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -105,41 +99,3 @@ def drop_capabilities() -> None:
             break
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
-
-
-def set_seccomp_filter(program: bytes) -> None:
-    """`program` as seccomp.assemble makes it. The calling thread only; call it while there is one."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    whole = Program(len(program) // 8, ctypes.addressof(buffer))
-    _prctl("PR_SET_SECCOMP", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(whole))
-
-
-def landlock_abi() -> int:
-    """0: this kernel has none."""
-    try:
-        return _syscall("landlock", _SYS_LANDLOCK_CREATE_RULESET, None, 0, 1)
-    except OSError:
-        return 0
-
-
-def landlock_create(files: int, network: int, scopes: int) -> int:
-    """The descriptor of a ruleset that handles these rights."""
-    attributes = (ctypes.c_uint64 * 3)(files, network, scopes)
-    # An older kernel knows fewer fields and takes the rest only as zeros.
-    return _syscall("landlock_create_ruleset", _SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.sizeof(attributes), 0)
-
-
-def landlock_allow(ruleset: int, files: int, beneath: int) -> None:
-    class PathBeneath(ctypes.Structure):
-        _pack_ = 1
-        _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
-
-    _syscall("landlock_add_rule", _SYS_LANDLOCK_ADD_RULE, ruleset, 1, ctypes.byref(PathBeneath(files, beneath)), 0)
-
-
-def landlock_restrict(ruleset: int) -> None:
-    _syscall("landlock_restrict_self", _SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from remotegpu_offload.acceptor import forked, packets, session, syscalls
+from remotegpu_offload.acceptor import forked, packets, restrictions, session, syscalls
 from remotegpu_offload.acceptor.keeper import ended_children, wake_on_child
 from remotegpu_offload.acceptor.packets import Packet
 
@@ -27,7 +27,7 @@ FRAMEWORKS: Final = ("numpy", "torch")
 
 
 def preload() -> str:
-    """Import the frameworks; why the environment is broken, or empty."""
+    """Import the frameworks, and what sessions are shut in with; why the environment is broken, or empty."""
     for name in FRAMEWORKS:
         try:
             importlib.import_module(name)
@@ -36,6 +36,10 @@ def preload() -> str:
                 return f"`import {name}` fails in {sys.executable}: it needs {error.name}; install it there"
         except Exception as error:
             return f"`import {name}` fails in {sys.executable}: {type(error).__name__}: {error}; install it anew there"
+    try:
+        restrictions.library()
+    except OSError as error:
+        return str(error.strerror)
     try:
         session.import_features()
     except ImportError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import remotegpu
 import remotegpu_offload
+from remotegpu.api.names import DIST_ENV
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.checks import EnvironmentState
 from remotegpu.appliance.hardware import Hardware
@@ -24,6 +25,7 @@ from remotegpu.appliance.staging import Staging
 from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.views import PhysicalGpu
 from remotegpu.extensions import NoEnvironmentError
+from remotegpu.paths import find_dist
 from remotegpu_offload.acceptor import versions
 from remotegpu_offload.acceptor.environment import VISIBLE, Environment
 from remotegpu_offload.appliance.acceptor import Acceptor
@@ -33,7 +35,7 @@ from remotegpu_offload.appliance.zygote import Zygote
 if TYPE_CHECKING:
     import socket
 
-    from remotegpu.appliance.sessions import Session
+    from remotegpu.appliance.state import Session
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +78,8 @@ class EnvironmentServer:
 
     async def start(self) -> None:
         """Start the zygote and prove the environment; what fails is in `problem`."""
-        variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **self._around.variables}
+        variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", DIST_ENV: str(find_dist().root)}
+        variables |= self._around.variables
         zygote = Zygote(self._option.python, self._around.packages, variables)
         try:
             await zygote.start()
@@ -125,9 +128,9 @@ class EnvironmentServer:
             "visible": self._visible(environment, session.lease.placement.gpus),
             "memory_fractions": self._grant(environment, session),
         }
-        acceptor, door_end = await self._fork(zygote, session.session_id, session.uid, packet, on_packet)
+        acceptor, gateway_end = await self._fork(zygote, session.session_id, session.uid, packet, on_packet)
         self._around.counters.offload_sessions.labels(environment=self.name).inc()
-        return acceptor, door_end
+        return acceptor, gateway_end
 
     async def _probe(self, zygote: Zygote) -> None:
         """A session without a client says what it finds, in the sandbox of all sessions."""
@@ -146,8 +149,8 @@ class EnvironmentServer:
         }
         name = f"probe-{self.name}-{next(self._ids)}"
         try:
-            acceptor, door_end = await self._fork(zygote, name, uid, packet, self._log)
-            door_end.close()
+            acceptor, gateway_end = await self._fork(zygote, name, uid, packet, self._log)
+            gateway_end.close()
             try:
                 found = await acceptor.answer("described", _PROBE_SECONDS)
             finally:
@@ -167,7 +170,7 @@ class EnvironmentServer:
         folder = around.scratch / name
         group = Group(())
         control, control_theirs = packet_pair()
-        door_end, data_theirs = packet_pair()
+        gateway_end, data_theirs = packet_pair()
         try:
             folder.mkdir(mode=0o700)
             group = around.cgroups.create(name, around.memory_bytes, _PROCESSES)
@@ -183,7 +186,7 @@ class EnvironmentServer:
             forked = await zygote.fork({**packet, **where}, (control_theirs, data_theirs))
         except BaseException as error:
             control.close()
-            door_end.close()
+            gateway_end.close()
             group.remove()
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, ProcessError):
@@ -194,7 +197,7 @@ class EnvironmentServer:
         finally:
             control_theirs.close()
             data_theirs.close()
-        return Acceptor(forked, control, folder, group, on_packet), door_end
+        return Acceptor(forked, control, folder, group, on_packet), gateway_end
 
     def _visible(self, environment: Environment, gpus: Sequence[int]) -> dict[str, str]:
         """The variables that show a session its lease's devices and no others."""

@@ -1,4 +1,4 @@
-"""Calls of a function that does nothing, __main__.nothing (cut B): `python calls.py [--calls N] [--mib N]`.
+"""Calls of a function that does nothing, __main__.nothing (function mode): `python calls.py [--calls N] [--mib N]`.
 
 Prints the median time of a call in us, and MB/s of a large argument that the acceptor has not seen.
 """

@@ -1,4 +1,4 @@
-"""A session moves, with next to nothing and with much on its device (cut A): `python moving.py MIB THERE BACK`.
+"""A session moves, with next to nothing and with much on its device (torch mode): `python moving.py MIB THERE BACK`.
 
 Prints the seconds of a move, and those that each GiB adds.
 """

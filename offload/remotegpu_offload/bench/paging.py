@@ -1,4 +1,4 @@
-"""A package of eleven modules is imported in the acceptor (cut D). Prints seconds, and how many modules there were."""
+"""A package of eleven modules is imported in the acceptor (program mode). Prints seconds and the number of modules."""
 
 import importlib
 import json

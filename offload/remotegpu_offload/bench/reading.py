@@ -1,4 +1,4 @@
-"""A file of the client is read in the acceptor (cut D): `python reading.py FILE`. Prints MB/s, twice."""
+"""A file of the client is read in the acceptor (program mode): `python reading.py FILE`. Prints MB/s, twice."""
 
 import json
 import sys

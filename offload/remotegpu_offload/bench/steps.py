@@ -1,4 +1,4 @@
-"""Training steps on a device (cut A, or here on the CPU): how long, and what crosses.
+"""Training steps on a device (torch mode, or here on the CPU): how long, and what crosses.
 
     python steps.py DEVICE [--tiny N] [--heavy N] [--since SECONDS]
 

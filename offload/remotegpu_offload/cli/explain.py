@@ -103,7 +103,7 @@ def _show(result: dict[str, Any]) -> None:
 
 def _show_tensors(console: Console, tensors: dict[str, Any]) -> None:
     console.print(
-        f"\nAs torch device (cut A): {tensors['operations']} operations, {tensors['round_trips']} round trips, "
+        f"\nAs torch device (torch mode): {tensors['operations']} operations, {tensors['round_trips']} round trips, "
         f"{format_bytes(tensors['bytes_out'])} to it, {format_bytes(tensors['bytes_in'])} back."
     )
     if tensors["waits"]:

@@ -30,7 +30,7 @@ class SessionRules:
 
 @dataclass(frozen=True, slots=True)
 class TorchRule:
-    """Cut A: these device names mean the remote device."""
+    """Torch mode: these device names mean the remote device."""
 
     devices: tuple[TorchDevice, ...] = ("cuda",)
     line: int = 0
@@ -61,17 +61,17 @@ class _CallRule:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRule(_CallRule):
-    """Cut B: calls of functions with this name, which may be a glob, run there."""
+    """Function mode: calls of functions with this name, which may be a glob, run there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRule(_CallRule):
-    """Cut B: instances of this class live there; its methods are calls."""
+    """Function mode: instances of this class live there; its methods are calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleRule:
-    """Cut C: a module behind a stub profile. `profile` is that profile's name; auto: the module's own."""
+    """Module mode: a module behind a stub profile. `profile` is that profile's name; auto: the module's own."""
 
     module: str
     profile: str = "auto"
@@ -124,7 +124,7 @@ class Config:
 
     @property
     def torch(self) -> TorchRule | None:
-        """Cut A of all its rules together; None: tensors stay here."""
+        """Torch mode of all its rules together; None: tensors stay here."""
         found = [rule for rule in self.rules if isinstance(rule, TorchRule)]
         if not found:
             return None

@@ -1,4 +1,4 @@
-"""Which functions of a program take long, and how large what they take and give is: candidates for rules of cut B."""
+"""Which functions of a program take long, and how large their arguments and results are: candidates for rules."""
 
 import builtins
 import contextlib

@@ -1,4 +1,4 @@
-"""What a torch program sends through cut A, and which of its lines wait, counted on an acceptor of this machine."""
+"""What a torch program sends in torch mode, and which of its lines wait, counted on an acceptor of this machine."""
 
 import sys
 from collections import Counter

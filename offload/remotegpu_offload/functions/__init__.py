@@ -1,1 +1,1 @@
-"""Cut B and C: functions of this program are executed, and instances of its classes live, at the acceptor."""
+"""Function and module mode: functions of this program run, and instances of its classes live, at the acceptor."""

@@ -1,1 +1,1 @@
-"""Cut D: a whole program runs in the acceptor; its code, files, terminal, signals and exit code stay the client's."""
+"""Program mode: a program runs in the acceptor; its code, files, terminal, signals and exit code stay the client's."""

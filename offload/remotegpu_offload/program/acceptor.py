@@ -1,4 +1,4 @@
-"""Cut D in the acceptor: runs the client's program as this process's own, and what every session's streams need."""
+"""Program mode in the acceptor: runs the client's program in this process, with the streams of every session."""
 
 import gc
 import importlib.util

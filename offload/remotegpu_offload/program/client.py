@@ -1,4 +1,4 @@
-"""Cut D at the client: this process is the terminal, the disk and the face of a program that runs in the acceptor."""
+"""Program mode at the client: this process gives a program in the acceptor its terminal, files and signals."""
 
 import os
 import queue

@@ -1,18 +1,25 @@
-"""What an application may touch, enforced by the kernel where it can: Landlock, for this process and its children."""
+"""What an application may touch, enforced by the kernel where it can: Landlock, for this process and its children.
 
+The system calls are made here, and not by `libremotegpu_sandbox.so` as an acceptor's are: an application is opened by
+one file of Python, on machines of any processor that have nothing of ours.
+"""
+
+import ctypes
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from remotegpu_offload.acceptor import syscalls
 from remotegpu_offload.reverse.manifest import Permissions
 
 _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 1, 1 << 2, 1 << 3
 _CHANGE: Final = sum(1 << bit for bit in range(4, 13))  # remove and make entries of every kind
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
+# The same numbers on every processor.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_PR_SET_NO_NEW_PRIVS: Final = 38
 # A file takes fewer rights than a folder.
 _OF_FILES: Final = _WRITE_FILE | _READ_FILE | _TRUNCATE
 
@@ -27,7 +34,7 @@ _USUAL: Final = (
 
 
 def available() -> bool:
-    return sys.platform == "linux" and syscalls.landlock_abi() > 0
+    return sys.platform == "linux" and _version() > 0
 
 
 def variables(permissions: Permissions, of: Mapping[str, str]) -> dict[str, str]:
@@ -58,10 +65,11 @@ def confine(permissions: Permissions, here: Path, *, readable: Iterable[Path], w
 
     For good, for this thread and those that it starts. Raises OSError if the kernel refuses.
     """
-    abi = syscalls.landlock_abi()
+    abi = _version()
     changing = _WRITE_FILE | _CHANGE | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
     reading = _READ_FILE | _READ_FOLDER
-    ruleset = syscalls.landlock_create(reading | changing, 0, 0)
+    handled = (ctypes.c_uint64 * 1)(reading | changing)
+    ruleset = _call("landlock_create_ruleset", _CREATE_RULESET, handled, ctypes.sizeof(handled), 0)
     own = {Path(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     read = [*map(Path, _SYSTEM), *own, *readable, *(folder_of(pattern, here) for pattern in permissions.read)]
     write = [*map(Path, _DEVICES), *writable, *(folder_of(pattern, here) for pattern in permissions.write)]
@@ -70,10 +78,36 @@ def confine(permissions: Permissions, here: Path, *, readable: Iterable[Path], w
             _allow(ruleset, path, reading)
         for path in write:
             _allow(ruleset, path, reading | changing)
-        syscalls.set_no_new_privileges()
-        syscalls.landlock_restrict(ruleset)
+        if _libc().prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) < 0:
+            raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS")
+        _call("landlock_restrict_self", _RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(what: str, number: int, *arguments: Any) -> int:
+    widened = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    result: int = _libc().syscall(ctypes.c_long(number), *widened)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def _version() -> int:
+    """Landlock's, in this kernel; 0: it has none."""
+    try:
+        return _call("landlock", _CREATE_RULESET, None, 0, 1)
+    except OSError:
+        return 0
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
@@ -82,6 +116,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     except OSError:
         return  # it is not there
     try:
-        syscalls.landlock_allow(ruleset, rights if path.is_dir() else rights & _OF_FILES, beneath)
+        rule = _PathBeneath(rights if path.is_dir() else rights & _OF_FILES, beneath)
+        _call("landlock_add_rule", _ADD_RULE, ruleset, 1, ctypes.byref(rule), 0)
     finally:
         os.close(beneath)

@@ -201,20 +201,20 @@ def test_each_session_has_a_user_of_its_own(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "names"),
     [
-        (["--offload", "/nowhere/python"], "/nowhere/python is no program that can be executed"),
-        (["--offload", f"x={sys.executable}:tpu"], "'tpu' is no back end; there are cuda, rocm, xpu, cpu"),
-        (["--offload", f"a b={sys.executable}"], "'a b' is no name of an environment"),
-        (["--offload", f"x={sys.executable}", "--offload", f"x={sys.executable}"], "two environments are called 'x'"),
-        (["--offload-memory", "much"], "--offload-memory: "),
+        (["--offload", "/nowhere/python"], ["/nowhere/python"]),
+        (["--offload", f"x={sys.executable}:tpu"], ["'tpu'", "cuda, rocm, xpu, cpu"]),
+        (["--offload", f"a b={sys.executable}"], ["'a b'"]),
+        (["--offload", f"x={sys.executable}", "--offload", f"x={sys.executable}"], ["'x'"]),
+        (["--offload-memory", "much"], ["--offload-memory", "'much'"]),
     ],
 )
-def test_mistakes_at_the_start_are_a_sentence(options: list[str], sentence: str) -> None:
+def test_mistakes_at_the_start_are_a_sentence(options: list[str], names: list[str]) -> None:
     command = [str(Path(sys.executable).parent / "remotegpu"), "appliance", "--listen", "127.0.0.1:0", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert all(name in done.stderr for name in names), done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

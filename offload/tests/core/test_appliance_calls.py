@@ -84,7 +84,7 @@ def to_itself():
 
 
 def connector(tenant: Tenant) -> Connector:
-    """Through the door of the appliance, as `remotegpu-connect` goes."""
+    """Through the gateway of the appliance, as `remotegpu-connect` goes."""
 
     def connect(wanted: Wish) -> tuple[Any, dict[str, Any]]:
         reply = open_session(tenant, environment=wanted.environment, backends=list(wanted.backends))

@@ -179,10 +179,10 @@ def test_the_command_line_shows_and_moves_a_session(appliance: StandIn, monkeypa
             one = remotegpu("stats", session.id)
             assert "session" in one.stdout and "memory there" in one.stdout, one.stderr
             failed = remotegpu("switch", session.id, "--backend", "rocm")
-            assert failed.returncode == 69 and "an environment with rocm" in failed.stderr
+            assert failed.returncode == 69 and "rocm" in failed.stderr
             assert session.environment.name == "second" and session.moves == 1
         finally:
             session.close()
     unknown = remotegpu("switch", session.id)
-    assert unknown.returncode == 2 and f"no session {session.id}" in unknown.stderr
+    assert unknown.returncode == 2 and session.id in unknown.stderr
     assert list(control.sessions()) == []

@@ -171,7 +171,7 @@ def test_a_page_that_was_changed_on_the_way_is_not_run(published: Published) -> 
     published.server.shelf.clock = lambda: published.server.shelf._current["digits"][0]
     ended = published.open()
     assert ended.returncode == 2 and ended.stdout == ""
-    assert "shapes/numbers.py is not what the signed manifest says" in ended.stderr
+    assert "shapes/numbers.py" in ended.stderr and "manifest" in ended.stderr
     pages = [page.read_text() for page in (published.home / "cache").rglob("pages/*/*") if page.stat().st_size < 100]
     assert "PI = 9\n" not in pages
 

@@ -1,4 +1,4 @@
-"""An appliance that serves offload sessions: the real door and zygotes, no CUDA worker; and sessions through it."""
+"""An appliance that serves offload sessions: the real gateway and zygotes, no CUDA worker; and sessions through it."""
 
 from __future__ import annotations
 

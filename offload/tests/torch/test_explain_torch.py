@@ -58,6 +58,6 @@ def test_arguments_of_functions_are_sized_without_fetching_them(tmp_path: Path) 
     report = report_of(tmp_path, PROGRAM)
     functions = {line["name"]: line for line in report["functions"]}
     step = functions["__main__.step"]
-    assert step["served_by_torch"] and not step["pays"] and not report["suggestions"], "cut A is all that it needs"
+    assert step["served_by_torch"] and not step["pays"] and not report["suggestions"], "torch mode is all that it needs"
     size = step["argument_bytes"]
     assert (8 + 32 * 8) * 4 <= size < (8 + 32 * 8) * 4 + 1000

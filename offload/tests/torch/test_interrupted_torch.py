@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 _TIMES = 150
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(200)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_that_is_interrupted_anywhere_goes_on() -> None:
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from offload_opdb import SWEEPS, UNEQUAL, UNWRITTEN, Found, sweep
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 ROOT: Final = Path(__file__).parents[3]
 PUBLISHED: Final = json.loads((ROOT / "offload/tests/torch/opdb.json").read_text())
@@ -37,7 +37,7 @@ def test_all_operations_are_as_published(mode: str, operations: int, ratio: floa
     """Results and gradients against the CPU's, gradients against differences of results there; docs/offload-ops.md
     has the figures. Some samples compare what nobody has written, so that the counts are not the same each time.
     """
-    found = sweep(mode, SWEEPS[mode], timeout=1500)
+    found = sweep(mode, SWEEPS[mode], timeout=550)
     assert found.operations >= operations
     checked(found, UNEQUAL, ratio)
     published = PUBLISHED[mode]
@@ -52,7 +52,7 @@ def test_all_operations_are_as_published(mode: str, operations: int, ratio: floa
 @pytest.mark.parametrize("dtype", ["complex64", "int64", "bool", "bfloat16"])
 def test_other_types(dtype: str) -> None:
     """A fifth of the operations for each."""
-    found = sweep("forward", dtype, every=5, timeout=600)
+    found = sweep("forward", dtype, every=5, timeout=500)
     assert found.compared >= 150
     checked(found, UNEQUAL | ROUNDED, 0.95)
 

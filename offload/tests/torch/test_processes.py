@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from offload_armed import Programs, programs  # noqa: F401 - a fixture
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(400)]
 
 FORKED = (
     "OffloadError: this process was forked from one that has a remote device, and has none itself, as with CUDA. Keep "
@@ -114,7 +114,7 @@ def _run(programs: Programs, name: str, text: str, *options: str) -> dict[str, A
     }
     command = [sys.executable, "-m", "remotegpu_offload.launch", *options, name]
     ran = subprocess.run(
-        command, check=False, env=environment, cwd=programs.folder, timeout=800, capture_output=True, text=True
+        command, check=False, env=environment, cwd=programs.folder, timeout=350, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from offload_armed import Programs, programs  # noqa: F401 - a fixture
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 
 def test_digits_train_bit_for_bit_with_one_round_trip_a_step(programs: Programs, tmp_path: Path) -> None:  # noqa: F811

@@ -1,4 +1,4 @@
-"""Whole programs of frameworks in an acceptor (cut D): the same numbers, and their files on the client's disk."""
+"""Programs of frameworks in an acceptor (program mode): the same numbers, and their files on the client's disk."""
 
 from __future__ import annotations
 

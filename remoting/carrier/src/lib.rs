@@ -26,5 +26,5 @@ pub const HTTP2_WINDOW: u32 = 8 << 20;
 /// The longest HTTP/2 frame that is taken: a piece of [`READ_BYTES`] should not become 16 frames of the default size.
 pub const HTTP2_FRAME: u32 = 1 << 20;
 
-/// The door's answer to a preface that it accepts.
+/// The gateway's answer to a preface that it accepts.
 pub const ACCEPTED: u8 = b'K';

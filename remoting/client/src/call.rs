@@ -204,7 +204,7 @@ pub unsafe fn write_text(to: *mut c_char, len: usize, value: &str) -> Result<(),
 /// A command of a generated function under construction.
 pub struct Call {
     number: u32,
-    lane: u64,
+    stream_id: u64,
     live: Arc<Live>,
     payload: Writer,
     /// Attributes of the function in question that the program has changed.
@@ -216,19 +216,19 @@ pub struct Call {
 }
 
 impl Call {
-    fn new(number: u32, lane: u64, live: Arc<Live>) -> Call {
-        Call { number, lane, live, payload: Writer::new(), settings: Vec::new(), filled: None, waits: false }
+    fn new(number: u32, stream_id: u64, live: Arc<Live>) -> Call {
+        Call { number, stream_id, live, payload: Writer::new(), settings: Vec::new(), filled: None, waits: false }
     }
 }
 
 impl Call {
-    /// In the order of a stream: the header's lane names it.
+    /// In the order of a stream: the header names it.
     ///
     /// # Errors
     /// As [`stream::resolve`].
     pub fn on_stream(number: u32, handle: CUstream, default: DefaultStream) -> Result<Call, Code> {
         let target = stream::resolve(handle, default)?;
-        Ok(Call::new(number, target.lane, target.live))
+        Ok(Call::new(number, target.stream_id, target.live))
     }
 
     /// Of the current context, whose id is the first field.
@@ -312,14 +312,14 @@ impl Call {
     pub fn send(self) -> Result<(), Code> {
         let session = &self.live.session;
         if let Some(fill) = self.filled {
-            return fill.run(session, self.lane, self.waits);
+            return fill.run(session, self.stream_id, self.waits);
         }
-        session.post_raw(self.number, self.lane, &self.payload.bytes)?;
-        if self.lane != 0 {
+        session.post_raw(self.number, self.stream_id, &self.payload.bytes)?;
+        if self.stream_id != 0 {
             session.note_work();
         }
         if self.waits {
-            session.synchronise_lane(self.lane)?;
+            session.synchronise_stream(self.stream_id)?;
             mapped::after_wait(session)?;
         }
         Ok(())
@@ -331,7 +331,7 @@ impl Call {
     /// The answer's code if it is not 0, or the session's sticky error.
     pub fn reply(self) -> Result<Reply, Code> {
         let (answers, kind) = (&self.live.answers, answers::kind(self.number));
-        let ask = || self.live.session.call_raw(self.number, self.lane, &self.payload.bytes)?.success();
+        let ask = || self.live.session.call_raw(self.number, self.stream_id, &self.payload.bytes)?.success();
         if kind == Kind::Other {
             return ask();
         }

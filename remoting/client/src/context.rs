@@ -36,15 +36,15 @@ pub struct Live {
     pub handle: usize,
     pub device: &'static Device,
     pub session: Arc<Session>,
-    /// The lane of the legacy default stream.
-    pub legacy_lane: u64,
+    /// The legacy default stream.
+    pub legacy_stream: u64,
     /// Every command up to this one is known to be complete.
     synchronised: AtomicU64,
     copies: CopyMark,
     /// What its driver answered.
     pub answers: Answers,
     /// Streams of the library's own that nothing uses at the moment.
-    pub spare_lanes: Mutex<Vec<u64>>,
+    pub spare_streams: Mutex<Vec<u64>>,
 }
 
 /// The last copy that the program takes for complete because the call has returned. Streams that do not wait for the
@@ -91,16 +91,16 @@ impl Live {
         };
         let generation = record.0 + 1;
         let command = EventRecord { event, generation, flags: CU_EVENT_RECORD_DEFAULT };
-        *record = (generation, self.session.post(self.legacy_lane, &command)?);
+        *record = (generation, self.session.post(self.legacy_stream, &command)?);
         self.copies.generation.store(generation, SeqCst);
         Ok(())
     }
 
-    /// Lets a lane wait for the copies that the program takes for complete. `seen` is what it waited for already.
+    /// Lets a stream wait for the copies that the program takes for complete. `seen` is what it waited for already.
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn wait_for_copies(&self, lane: u64, seen: &AtomicU64) -> Result<(), Code> {
+    pub fn wait_for_copies(&self, stream_id: u64, seen: &AtomicU64) -> Result<(), Code> {
         if self.copies.generation.load(SeqCst) <= seen.load(SeqCst) {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Live {
             && command > self.synchronised()
         {
             let flags = CU_EVENT_WAIT_DEFAULT;
-            self.session.post(lane, &StreamWaitEvent { event: *event, generation, flags })?;
+            self.session.post(stream_id, &StreamWaitEvent { event: *event, generation, flags })?;
         }
         seen.fetch_max(generation, SeqCst);
         Ok(())
@@ -163,15 +163,10 @@ impl Context {
     fn activate(&self) -> Result<(), Code> {
         let device = devices::get(self.ordinal)?;
         let session = device.session()?;
-        let (id, legacy_lane) = (mint(), mint());
+        let (id, legacy_stream) = (mint(), mint());
         let flags = self.flags.load(SeqCst);
-        let create = ContextCreate {
-            context: id,
-            device: device.index,
-            flags,
-            primary: self.is_primary,
-            legacy_stream: legacy_lane,
-        };
+        let create =
+            ContextCreate { context: id, device: device.index, flags, primary: self.is_primary, legacy_stream };
         session.post(0, &create)?;
         let synchronised = AtomicU64::new(0);
         let live = Live {
@@ -179,10 +174,10 @@ impl Context {
             handle: self.handle,
             device,
             session,
-            legacy_lane,
+            legacy_stream,
             synchronised,
             copies: CopyMark::default(),
-            spare_lanes: Mutex::default(),
+            spare_streams: Mutex::default(),
             answers: Answers::default(),
         };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));

@@ -127,18 +127,18 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
         let unsettled = is_unsettled(&host);
         if timing == Timing::Asynchronous {
             if unsettled || !session.has_window(host.packed()) {
-                return session.copy_to_device_late(target.lane, &device, &host);
+                return session.copy_to_device_late(target.stream_id, &device, &host);
             }
         } else if unsettled {
-            session.synchronise_lane(target.lane)?;
+            session.synchronise_stream(target.stream_id)?;
         }
     }
-    session.copy_to_device(target.lane, &device, &host)?;
+    session.copy_to_device(target.stream_id, &device, &host)?;
     match timing {
         Timing::Asynchronous => Ok(()),
-        Timing::Synchronous if target.lane == target.live.legacy_lane => target.live.mark_copy(),
+        Timing::Synchronous if target.stream_id == target.live.legacy_stream => target.live.mark_copy(),
         // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
-        Timing::Synchronous => session.synchronise_lane(target.lane),
+        Timing::Synchronous => session.synchronise_stream(target.stream_id),
     }
 }
 
@@ -151,11 +151,11 @@ pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timi
     let host = to.host(&shape);
     let (start, end) = host.span();
     let later = timing == Timing::Asynchronous && host::is_pinned(start, end);
-    peer::on_behalf(target, &from.owner(&shape)?, |Target { live, lane, .. }| {
+    peer::on_behalf(target, &from.owner(&shape)?, |Target { live, stream_id, .. }| {
         let device = from.device(live.id, &shape);
         match later {
-            true => live.session.copy_to_host_later(*lane, &host, &device),
-            false => live.session.copy_to_host(*lane, &host, &device),
+            true => live.session.copy_to_host_later(*stream_id, &host, &device),
+            false => live.session.copy_to_host(*stream_id, &host, &device),
         }
     })
 }
@@ -174,16 +174,16 @@ pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
     }
     peer::on_behalf(target, &to_owner, |here| {
         if Arc::ptr_eq(&to_owner.session, &from_owner.session) {
-            return copy_on_lane(&here.live, here.lane, to, from, shape);
+            return copy_on_stream(&here.live, here.stream_id, to, from, shape);
         }
         let span = from.span(&shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (to, from) = (to.device(here.live.id, &shape), from.device(from_owner.id, &shape));
         peer::copy(here, &to, &from_owner, from, span, &target.live.session)
     })?;
-    if serial { target.live.session.synchronise_lane(target.lane) } else { Ok(()) }
+    if serial { target.live.session.synchronise_stream(target.stream_id) } else { Ok(()) }
 }
 
-fn copy_on_lane(live: &Live, lane: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+fn copy_on_stream(live: &Live, stream_id: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
     let copy = CopyOnDevice {
         context: live.id,
         to: to.address,
@@ -195,7 +195,7 @@ fn copy_on_lane(live: &Live, lane: u64, to: Side, from: Side, shape: Shape) -> R
     let body = |w: &mut Writer| {
         w.put(&copy);
     };
-    live.session.post_work(CopyOnDevice::CODE, lane, body).map(drop)
+    live.session.post_work(CopyOnDevice::CODE, stream_id, body).map(drop)
 }
 
 /// Copies between places that this library chose itself, on the legacy stream.
@@ -203,7 +203,7 @@ fn copy_on_lane(live: &Live, lane: u64, to: Side, from: Side, shape: Shape) -> R
 /// # Errors
 /// The session's sticky error.
 pub fn inside_appliance(live: &Live, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
-    copy_on_lane(live, live.legacy_lane, to, from, shape)
+    copy_on_stream(live, live.legacy_stream, to, from, shape)
 }
 
 /// What a function says of an address; the address itself tells more.
@@ -287,7 +287,7 @@ pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape) -> Result<()
     if to.address == 0 || from.address == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    target.live.session.synchronise_lane(target.lane)?;
+    target.live.session.synchronise_stream(target.stream_id)?;
     let (to, from) = (to.host(&shape), from.host(&shape));
     to.copy_from(&from);
     Ok(())

@@ -138,7 +138,7 @@ impl Event {
         self.check_context(target)?;
         let mut record = lock(&self.record);
         let generation = record.generation + 1;
-        let command = self.live.session.post(target.lane, &EventRecord { event: self.id, generation, flags })?;
+        let command = self.live.session.post(target.stream_id, &EventRecord { event: self.id, generation, flags })?;
         record.add(generation, command);
         Ok(())
     }
@@ -210,11 +210,11 @@ impl Event {
             return self.hold_up_elsewhere(target, record.generation);
         }
         let wait = StreamWaitEvent { event: self.id, generation: record.generation, flags };
-        target.live.session.post(target.lane, &wait).map(drop)
+        target.live.session.post(target.stream_id, &wait).map(drop)
     }
 
     fn hold_up_elsewhere(&self, target: &Target, generation: u64) -> Result<(), Code> {
-        let gate = target.live.session.post_gate(target.lane)?;
+        let gate = target.live.session.post_gate(target.stream_id)?;
         let progress = Arc::clone(&self.progress);
         let open = move |code| {
             if code == 0 {

@@ -53,20 +53,20 @@ impl Fill {
         Fill { memory, element: element.to_vec() }
     }
 
-    /// In the order of the lane, and before the return if `waits`.
+    /// In the order of the stream, and before the return if `waits`.
     ///
     /// # Errors
     /// The code of earlier work that failed, if it is waited for, or the session's sticky error.
-    pub fn run(self, session: &Arc<Session>, lane: u64, waits: bool) -> Result<(), Code> {
+    pub fn run(self, session: &Arc<Session>, stream_id: u64, waits: bool) -> Result<(), Code> {
         if !waits {
             let write = move |code| {
                 if code == 0 {
                     self.memory.fill(&self.element);
                 }
             };
-            return session.post_callback(lane, Box::new(write));
+            return session.post_callback(stream_id, Box::new(write));
         }
-        session.synchronise_lane(lane)?;
+        session.synchronise_stream(stream_id)?;
         self.memory.fill(&self.element);
         mapped::after_wait(session)
     }

@@ -11,25 +11,26 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// A stream of the library's own. One purpose has it at a time: two in one stream could wait for each other.
-struct SpareLane {
+struct SpareStream {
     live: Arc<Live>,
-    lane: u64,
+    stream_id: u64,
 }
 
-impl SpareLane {
-    /// What the program takes for complete is complete for the lane, too.
-    fn take(live: &Arc<Live>) -> Result<SpareLane, Code> {
-        let spare = lock(&live.spare_lanes).pop();
-        let lane = spare.map_or_else(|| stream::start(live, CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY), Ok)?;
-        let it = SpareLane { live: Arc::clone(live), lane };
-        live.wait_for_copies(lane, &AtomicU64::new(0))?;
+impl SpareStream {
+    /// What the program takes for complete is complete for the stream, too.
+    fn take(live: &Arc<Live>) -> Result<SpareStream, Code> {
+        let spare = lock(&live.spare_streams).pop();
+        let stream_id =
+            spare.map_or_else(|| stream::start(live, CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY), Ok)?;
+        let it = SpareStream { live: Arc::clone(live), stream_id };
+        live.wait_for_copies(stream_id, &AtomicU64::new(0))?;
         Ok(it)
     }
 }
 
-impl Drop for SpareLane {
+impl Drop for SpareStream {
     fn drop(&mut self) {
-        lock(&self.live.spare_lanes).push(self.lane);
+        lock(&self.live.spare_streams).push(self.stream_id);
     }
 }
 
@@ -64,8 +65,8 @@ pub fn wait_until_read(start: u64, end: u64) {
     }
 }
 
-/// Makes later work of `lane` of another session wait for the earlier work of the target.
-fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<SpareLane>) -> Result<(), Code> {
+/// Makes later work of `stream` of another session wait for the earlier work of the target.
+fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<SpareStream>) -> Result<(), Code> {
     let gate = later.0.post_gate(later.1)?;
     let open = move |code| {
         drop(keep);
@@ -88,12 +89,12 @@ pub fn on_behalf(
     if Arc::ptr_eq(session, &live.session) {
         return issue(target);
     }
-    let spare = SpareLane::take(live)?;
+    let spare = SpareStream::take(live)?;
     let (flags, priority) = (CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY);
-    let there = Target { live: Arc::clone(live), lane: spare.lane, flags, priority };
-    follow((session, target.lane), (&live.session, spare.lane), None)?;
+    let there = Target { live: Arc::clone(live), stream_id: spare.stream_id, flags, priority };
+    follow((session, target.stream_id), (&live.session, spare.stream_id), None)?;
     issue(&there)?;
-    follow((&live.session, spare.lane), (session, target.lane), Some(spare))
+    follow((&live.session, spare.stream_id), (session, target.stream_id), Some(spare))
 }
 
 /// Copies from another appliance's memory (its `span` bytes) to memory of the target's. A failure is told to `told`.
@@ -108,13 +109,13 @@ pub fn copy(
     span: u64,
     told: &Arc<Session>,
 ) -> Result<(), Code> {
-    let spare = SpareLane::take(from_live)?;
+    let spare = SpareStream::take(from_live)?;
     let source = PeerSource {
         session: Arc::clone(&from_live.session),
-        lane: spare.lane,
+        stream_id: spare.stream_id,
         told: Arc::clone(told),
         guard: Box::new((spare, Reading::new(from.address, from.address + span))),
         memory: from,
     };
-    target.live.session.copy_from_peer(target.lane, to, source)
+    target.live.session.copy_from_peer(target.stream_id, to, source)
 }

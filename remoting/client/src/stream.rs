@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex};
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 
-/// What the program set on streams, by lane and attribute.
+/// What the program set on streams, by stream and attribute.
 static ATTRIBUTES: Mutex<BTreeMap<(u64, u32), AttributeValue>> = Mutex::new(BTreeMap::new());
 
 pub type AttributeValue = [u8; 64];
 
 pub struct Stream {
     pub handle: usize,
-    pub lane: u64,
+    pub id: u64,
     pub live: Arc<Live>,
     pub flags: u32,
     pub priority: i32,
@@ -36,7 +36,7 @@ pub struct Stream {
 #[derive(Clone)]
 pub struct Target {
     pub live: Arc<Live>,
-    pub lane: u64,
+    pub stream_id: u64,
     pub flags: u32,
     pub priority: i32,
 }
@@ -45,14 +45,14 @@ pub struct Target {
 pub const GREATEST_PRIORITY: i32 = -5;
 pub const LEAST_PRIORITY: i32 = 0;
 
-/// A new lane of the context.
+/// A new stream of the context.
 ///
 /// # Errors
 /// The session's sticky error.
 pub fn start(live: &Live, flags: u32, priority: i32) -> Result<u64, Code> {
-    let lane = mint();
-    live.session.post(0, &StreamCreate { stream: lane, context: live.id, flags, priority })?;
-    Ok(lane)
+    let stream_id = mint();
+    live.session.post(0, &StreamCreate { stream: stream_id, context: live.id, flags, priority })?;
+    Ok(stream_id)
 }
 
 /// # Errors
@@ -63,9 +63,9 @@ pub fn create(flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-    let lane = start(&live, flags, priority)?;
+    let id = start(&live, flags, priority)?;
     let copies_seen = AtomicU64::new(0);
-    let make = |handle| Arc::new(Stream { handle, lane, live, flags, priority, copies_seen });
+    let make = |handle| Arc::new(Stream { handle, id, live, flags, priority, copies_seen });
     STREAMS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -76,8 +76,8 @@ pub fn destroy(handle: CUstream) -> Result<(), Code> {
     let stream = STREAMS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     context::usable(&stream.live)?;
     STREAMS.remove(handle.addr());
-    lock(&ATTRIBUTES).retain(|(lane, _), _| *lane != stream.lane);
-    stream.live.session.post(stream.lane, &StreamDestroy { stream: stream.lane }).map(drop)
+    lock(&ATTRIBUTES).retain(|(stream_id, _), _| *stream_id != stream.id);
+    stream.live.session.post(stream.id, &StreamDestroy { stream: stream.id }).map(drop)
 }
 
 pub fn forget_context(context: u64) {
@@ -93,10 +93,10 @@ impl Drop for PerThread {
         if process::check_initialised().is_err() {
             return;
         }
-        for (live, lane) in self.0.drain(..) {
+        for (live, stream_id) in self.0.drain(..) {
             // A context that is gone took its streams with it; nobody is left to hear of an error.
             if Context::is_live(&live) {
-                let _ = live.session.post(lane, &StreamDestroy { stream: lane });
+                let _ = live.session.post(stream_id, &StreamDestroy { stream: stream_id });
             }
         }
     }
@@ -106,18 +106,19 @@ thread_local! {
     static PER_THREAD: RefCell<PerThread> = RefCell::default();
 }
 
-fn per_thread_lane(live: &Arc<Live>) -> Result<u64, Code> {
-    let known = |streams: &PerThread| streams.0.iter().find(|(l, _)| Arc::ptr_eq(l, live)).map(|(_, lane)| *lane);
+fn per_thread_stream(live: &Arc<Live>) -> Result<u64, Code> {
+    let known =
+        |streams: &PerThread| streams.0.iter().find(|(l, _)| Arc::ptr_eq(l, live)).map(|(_, stream_id)| *stream_id);
     PER_THREAD
         .try_with(|streams| {
             let mut streams = streams.borrow_mut();
-            if let Some(lane) = known(&streams) {
-                return Ok(lane);
+            if let Some(stream_id) = known(&streams) {
+                return Ok(stream_id);
             }
-            let lane = start(live, CU_STREAM_DEFAULT, LEAST_PRIORITY)?;
+            let stream_id = start(live, CU_STREAM_DEFAULT, LEAST_PRIORITY)?;
             streams.0.retain(|(l, _)| Context::is_live(l));
-            streams.0.push((Arc::clone(live), lane));
-            Ok(lane)
+            streams.0.push((Arc::clone(live), stream_id));
+            Ok(stream_id)
         })
         .unwrap_or(Err(CUDA_ERROR_DEINITIALIZED))
 }
@@ -135,36 +136,37 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
             process::check_initialised()?;
             let stream = STREAMS.get(other).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
             context::usable(&stream.live)?;
-            let Stream { lane, flags, priority, .. } = *stream;
+            let Stream { id: stream_id, flags, priority, .. } = *stream;
             if flags & CU_STREAM_NON_BLOCKING != 0 {
-                stream.live.wait_for_copies(lane, &stream.copies_seen)?;
+                stream.live.wait_for_copies(stream_id, &stream.copies_seen)?;
             }
-            mapped::before_work(&stream.live.session, lane)?;
-            return Ok(Target { live: Arc::clone(&stream.live), lane, flags, priority });
+            mapped::before_work(&stream.live.session, stream_id)?;
+            return Ok(Target { live: Arc::clone(&stream.live), stream_id, flags, priority });
         }
     };
     let live = context::current()?;
-    let lane = match default {
-        DefaultStream::Legacy => live.legacy_lane,
-        DefaultStream::PerThread => per_thread_lane(&live)?,
+    let stream_id = match default {
+        DefaultStream::Legacy => live.legacy_stream,
+        DefaultStream::PerThread => per_thread_stream(&live)?,
     };
-    mapped::before_work(&live.session, lane)?;
-    Ok(Target { live, lane, flags: CU_STREAM_DEFAULT, priority: LEAST_PRIORITY })
+    mapped::before_work(&live.session, stream_id)?;
+    Ok(Target { live, stream_id, flags: CU_STREAM_DEFAULT, priority: LEAST_PRIORITY })
 }
 
 impl Target {
     pub fn attribute(&self, attribute: u32) -> Option<AttributeValue> {
-        lock(&ATTRIBUTES).get(&(self.lane, attribute)).copied()
+        lock(&ATTRIBUTES).get(&(self.stream_id, attribute)).copied()
     }
 
     pub fn set_attribute(&self, attribute: u32, value: AttributeValue) {
-        lock(&ATTRIBUTES).insert((self.lane, attribute), value);
+        lock(&ATTRIBUTES).insert((self.stream_id, attribute), value);
     }
 
     /// Takes over every attribute that was set on another stream.
     pub fn copy_attributes(&self, from: &Target) {
         let mut all = lock(&ATTRIBUTES);
-        let set: Vec<_> = all.range((from.lane, 0)..=(from.lane, u32::MAX)).map(|(key, v)| (key.1, *v)).collect();
-        all.extend(set.into_iter().map(|(attribute, value)| ((self.lane, attribute), value)));
+        let set: Vec<_> =
+            all.range((from.stream_id, 0)..=(from.stream_id, u32::MAX)).map(|(key, v)| (key.1, *v)).collect();
+        all.extend(set.into_iter().map(|(attribute, value)| ((self.stream_id, attribute), value)));
     }
 }

@@ -50,7 +50,7 @@ impl Worker {
     fn push<M: Message>(&mut self, seq: u64, message: &M, tail: &[u8]) {
         let mut w = Writer::new();
         w.put(message).raw(tail);
-        let header = Header { len: w.bytes.len() as u32, code: M::CODE, seq, lane: 0, ack: 0 };
+        let header = Header { len: w.bytes.len() as u32, code: M::CODE, seq, stream_id: 0, ack: 0 };
         let mut bytes = header.encode().to_vec();
         assert_eq!(bytes.len(), HEADER_BYTES);
         bytes.extend(w.bytes);
@@ -152,7 +152,7 @@ fn commands_leave_although_nobody_waits() {
     for round in 0..3 {
         session.post(7, &launch(round)).expect("posted");
         let (header, launch, _) = worker.expect::<Launch>();
-        assert_eq!((header.lane, launch.kernel), (7, round));
+        assert_eq!((header.stream_id, launch.kernel), (7, round));
         thread::sleep(std::time::Duration::from_millis(20)); // long enough for the background thread to go to sleep
     }
 }
@@ -321,7 +321,7 @@ fn late_bytes_are_read_when_they_are_asked_for() {
 
 fn peer_source(session: &Arc<Session>, told: &Arc<Session>) -> PeerSource {
     let (session, told) = (Arc::clone(session), Arc::clone(told));
-    PeerSource { session, lane: 9, memory: device(64), told, guard: Box::new(()) }
+    PeerSource { session, stream_id: 9, memory: device(64), told, guard: Box::new(()) }
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_copy_from_another_session_fetches_what_is_asked_for() {
     for (offset, value) in [(0, 3), (40, 5)] {
         target.push(late.seq, &NeedBytes { offset, len: 24 }, &[]);
         let (read, asked, _) = source.expect::<CopyToHost>();
-        assert_eq!((read.lane, asked.address, asked.offset, asked.len), (9, 4096, offset, 24));
+        assert_eq!((read.stream_id, asked.address, asked.offset, asked.len), (9, 4096, offset, 24));
         source.push(read.seq, &HostBytes { offset: 0 }, &[value; 24]);
         source.reply(read.seq, 0);
         let (_, supplied, bytes) = target.expect::<SupplyBytes>();
@@ -348,7 +348,7 @@ fn a_lost_session_is_told_by_the_streams_that_waited_for_it() {
     to.copy_from_peer(5, &device(64), peer_source(&from, &to)).expect("sent");
     let (held, closed, _) = target.expect::<Gate>();
     let (late, ..) = target.expect::<CopyToDeviceLate>();
-    assert_eq!((held.lane, source.expect::<StreamSynchronize>().0.lane), (4, 7));
+    assert_eq!((held.stream_id, source.expect::<StreamSynchronize>().0.stream_id), (4, 7));
     target.push(late.seq, &NeedBytes { offset: 0, len: 64 }, &[]);
     source.expect::<CopyToHost>();
     drop(source);
@@ -386,7 +386,7 @@ fn pushes_reach_fences_events_and_host_functions() {
     session.post_callback(5, Box::new(call)).expect("posted");
     assert!(session.has_callbacks() && !fence.is_finished());
     let (header, function, _) = worker.expect::<HostFunction>();
-    assert_eq!(header.lane, 5);
+    assert_eq!(header.stream_id, 5);
     worker.push(0, &EventDone { event: 33, generation: 2, code: 0 }, &[]);
     worker.push(0, &Fenced { token }, &[]);
     worker.push(0, &Callback { token: function.token }, &[]);

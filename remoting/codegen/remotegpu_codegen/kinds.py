@@ -67,7 +67,7 @@ SCALARS = {
 ADDRESS = "dptr"
 """May say how much memory it stands for; the client refuses a call that goes beyond what is allocated."""
 STREAM = "stream"
-"""Not in the payload: the frame's lane."""
+"""Not in the payload: the frame's stream."""
 FUNCTION = "function"
 """A CUfunction or CUkernel: first in the payload, as its module and its place there."""
 EVENT = "event"

@@ -23,7 +23,7 @@ const PTX: [&str; 4] = [
 ];
 
 fn frame(code: u32, payload: &[u8]) -> Vec<u8> {
-    let header = Header { len: payload.len() as u32, code, seq: 1, lane: 2, ack: 3 };
+    let header = Header { len: payload.len() as u32, code, seq: 1, stream_id: 2, ack: 3 };
     [&header.encode(), payload].concat()
 }
 

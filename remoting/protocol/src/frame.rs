@@ -14,14 +14,14 @@ pub const MAX_PAYLOAD: usize = 16 << 20;
 /// | 0..4 | `len` | bytes of payload that follow |
 /// | 4..8 | `code` | a function number of the registry, or a command, reply or push of [`crate::message`] |
 /// | 8..16 | `seq` | client: 1, 2, 3, … per session; worker: the command that is answered, 0 for a push of no command |
-/// | 16..24 | `lane` | the stream in whose order the command stands, 0 if in none |
+/// | 16..24 | `stream_id` | the stream in whose order the command stands, 0 if in none |
 /// | 24..32 | `ack` | client: every command up to this one was answered as far as it is answered at all |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header {
     pub len: u32,
     pub code: u32,
     pub seq: u64,
-    pub lane: u64,
+    pub stream_id: u64,
     pub ack: u64,
 }
 
@@ -43,7 +43,7 @@ impl std::error::Error for FrameError {}
 impl Header {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut w = Writer::new();
-        w.put(&self.len).put(&self.code).put(&self.seq).put(&self.lane).put(&self.ack);
+        w.put(&self.len).put(&self.code).put(&self.seq).put(&self.stream_id).put(&self.ack);
         let mut out = [0; HEADER_BYTES];
         out.copy_from_slice(&w.bytes);
         out
@@ -56,11 +56,11 @@ impl Header {
         let mut u32_ = || r.get::<u32>().unwrap_or_default();
         let (len, code) = (u32_(), u32_());
         let mut u64_ = || r.get::<u64>().unwrap_or_default();
-        let (seq, lane, ack) = (u64_(), u64_(), u64_());
+        let (seq, stream_id, ack) = (u64_(), u64_(), u64_());
         if len as usize > MAX_PAYLOAD {
             return Err(FrameError::TooLong(len));
         }
-        Ok(Header { len, code, seq, lane, ack })
+        Ok(Header { len, code, seq, stream_id, ack })
     }
 }
 

@@ -121,7 +121,7 @@ messages! {
     0x8002 Close {}
 
     // ---- contexts and memory
-    /// `legacy_stream` is the lane of the context's legacy default stream.
+    /// `legacy_stream` is the context's legacy default stream.
     0x8010 ContextCreate { context: u64, device: u32, flags: u32, primary: bool, legacy_stream: u64 }
     0x8011 ContextDestroy { context: u64 }
     /// `launches`: how many the client has sent in this session, or `UNCOUNTED`.
@@ -138,7 +138,7 @@ messages! {
     /// Replies `MemoryState`.
     0x8018 MemoryQuery { device: u32 }
 
-    // ---- streams and events; the lane of the header names the stream
+    // ---- streams and events; the header names the stream
     0x8020 StreamCreate { stream: u64, context: u64, flags: u32, priority: i32 }
     0x8021 StreamDestroy { stream: u64 }
     /// `launches` as in `ContextSynchronize`.
@@ -192,7 +192,7 @@ messages! {
     /// Only this one has something to say in `class`.
     0x803a TensorMapSetClass { context: u64, map: [u64; 16], class: u32 }
 
-    // ---- copies; the lane of the header names the stream
+    // ---- copies; the header names the stream
     /// Tail: a packed piece that starts `offset` bytes into the packed box.
     0x8040 CopyToDevice tail { context: u64, address: u64, extent: Extent, offset: u64 }
     /// As `CopyToDevice`, but the bytes are asked for (`NeedBytes`) when the stream gets there.

@@ -4,9 +4,9 @@ pub const PREFACE_BYTES: usize = 52;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefaceKind {
-    /// Frames of a session follow once the door has answered `K`; the ticket is good for one connection.
+    /// Frames of a session follow once the gateway has answered `K`; the ticket is good for one connection.
     Session,
-    /// The connection carries nothing: the lease lives as long as it does. The door answers one byte, `K`.
+    /// The connection carries nothing: the lease lives as long as it does. The gateway answers one byte, `K`.
     Lease,
 }
 

@@ -87,7 +87,7 @@ fn nested_lists_survive() {
 #[test]
 fn frames_are_found_in_any_pieces() {
     let payload = encoded(&Extent { width: 1, height: 2, depth: 3, pitch: 4, slice: 5 });
-    let header = Header { len: payload.len() as u32, code: 0x8040, seq: 11, lane: 12, ack: 13 };
+    let header = Header { len: payload.len() as u32, code: 0x8040, seq: 11, stream_id: 12, ack: 13 };
     let mut stream = Vec::new();
     for _ in 0..3 {
         stream.extend_from_slice(&header.encode());

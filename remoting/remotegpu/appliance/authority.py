@@ -5,9 +5,9 @@ from typing import Protocol
 
 import grpc
 
-from remotegpu.appliance.leases import Lease, Leases
+from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import Session
+from remotegpu.appliance.state import Lease, Session
 from remotegpu.appliance.tokens import TokenFile
 
 

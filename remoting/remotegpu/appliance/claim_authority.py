@@ -8,11 +8,10 @@ import grpc
 from remotegpu.appliance.authority import Caller, Tenant
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.claims import Claim
-from remotegpu.appliance.leases import Lease
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.reviews import Identity, Reviews, TokenRefusedError, UnreachableError
-from remotegpu.appliance.sessions import Session
+from remotegpu.appliance.state import Lease, Session
 
 _log = logging.getLogger(__name__)
 

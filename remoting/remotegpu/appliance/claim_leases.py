@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from remotegpu.api.claims import lease_id_of
 from remotegpu.appliance.allocation import NoRoomError, Placement
 from remotegpu.appliance.claims import BadClaimError, Claim, claim_here
-from remotegpu.appliance.leases import Lease, Leases
+from remotegpu.appliance.leases import Leases
+from remotegpu.appliance.state import Lease
 from remotegpu.appliance.views import PhysicalGpu
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class ClaimLeases:
         self._change = asyncio.Event()
         self.known = False
         self.trouble = "the claims were not read yet"
-        leases.on_release = self._place
+        leases.when_released(self._place)
 
     def listed(self, claims: Iterable[Object]) -> None:
         """All that there are."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from remotegpu.appliance.allocation import Capacity
-from remotegpu.appliance.leases import Lease
+from remotegpu.appliance.state import Lease
 from remotegpu.appliance.views import PhysicalGpu
 from remotegpu.rpc import pb
 

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -14,37 +14,19 @@ import grpc
 from remotegpu.api.objects import Ask
 from remotegpu.appliance.allocation import Allocator, ImpossibleError, Placement
 from remotegpu.appliance.claims import Claim
-from remotegpu.appliance.door import Door
+from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Session, Sessions
+from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
+from remotegpu.appliance.state import Lease
 from remotegpu.appliance.views import PhysicalGpu, device_of_share
-from remotegpu.rpc import pb
 
 _log = logging.getLogger(__name__)
 
-# How long a lease lives without a connection that holds it: after it was granted, and after the door was restarted.
+# How long a lease lives without a connection that holds it: after it was granted, and after the gateway was restarted.
 HOLD_SECONDS: Final = 10.0
 _TELL_WAITING_SECONDS: Final = 1.0
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    lease_id: str
-    secret: str
-    client: str
-    placement: Placement
-    devices: list[pb.Device]
-    quotas: list[Quota]
-    since: float = field(default_factory=time.monotonic)
-    sessions: dict[str, Session] = field(default_factory=dict)
-    expiry: asyncio.TimerHandle | None = None
-    claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
-
-    @property
-    def used_bytes(self) -> int:
-        return sum(quota.used for quota in self.quotas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +40,18 @@ class Leases:
     """All leases of the appliance, and the requests that wait for one."""
 
     def __init__(
-        self, gpus: Sequence[PhysicalGpu], allocator: Allocator, sessions: Sessions, limit: int, counters: Counters
+        self,
+        gpus: Sequence[PhysicalGpu],
+        allocator: Allocator,
+        gateway: Gateway,
+        sessions: Sessions,
+        limit: int,
+        counters: Counters,
     ) -> None:
         self.allocator = allocator
-        self.door: Door | None = None
         self.draining = False
-        self.on_release: Callable[[], None] = lambda: None
+        self._gateway = gateway
+        self._release_listeners: list[Callable[[], None]] = []
         self._gpus = gpus
         self._sessions = sessions
         self._limit = limit
@@ -81,6 +69,10 @@ class Leases:
     def ending(self) -> bool:
         """Some memory is about to become free."""
         return bool(self._endings)
+
+    def when_released(self, listener: Callable[[], None]) -> None:
+        """Have this called whenever a share has become free."""
+        self._release_listeners.append(listener)
 
     def by_id(self, lease_id: str) -> Lease | None:
         return self._live.get(lease_id)
@@ -149,19 +141,18 @@ class Leases:
                 self._spawn(self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why))
 
     def held(self, lease_id: str) -> None:
-        """The door says that the holding connection is there."""
+        """The gateway says that the holding connection is there."""
         lease = self._live.get(lease_id)
         if lease is not None and lease.expiry is not None:
             lease.expiry.cancel()
             lease.expiry = None
 
     def gone(self, lease_id: str) -> None:
-        """The door says that the holding connection has ended."""
+        """The gateway says that the holding connection has ended."""
         self.end(lease_id, "its holder is gone")
 
     def readmit(self) -> None:
-        """A new door knows no leases; their holders connect again."""
-        assert self.door is not None
+        """A new gateway knows no leases; their holders connect again."""
         for lease in self._live.values():
             if lease.claim is None:
                 self._expect_holder(lease)
@@ -176,8 +167,7 @@ class Leases:
             return None
         if lease.expiry is not None:
             lease.expiry.cancel()
-        if self.door is not None:
-            self.door.forget(lease_id)
+        self._gateway.forget(lease_id)
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
         return self._spawn(self._release(lease, reason))
 
@@ -205,7 +195,8 @@ class Leases:
         )
         self.allocator.withdraw(lease.lease_id)
         self.settle()
-        self.on_release()
+        for listener in self._release_listeners:
+            listener()
         if not self._live:
             self.none_left.set()
 
@@ -228,8 +219,7 @@ class Leases:
         return lease
 
     def _expect_holder(self, lease: Lease) -> None:
-        assert self.door is not None
-        self.door.admit_lease(lease.lease_id, lease.secret)
+        self._gateway.admit_lease(lease.lease_id, lease.secret)
         if lease.expiry is not None:
             lease.expiry.cancel()
         reason = f"nobody has held it for {HOLD_SECONDS:.0f} s"

@@ -38,7 +38,7 @@ class Counters:
         self.zygote_restarts = Counter(
             "remotegpu_zygote_restarts", "How often an environment's zygote died.", ["environment"], registry=registry
         )
-        self.door_restarts = Counter("remotegpu_door_restarts", "How often the door died.", registry=registry)
+        self.gateway_restarts = Counter("remotegpu_door_restarts", "How often the gateway died.", registry=registry)
         self.stats = {
             "commands": Counter("remotegpu_commands", "Commands executed by workers.", registry=registry),
             "launches": Counter("remotegpu_launches", "Kernels launched by workers.", registry=registry),

@@ -20,14 +20,22 @@ from remotegpu.appliance.certificate import Certificate
 from remotegpu.appliance.checks import ClaimsState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
-from remotegpu.appliance.door import Door, DoorError
 from remotegpu.appliance.drain import Drain
+from remotegpu.appliance.gateway import (
+    Event,
+    Gateway,
+    GatewayError,
+    LeaseGone,
+    LeaseHeld,
+    Refused,
+    Restarted,
+    SessionConnected,
+)
 from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_environment
 from remotegpu.appliance.http import HttpServer
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, Gauges
-from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
@@ -62,7 +70,7 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         asyncio.run(_run(settings))
-    except (BackendError, DoorError) as error:
+    except (BackendError, GatewayError) as error:
         raise StartError(str(error)) from None
 
 
@@ -83,17 +91,26 @@ async def _run(settings: Settings) -> None:
         hardware = await probe(backend, worker, test=settings.self_test)
         uids = Uids(settings.uid_base)
         stack.callback(uids.close)
-        appliance = Appliance(settings, worker, backend, hardware, uids, staging)
-        await appliance.serve(dist.program("remotegpu-door"), tokens, certificate, api_server)
+        gateway = Gateway(dist.program("remotegpu-gateway"), certificate.files if certificate else None)
+        appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging)
+        await appliance.serve(tokens, certificate, api_server)
 
 
 class Appliance:
     """The parts of an appliance whose hardware is known."""
 
     def __init__(
-        self, settings: Settings, worker: Path, backend: Backend, hardware: Hardware, uids: Uids, staging: Staging
+        self,
+        settings: Settings,
+        gateway: Gateway,
+        worker: Path,
+        backend: Backend,
+        hardware: Hardware,
+        uids: Uids,
+        staging: Staging,
     ) -> None:
         self._settings = settings
+        self._gateway = gateway
         self._backend = backend
         self._hardware = hardware
         self._counters = Counters()
@@ -109,6 +126,7 @@ class Appliance:
             test=(lambda gpu: self_test(backend, gpus[gpu].uuid_text)) if settings.self_test else None,
         )
         self._sessions = Sessions(
+            gateway=gateway,
             workers=Workers(
                 worker, worker_arguments(settings, backend), worker_environment(backend, overhead), gpus
             ).start,
@@ -118,7 +136,7 @@ class Appliance:
             on_unhealthy=self._health.suspect,
         )
         self._environments = make_environments(settings, backend, hardware, uids, staging, self._counters)
-        self._leases = Leases(gpus, allocator, self._sessions, limits.leases, self._counters)
+        self._leases = Leases(gpus, allocator, gateway, self._sessions, limits.leases, self._counters)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
@@ -126,7 +144,6 @@ class Appliance:
 
     async def serve(
         self,
-        door_program: Path,
         tokens: TokenFile | None,
         certificate: Certificate | None,
         api_server: "ApiServer | None",
@@ -140,15 +157,6 @@ class Appliance:
         server, port = _listen(settings, certificate)
         # Port 0 is any free one, for data as well.
         data_port = settings.data_port if settings.data_port is not None else (port + 1 if settings.port else 0)
-        door = Door(
-            program=door_program,
-            host=settings.host,
-            port=data_port,
-            certificate=certificate.files if certificate else None,
-            on_event=self._door_event,
-            on_restart=self._door_restarted,
-        )
-        self._leases.door = self._sessions.door = door
         service = ControlService(
             backend=self._backend,
             hardware=self._hardware,
@@ -158,7 +166,7 @@ class Appliance:
             authority=authority,
             name=settings.kubernetes.name if settings.kubernetes else "",
             tls=certificate is not None,
-            data_port=lambda: door.port,
+            data_port=lambda: self._gateway.port,
             drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,
         )
@@ -170,18 +178,18 @@ class Appliance:
             stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
             await self._environments.start()
-            await door.start()
-            stack.push_async_callback(door.stop)
+            await self._gateway.start(settings.host, data_port, self._gateway_event)
+            stack.push_async_callback(self._gateway.stop)
             await server.start()
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
-            self._announce(port, door.port)
+            self._announce(port, self._gateway.port)
             follow = None
             if api_server is not None and self._claims is not None:
                 follow = asyncio.create_task(api_server.follow_claims(self._claims))
-            await self._until_stopped(door, follow)
+            await self._until_stopped(follow)
 
-    async def _until_stopped(self, door: Door, follow: asyncio.Task[None] | None) -> None:
+    async def _until_stopped(self, follow: asyncio.Task[None] | None) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.signalled)
@@ -189,31 +197,29 @@ class Appliance:
             loop.add_reader(self._settings.parent_fd, self._drain.begin, 0)
         watches = [asyncio.create_task(self._health.watch(self._leases.settle))] + ([follow] if follow else [])
         drained = asyncio.create_task(self._drain.finished())
-        endings: list[asyncio.Future[Any]] = [drained, *watches, door.failed]
+        endings: list[asyncio.Future[Any]] = [drained, *watches, self._gateway.failed]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-        if door.failed.done():
-            raise StartError(f"{door.failed.result()}; the appliance cannot go on without it")
+        if self._gateway.failed.done():
+            raise StartError(f"{self._gateway.failed.result()}; the appliance cannot run without it")
         for watch in watches:
             if watch.done():
                 watch.result()  # it ends only by a mistake of ours, which is not to be hidden
             watch.cancel()
 
-    def _door_event(self, packet: Packet) -> None:
-        some_id = str(packet.get("id", ""))
-        match packet.get("op"):
-            case "session_connected":
-                self._sessions.connected(some_id)
-            case "lease_held":
-                self._leases.held(some_id)
-            case "lease_gone":
-                self._leases.gone(some_id)
-            case "refused":
+    def _gateway_event(self, event: Event) -> None:
+        match event:
+            case SessionConnected(session_id):
+                self._sessions.connected(session_id)
+            case LeaseHeld(lease_id):
+                self._leases.held(lease_id)
+            case LeaseGone(lease_id):
+                self._leases.gone(lease_id)
+            case Refused(peer, reason):
                 self._counters.refusals.labels(reason="door").inc()
-                _log.info("the door refused %s: %s", packet.get("peer"), packet.get("reason"))
-
-    def _door_restarted(self) -> None:
-        self._counters.door_restarts.inc()
-        self._leases.readmit()
+                _log.info("the gateway refused %s: %s", peer, reason)
+            case Restarted():
+                self._counters.gateway_restarts.inc()
+                self._leases.readmit()
 
     def _checks(self) -> list[pb.Check]:
         situation = Situation(

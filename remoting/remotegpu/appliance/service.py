@@ -16,10 +16,11 @@ from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.claims import refusal_of_mode
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
-from remotegpu.appliance.leases import Lease, Leases, Waiting
+from remotegpu.appliance.leases import Leases, Waiting
 from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.state import Lease
 from remotegpu.extensions import Environment, Environments, NoEnvironmentError
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 

@@ -3,21 +3,17 @@
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import Packet, whole_number
-from remotegpu.appliance.processes import Launch, ProcessError, SessionProcess
+from remotegpu.appliance.processes import Launch, ProcessError
 from remotegpu.appliance.settings import Limits
+from remotegpu.appliance.state import Lease, Session, SessionProcess
 from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.workers import exit_text
-
-if TYPE_CHECKING:
-    from remotegpu.appliance.door import Door
-    from remotegpu.appliance.leases import Lease
 
 _log = logging.getLogger(__name__)
 
@@ -36,37 +32,20 @@ class SessionRefusedError(Exception):
     """No session; the message says why and what to do."""
 
 
-@dataclass(slots=True, eq=False)
-class Session:
-    session_id: str
-    lease: "Lease"
-    client_pid: int
-    process_name: str
-    uid: int | None
-    pod: str = ""  # uid of the pod whose process it is, in Kubernetes
-    since: float = field(default_factory=time.monotonic)
-    process: SessionProcess | None = None
-    connected: bool = False
-    ended: bool = False
-    stats: dict[str, int] = field(default_factory=dict)
-
-    def used_on(self, device: int) -> int:
-        return self.lease.quotas[device].granted.get(self.session_id, 0)
-
-
 class Sessions:
     """All sessions of the appliance."""
 
     def __init__(
         self,
         *,
+        gateway: Gateway,
         workers: Launch,
         limits: Limits,
         uids: Uids,
         counters: Counters,
         on_unhealthy: Callable[[int, str], None],
     ) -> None:
-        self.door: Door | None = None
+        self._gateway = gateway
         self._workers = workers
         self._limits = limits
         self._uids = uids
@@ -86,7 +65,7 @@ class Sessions:
         return self._live.get(session_id) or (self._ended.get(session_id) if ended else None)
 
     async def open(
-        self, lease: "Lease", client_pid: int, process_name: str, pod: str = "", launch: Launch | None = None
+        self, lease: Lease, client_pid: int, process_name: str, pod: str = "", launch: Launch | None = None
     ) -> tuple[Session, str]:
         """Start a worker, or what `launch` starts; returned are the session and the ticket for its data connection."""
         self._check_limits(lease)
@@ -98,25 +77,25 @@ class Sessions:
         # Registered before the worker starts, so that simultaneous requests count each other.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
         self.none_left.clear()
-        door_end = None
+        gateway_end = None
         try:
             start = launch or self._workers
-            process, door_end = await start(session, lambda p: self._receive(session, p))
+            process, gateway_end = await start(session, lambda p: self._receive(session, p))
             session.process = process
             self._spawn(self._watch(session, process))
             await process.wait_until_ready()
-            if session.ended or self.door is None:
+            if session.ended:
                 raise ProcessError(f"the lease ended while the {process.kind} started")
             ticket = secrets.token_hex(32)
-            self.door.admit_session(session.session_id, ticket, door_end)
+            self._gateway.admit_session(session.session_id, ticket, gateway_end)
         except ProcessError as error:
-            if door_end is not None:
-                door_end.close()
+            if gateway_end is not None:
+                gateway_end.close()
             await self._abandon(session)
             raise SessionRefusedError(str(error)) from None
         except asyncio.CancelledError:
-            if door_end is not None:
-                door_end.close()
+            if gateway_end is not None:
+                gateway_end.close()
             self._spawn(self._abandon(session))
             raise
         self._counters.sessions.inc()
@@ -151,7 +130,7 @@ class Sessions:
         """Wait until nothing of ours runs in the background."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _check_limits(self, lease: "Lease") -> None:
+    def _check_limits(self, lease: Lease) -> None:
         if len(lease.sessions) >= self._limits.sessions_per_lease:
             raise SessionRefusedError(
                 f"the lease has its limit of {self._limits.sessions_per_lease} sessions (--sessions-per-lease): "
@@ -242,8 +221,7 @@ class Sessions:
         self._uids.give_back(session.uid)
         if session.process is not None:
             session.process.close()
-        if self.door is not None:
-            self.door.forget(session.session_id)
+        self._gateway.forget(session.session_id)
         if not self._live:
             self.none_left.set()
 

@@ -6,15 +6,12 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from remotegpu.api.names import VISIBLE_DEVICES_ENV
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
 from remotegpu.appliance.processes import ProcessError
+from remotegpu.appliance.state import Session
 from remotegpu.appliance.views import PhysicalGpu
-
-if TYPE_CHECKING:
-    from remotegpu.appliance.sessions import Session
 
 _READY_SECONDS = 10.0
 _END_SECONDS = 2.0
@@ -89,7 +86,7 @@ class Workers:
     environment: Mapping[str, str]
     gpus: Sequence[PhysicalGpu]
 
-    async def start(self, session: "Session", on_packet: Callable[[Packet], None]) -> tuple[Worker, socket.socket]:
+    async def start(self, session: Session, on_packet: Callable[[Packet], None]) -> tuple[Worker, socket.socket]:
         """A `processes.Launch`."""
         visible = ",".join(self.gpus[gpu].uuid_text for gpu in session.lease.placement.gpus)
         environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
@@ -103,9 +100,9 @@ async def start_worker(
     uid: int | None,
     on_packet: Callable[[Packet], None],
 ) -> tuple[Worker, socket.socket]:
-    """Start a worker; also returned: the door's end of its data socket."""
+    """Start a worker; also returned: the gateway's end of its data socket."""
     control, control_theirs = packet_pair()
-    door_end, data_theirs = packet_pair()
+    gateway_end, data_theirs = packet_pair()
     with control_theirs, data_theirs:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -126,9 +123,9 @@ async def start_worker(
             )
         except OSError as error:
             control.close()
-            door_end.close()
+            gateway_end.close()
             raise ProcessError(f"the worker {program} did not start: {error.strerror or error}") from None
-    return Worker(process, control, on_packet), door_end
+    return Worker(process, control, on_packet), gateway_end
 
 
 def exit_text(code: int) -> str:

@@ -25,7 +25,7 @@ _DIAGNOSE_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 4.0
 # An appliance says every second why a request waits.
 _SILENCE_SECONDS: Final = 15.0
-# The kernel asks a quiet peer after 3 s, every second, five times; the door does the same on its side.
+# The kernel asks a quiet peer after 3 s, every second, five times; the gateway does the same on its side.
 _KEEPALIVE: Final = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 3),

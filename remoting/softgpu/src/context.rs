@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// A queue that takes part in the context's order. Blocking ones and the legacy default stream wait for each other.
-pub struct Lane {
+pub struct StreamQueue {
     pub queue: Arc<Queue>,
     pub blocking: bool,
     /// Its stream was destroyed; it stays until its work is done.
@@ -33,7 +33,7 @@ pub struct Context {
     pub legacy: Arc<Queue>,
     pub printed: Printed,
     profile: Profile,
-    lanes: Mutex<Vec<Lane>>,
+    queues: Mutex<Vec<StreamQueue>>,
     per_thread: Mutex<HashMap<ThreadId, Arc<Queue>>>,
     fault: AtomicU32,
     /// The fault as far as calls may tell it already.
@@ -55,7 +55,7 @@ impl Context {
             legacy: Queue::new(profile.queue_limit),
             printed: Printed::default(),
             profile,
-            lanes: Mutex::default(),
+            queues: Mutex::default(),
             per_thread: Mutex::default(),
             fault: AtomicU32::new(0),
             told: AtomicU32::new(0),
@@ -67,22 +67,22 @@ impl Context {
     }
 
     /// The lock under which work of several streams gets its order.
-    pub fn lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn queues(&self) -> MutexGuard<'_, Vec<StreamQueue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A queue for a new stream.
     pub fn add_queue(&self, blocking: bool) -> Arc<Queue> {
         let queue = Queue::new(self.profile.queue_limit);
-        let mut lanes = self.lanes();
-        lanes.retain(|lane| !(lane.retired && lane.queue.is_idle()));
-        lanes.push(Lane { queue: Arc::clone(&queue), blocking, retired: false });
+        let mut queues = self.queues();
+        queues.retain(|each| !(each.retired && each.queue.is_idle()));
+        queues.push(StreamQueue { queue: Arc::clone(&queue), blocking, retired: false });
         queue
     }
 
     pub fn retire_queue(&self, queue: &Arc<Queue>) {
-        if let Some(lane) = self.lanes().iter_mut().find(|lane| Arc::ptr_eq(&lane.queue, queue)) {
-            lane.retired = true;
+        if let Some(each) = self.queues().iter_mut().find(|each| Arc::ptr_eq(&each.queue, queue)) {
+            each.retired = true;
         }
     }
 
@@ -94,8 +94,8 @@ impl Context {
 
     /// Where all work of the context submitted so far ends.
     pub fn ends(&self) -> Vec<Marker> {
-        let lanes = self.lanes();
-        lanes.iter().map(|lane| lane.queue.end()).chain([self.legacy.end()]).collect()
+        let queues = self.queues();
+        queues.iter().map(|each| each.queue.end()).chain([self.legacy.end()]).collect()
     }
 
     pub fn synchronise(&self) -> R {

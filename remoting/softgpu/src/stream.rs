@@ -93,8 +93,8 @@ impl Stream {
     /// Queues work that runs in any case, after `after` and all that the stream's kind asks for.
     pub fn submit(&self, mut after: Vec<Marker>, work: impl FnOnce() + Send + 'static) -> R<Marker> {
         self.queue.wait_for_room();
-        let lanes = self.context.lanes();
-        after.extend(self.dependencies(&lanes));
+        let queues = self.context.queues();
+        after.extend(self.dependencies(&queues));
         self.queue.submit(after, Box::new(work))
     }
 
@@ -119,16 +119,16 @@ impl Stream {
         if self.context.profile().launch_micros > 0 {
             return None;
         }
-        let lanes = self.context.lanes();
-        let idle = self.dependencies(&lanes).is_empty();
+        let queues = self.context.queues();
+        let idle = self.dependencies(&queues).is_empty();
         if idle { self.queue.try_turn() } else { None }
     }
 
-    fn dependencies(&self, lanes: &[crate::context::Lane]) -> Vec<Marker> {
+    fn dependencies(&self, queues: &[crate::context::StreamQueue]) -> Vec<Marker> {
         let wanted: Vec<Marker> = match self.order {
             Order::NonBlocking => Vec::new(),
             Order::Blocking => vec![self.context.legacy.end()],
-            Order::Legacy => lanes.iter().filter(|lane| lane.blocking).map(|lane| lane.queue.end()).collect(),
+            Order::Legacy => queues.iter().filter(|each| each.blocking).map(|each| each.queue.end()).collect(),
         };
         wanted.into_iter().filter(|marker| !marker.is_reached()).collect()
     }

@@ -80,14 +80,14 @@ impl Session {
         }
     }
 
-    pub fn generated(&mut self, seq: u64, lane: u64, number: u32, payload: &[u8]) -> Result<Outcome> {
+    pub fn generated(&mut self, seq: u64, stream_id: u64, number: u32, payload: &[u8]) -> Result<Outcome> {
         let Some(class) = generated::class(number) else {
             self.end(code::UNKNOWN, &format!("there is no function {number}"));
             return Ok(Outcome::Done);
         };
-        let stream = match lane {
+        let stream = match stream_id {
             0 => Handle::NULL,
-            _ => match self.begin(lane)? {
+            _ => match self.begin(stream_id)? {
                 Some(stream) => stream,
                 None => return Ok(Outcome::Blocked),
             },
@@ -119,8 +119,8 @@ impl Session {
                 return Ok(Outcome::Done);
             }
         };
-        if lane != 0 && result == 0 {
-            self.issued(lane);
+        if stream_id != 0 && result == 0 {
+            self.issued(stream_id);
         }
         if let Some(Change { module, kernel, setting, value }) = change
             && result == 0

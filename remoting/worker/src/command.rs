@@ -47,7 +47,7 @@ commands! {
 #[derive(Debug)]
 pub struct Frame {
     pub seq: u64,
-    pub lane: u64,
+    pub stream_id: u64,
     pub command: Command,
     pub payload: Payload,
     /// Where in the payload the message's tail starts.
@@ -69,7 +69,7 @@ impl Frame {
         let tail = bytes.len() - tail.len();
         Ok(Frame {
             seq: header.seq,
-            lane: header.lane,
+            stream_id: header.stream_id,
             command,
             payload,
             tail,
@@ -105,10 +105,10 @@ fn limited_context(number: u32, payload: &[u8]) -> Option<u64> {
 /// What commands are ordered by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
-    Lane(u64),
-    /// The context's lanes that the legacy stream orders: exclusive for the legacy stream, shared for blocking lanes.
+    Stream(u64),
+    /// The context's streams that the legacy one orders: exclusive for the legacy stream, shared for blocking ones.
     Legacy(u64),
-    /// Everything in a context: exclusive for its creation, shared for its lanes' commands.
+    /// Everything in a context: exclusive for its creation, shared for its streams' commands.
     Context(u64),
     /// The creation of contexts, for commands that need one without naming it.
     Creation,
@@ -119,65 +119,65 @@ pub enum Key {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LaneKind {
+pub enum StreamKind {
     Legacy,
     Blocking,
     NonBlocking,
 }
 
-/// Which lanes there are, known from the moment their creation arrives.
+/// Which streams there are, known from the moment their creation arrives.
 #[derive(Debug, Default)]
 pub struct Topology {
-    lanes: HashMap<u64, (u64, LaneKind)>,
+    streams: HashMap<u64, (u64, StreamKind)>,
 }
 
 impl Topology {
-    /// Lanes beyond this are not remembered; their commands answer that there is no such stream.
-    pub const MOST_LANES: usize = 1 << 20;
+    /// Streams beyond this are not remembered; their commands answer that there is no such stream.
+    pub const MOST_STREAMS: usize = 1 << 20;
 
-    /// Learns of lanes from a command that arrives.
+    /// Learns of streams from a command that arrives.
     pub fn note(&mut self, command: &Command) {
         const NON_BLOCKING: u32 = 1;
-        if self.lanes.len() >= Self::MOST_LANES {
+        if self.streams.len() >= Self::MOST_STREAMS {
             return;
         }
         match command {
             Command::ContextCreate(c) => {
-                self.lanes.entry(c.legacy_stream).or_insert((c.context, LaneKind::Legacy));
+                self.streams.entry(c.legacy_stream).or_insert((c.context, StreamKind::Legacy));
             }
             Command::StreamCreate(c) => {
-                let kind = if c.flags & NON_BLOCKING != 0 { LaneKind::NonBlocking } else { LaneKind::Blocking };
-                self.lanes.entry(c.stream).or_insert((c.context, kind));
+                let kind = if c.flags & NON_BLOCKING != 0 { StreamKind::NonBlocking } else { StreamKind::Blocking };
+                self.streams.entry(c.stream).or_insert((c.context, kind));
             }
             _ => {}
         }
     }
 
-    pub fn lane(&self, lane: u64) -> Option<(u64, LaneKind)> {
-        self.lanes.get(&lane).copied()
+    pub fn stream(&self, stream_id: u64) -> Option<(u64, StreamKind)> {
+        self.streams.get(&stream_id).copied()
     }
 
-    pub fn forget_lane(&mut self, lane: u64) {
-        self.lanes.remove(&lane);
+    pub fn forget_stream(&mut self, stream_id: u64) {
+        self.streams.remove(&stream_id);
     }
 
     pub fn forget_context(&mut self, context: u64) {
-        self.lanes.retain(|_, (c, _)| *c != context);
+        self.streams.retain(|_, (c, _)| *c != context);
     }
 
-    /// The keys of a command in the lane's order.
-    fn lane_keys(&self, lane: u64) -> Vec<(Key, Mode)> {
+    /// The keys of a command in the stream's order.
+    fn stream_keys(&self, stream_id: u64) -> Vec<(Key, Mode)> {
         let mut keys = Vec::with_capacity(4);
         if kept(Rule::StreamOrder) {
-            keys.push((Key::Lane(lane), Mode::Exclusive));
+            keys.push((Key::Stream(stream_id), Mode::Exclusive));
         }
-        let Some((context, kind)) = self.lane(lane) else { return keys };
+        let Some((context, kind)) = self.stream(stream_id) else { return keys };
         keys.push((Key::Context(context), Mode::Shared));
         match kind {
             _ if !kept(Rule::LegacyOrder) => {}
-            LaneKind::Legacy => keys.push((Key::Legacy(context), Mode::Exclusive)),
-            LaneKind::Blocking => keys.push((Key::Legacy(context), Mode::Shared)),
-            LaneKind::NonBlocking => {}
+            StreamKind::Legacy => keys.push((Key::Legacy(context), Mode::Exclusive)),
+            StreamKind::Blocking => keys.push((Key::Legacy(context), Mode::Shared)),
+            StreamKind::NonBlocking => {}
         }
         keys
     }
@@ -191,7 +191,7 @@ impl Topology {
                 (Key::Context(c.context), Exclusive),
                 (Key::Creation, Exclusive),
                 (Key::Destruction, Observe),
-                (Key::Lane(c.legacy_stream), Exclusive),
+                (Key::Stream(c.legacy_stream), Exclusive),
             ],
             Command::ContextDestroy(c) => {
                 let mut keys = unless_kept(Rule::ContextDestroy, vec![(Key::Context(c.context), Observe)]);
@@ -200,12 +200,12 @@ impl Topology {
             }
             Command::ContextSynchronize(c) => unless_kept(Rule::ContextWait, vec![(Key::Context(c.context), Observe)]),
             Command::ContextFence(c) => unless_kept(Rule::Fence, vec![(Key::Context(c.context), Observe)]),
-            Command::StreamFence(_) => unless_kept(Rule::Fence, self.lane_keys(frame.lane)),
+            Command::StreamFence(_) => unless_kept(Rule::Fence, self.stream_keys(frame.stream_id)),
             Command::SlabMap(_) | Command::ModuleGlobal(_) | Command::KernelDescribe(_) => {
                 vec![(Key::Creation, After)]
             }
-            Command::StreamCreate(c) => vec![(Key::Lane(c.stream), Exclusive), (Key::Context(c.context), After)],
-            Command::StreamDestroy(c) => unless_kept(Rule::StreamDestroy, self.lane_keys(c.stream)),
+            Command::StreamCreate(c) => vec![(Key::Stream(c.stream), Exclusive), (Key::Context(c.context), After)],
+            Command::StreamDestroy(c) => unless_kept(Rule::StreamDestroy, self.stream_keys(c.stream)),
             Command::ModuleLoad(c) => vec![(Key::Context(c.context), After)],
             Command::Link(c) => vec![(Key::Context(c.context), After)],
             Command::TensorMapTiled(TensorMapTiled { context, .. })
@@ -222,17 +222,17 @@ impl Topology {
                 unless_kept(Rule::EventState, vec![(Key::Record(*event, *generation), Observe)])
             }
             Command::EventRecord(c) => {
-                let mut keys = self.lane_keys(frame.lane);
+                let mut keys = self.stream_keys(frame.stream_id);
                 keys.push((Key::Record(c.event, c.generation), Exclusive));
                 keys
             }
             Command::StreamWaitEvent(c) => {
-                let mut keys = self.lane_keys(frame.lane);
+                let mut keys = self.stream_keys(frame.stream_id);
                 keys.extend(unless_kept(Rule::EventWait, vec![(Key::Record(c.event, c.generation), Observe)]));
                 keys
             }
             Command::Launch(c) => {
-                let mut keys = self.lane_keys(frame.lane);
+                let mut keys = self.stream_keys(frame.stream_id);
                 let records = c.attributes.iter().filter_map(|a| a.recording());
                 keys.extend(records.map(|r| (Key::Record(r.event, r.generation), Exclusive)));
                 keys
@@ -243,8 +243,8 @@ impl Topology {
             | Command::CopyToDevice(_)
             | Command::CopyToDeviceLate(_)
             | Command::CopyToHost(_)
-            | Command::CopyOnDevice(_) => self.lane_keys(frame.lane),
-            Command::Generated(_) if frame.lane != 0 => self.lane_keys(frame.lane),
+            | Command::CopyOnDevice(_) => self.stream_keys(frame.stream_id),
+            Command::Generated(_) if frame.stream_id != 0 => self.stream_keys(frame.stream_id),
             Command::Generated(number) => {
                 let mut keys = vec![(Key::Creation, After)];
                 if let Some(context) = limited_context(*number, frame.payload.bytes()) {

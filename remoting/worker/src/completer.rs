@@ -1,6 +1,6 @@
 //! Completions: what is to be told to the client when the GPU gets somewhere.
 //!
-//! Nothing waits in the driver. Each lane has a queue of entries in its stream's order, some with an event; entries are
+//! Nothing waits in the driver. Each stream has a queue of entries in its order, some with an event; entries are
 //! done when their event is, or, without one, when all before them are. Events are only ever queried.
 
 use crate::calls::CurrentContext;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 /// Entries are made at least this often, so that it is known how much a stream still has to do.
 const MARKER_EVERY: u32 = 64;
-/// The driver blocks at about 1,024 operations in a stream; a lane is held before.
+/// The driver blocks at about 1,024 operations in a stream; ours is held before.
 pub const MOST_IN_FLIGHT: u32 = 900;
 /// Waits for single events that a client may have outstanding.
 const MOST_WATCHES: usize = 1 << 16;
-/// Completions in one lane that it may have outstanding.
+/// Completions in one stream that it may have outstanding.
 const MOST_ENTRIES: usize = 1 << 17;
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ struct Watch {
     action: Action,
 }
 
-/// Something that happens when several lanes have got somewhere.
+/// Something that happens when several streams have got somewhere.
 #[derive(Debug)]
 struct Join {
     seq: u64,
@@ -128,7 +128,7 @@ struct Done {
 
 #[derive(Default)]
 pub struct Completions {
-    /// Lanes that have entries.
+    /// Streams that have entries.
     active: BTreeSet<u64>,
     watches: Vec<Watch>,
     joins: HashMap<u64, Join>,
@@ -152,41 +152,41 @@ impl Completions {
 }
 
 impl Session {
-    /// Counts an operation that was given to the lane's stream.
-    pub fn issued(&mut self, lane: u64) {
-        let Ok(l) = self.lanes.get_mut(lane) else { return };
-        l.issued += 1;
-        l.in_flight += 1;
-        let (issued, context, kind) = (l.issued, l.context, l.kind);
-        if kind == crate::command::LaneKind::Legacy
+    /// Counts an operation that was given to the stream.
+    pub fn issued(&mut self, stream_id: u64) {
+        let Ok(stream) = self.streams.get_mut(stream_id) else { return };
+        stream.issued += 1;
+        stream.in_flight += 1;
+        let (issued, context, kind) = (stream.issued, stream.context, stream.kind);
+        if kind == crate::command::StreamKind::Legacy
             && let Ok(context) = self.contexts.get_mut(context)
         {
             context.legacy_unmarked = true;
         }
         if issued >= MARKER_EVERY {
-            self.mark(lane);
+            self.mark(stream_id);
         }
     }
 
     /// Makes it known when everything given to the stream so far is complete.
-    pub fn mark(&mut self, lane: u64) {
+    pub fn mark(&mut self, stream_id: u64) {
         // Without its event the entry is done when the next one is.
-        if let Err(code) = self.entry(lane, 0, Action::Marker) {
+        if let Err(code) = self.entry(stream_id, 0, Action::Marker) {
             self.late(code);
         }
     }
 
-    /// Records an event in the lane's stream; `action` happens when it is complete.
+    /// Records an event in the stream; `action` happens when it is complete.
     /// After an error (which is returned) the action happens when the earlier entries are done.
-    pub fn entry(&mut self, lane: u64, seq: u64, action: Action) -> Result<(), Code> {
-        self.enter(self.lanes.get(lane)?.context)?;
-        let l = self.lanes.get(lane)?;
-        let (stream, context) = (l.stream, self.contexts.get(l.context)?);
+    pub fn entry(&mut self, stream_id: u64, seq: u64, action: Action) -> Result<(), Code> {
+        self.enter(self.streams.get(stream_id)?.context)?;
+        let stream = self.streams.get(stream_id)?;
+        let (handle, context) = (stream.handle, self.contexts.get(stream.context)?);
         let event = context.events.take(&self.driver, false);
-        let event = event.and_then(|e| self.driver.event_record(e.handle, stream, 0).map(|()| e));
+        let event = event.and_then(|e| self.driver.event_record(e.handle, handle, 0).map(|()| e));
         match event {
             Ok(event) => {
-                self.entry_at(lane, seq, event, action);
+                self.entry_at(stream_id, seq, event, action);
                 Ok(())
             }
             Err(code) => {
@@ -195,48 +195,48 @@ impl Session {
                     Action::HostBytes { buffer, .. } => Action::Consumed { bytes: 0, _buffer: buffer },
                     action => action,
                 };
-                self.push_entry(lane, seq, None, 0, action);
+                self.push_entry(stream_id, seq, None, 0, action);
                 Err(code)
             }
         }
     }
 
-    /// `action` happens when this event, which the lane's stream was given last, is complete.
-    pub fn entry_at(&mut self, lane: u64, seq: u64, event: Rc<RealEvent>, action: Action) {
-        let Ok(l) = self.lanes.get_mut(lane) else { return };
-        let operations = std::mem::take(&mut l.issued) + 1;
-        l.in_flight += 1;
-        if l.kind == crate::command::LaneKind::Legacy
-            && let Ok(context) = self.contexts.get_mut(l.context)
+    /// `action` happens when this event, which the stream was given last, is complete.
+    pub fn entry_at(&mut self, stream_id: u64, seq: u64, event: Rc<RealEvent>, action: Action) {
+        let Ok(stream) = self.streams.get_mut(stream_id) else { return };
+        let operations = std::mem::take(&mut stream.issued) + 1;
+        stream.in_flight += 1;
+        if stream.kind == crate::command::StreamKind::Legacy
+            && let Ok(context) = self.contexts.get_mut(stream.context)
         {
             context.legacy_unmarked = false;
         }
-        self.push_entry(lane, seq, Some(event), operations, action);
+        self.push_entry(stream_id, seq, Some(event), operations, action);
     }
 
     /// `action` happens when the entries before it are done.
-    pub fn piggyback(&mut self, lane: u64, seq: u64, action: Action) {
-        self.push_entry(lane, seq, None, 0, action);
+    pub fn piggyback(&mut self, stream_id: u64, seq: u64, action: Action) {
+        self.push_entry(stream_id, seq, None, 0, action);
     }
 
-    fn push_entry(&mut self, lane: u64, seq: u64, event: Option<Rc<RealEvent>>, operations: u32, action: Action) {
-        let Ok(l) = self.lanes.get_mut(lane) else { return };
+    fn push_entry(&mut self, stream_id: u64, seq: u64, event: Option<Rc<RealEvent>>, operations: u32, action: Action) {
+        let Ok(stream) = self.streams.get_mut(stream_id) else { return };
         self.completions.bytes_pending += usize::from(matches!(action, Action::HostBytes { .. }));
         self.completions.news_pending += usize::from(action.is_news());
-        l.entries.push_back(Entry { seq, event, operations, action });
-        let too_many = l.entries.len() > MOST_ENTRIES;
-        self.completions.active.insert(lane);
+        stream.entries.push_back(Entry { seq, event, operations, action });
+        let too_many = stream.entries.len() > MOST_ENTRIES;
+        self.completions.active.insert(stream_id);
         if too_many {
             self.end(code::UNKNOWN, "too many completions of a stream are waited for");
         }
     }
 
     /// As `entry`, but without a new event if nothing was given to the stream since the last.
-    pub fn entry_if_needed(&mut self, lane: u64, seq: u64, action: Action) -> Result<(), Code> {
-        if self.lanes.get(lane)?.issued > 0 {
-            return self.entry(lane, seq, action);
+    pub fn entry_if_needed(&mut self, stream_id: u64, seq: u64, action: Action) -> Result<(), Code> {
+        if self.streams.get(stream_id)?.issued > 0 {
+            return self.entry(stream_id, seq, action);
         }
-        self.piggyback(lane, seq, action);
+        self.piggyback(stream_id, seq, action);
         Ok(())
     }
 
@@ -249,12 +249,12 @@ impl Session {
         self.completions.watches.push(Watch { seq, event, action });
     }
 
-    /// `then` happens when everything given to the lanes of a context so far is complete.
-    pub fn join(&mut self, context: u64, lanes: &[u64], seq: u64, then: Then) {
+    /// `then` happens when everything given to the streams of a context so far is complete.
+    pub fn join(&mut self, context: u64, streams: &[u64], seq: u64, then: Then) {
         let id = self.completions.next_join;
         self.completions.next_join += 1;
         let reply = matches!(then, Then::Reply);
-        let busy: Vec<u64> = lanes.iter().copied().filter(|l| self.is_busy(*l)).collect();
+        let busy: Vec<u64> = streams.iter().copied().filter(|id| self.is_busy(*id)).collect();
         // One part is ours, so that the join is complete only when all others exist.
         let join = Join { seq, remaining: busy.len() + 1, code: 0, then };
         self.completions.joins.insert(id, join);
@@ -262,17 +262,17 @@ impl Session {
         if reply && busy.is_empty() && self.enter(context).is_ok() {
             failed = self.driver.context_synchronize().err().unwrap_or(0);
         }
-        for lane in busy {
-            if let Err(code) = self.entry_if_needed(lane, seq, Action::Part { join: id }) {
+        for stream_id in busy {
+            if let Err(code) = self.entry_if_needed(stream_id, seq, Action::Part { join: id }) {
                 failed = code;
             }
         }
         self.part_done(id, failed);
     }
 
-    /// Has the lane's stream work that is not known to be complete, or entries to be told?
-    pub fn is_busy(&self, lane: u64) -> bool {
-        self.lanes.get(lane).is_ok_and(|l| l.in_flight > 0 || !l.entries.is_empty())
+    /// Has the stream work that is not known to be complete, or entries to be told?
+    pub fn is_busy(&self, stream_id: u64) -> bool {
+        self.streams.get(stream_id).is_ok_and(|stream| stream.in_flight > 0 || !stream.entries.is_empty())
     }
 
     /// Tells the client everything that the GPU has got to. Returns whether there was anything.
@@ -329,31 +329,31 @@ impl Session {
     fn take_entries(&mut self, done: &mut Vec<Done>) {
         let mut gone = Vec::new();
         let (driver, current, completions) = (&self.driver, &self.current, &mut self.completions);
-        let (lanes, bytes_pending) = (&mut self.lanes, &mut completions.bytes_pending);
+        let (streams, bytes_pending) = (&mut self.streams, &mut completions.bytes_pending);
         let news_pending = &mut completions.news_pending;
         completions.active.retain(|id| {
-            let Ok(lane) = lanes.get_mut(*id) else { return false };
+            let Ok(stream) = streams.get_mut(*id) else { return false };
             let mut code = 0;
-            while let Some(entry) = lane.entries.front() {
+            while let Some(entry) = stream.entries.front() {
                 match entry.event.as_ref().map(|event| state(driver, current, event)) {
                     Some(None) => return true,
                     Some(Some(error @ 1..)) => code = error,
                     Some(Some(0)) | None => {}
                 }
-                let Some(entry) = lane.entries.pop_front() else { break };
-                lane.in_flight = lane.in_flight.saturating_sub(entry.operations);
-                lane.completed = entry.event.or(lane.completed.take());
+                let Some(entry) = stream.entries.pop_front() else { break };
+                stream.in_flight = stream.in_flight.saturating_sub(entry.operations);
+                stream.completed = entry.event.or(stream.completed.take());
                 *bytes_pending -= usize::from(matches!(entry.action, Action::HostBytes { .. }));
                 *news_pending -= usize::from(entry.action.is_news());
-                let code = entry.action.settle(driver, current, code, lane.completed.as_ref());
+                let code = entry.action.settle(driver, current, code, stream.completed.as_ref());
                 done.push(Done { seq: entry.seq, code, action: entry.action });
             }
-            if lane.destroyed {
-                gone.push((lane.context, *id));
+            if stream.destroyed {
+                gone.push((stream.context, *id));
             }
             false
         });
-        gone.into_iter().for_each(|(context, id)| self.forget_lane(context, id));
+        gone.into_iter().for_each(|(context, id)| self.forget_stream(context, id));
     }
 
     fn publish(&mut self, seq: u64, code: Code, action: Action) {

@@ -1,9 +1,9 @@
 //! Contexts: made and destroyed by helpers, because both take long and may block.
 
-use crate::command::LaneKind;
+use crate::command::StreamKind;
 use crate::completer::Then;
 use crate::driver::{Code, Driver, Handle, Result, code};
-use crate::objects::{Context, EventPool, Lane};
+use crate::objects::{Context, EventPool, Stream};
 use crate::session::{Outcome, Session};
 use crate::staging::{Growth, LARGE, Pool, SMALL};
 use protocol::ContextCreate;
@@ -33,7 +33,7 @@ fn allocate(driver: &Driver, growth: &Growth) -> Result<Vec<Handle>> {
 
 impl Session {
     pub fn context_create(&mut self, seq: u64, c: &ContextCreate) -> Result<Outcome> {
-        if self.contexts.contains(c.context) || self.lanes.contains(c.legacy_stream) || self.contexts.is_full() {
+        if self.contexts.contains(c.context) || self.streams.contains(c.legacy_stream) || self.contexts.is_full() {
             return Err(code::INVALID_VALUE);
         }
         if c.device >= self.device_count {
@@ -58,7 +58,7 @@ impl Session {
 
     fn poison_context(&mut self, context: u64, legacy: u64, code: Code) -> Result<Outcome> {
         self.contexts.insert(context, Err(code));
-        self.lanes.insert(legacy, Err(code));
+        self.streams.insert(legacy, Err(code));
         Err(code)
     }
 
@@ -76,16 +76,16 @@ impl Session {
             staging,
             events: EventPool::new(created.handle),
             legacy_unmarked: false,
-            lanes: vec![legacy],
+            streams: vec![legacy],
         };
         self.contexts.insert(id, Ok(context));
-        self.lanes.insert(legacy, Ok(Lane::new(id, LaneKind::Legacy, Handle::NULL)));
+        self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL)));
     }
 
     /// `then` happens when all work given to the context so far is complete.
     pub fn context_join(&mut self, context: u64, seq: u64, then: Then) -> Result<()> {
-        let lanes = self.contexts.get(context)?.lanes.clone();
-        self.join(context, &lanes, seq, then);
+        let streams = self.contexts.get(context)?.streams.clone();
+        self.join(context, &streams, seq, then);
         Ok(())
     }
 
@@ -105,10 +105,10 @@ impl Session {
         };
         let Some(buffers) = context.staging.close() else { return false };
         let (handle, internal, primary) = (context.handle, context.internal, context.primary);
-        let (device, lanes) = (context.device as i32, context.lanes.clone());
+        let (device, streams) = (context.device as i32, context.streams.clone());
         let _ = self.contexts.remove(id);
-        for lane in lanes {
-            let _ = self.lanes.remove(lane);
+        for stream in streams {
+            let _ = self.streams.remove(stream);
         }
         self.topology.forget_context(id);
         self.modules.retain(|module| module.context != id);

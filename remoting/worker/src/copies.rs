@@ -23,7 +23,7 @@ const ASKED_AHEAD: usize = 2;
 
 /// A `CopyToDeviceLate` whose bytes are coming.
 struct LateCopy {
-    lane: u64,
+    stream_id: u64,
     context: u64,
     address: u64,
     layout: Layout,
@@ -129,7 +129,7 @@ impl Session {
     /// The operations that were given are counted even if a later one fails.
     fn send(
         &mut self,
-        lane: u64,
+        stream_id: u64,
         target: &Target,
         offset: u64,
         buffer: &Buffer,
@@ -139,7 +139,7 @@ impl Session {
         for piece in target.layout.pieces(offset, len as u64)? {
             let host = buffer.address(from + piece.host as usize, piece.bytes() as usize).ok_or(code::INVALID_VALUE)?;
             target.to_device(&self.driver, &piece, host)?;
-            self.issued(lane);
+            self.issued(stream_id);
         }
         Ok(())
     }
@@ -153,8 +153,8 @@ impl Session {
             return Err(code::INVALID_VALUE);
         }
         layout.pieces(offset, len as u64)?;
-        self.same_context(frame.lane, context)?;
-        let Some(stream) = self.begin(frame.lane)? else { return Ok(Outcome::Blocked) };
+        self.same_context(frame.stream_id, context)?;
+        let Some(stream) = self.begin(frame.stream_id)? else { return Ok(Outcome::Blocked) };
         let (buffer, from) = match std::mem::replace(&mut frame.payload, Payload::Heap(Vec::new())) {
             Payload::Pinned(buffer) => (buffer, frame.tail),
             Payload::Heap(bytes) => {
@@ -167,31 +167,31 @@ impl Session {
             }
         };
         let target = Target { address, layout, stream };
-        if let Err(code) = self.send(frame.lane, &target, offset, &buffer, from, len) {
+        if let Err(code) = self.send(frame.stream_id, &target, offset, &buffer, from, len) {
             self.late(code);
         }
         let consumed = Action::Consumed { bytes: len as u64, _buffer: buffer };
-        if let Err(code) = self.entry(frame.lane, frame.seq, consumed) {
+        if let Err(code) = self.entry(frame.stream_id, frame.seq, consumed) {
             self.late(code);
         }
         Ok(Outcome::Done)
     }
 
     /// A copy's context is that of its stream.
-    fn same_context(&self, lane: u64, context: u64) -> Result<()> {
-        if self.lanes.get(lane)?.context == context { Ok(()) } else { Err(code::INVALID_CONTEXT) }
+    fn same_context(&self, stream_id: u64, context: u64) -> Result<()> {
+        if self.streams.get(stream_id)?.context == context { Ok(()) } else { Err(code::INVALID_CONTEXT) }
     }
 
-    /// The lane is held until all bytes were supplied.
-    pub fn copy_to_device_late(&mut self, seq: u64, lane: u64, c: &CopyToDeviceLate) -> Result<Outcome> {
+    /// The stream is held until all bytes were supplied.
+    pub fn copy_to_device_late(&mut self, seq: u64, stream_id: u64, c: &CopyToDeviceLate) -> Result<Outcome> {
         let layout = self.target(c.address, &c.extent)?;
-        self.same_context(lane, c.context)?;
-        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        self.same_context(stream_id, c.context)?;
+        let Some(_) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
         if layout.bytes() == 0 {
             return Ok(Outcome::Done);
         }
         let copy = LateCopy {
-            lane,
+            stream_id,
             context: c.context,
             address: c.address,
             layout,
@@ -201,7 +201,7 @@ impl Session {
             reached: false,
         };
         self.late_copies.0.insert(seq, copy);
-        if let Err(code) = self.entry(lane, seq, Action::LateCopy) {
+        if let Err(code) = self.entry(stream_id, seq, Action::LateCopy) {
             self.late(code);
         }
         Ok(Outcome::Held)
@@ -247,9 +247,9 @@ impl Session {
             let fits = copy.answered == c.offset && copy.buffers.front()?.len() == bytes.len();
             let buffer = if fits { copy.buffers.pop_front() } else { None }?;
             copy.answered += bytes.len() as u64;
-            Some((buffer, copy.lane, copy.address, copy.layout, copy.answered == copy.layout.bytes()))
+            Some((buffer, copy.stream_id, copy.address, copy.layout, copy.answered == copy.layout.bytes()))
         });
-        let Some((mut buffer, lane, address, layout, last)) = asked else {
+        let Some((mut buffer, stream_id, address, layout, last)) = asked else {
             self.end(code::UNKNOWN, "bytes were supplied that were not asked for");
             return Ok(());
         };
@@ -260,10 +260,10 @@ impl Session {
         } else {
             self.ask_for_bytes(c.command);
         }
-        // The lane is empty, so there is room; nothing of it runs before this returns.
-        let stream = self.begin(lane)?.ok_or(code::UNKNOWN)?;
-        let sent = self.send(lane, &Target { address, layout, stream }, c.offset, &buffer, 0, bytes.len());
-        let marked = self.entry(lane, c.command, Action::Consumed { bytes: 0, _buffer: buffer });
+        // The stream is empty, so there is room; nothing of it runs before this returns.
+        let stream = self.begin(stream_id)?.ok_or(code::UNKNOWN)?;
+        let sent = self.send(stream_id, &Target { address, layout, stream }, c.offset, &buffer, 0, bytes.len());
+        let marked = self.entry(stream_id, c.command, Action::Consumed { bytes: 0, _buffer: buffer });
         sent.and(marked)
     }
 
@@ -274,12 +274,12 @@ impl Session {
         Ok(())
     }
 
-    /// In pieces, as buffers become free; the lane is held until the last is on its way.
+    /// In pieces, as buffers become free; the stream is held until the last is on its way.
     pub fn copy_to_host(&mut self, frame: &mut Frame) -> Result<Outcome> {
         let Command::CopyToHost(c) = &frame.command else { return Err(code::INVALID_VALUE) };
-        let (context, address, lane, seq) = (c.context, c.address, frame.lane, frame.seq);
+        let (context, address, stream_id, seq) = (c.context, c.address, frame.stream_id, frame.seq);
         let layout = self.target(address, &c.extent)?;
-        self.same_context(lane, context)?;
+        self.same_context(stream_id, context)?;
         let (start, total) = (c.offset, c.len);
         layout.pieces(start, total)?;
         let mut failed = 0;
@@ -288,7 +288,7 @@ impl Session {
                 return Ok(Outcome::Blocked);
             }
             let len = (total - frame.progress).min(BULK_CHUNK as u64);
-            let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+            let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
             let Some(buffer) = self.buffer(context, len as usize)? else { return Ok(Outcome::Blocked) };
             let target = Target { address, layout, stream };
             for piece in layout.pieces(start + frame.progress, len)? {
@@ -297,7 +297,7 @@ impl Session {
                     failed = code;
                     break;
                 }
-                self.issued(lane);
+                self.issued(stream_id);
             }
             let offset = frame.progress;
             frame.progress += len;
@@ -305,17 +305,17 @@ impl Session {
                 0 => Action::HostBytes { offset, buffer },
                 _ => Action::Consumed { bytes: 0, _buffer: buffer },
             };
-            if let Err(code) = self.entry(lane, seq, landed) {
+            if let Err(code) = self.entry(stream_id, seq, landed) {
                 failed = code;
             }
         }
         if failed == 0 && total > 0 {
-            self.piggyback(lane, seq, Action::Reply(0));
+            self.piggyback(stream_id, seq, Action::Reply(0));
         } else if failed == 0 {
-            let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
-            let _ = self.entry_if_needed(lane, seq, Action::Reply(0));
+            let Some(_) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+            let _ = self.entry_if_needed(stream_id, seq, Action::Reply(0));
         } else {
-            self.piggyback(lane, seq, Action::Reply(failed));
+            self.piggyback(stream_id, seq, Action::Reply(failed));
         }
         Ok(Outcome::Done)
     }
@@ -325,11 +325,11 @@ impl Session {
         on_the_way >= AHEAD && !self.is_waited_for(seq)
     }
 
-    pub fn copy_on_device(&mut self, lane: u64, c: &CopyOnDevice) -> Result<Outcome> {
+    pub fn copy_on_device(&mut self, stream_id: u64, c: &CopyOnDevice) -> Result<Outcome> {
         let from = self.target(c.from, &c.extent)?;
         let to = self.target(c.to, &Extent { pitch: c.to_pitch, slice: c.to_slice, ..c.extent.clone() })?;
-        self.same_context(lane, c.context)?;
-        let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        self.same_context(stream_id, c.context)?;
+        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
         let e = &c.extent;
         if from.bytes() == 0 {
             return Ok(Outcome::Done);
@@ -342,7 +342,7 @@ impl Session {
             let target = device_side(c.to, c.to_pitch, c.to_slice, &piece)?;
             self.driver.copy_3d(&boxed(source, target, &piece), stream)?;
         }
-        self.issued(lane);
+        self.issued(stream_id);
         Ok(Outcome::Done)
     }
 }

@@ -18,14 +18,14 @@ pub struct LaunchAttributes {
 }
 
 impl Session {
-    /// The context of the lane must be current.
-    pub fn launch_attributes(&mut self, lane: u64, given: &[LaunchAttribute]) -> Result<LaunchAttributes> {
+    /// The context of the stream must be current.
+    pub fn launch_attributes(&mut self, stream_id: u64, given: &[LaunchAttribute]) -> Result<LaunchAttributes> {
         let mut all = LaunchAttributes { raw: Vec::with_capacity(given.len()), records: Vec::new() };
         for a in given {
             match a.recording() {
                 None => all.raw.push(attribute(a)?),
                 Some(record) => {
-                    let real = self.event_for_launch(lane, record.event)?;
+                    let real = self.event_for_launch(stream_id, record.event)?;
                     all.raw.push(raw(a.id, record, &real));
                     all.records.push((record, real));
                 }
@@ -35,9 +35,9 @@ impl Session {
     }
 
     /// As CUDA asks: an event of the stream's context, without timing.
-    fn event_for_launch(&self, lane: u64, event: u64) -> Result<Rc<RealEvent>> {
+    fn event_for_launch(&self, stream_id: u64, event: u64) -> Result<Rc<RealEvent>> {
         let event = self.events.get(event)?;
-        if self.lanes.get(lane)?.context != event.context {
+        if self.streams.get(stream_id)?.context != event.context {
             return Err(code::INVALID_HANDLE);
         }
         if event.timing {

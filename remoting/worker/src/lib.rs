@@ -1,4 +1,4 @@
-//! The worker: executes the commands of one session on a libcuda that it loads by path. And the door, a program of its own
+//! The worker: executes the commands of one session on a libcuda that it loads by path. And the gateway, a program of its own
 //! that hands data connections to workers.
 
 pub mod calls;
@@ -8,9 +8,9 @@ mod contexts;
 pub mod control;
 mod copies;
 mod dispatch;
-pub mod door;
 pub mod driver;
 pub mod frames;
+pub mod gateway;
 #[rustfmt::skip]
 pub mod generated;
 pub mod helpers;

@@ -184,13 +184,13 @@ impl Session {
     pub fn launch(
         &mut self,
         seq: u64,
-        lane: u64,
+        stream_id: u64,
         c: &Launch,
         settings: Option<&Settings>,
         parameters: &[u8],
     ) -> Result<Outcome> {
-        let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
-        let mut given = self.launch_attributes(lane, &c.attributes)?;
+        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        let mut given = self.launch_attributes(stream_id, &c.attributes)?;
         let module = self.modules.get(c.module)?;
         let Kernel { function, parameter_bytes, settings: own, .. } = module.kernel(c.kernel)?;
         // The driver reads as much as the kernel takes, whatever size it is told.
@@ -202,7 +202,7 @@ impl Session {
         let (grid, block, shared, attributes) = (c.grid, c.block, c.shared, &mut given.raw[..]);
         self.driver.launch(LaunchCall { function: *function, stream, grid, block, shared, attributes, parameters })?;
         self.stats.launches += 1;
-        self.issued(lane);
+        self.issued(stream_id);
         self.launch_recorded(seq, given)?;
         Ok(Outcome::Done)
     }

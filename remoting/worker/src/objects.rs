@@ -1,6 +1,6 @@
-//! What the client named: contexts, lanes (streams), events and modules under their ids.
+//! What the client named: contexts, streams, events and modules under their ids.
 
-use crate::command::LaneKind;
+use crate::command::StreamKind;
 use crate::completer::Entry;
 use crate::driver::{Code, Driver, Handle, Result, code};
 use crate::image_rules::Attributes;
@@ -119,14 +119,14 @@ pub struct Context {
     pub events: EventPool,
     /// Work was given to the legacy stream after the last event recorded there.
     pub legacy_unmarked: bool,
-    pub lanes: Vec<u64>,
+    pub streams: Vec<u64>,
 }
 
 #[derive(Debug)]
-pub struct Lane {
+pub struct Stream {
     pub context: u64,
-    pub kind: LaneKind,
-    pub stream: Handle,
+    pub kind: StreamKind,
+    pub handle: Handle,
     /// Operations given to the stream since the last entry with an event.
     pub issued: u32,
     /// Operations that are not known to be complete, events included.
@@ -141,12 +141,12 @@ pub struct Lane {
     pub destroyed: bool,
 }
 
-impl Lane {
-    pub fn new(context: u64, kind: LaneKind, stream: Handle) -> Lane {
-        Lane {
+impl Stream {
+    pub fn new(context: u64, kind: StreamKind, handle: Handle) -> Stream {
+        Stream {
             context,
             kind,
-            stream,
+            handle,
             issued: 0,
             in_flight: 0,
             entries: VecDeque::new(),

@@ -101,7 +101,7 @@ fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    descriptors.next().map(Some).ok_or_else(|| io::Error::other("the door passed a packet without a connection"))
+    descriptors.next().map(Some).ok_or_else(|| io::Error::other("the gateway passed a packet without a connection"))
 }
 
 /// Tells the appliance that a connection may come.

@@ -13,7 +13,7 @@ use crate::frames::Payload;
 use crate::helpers::Helpers;
 use crate::images::ImageStore;
 use crate::memory::Memory;
-use crate::objects::{Context, Event, Lane, Module, Table};
+use crate::objects::{Context, Event, Module, Stream, Table};
 use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
 use crate::settings::Change;
@@ -63,14 +63,14 @@ pub struct Session {
     pub helpers: Helpers<Session>,
     pub stats: Stats,
     pub contexts: Table<Context>,
-    pub lanes: Table<Lane>,
+    pub streams: Table<Stream>,
     pub events: Table<Event>,
     pub modules: Table<Module>,
     pub memory: Memory,
     pub images: ImageStore,
     pub completions: Completions,
     pub late_copies: LateCopies,
-    /// Lanes held by a callback, by its token: the command that is to be finished.
+    /// Streams held by a callback, by its token: the command that is to be finished.
     pub callbacks: HashMap<u64, u64>,
     pub gates: Gates,
     pub current: CurrentContext,
@@ -105,7 +105,7 @@ impl Session {
             requests: Requests::default(),
             stats: Stats::default(),
             contexts: Table::new(code::INVALID_CONTEXT),
-            lanes: Table::new(code::INVALID_HANDLE),
+            streams: Table::new(code::INVALID_HANDLE),
             events: Table::new(code::INVALID_HANDLE),
             modules: Table::new(code::INVALID_HANDLE),
             memory: Memory::default(),
@@ -352,9 +352,9 @@ impl Session {
         self.sched.is_waited_for(seq)
     }
 
-    /// Would a command behind everything in the lane have to wait?
-    pub fn lane_is_held(&self, lane: u64) -> bool {
-        self.sched.must_wait(&[(Key::Lane(lane), Mode::Observe)])
+    /// Would a command behind everything in the stream have to wait?
+    pub fn stream_is_held(&self, stream_id: u64) -> bool {
+        self.sched.must_wait(&[(Key::Stream(stream_id), Mode::Observe)])
     }
 
     /// Is there something that only looking at the GPU again will show?

@@ -1,9 +1,9 @@
 //! Streams, events and callbacks.
 
-use crate::command::LaneKind;
+use crate::command::StreamKind;
 use crate::completer::{Action, MOST_IN_FLIGHT};
 use crate::driver::{Code, Handle, Result, code};
-use crate::objects::{Event, Lane};
+use crate::objects::{Event, Stream};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use protocol::{EventCreate, EventDone, EventRecord, Message, StreamCreate, StreamWaitEvent};
@@ -15,22 +15,24 @@ const MOST_OPEN_GATES: usize = 1 << 20;
 /// What streams wait for that happens elsewhere; the client says when it has.
 #[derive(Default)]
 pub struct Gates {
-    /// The command that holds its lane, by its token.
+    /// The command that holds its stream, by its token.
     closed: HashMap<u64, u64>,
-    /// Opened before the lane got there.
+    /// Opened before the stream got there.
     open: HashSet<u64>,
 }
 
 impl Session {
-    fn live_lane(&self, lane: u64) -> Result<&Lane> {
-        self.lanes.get(lane).and_then(|l| if l.destroyed { Err(code::INVALID_HANDLE) } else { Ok(l) })
+    fn live_stream(&self, stream_id: u64) -> Result<&Stream> {
+        self.streams
+            .get(stream_id)
+            .and_then(|stream| if stream.destroyed { Err(code::INVALID_HANDLE) } else { Ok(stream) })
     }
 
-    /// The lane's stream, ready for an operation; `None` if it has too much to do already.
-    pub fn begin(&mut self, lane: u64) -> Result<Option<Handle>> {
+    /// The stream, ready for an operation; `None` if it has too much to do already.
+    pub fn begin(&mut self, stream_id: u64) -> Result<Option<Handle>> {
         let (context, kind, stream, in_flight, seen) = {
-            let l = self.live_lane(lane)?;
-            (l.context, l.kind, l.stream, l.in_flight, l.zeroing_seen)
+            let stream = self.live_stream(stream_id)?;
+            (stream.context, stream.kind, stream.handle, stream.in_flight, stream.zeroing_seen)
         };
         if in_flight >= MOST_IN_FLIGHT {
             return Ok(None);
@@ -40,87 +42,87 @@ impl Session {
             let c = self.contexts.get(context)?;
             (c.legacy_unmarked.then_some(c.legacy), c.device)
         };
-        // An event recorded later in the legacy stream would be a barrier for this lane's work from then on.
-        if let (LaneKind::Blocking, Some(legacy)) = (kind, legacy) {
+        // An event recorded later in the legacy stream would be a barrier for this stream's work from then on.
+        if let (StreamKind::Blocking, Some(legacy)) = (kind, legacy) {
             self.mark(legacy);
         }
         if let Some((zeroing, event)) = self.memory.zeroing(device, seen)
             && kept(Rule::Zeroing)
         {
             self.driver.stream_wait_event(stream, event)?;
-            self.lanes.get_mut(lane)?.zeroing_seen = zeroing;
-            self.issued(lane);
+            self.streams.get_mut(stream_id)?.zeroing_seen = zeroing;
+            self.issued(stream_id);
         }
         Ok(Some(stream))
     }
 
     pub fn stream_create(&mut self, c: &StreamCreate) {
-        if self.lanes.contains(c.stream) {
+        if self.streams.contains(c.stream) {
             return self.late(code::INVALID_VALUE);
         }
-        let lane = self.create_lane(c);
-        if let Err(code) = lane {
+        let stream = self.create_stream(c);
+        if let Err(code) = stream {
             self.late(code);
         }
-        self.lanes.insert(c.stream, lane);
+        self.streams.insert(c.stream, stream);
     }
 
-    fn create_lane(&mut self, c: &StreamCreate) -> Result<Lane> {
-        if self.lanes.is_full() {
+    fn create_stream(&mut self, c: &StreamCreate) -> Result<Stream> {
+        if self.streams.is_full() {
             return Err(code::OUT_OF_MEMORY);
         }
         self.enter(c.context)?;
-        let (_, kind) = self.topology.lane(c.stream).ok_or(code::OUT_OF_MEMORY)?;
+        let (_, kind) = self.topology.stream(c.stream).ok_or(code::OUT_OF_MEMORY)?;
         let stream = self.driver.stream_create(c.flags, c.priority)?;
-        self.contexts.get_mut(c.context)?.lanes.push(c.stream);
-        Ok(Lane::new(c.context, kind, stream))
+        self.contexts.get_mut(c.context)?.streams.push(c.stream);
+        Ok(Stream::new(c.context, kind, stream))
     }
 
-    /// What the stream still has to do goes on; the lane is kept until that is told.
+    /// What the stream still has to do is done; it is kept until that is reported.
     pub fn stream_destroy(&mut self, id: u64) -> Result<()> {
-        let lane = self.live_lane(id)?;
-        if lane.kind == LaneKind::Legacy {
+        let stream = self.live_stream(id)?;
+        if stream.kind == StreamKind::Legacy {
             return Err(code::INVALID_HANDLE);
         }
-        let (stream, context) = (lane.stream, lane.context);
-        if lane.issued > 0 {
+        let (handle, context) = (stream.handle, stream.context);
+        if stream.issued > 0 {
             self.mark(id);
         }
         self.enter(context)?;
-        self.topology.forget_lane(id);
-        let lane = self.lanes.get_mut(id)?;
-        lane.destroyed = true;
-        if lane.entries.is_empty() {
-            self.forget_lane(context, id);
+        self.topology.forget_stream(id);
+        let stream = self.streams.get_mut(id)?;
+        stream.destroyed = true;
+        if stream.entries.is_empty() {
+            self.forget_stream(context, id);
         }
-        self.driver.stream_destroy(stream)
+        self.driver.stream_destroy(handle)
     }
 
-    /// A destroyed lane has nothing left to tell.
-    pub fn forget_lane(&mut self, context: u64, id: u64) {
-        let _ = self.lanes.remove(id);
+    /// A destroyed stream has nothing left to tell.
+    pub fn forget_stream(&mut self, context: u64, id: u64) {
+        let _ = self.streams.remove(id);
         if let Ok(context) = self.contexts.get_mut(context) {
-            context.lanes.retain(|lane| *lane != id);
+            context.streams.retain(|stream| *stream != id);
         }
     }
 
-    pub fn stream_synchronize(&mut self, seq: u64, lane: u64) -> Result<Outcome> {
-        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
-        // In the legacy stream an event also waits for the blocking lanes, as its synchronisation does.
+    pub fn stream_synchronize(&mut self, seq: u64, stream_id: u64) -> Result<Outcome> {
+        let Some(_) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        // In the legacy stream an event also waits for the blocking streams, as its synchronisation does.
         // An error comes back as the reply.
-        let _ = match self.lanes.get(lane)?.kind {
-            LaneKind::Legacy => self.entry(lane, seq, Action::Reply(0)),
-            _ => self.entry_if_needed(lane, seq, Action::Reply(0)),
+        let _ = match self.streams.get(stream_id)?.kind {
+            StreamKind::Legacy => self.entry(stream_id, seq, Action::Reply(0)),
+            _ => self.entry_if_needed(stream_id, seq, Action::Reply(0)),
         };
         Ok(Outcome::Done)
     }
 
-    pub fn stream_query(&mut self, seq: u64, lane: u64) -> Result<()> {
+    pub fn stream_query(&mut self, seq: u64, stream_id: u64) -> Result<()> {
         let (context, stream) = {
-            let l = self.live_lane(lane)?;
-            (l.context, l.stream)
+            let stream = self.live_stream(stream_id)?;
+            (stream.context, stream.handle)
         };
-        if self.lane_is_held(lane) && kept(Rule::StreamState) {
+        if self.stream_is_held(stream_id) && kept(Rule::StreamState) {
             self.reply(seq, code::NOT_READY);
             return Ok(());
         }
@@ -132,9 +134,9 @@ impl Session {
         Ok(())
     }
 
-    pub fn stream_fence(&mut self, seq: u64, lane: u64, token: u64) -> Result<Outcome> {
-        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
-        if let Err(code) = self.entry_if_needed(lane, seq, Action::Fenced { token }) {
+    pub fn stream_fence(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
+        let Some(_) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        if let Err(code) = self.entry_if_needed(stream_id, seq, Action::Fenced { token }) {
             self.late(code);
         }
         Ok(Outcome::Done)
@@ -161,14 +163,14 @@ impl Session {
         Ok(())
     }
 
-    pub fn event_record(&mut self, seq: u64, lane: u64, c: &EventRecord) -> Result<Outcome> {
+    pub fn event_record(&mut self, seq: u64, stream_id: u64, c: &EventRecord) -> Result<Outcome> {
         let (context, timing, followed) = {
             let event = self.events.get(c.event)?;
             (event.context, event.timing, event.followed)
         };
-        let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
         // As in the driver: an event belongs to its context and is recorded in that context's streams only.
-        let recorded = match self.lanes.get(lane)?.context == context {
+        let recorded = match self.streams.get(stream_id)?.context == context {
             true => self.contexts.get(context)?.events.take(&self.driver, timing),
             false => Err(code::INVALID_HANDLE),
         };
@@ -177,8 +179,8 @@ impl Session {
             .inspect_err(|code| self.late(*code));
         let done = Action::EventDone { event: c.event, generation: c.generation };
         match &recorded {
-            Ok(real) if followed => self.entry_at(lane, seq, real.clone(), done),
-            Ok(_) => self.issued(lane),
+            Ok(real) if followed => self.entry_at(stream_id, seq, real.clone(), done),
+            Ok(_) => self.issued(stream_id),
             Err(code) if followed => self.event_done(c.event, c.generation, *code),
             Err(_) => {}
         }
@@ -231,24 +233,24 @@ impl Session {
         Ok(())
     }
 
-    pub fn stream_wait_event(&mut self, lane: u64, c: &StreamWaitEvent) -> Result<Outcome> {
+    pub fn stream_wait_event(&mut self, stream_id: u64, c: &StreamWaitEvent) -> Result<Outcome> {
         let record = self.events.get(c.event)?.at(c.generation).transpose()?;
-        let Some(stream) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
         if let Some(record) = record {
             self.driver.stream_wait_event(stream, record.handle)?;
-            self.issued(lane);
+            self.issued(stream_id);
         }
         Ok(Outcome::Done)
     }
 
-    /// The lane is held from here to `CallbackDone`.
-    pub fn host_function(&mut self, seq: u64, lane: u64, token: u64) -> Result<Outcome> {
+    /// The stream is held from here to `CallbackDone`.
+    pub fn host_function(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
         if self.callbacks.contains_key(&token) {
             return Err(code::INVALID_VALUE);
         }
-        let Some(_) = self.begin(lane)? else { return Ok(Outcome::Blocked) };
+        let Some(_) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
         self.callbacks.insert(token, seq);
-        if let Err(code) = self.entry(lane, seq, Action::Callback { token }) {
+        if let Err(code) = self.entry(stream_id, seq, Action::Callback { token }) {
             self.late(code);
         }
         if kept(Rule::HostFunction) { Ok(Outcome::Held) } else { Ok(Outcome::Done) }
@@ -260,9 +262,9 @@ impl Session {
         Ok(())
     }
 
-    /// The lane is held from here to `GateOpen`; what it was given before goes on meanwhile.
-    pub fn gate(&mut self, seq: u64, lane: u64, token: u64) -> Result<Outcome> {
-        self.live_lane(lane)?;
+    /// The stream is held from here to `GateOpen`; what it was given before is done meanwhile.
+    pub fn gate(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
+        self.live_stream(stream_id)?;
         if self.gates.open.remove(&token) {
             return Ok(Outcome::Done);
         }

@@ -93,9 +93,9 @@ fn open_session(seq: &mut u64) -> (Session, u64) {
     (session, opened.arena_base)
 }
 
-fn give(session: &mut Session, seq: &mut u64, code: u32, lane: u64, payload: Vec<u8>) -> Vec<u8> {
+fn give(session: &mut Session, seq: &mut u64, code: u32, stream_id: u64, payload: Vec<u8>) -> Vec<u8> {
     *seq += 1;
-    let header = Header { len: payload.len() as u32, code, seq: *seq, lane, ack: 0 };
+    let header = Header { len: payload.len() as u32, code, seq: *seq, stream_id, ack: 0 };
     session.accept(&header, Payload::Heap(payload));
     session.turn();
     let mut answered = Vec::new();
@@ -122,9 +122,9 @@ fn run(seed: u64, samples: &[(u32, Vec<u8>)]) {
             _ => *code,
         };
         let payload = payload(&mut random, sample, base);
-        let lane = random.below(6);
+        let stream_id = random.below(6);
         let started = Instant::now();
-        give(&mut session, &mut seq, code, lane, payload);
+        give(&mut session, &mut seq, code, stream_id, payload);
         assert!(started.elapsed() < Duration::from_secs(1), "seed {seed}: command {code:#x} took too long");
         if random.below(8) == 0 {
             session.order(br#"{"op":"granted","id":1,"size":8388608}"#);

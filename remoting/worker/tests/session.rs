@@ -75,9 +75,9 @@ fn start() -> Test {
 }
 
 impl Test {
-    fn launch(&mut self, lane: u64, mark: u64) {
+    fn launch(&mut self, stream_id: u64, mark: u64) {
         let launch = Launch { module: MODULE, kernel: 0, grid: [1; 3], block: [1; 3], shared: 0, attributes: vec![] };
-        self.client.send(lane, &launch, &mark.to_le_bytes());
+        self.client.send(stream_id, &launch, &mark.to_le_bytes());
     }
 
     fn launched(&self) -> Vec<u64> {
@@ -89,19 +89,19 @@ impl Test {
         (0..50).for_each(|_| self.client.receive());
     }
 
-    fn write(&mut self, lane: u64, offset: u64, bytes: &[u8]) -> u64 {
+    fn write(&mut self, stream_id: u64, offset: u64, bytes: &[u8]) -> u64 {
         let copy =
             CopyToDevice { context: CONTEXT, address: self.base + offset, extent: row(bytes.len() as u64), offset: 0 };
-        self.client.send(lane, &copy, bytes)
+        self.client.send(stream_id, &copy, bytes)
     }
 
-    fn read(&mut self, lane: u64, offset: u64, len: u64) -> u64 {
+    fn read(&mut self, stream_id: u64, offset: u64, len: u64) -> u64 {
         let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len), offset: 0, len };
-        self.client.send(lane, &copy, &[])
+        self.client.send(stream_id, &copy, &[])
     }
 
-    fn synchronize(&mut self, lane: u64) -> u32 {
-        self.client.call(lane, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
+    fn synchronize(&mut self, stream_id: u64) -> u32 {
+        self.client.call(stream_id, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
     }
 
     fn position(&self, what: impl Fn(&common::client::Received) -> bool) -> Option<usize> {
@@ -143,7 +143,7 @@ fn two_thousand_launches_on_a_stuck_stream_stop_nobody() {
 }
 
 #[test]
-fn a_callback_holds_its_lane_and_what_waits_for_it() {
+fn a_callback_holds_its_stream_and_what_waits_for_it() {
     let mut t = start();
     t.client.send(0, &EventCreate { event: 3, context: CONTEXT, flags: 2 }, &[]);
     t.client.send(B, &HostFunction { token: 70 }, &[]);
@@ -167,7 +167,7 @@ fn a_callback_holds_its_lane_and_what_waits_for_it() {
 }
 
 #[test]
-fn a_gate_holds_its_lane_until_it_is_opened_whichever_comes_first() {
+fn a_gate_holds_its_stream_until_it_is_opened_whichever_comes_first() {
     let mut t = start();
     t.client.send(B, &Gate { token: 70 }, &[]);
     t.launch(B, 1);
@@ -175,7 +175,7 @@ fn a_gate_holds_its_lane_until_it_is_opened_whichever_comes_first() {
     t.launch(B, 2);
     t.client.stream(13, NON_BLOCKING, 0);
     t.launch(13, 3);
-    // The second before its lane gets there.
+    // The second before its stream gets there.
     t.client.send(0, &GateOpen { token: 71 }, &[]);
     assert_eq!(t.synchronize(13), 0);
     assert_eq!(t.launched(), [3]);
@@ -186,7 +186,7 @@ fn a_gate_holds_its_lane_until_it_is_opened_whichever_comes_first() {
 }
 
 #[test]
-fn a_copy_whose_bytes_will_not_come_lets_its_lane_go_on() {
+fn a_copy_whose_bytes_will_not_come_lets_its_stream_continue() {
     let mut t = start();
     let late = CopyToDeviceLate { context: CONTEXT, address: t.base, extent: row(8) };
     let copy = t.client.send(B, &late, &[]);
@@ -331,7 +331,7 @@ fn late_bytes_are_asked_for_when_the_stream_gets_there() {
 }
 
 #[test]
-fn a_session_wide_wait_ignores_held_lanes_of_later_commands_only() {
+fn a_session_wide_wait_ignores_held_streams_of_later_commands_only() {
     let mut t = start();
     t.client.send(B, &HostFunction { token: 70 }, &[]);
     t.launch(B, 1);

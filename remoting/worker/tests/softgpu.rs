@@ -142,7 +142,7 @@ fn boxes_are_copied_row_by_row() {
 }
 
 #[test]
-fn generated_functions_run_in_their_lane() {
+fn generated_functions_run_in_their_stream() {
     let mut t = start("hostile");
     let kernel = t.load();
     t.client().send(B, &HostFunction { token: 9 }, &[]);

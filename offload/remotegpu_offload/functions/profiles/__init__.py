@@ -1,6 +1,6 @@
-"""Cut C: which functions and classes of a library are worth executing elsewhere, one file for each library.
+"""Module mode: which functions and classes of a library are worth executing elsewhere, one file for each library.
 
-A profile is a list of rules of cut B, tried with the library that it names. There is no proxy for a whole module.
+A profile is a list of rules of function mode, tried with the library that it names. No proxy stands for a module.
 Its keys: `classes` and `functions`, qualified names; `shells`, which of our classes an instance's stub has besides its
 own class, instead of `classes.Shell`; `instances = false`, where an acceptor's values must not hold instances of the
 library's classes.

@@ -162,7 +162,7 @@ fn run(
         let from = (on_from.unwrap_or(from), if on_from.is_some() { Place::Mirror } else { from_place });
         copy::between(&target, to, from, shape, timing)?;
         if timing == Synchronous {
-            session.synchronise_lane(target.lane)?;
+            session.synchronise_stream(target.stream_id)?;
         }
     } else {
         copy::between(&target, (to, to_place), (from, from_place), shape, timing)?;

@@ -141,10 +141,10 @@ unsafe fn launch(
             // SAFETY: as the caller of the exported function vouches.
             unsafe { source.pack(kernel, w) };
         };
-        target.live.session.post_work(Launch::CODE, target.lane, body)
+        target.live.session.post_work(Launch::CODE, target.stream_id, body)
     })?;
     if settings::launch_blocking() {
-        target.live.session.synchronise_lane(target.lane)?;
+        target.live.session.synchronise_stream(target.stream_id)?;
         mapped::after_wait(&target.live.session)?;
     }
     Ok(())

@@ -36,7 +36,7 @@ stream_exports! {
         // What was freed on a stream can be used again there at once only if the fence belongs to the same session.
         let owner = device.memory.owner(&piece).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let same = Arc::ptr_eq(&owner.session, &target.live.session);
-        device.memory.free(address, same.then_some((&target.live, target.lane)))
+        device.memory.free(address, same.then_some((&target.live, target.stream_id)))
     }
 }
 
@@ -206,7 +206,7 @@ unsafe fn allocate(
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     pool.admit(size as u64)?;
-    let origin = Origin { lane: Some(target.lane), pool: pool.id };
+    let origin = Origin { stream_id: Some(target.stream_id), pool: pool.id };
     let address = device.memory.allocate(&target.live, size as u64, origin)?;
     // SAFETY: as the caller of the exported function vouches.
     unsafe { write(to, address) }

@@ -48,7 +48,7 @@ exports! {
 stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
-        target.live.session.synchronise_lane(target.lane)?;
+        target.live.session.synchronise_stream(target.stream_id)?;
         mapped::after_wait(&target.live.session)
     }
 
@@ -56,10 +56,10 @@ stream_exports! {
         let target = stream::resolve(stream, default)?;
         let session = &target.live.session;
         // What the legacy stream waits for is not only its own.
-        if target.lane == target.live.legacy_lane || !session.is_lane_complete(target.lane) {
-            let last = session.last_in_lane(target.lane);
-            session.call(target.lane, &StreamQuery {})?.success()?;
-            session.note_complete(target.lane, last);
+        if target.stream_id == target.live.legacy_stream || !session.is_stream_complete(target.stream_id) {
+            let last = session.last_in_stream(target.stream_id);
+            session.call(target.stream_id, &StreamQuery {})?.success()?;
+            session.note_complete(target.stream_id, last);
         }
         mapped::after_wait(session)
     }
@@ -73,7 +73,7 @@ stream_exports! {
     }
 
     fn cuStreamGetId | cuStreamGetId_ptsz(stream: CUstream, id: *mut u64) |default| {
-        write(id, stream::resolve(stream, default)?.lane)
+        write(id, stream::resolve(stream, default)?.stream_id)
     }
 
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream: CUstream, device: *mut CUdevice) |default| {
@@ -113,7 +113,7 @@ stream_exports! {
         let callback = callback.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (stream, data) = (stream.expose_provenance(), data.expose_provenance());
         let session = Arc::clone(&target.live.session);
-        target.live.session.post_callback(target.lane, Box::new(move |status| {
+        target.live.session.post_callback(target.stream_id, Box::new(move |status| {
             let _ = mapped::after_wait(&session);
             let pointer = std::ptr::with_exposed_provenance_mut::<c_void>;
             // SAFETY: the program gave this function, to be called once with these arguments.
@@ -203,5 +203,5 @@ fn launch_host_function(
         // SAFETY: the program gave this function, to be called once with this argument.
         unsafe { function(std::ptr::with_exposed_provenance_mut(data)) }
     };
-    target.live.session.post_callback(target.lane, Box::new(call))
+    target.live.session.post_callback(target.stream_id, Box::new(call))
 }

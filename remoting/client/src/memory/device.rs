@@ -23,7 +23,7 @@ const BATCH_PIECES: usize = 32;
 #[derive(Clone, Copy, Default)]
 pub struct Origin {
     /// Its stream, if it is stream-ordered.
-    pub lane: Option<u64>,
+    pub stream_id: Option<u64>,
     /// Its pool, or 0.
     pub pool: u64,
 }
@@ -31,7 +31,7 @@ pub struct Origin {
 /// Pieces that the program freed, and the fence after which nothing uses them.
 struct Freed {
     live: Arc<Live>,
-    lane: Option<u64>,
+    stream_id: Option<u64>,
     pieces: Vec<Piece>,
     /// `None` until it was asked for.
     fence: Option<Arc<Slot>>,
@@ -68,7 +68,7 @@ impl DeviceMemory {
         }
         let state = &mut *lock(&self.state);
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
-        let reused = state.reuse_on_lane(live, size, origin);
+        let reused = state.reuse_on_stream(live, size, origin);
         let address = reused.map_or_else(|| self.allocate_anew(state, live, size, origin), Ok)?;
         if let Some(piece) = state.heap.find(address) {
             *state.pools.entry(piece.pool).or_default() += piece.size;
@@ -126,15 +126,15 @@ impl DeviceMemory {
 
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts here.
-    pub fn free(&self, address: u64, lane: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
+    pub fn free(&self, address: u64, stream_id: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
         let state = &mut *lock(&self.state);
         let piece = state.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let owner = state.contexts.get(&piece.context).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if owner.is_idle() {
             state.heap.reclaim(&piece);
         } else {
-            match lane {
-                Some((live, lane)) => state.note_freed(live, Some(lane), piece)?,
+            match stream_id {
+                Some((live, stream_id)) => state.note_freed(live, Some(stream_id), piece)?,
                 None => state.note_freed(&owner, None, piece)?,
             }
         }
@@ -281,10 +281,12 @@ impl State {
     }
 
     /// Memory freed on a stream is good at once for what follows on that stream.
-    fn reuse_on_lane(&mut self, live: &Live, size: u64, origin: Origin) -> Option<u64> {
-        let lane = origin.lane?;
+    fn reuse_on_stream(&mut self, live: &Live, size: u64, origin: Origin) -> Option<u64> {
+        let stream_id = origin.stream_id?;
         let fits = |piece: &Piece| piece.size >= size && piece.size / 2 <= size.max(PIECE_ALIGN);
-        for freed in self.freed.iter_mut().filter(|freed| freed.lane == Some(lane) && freed.live.id == live.id) {
+        for freed in
+            self.freed.iter_mut().filter(|freed| freed.stream_id == Some(stream_id) && freed.live.id == live.id)
+        {
             if let Some(place) = freed.pieces.iter().position(fits) {
                 let piece = freed.pieces.swap_remove(place);
                 self.heap.hand_out_again(Piece { asked: size, context: live.id, pool: origin.pool, ..piece });
@@ -294,10 +296,10 @@ impl State {
         None
     }
 
-    fn note_freed(&mut self, live: &Arc<Live>, lane: Option<u64>, piece: Piece) -> Result<(), Code> {
-        let open = |freed: &Freed| freed.fence.is_none() && freed.lane == lane && freed.live.id == live.id;
+    fn note_freed(&mut self, live: &Arc<Live>, stream_id: Option<u64>, piece: Piece) -> Result<(), Code> {
+        let open = |freed: &Freed| freed.fence.is_none() && freed.stream_id == stream_id && freed.live.id == live.id;
         let place = self.freed.iter().position(open).unwrap_or_else(|| {
-            self.freed.push(Freed { live: Arc::clone(live), lane, pieces: Vec::new(), fence: None });
+            self.freed.push(Freed { live: Arc::clone(live), stream_id, pieces: Vec::new(), fence: None });
             self.freed.len() - 1
         });
         let freed = &mut self.freed[place];
@@ -340,8 +342,8 @@ impl Freed {
         if self.fence.is_none() {
             let session = &self.live.session;
             let (token, slot) = session.new_fence();
-            match self.lane {
-                Some(lane) => session.post(lane, &StreamFence { token })?,
+            match self.stream_id {
+                Some(stream_id) => session.post(stream_id, &StreamFence { token })?,
                 None => session.post(0, &ContextFence { context: self.live.id, token })?,
             };
             self.fence = Some(slot);

@@ -40,7 +40,7 @@ struct Mapped {
 /// What brings the bytes to and from one context's device: a stream of the library's own.
 struct Carrier {
     live: Arc<Live>,
-    lane: u64,
+    stream_id: u64,
     /// Recorded behind the bytes; other streams wait for it.
     event: u64,
     generation: u64,
@@ -124,16 +124,16 @@ impl Mapped {
         DeviceBox { context: self.live.id, address: self.device + run.start as u64, extent }
     }
 
-    fn send(&self, lane: u64, run: &Range<usize>) -> Result<(), Code> {
+    fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
         let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
-        self.live.session.copy_to_device(lane, &self.device_box(run), &from)
+        self.live.session.copy_to_device(stream_id, &self.device_box(run), &from)
     }
 
     /// Takes in what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
-    fn fetch(&mut self, lane: u64) -> Result<(), Code> {
+    fn fetch(&mut self, stream_id: u64) -> Result<(), Code> {
         let mut now = vec![0u8; self.shadow.len()];
         let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
-        self.live.session.copy_to_host(lane, &to, &self.device_box(&(0..now.len())))?;
+        self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
         for run in differences(&self.shadow, &now) {
             let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + run.start);
             // SAFETY: as in `host_bytes`; the run is inside.
@@ -146,26 +146,26 @@ impl Mapped {
 
 impl Carrier {
     fn new(live: &Arc<Live>) -> Result<Carrier, Code> {
-        let lane = stream::start(live, CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY)?;
+        let stream_id = stream::start(live, CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY)?;
         let event = mint();
         live.session.post(0, &EventCreate { event, context: live.id, flags: CU_EVENT_DISABLE_TIMING })?;
         let (live, seen) = (Arc::clone(live), HashMap::new());
-        Ok(Carrier { live, lane, event, generation: 0, seen, dirty: false })
+        Ok(Carrier { live, stream_id, event, generation: 0, seen, dirty: false })
     }
 
     fn sent(&mut self) -> Result<(), Code> {
         self.generation += 1;
         let record = EventRecord { event: self.event, generation: self.generation, flags: 0 };
-        self.live.session.post(self.lane, &record).map(drop)
+        self.live.session.post(self.stream_id, &record).map(drop)
     }
 
-    /// What is given to the lane from now on sees the bytes that were sent.
-    fn hold(&mut self, lane: u64) -> Result<(), Code> {
+    /// What is given to the stream from now on sees the bytes that were sent.
+    fn hold(&mut self, stream_id: u64) -> Result<(), Code> {
         let Carrier { event, generation, .. } = *self;
-        if self.seen.get(&lane).copied().unwrap_or(0) < generation {
+        if self.seen.get(&stream_id).copied().unwrap_or(0) < generation {
             let wait = StreamWaitEvent { event, generation, flags: CU_EVENT_WAIT_DEFAULT };
-            self.live.session.post(lane, &wait)?;
-            self.seen.insert(lane, generation);
+            self.live.session.post(stream_id, &wait)?;
+            self.seen.insert(stream_id, generation);
         }
         Ok(())
     }
@@ -187,7 +187,7 @@ impl Mirror {
         let mapped = Mapped { host, device, piece, live: Arc::clone(live), shadow: vec![0; size] };
         let mapped = Mapped { shadow: mapped.host_bytes().to_vec(), ..mapped };
         let carrier = self.carrier(live)?;
-        mapped.send(carrier.lane, &(0..size))?;
+        mapped.send(carrier.stream_id, &(0..size))?;
         carrier.sent()?;
         self.all.push(mapped);
         COUNT.store(self.all.len(), SeqCst);
@@ -199,9 +199,9 @@ impl Mirror {
         if all <= budget().saturating_mul(1 << 20) { Ok(()) } else { Err(NoMirror::Budget) }
     }
 
-    fn hold(&mut self, session: &Arc<Session>, lane: u64) -> Result<(), Code> {
+    fn hold(&mut self, session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         for carrier in self.carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
-            carrier.hold(lane)?;
+            carrier.hold(stream_id)?;
             carrier.dirty = true;
         }
         Ok(())
@@ -211,7 +211,7 @@ impl Mirror {
     fn end(&mut self, place: usize) -> Result<(), Code> {
         let mapped = &mut self.all[place];
         if let Some(carrier) = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id) {
-            mapped.fetch(carrier.lane)?;
+            mapped.fetch(carrier.stream_id)?;
         }
         let mapped = self.all.swap_remove(place);
         COUNT.store(self.all.len(), SeqCst);
@@ -254,14 +254,14 @@ impl Mirror {
                 if !settled && !carrier.live.is_idle() {
                     return Ok(false);
                 }
-                mapped.fetch(carrier.lane)?;
+                mapped.fetch(carrier.stream_id)?;
                 let changes = differences(&mapped.shadow, mapped.host_bytes());
                 runs = changes.first().zip(changes.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
             }
             for run in &runs {
                 let now = mapped.host_bytes();
                 mapped.shadow[run.clone()].copy_from_slice(&now[run.clone()]);
-                mapped.send(carrier.lane, run)?;
+                mapped.send(carrier.stream_id, run)?;
             }
             if !runs.is_empty() {
                 carrier.sent()?;
@@ -385,11 +385,11 @@ pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u6
     Some(mapped.device + (host - mapped.host as u64))
 }
 
-/// What is given to the lane after this sees what the host wrote before.
+/// What is given to the stream after this sees what the host wrote before.
 ///
 /// # Errors
 /// The session's sticky error.
-pub fn before_work(session: &Arc<Session>, lane: u64) -> Result<(), Code> {
+pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
     }
@@ -400,15 +400,15 @@ pub fn before_work(session: &Arc<Session>, lane: u64) -> Result<(), Code> {
         mirror = lock(&MIRROR);
         mirror.send_changes(session, true)?;
     }
-    mirror.hold(session, lane)
+    mirror.hold(session, stream_id)
 }
 
-/// What is given to the lane after this sees the mirrors that there are by now.
+/// What is given to the stream after this sees the mirrors that there are by now.
 ///
 /// # Errors
 /// The session's sticky error.
-pub fn hold(session: &Arc<Session>, lane: u64) -> Result<(), Code> {
-    lock(&MIRROR).hold(session, lane)
+pub fn hold(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
+    lock(&MIRROR).hold(session, stream_id)
 }
 
 /// What the device has written by now is seen by the host.
@@ -423,7 +423,7 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     let Mirror { all, carriers, .. } = &mut *lock(&MIRROR);
     for carrier in carriers.iter_mut().filter(|carrier| carrier.dirty && Arc::ptr_eq(&carrier.live.session, session)) {
         for mapped in all.iter_mut().filter(|mapped| mapped.live.id == carrier.live.id) {
-            mapped.fetch(carrier.lane)?;
+            mapped.fetch(carrier.stream_id)?;
         }
         carrier.dirty = !idle;
     }

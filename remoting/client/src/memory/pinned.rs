@@ -107,7 +107,7 @@ pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> R
         found = true;
         mapped::reach(&target.live, range.start, range.size).or_else(|why| explain(&range, why))?;
     }
-    if found { mapped::hold(&target.live.session, target.lane) } else { Ok(()) }
+    if found { mapped::hold(&target.live.session, target.stream_id) } else { Ok(()) }
 }
 
 /// Says why a kernel will not find memory that it is given. It may never touch it, unless the launch is refused.

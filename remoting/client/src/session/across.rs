@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// What happens with the code of an answer that no thread waits for. The reader calls it: it must not block.
 pub type Then = Box<dyn FnOnce(Code) + Send>;
 
-/// Holds a lane until it is opened.
+/// Holds a stream until it is opened.
 pub struct LaneGate {
     session: Arc<Session>,
     token: u64,
 }
 
 impl LaneGate {
-    /// Lets the lane go on; the code of what it waited for is told by the next call that synchronises.
+    /// Lets the stream go on; the code of what it waited for is told by the next call that synchronises.
     pub fn open(self, code: Code) {
         self.session.note_late(code);
         self.session.soon(move |session| {
@@ -30,8 +30,8 @@ impl LaneGate {
 /// Device memory of one session that a late copy of another session reads.
 pub struct PeerSource {
     pub session: Arc<Session>,
-    /// A lane of the library's own, which only this copy uses.
-    pub lane: u64,
+    /// A stream of the library's own, which only this copy uses.
+    pub stream_id: u64,
     pub memory: DeviceBox,
     /// Whose streams hear of a failure.
     pub told: Arc<Session>,
@@ -47,36 +47,36 @@ impl PeerSource {
 }
 
 impl Session {
-    /// Holds what is given to the lane from now on.
+    /// Holds what is given to the stream from now on.
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn post_gate(self: &Arc<Self>, lane: u64) -> Result<LaneGate, Code> {
+    pub fn post_gate(self: &Arc<Self>, stream_id: u64) -> Result<LaneGate, Code> {
         self.start_jobs()?;
         let token = mint();
-        self.post(lane, &Gate { token })?;
+        self.post(stream_id, &Gate { token })?;
         Ok(LaneGate { session: Arc::clone(self), token })
     }
 
     /// Sends a command; `then` is called once with the code of its answer, also if the session is or gets lost.
-    pub fn call_then<M: Message>(&self, lane: u64, message: &M, then: Then) {
+    pub fn call_then<M: Message>(&self, stream_id: u64, message: &M, then: Then) {
         let pending = Pending::Reply(Waiter::Then(then));
         // An error is told to `then`.
-        let _ = self.append(M::CODE, lane, &[], Some(pending), true, |w| {
+        let _ = self.append(M::CODE, stream_id, &[], Some(pending), true, |w| {
             w.put(message);
         });
     }
 
-    /// Copies from the memory of another session when the lane gets there.
+    /// Copies from the memory of another session when the stream gets there.
     ///
     /// # Errors
     /// A session's sticky error.
-    pub fn copy_from_peer(self: &Arc<Self>, lane: u64, to: &DeviceBox, from: PeerSource) -> Result<(), Code> {
+    pub fn copy_from_peer(self: &Arc<Self>, stream_id: u64, to: &DeviceBox, from: PeerSource) -> Result<(), Code> {
         self.start_jobs()?;
         from.session.start_jobs()?;
         let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
         let source = Source::Peer(Arc::new(from), Arc::clone(self));
-        self.append(CopyToDeviceLate::CODE, lane, &[], Some(Pending::Supply(source)), false, |w| {
+        self.append(CopyToDeviceLate::CODE, stream_id, &[], Some(Pending::Supply(source)), false, |w| {
             w.put(&message);
         })?;
         self.note_work();
@@ -98,10 +98,10 @@ impl Session {
         peer.soon(move |peer| {
             let mut bytes = vec![0; len as usize];
             let place = HostBox::linear(bytes.as_mut_ptr().expose_provenance(), len);
-            let (lane, memory) = (from.lane, from.memory.clone());
+            let (stream_id, memory) = (from.stream_id, from.memory.clone());
             let then = move |code| to.soon(move |to| to.supply_fetched(command, &from, offset, &bytes, code));
             // An error is told to `then`.
-            let _ = peer.ask_for_bytes(lane, &place, &memory, offset, Waiter::Then(Box::new(then)));
+            let _ = peer.ask_for_bytes(stream_id, &place, &memory, offset, Waiter::Then(Box::new(then)));
         });
         Ok(())
     }

@@ -31,16 +31,16 @@ pub fn in_callback() -> bool {
 }
 
 impl Session {
-    /// Calls `function` when the lane gets there; the lane goes on when it returns.
+    /// Calls `function` when the stream gets there; the stream goes on when it returns.
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn post_callback(self: &Arc<Self>, lane: u64, function: HostCall) -> Result<(), Code> {
+    pub fn post_callback(self: &Arc<Self>, stream_id: u64, function: HostCall) -> Result<(), Code> {
         self.start_callbacks()?;
         let token = mint();
         lock(&self.callbacks.calls).insert(token, function);
         self.callbacks.outstanding.fetch_add(1, SeqCst);
-        self.post(lane, &HostFunction { token }).map(drop).inspect_err(|_| {
+        self.post(stream_id, &HostFunction { token }).map(drop).inspect_err(|_| {
             lock(&self.callbacks.calls).remove(&token);
             self.callbacks.outstanding.fetch_sub(1, SeqCst);
         })

@@ -50,14 +50,14 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn copy_to_device(&self, lane: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
+    pub fn copy_to_device(&self, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
         let total = from.packed();
         let mut offset = 0;
         while offset < total {
             let len = (total - offset).min(BULK_CHUNK as u64);
             self.reserve_window(len)?;
             let message = CopyToDevice { context: to.context, address: to.address, extent: to.extent.clone(), offset };
-            self.post_tail(lane, &message, &gather(from, offset, len))?;
+            self.post_tail(stream_id, &message, &gather(from, offset, len))?;
             offset += len;
         }
         self.note_work();
@@ -68,10 +68,10 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn copy_to_device_late(self: &Arc<Self>, lane: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
+    pub fn copy_to_device_late(self: &Arc<Self>, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
         self.start_jobs()?;
         let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
-        self.append(CopyToDeviceLate::CODE, lane, &[], Some(Pending::Supply(Source::Host(*from))), false, |w| {
+        self.append(CopyToDeviceLate::CODE, stream_id, &[], Some(Pending::Supply(Source::Host(*from))), false, |w| {
             w.put(&message);
         })?;
         self.note_work();
@@ -82,9 +82,9 @@ impl Session {
     ///
     /// # Errors
     /// The copy's code.
-    pub fn copy_to_host(&self, lane: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
+    pub fn copy_to_host(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
         let slot = Slot::new();
-        self.ask_for_bytes(lane, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
+        self.ask_for_bytes(stream_id, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
         stats::round_trip();
         self.wait(&slot)?.success().map(drop)
     }
@@ -93,14 +93,14 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn copy_to_host_later(&self, lane: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
-        self.ask_for_bytes(lane, to, from, 0, Waiter::Nobody)
+    pub fn copy_to_host_later(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
+        self.ask_for_bytes(stream_id, to, from, 0, Waiter::Nobody)
     }
 
     /// As many bytes as `to` has, from `offset` on of the packed form of `from`.
     pub(super) fn ask_for_bytes(
         &self,
-        lane: u64,
+        stream_id: u64,
         to: &HostBox,
         from: &DeviceBox,
         offset: u64,
@@ -109,7 +109,7 @@ impl Session {
         let DeviceBox { context, address, ref extent } = *from;
         let message = CopyToHost { context, address, extent: extent.clone(), offset, len: to.packed() };
         let flush = !matches!(waiter, Waiter::Nobody);
-        self.append(CopyToHost::CODE, lane, &[], Some(Pending::Landing(*to, waiter)), flush, |w| {
+        self.append(CopyToHost::CODE, stream_id, &[], Some(Pending::Landing(*to, waiter)), flush, |w| {
             w.put(&message);
         })?;
         self.note_work();

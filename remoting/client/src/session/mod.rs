@@ -10,9 +10,9 @@ mod callbacks;
 mod copies;
 mod host_box;
 mod jobs;
-mod lanes;
 mod receive;
 mod send;
+mod streams;
 mod wait;
 
 pub use across::PeerSource;
@@ -261,8 +261,8 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn call<M: Message>(&self, lane: u64, message: &M) -> Result<Reply, Code> {
-        self.call_frame(M::CODE, lane, |w| {
+    pub fn call<M: Message>(&self, stream_id: u64, message: &M) -> Result<Reply, Code> {
+        self.call_frame(M::CODE, stream_id, |w| {
             w.put(message);
         })
     }
@@ -271,8 +271,8 @@ impl Session {
     ///
     /// # Errors
     /// The code of work that failed, also of an earlier copy that nobody waited for.
-    pub fn synchronise<M: Message>(&self, lane: u64, message: &M) -> Result<(), Code> {
-        let reply = self.call(lane, message)?;
+    pub fn synchronise<M: Message>(&self, stream_id: u64, message: &M) -> Result<(), Code> {
+        let reply = self.call(stream_id, message)?;
         self.synchronised(&reply)
     }
 
@@ -280,13 +280,13 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::synchronise`].
-    pub fn synchronise_lane(&self, lane: u64) -> Result<(), Code> {
-        let last = self.last_in_lane(lane);
-        let reply = self.call_frame(StreamSynchronize::CODE, lane, |w| {
+    pub fn synchronise_stream(&self, stream_id: u64) -> Result<(), Code> {
+        let last = self.last_in_stream(stream_id);
+        let reply = self.call_frame(StreamSynchronize::CODE, stream_id, |w| {
             w.put(&StreamSynchronize { launches: self.launches.load(SeqCst) });
         })?;
         self.synchronised(&reply)?;
-        self.note_complete(lane, last);
+        self.note_complete(stream_id, last);
         Ok(())
     }
 
@@ -313,28 +313,28 @@ impl Session {
     }
 
     /// The last command in a stream, as far as that is remembered.
-    pub fn last_in_lane(&self, lane: u64) -> Option<u64> {
-        lock(&self.outbox).lanes.last(lane)
+    pub fn last_in_stream(&self, stream_id: u64) -> Option<u64> {
+        lock(&self.outbox).streams.last(stream_id)
     }
 
     /// A stream's commands up to this one are complete.
-    pub fn note_complete(&self, lane: u64, last: Option<u64>) {
+    pub fn note_complete(&self, stream_id: u64, last: Option<u64>) {
         if let Some(last) = last {
-            lock(&self.outbox).lanes.note_complete(lane, last);
+            lock(&self.outbox).streams.note_complete(stream_id, last);
         }
     }
 
     /// Is everything known to be complete that the stream was ever given?
-    pub fn is_lane_complete(&self, lane: u64) -> bool {
-        lock(&self.outbox).lanes.is_complete(lane)
+    pub fn is_stream_complete(&self, stream_id: u64) -> bool {
+        lock(&self.outbox).streams.is_complete(stream_id)
     }
 
     /// As [`Session::call`] for a generated function.
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn call_raw(&self, number: u32, lane: u64, payload: &[u8]) -> Result<Reply, Code> {
-        self.call_frame(number, lane, |w| {
+    pub fn call_raw(&self, number: u32, stream_id: u64, payload: &[u8]) -> Result<Reply, Code> {
+        self.call_frame(number, stream_id, |w| {
             w.raw(payload);
         })
     }
@@ -343,16 +343,16 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn tell_raw(&self, number: u32, lane: u64, payload: &[u8]) -> Result<(), Code> {
+    pub fn tell_raw(&self, number: u32, stream_id: u64, payload: &[u8]) -> Result<(), Code> {
         let body = |w: &mut protocol::Writer| {
             w.raw(payload);
         };
-        self.append(number, lane, &[], Some(Pending::Reply(Waiter::Nobody)), false, body).map(drop)
+        self.append(number, stream_id, &[], Some(Pending::Reply(Waiter::Nobody)), false, body).map(drop)
     }
 
-    fn call_frame(&self, code: u32, lane: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Reply, Code> {
+    fn call_frame(&self, code: u32, stream_id: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Reply, Code> {
         let slot = Slot::new();
-        self.append(code, lane, &[], Some(Pending::Reply(Waiter::Thread(Arc::clone(&slot)))), true, body)?;
+        self.append(code, stream_id, &[], Some(Pending::Reply(Waiter::Thread(Arc::clone(&slot)))), true, body)?;
         stats::round_trip();
         self.wait(&slot)
     }

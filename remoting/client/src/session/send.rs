@@ -1,6 +1,6 @@
 //! The outgoing side of a session.
 
-use super::lanes::Lanes;
+use super::streams::Streams;
 use super::{Pending, Session, lock};
 use crate::call::Code;
 use crate::{stats, sys};
@@ -23,7 +23,7 @@ const IDLE_TICKS: u32 = 20;
 pub struct Outbox {
     bytes: Vec<u8>,
     last: u64,
-    pub lanes: Lanes,
+    pub streams: Streams,
     /// The background thread ticks; else it sleeps.
     ticking: bool,
 }
@@ -34,14 +34,14 @@ impl Outbox {
     }
 
     /// Appends a frame whose payload is what `body` writes and `tail` bytes that follow later.
-    fn frame(&mut self, code: u32, lane: u64, ack: u64, tail: usize, body: impl FnOnce(&mut Writer)) {
+    fn frame(&mut self, code: u32, stream_id: u64, ack: u64, tail: usize, body: impl FnOnce(&mut Writer)) {
         let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
         let start = writer.bytes.len();
         writer.raw(&[0; HEADER_BYTES]);
         body(&mut writer);
         self.bytes = writer.bytes;
         let len = (self.bytes.len() - start - HEADER_BYTES + tail) as u32;
-        let header = Header { len, code, seq: self.last, lane, ack };
+        let header = Header { len, code, seq: self.last, stream_id, ack };
         self.bytes[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
     }
 }
@@ -51,16 +51,16 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn post<M: Message>(&self, lane: u64, message: &M) -> Result<u64, Code> {
-        self.post_tail(lane, message, &[])
+    pub fn post<M: Message>(&self, stream_id: u64, message: &M) -> Result<u64, Code> {
+        self.post_tail(stream_id, message, &[])
     }
 
     /// As [`Session::post`], with bytes that follow the message's fields.
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn post_tail<M: Message>(&self, lane: u64, message: &M, tail: &[u8]) -> Result<u64, Code> {
-        self.append(M::CODE, lane, tail, None, false, |w| {
+    pub fn post_tail<M: Message>(&self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Code> {
+        self.append(M::CODE, stream_id, tail, None, false, |w| {
             w.put(message);
         })
     }
@@ -69,8 +69,8 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn post_raw(&self, number: u32, lane: u64, payload: &[u8]) -> Result<u64, Code> {
-        self.append(number, lane, &[], None, false, |w| {
+    pub fn post_raw(&self, number: u32, stream_id: u64, payload: &[u8]) -> Result<u64, Code> {
+        self.append(number, stream_id, &[], None, false, |w| {
             w.raw(payload);
         })
     }
@@ -79,8 +79,8 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn post_work(&self, code: u32, lane: u64, body: impl FnOnce(&mut Writer)) -> Result<u64, Code> {
-        let number = self.append(code, lane, &[], None, false, body)?;
+    pub fn post_work(&self, code: u32, stream_id: u64, body: impl FnOnce(&mut Writer)) -> Result<u64, Code> {
+        let number = self.append(code, stream_id, &[], None, false, body)?;
         self.last_work.fetch_max(number, SeqCst);
         Ok(number)
     }
@@ -89,7 +89,7 @@ impl Session {
     pub(super) fn append(
         &self,
         code: u32,
-        lane: u64,
+        stream_id: u64,
         tail: &[u8],
         pending: Option<Pending>,
         flush: bool,
@@ -102,8 +102,8 @@ impl Session {
         let mut outbox = lock(&self.outbox);
         outbox.last += 1;
         let number = outbox.last;
-        if lane != 0 && code != StreamSynchronize::CODE && code != StreamQuery::CODE {
-            outbox.lanes.note(lane, number);
+        if stream_id != 0 && code != StreamSynchronize::CODE && code != StreamQuery::CODE {
+            outbox.streams.note(stream_id, number);
         }
         if code == Launch::CODE {
             self.launches.fetch_add(1, SeqCst);
@@ -112,7 +112,7 @@ impl Session {
         if let Some(pending) = pending {
             lock(&self.pending).insert(number, pending);
         }
-        outbox.frame(code, lane, self.acknowledged.load(SeqCst), tail.len(), body);
+        outbox.frame(code, stream_id, self.acknowledged.load(SeqCst), tail.len(), body);
         stats::command();
         let sent = if tail.len() > COPIED_TAIL {
             self.send(&mut outbox, tail)

@@ -1,4 +1,4 @@
-//! An appliance for tests: a control service with fixed answers, the real door, and a worker that sends back what it gets.
+//! An appliance for tests: a control service with fixed answers, the real gateway, and a worker that sends back what it gets.
 
 use std::convert::Infallible;
 use std::io::{IoSliceMut, Write};
@@ -14,7 +14,7 @@ use carrier::to_hex;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use remotegpu_client::connect::{Ca, Hello, SessionTicket, Share};
-use remotegpu_worker::door::{self, KeyPair, Options};
+use remotegpu_worker::gateway::{self, KeyPair, Options};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, socketpair,
@@ -90,13 +90,13 @@ impl Certificate {
 }
 
 impl Appliance {
-    /// Runs until the test's process ends (the control service) or the value is dropped (the door).
+    /// Runs until the test's process ends (the control service) or the value is dropped (the gateway).
     pub fn start(certificate: Option<Certificate>) -> Appliance {
-        let (control, doors_end) = packet_pair();
+        let (control, gateway_end) = packet_pair();
         let tls = certificate.as_ref().map(|c| KeyPair { certificate: c.chain.clone(), key: c.key.clone() });
         on_runtime(async move {
             let options = Options { listen: "127.0.0.1:0".into(), control_fd: -1, tls };
-            door::run(options, doors_end).await.unwrap();
+            gateway::run(options, gateway_end).await.unwrap();
         });
         let (listening, _) = receive(&control);
         let data_port = listening["port"].as_u64().unwrap() as u16;
@@ -131,11 +131,11 @@ impl Appliance {
 
     /// Lets one session in; its worker's end of the connection comes back from the returned function.
     pub fn expect_session(&self) -> impl FnOnce() -> std::fs::File {
-        let (worker, doors_end) = packet_pair();
+        let (worker, gateway_end) = packet_pair();
         let order = serde_json::json!({"op": "session", "id": to_hex(&SESSION), "ticket": to_hex(&TICKET)}).to_string();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [doors_end.as_fd()];
+        let descriptors = [gateway_end.as_fd()];
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
         let parts = [std::io::IoSlice::new(order.as_bytes())];
         rustix::net::sendmsg(&self.control, &parts, &mut ancillary, SendFlags::empty()).unwrap();

@@ -107,16 +107,16 @@ fn a_barrier_that_is_set_late_holds_only_what_comes_after() {
 }
 
 #[test]
-fn legacy_commands_are_barriers_between_blocking_lanes() {
+fn legacy_commands_are_barriers_between_blocking_streams() {
     const LEGACY: u8 = 0;
-    let lane = |n: u8| vec![(n, Mode::Exclusive), (LEGACY, Mode::Shared)];
+    let stream = |n: u8| vec![(n, Mode::Exclusive), (LEGACY, Mode::Shared)];
     let legacy = || vec![(9, Mode::Exclusive), (LEGACY, Mode::Exclusive)];
     let mut scheduler = Scheduler::default();
-    assert!(scheduler.open(1, lane(1)));
-    assert!(scheduler.open(2, lane(2)), "another blocking lane goes on");
+    assert!(scheduler.open(1, stream(1)));
+    assert!(scheduler.open(2, stream(2)), "another blocking stream continues");
     assert!(!scheduler.open(3, legacy()));
-    assert!(!scheduler.open(4, lane(3)), "behind the legacy command");
-    assert!(scheduler.open(5, vec![(4, Mode::Exclusive)]), "a non-blocking lane goes on");
+    assert!(!scheduler.open(4, stream(3)), "behind the legacy command");
+    assert!(scheduler.open(5, vec![(4, Mode::Exclusive)]), "a non-blocking stream continues");
     scheduler.finish(1);
     assert_eq!(scheduler.next_ready(), None);
     scheduler.finish(2);

@@ -38,15 +38,15 @@ impl<L: Link> Client<L> {
     }
 
     /// Sends a command; returns its number.
-    pub fn send<M: Message>(&mut self, lane: u64, message: &M, tail: &[u8]) -> u64 {
+    pub fn send<M: Message>(&mut self, stream_id: u64, message: &M, tail: &[u8]) -> u64 {
         let mut w = Writer::new();
         w.put(message).raw(tail);
-        self.send_raw(M::CODE, lane, w.bytes)
+        self.send_raw(M::CODE, stream_id, w.bytes)
     }
 
-    pub fn send_raw(&mut self, code: u32, lane: u64, payload: Vec<u8>) -> u64 {
+    pub fn send_raw(&mut self, code: u32, stream_id: u64, payload: Vec<u8>) -> u64 {
         self.seq += 1;
-        let header = Header { len: payload.len() as u32, code, seq: self.seq, lane, ack: 0 };
+        let header = Header { len: payload.len() as u32, code, seq: self.seq, stream_id, ack: 0 };
         self.link.send(header, payload);
         self.seq
     }
@@ -84,8 +84,8 @@ impl<L: Link> Client<L> {
         self.inbox.iter().any(|r| r.code == Reply::CODE && r.seq == seq)
     }
 
-    pub fn call<M: Message>(&mut self, lane: u64, message: &M, tail: &[u8]) -> (u32, Vec<u8>) {
-        let seq = self.send(lane, message, tail);
+    pub fn call<M: Message>(&mut self, stream_id: u64, message: &M, tail: &[u8]) -> (u32, Vec<u8>) {
+        let seq = self.send(stream_id, message, tail);
         self.reply(seq)
     }
 

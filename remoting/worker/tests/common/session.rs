@@ -104,31 +104,31 @@ impl Test {
         move |name| loaded.kernels.iter().position(|k| k == name).expect("kernel") as u32
     }
 
-    pub fn launch(&mut self, lane: u64, kernel: u32, grid: u32, block: u32, parameters: &[u8]) {
+    pub fn launch(&mut self, stream_id: u64, kernel: u32, grid: u32, block: u32, parameters: &[u8]) {
         let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
         let launch = Launch { module: MODULE, kernel, grid, block, shared: 0, attributes: vec![] };
-        self.client().send(lane, &launch, parameters);
+        self.client().send(stream_id, &launch, parameters);
     }
 
-    pub fn write(&mut self, lane: u64, offset: u64, bytes: &[u8]) {
+    pub fn write(&mut self, stream_id: u64, offset: u64, bytes: &[u8]) {
         let (address, extent) = (self.base + offset, row(bytes.len() as u64));
         for (i, piece) in bytes.chunks(protocol::BULK_CHUNK).enumerate() {
             let offset = (i * protocol::BULK_CHUNK) as u64;
             let copy = CopyToDevice { context: CONTEXT, address, extent: extent.clone(), offset };
-            self.client().send(lane, &copy, piece);
+            self.client().send(stream_id, &copy, piece);
         }
     }
 
-    pub fn read(&mut self, lane: u64, offset: u64, len: u64) -> Vec<u8> {
+    pub fn read(&mut self, stream_id: u64, offset: u64, len: u64) -> Vec<u8> {
         let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len), offset: 0, len };
-        let seq = self.client().send(lane, &copy, &[]);
+        let seq = self.client().send(stream_id, &copy, &[]);
         let (code, bytes) = self.client().host_bytes(seq);
         assert_eq!(code, 0);
         bytes
     }
 
-    pub fn synchronize(&mut self, lane: u64) -> u32 {
-        self.client().call(lane, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
+    pub fn synchronize(&mut self, stream_id: u64) -> u32 {
+        self.client().call(stream_id, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
     }
 }
 

@@ -14,14 +14,14 @@ impl Test {
     }
 
     /// Launches a kernel that records events by attributes.
-    fn launch_recording(&mut self, lane: u64, mark: u64, records: &[(u32, u64, u64)]) {
+    fn launch_recording(&mut self, stream_id: u64, mark: u64, records: &[(u32, u64, u64)]) {
         let record = |(id, event, generation): &(u32, u64, u64)| {
             let record = Recording { event: *event, generation: *generation, at_block_start: true };
             LaunchAttribute::of_recording(*id, record)
         };
         let attributes = records.iter().map(record).collect();
         let launch = Launch { module: MODULE, kernel: 0, grid: [1; 3], block: [1; 3], shared: 0, attributes };
-        self.client.send(lane, &launch, &mark.to_le_bytes());
+        self.client.send(stream_id, &launch, &mark.to_le_bytes());
     }
 
     fn query(&mut self, event: u64, generation: u64) -> u32 {
@@ -100,7 +100,7 @@ fn a_launch_that_fails_has_recorded_its_failure() {
         assert_eq!(t.synchronize(B), code, "told late, once");
     }
     assert_eq!(t.launched(), [0u64; 0]);
-    // An event that is named twice, on a lane that is held, is counted twice.
+    // An event that is named twice, on a stream that is held, is counted twice.
     t.client.send(B, &HostFunction { token: 70 }, &[]);
     t.launch_recording(B, 2, &[(EARLY, 3, 3), (EARLY, 3, 3)]);
     t.client.send(0, &EventDestroy { event: 3 }, &[]);

@@ -1,4 +1,4 @@
-"""JAX, which has no cut of its own: logistic regression, compiled, with the user's model in a module beside it."""
+"""JAX, which has no mode of its own: logistic regression, compiled, with the user's model in a module beside it."""
 
 import jax
 import jax.numpy as jnp

@@ -15,7 +15,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::probation::{Probation, too_slow};
-use super::{Door, connection};
+use super::{Gateway, connection};
 
 /// Sessions over one HTTP/2 connection; each client process opens a connection of its own.
 const MAX_STREAMS: u32 = 64;
@@ -25,11 +25,11 @@ const MAX_STREAMS: u32 = 64;
 ///
 /// # Errors
 /// Why the connection was closed.
-pub async fn serve<S>(door: &Arc<Door>, stream: S, probation: Arc<Probation>) -> Result<(), String>
+pub async fn serve<S>(gateway: &Arc<Gateway>, stream: S, probation: Arc<Probation>) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let sessions = DataServer::new(Sessions { door: door.clone(), probation: probation.clone() });
+    let sessions = DataServer::new(Sessions { gateway: gateway.clone(), probation: probation.clone() });
     let connection = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(carrier::HTTP2_WINDOW)
@@ -43,7 +43,7 @@ where
 }
 
 struct Sessions {
-    door: Arc<Door>,
+    gateway: Arc<Gateway>,
     probation: Arc<Probation>,
 }
 
@@ -63,11 +63,11 @@ impl Data for Sessions {
         let (downward, to_worker) = ours.into_split();
         // Both ends' pieces are in the pair by the time a refusal closes it: the caller sees a status, not a silent end.
         let (verdict, decided) = tokio::sync::oneshot::channel();
-        let (door, probation) = (self.door.clone(), self.probation.clone());
+        let (gateway, probation) = (self.gateway.clone(), self.probation.clone());
         tokio::spawn(async move {
-            let admitted = connection::admit(&door, &preface, local, &probation).await;
+            let admitted = connection::admit(&gateway, &preface, local, &probation).await;
             if let Err(reason) = &admitted {
-                door.events.refused("gRPC", reason);
+                gateway.events.refused("gRPC", reason);
             }
             let _ = verdict.send(admitted);
         });

@@ -1,15 +1,15 @@
-//! The door of an appliance; see [`remotegpu_worker::door`].
+//! The gateway of an appliance; see [`remotegpu_worker::gateway`].
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use remotegpu_worker::door::{self, Options};
+use remotegpu_worker::gateway::{self, Options};
 
 fn main() -> ExitCode {
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("remotegpu-door: {message}");
+            eprintln!("remotegpu-gateway: {message}");
             ExitCode::FAILURE
         }
     }
@@ -22,5 +22,5 @@ fn start() -> Result<(), String> {
     let control = unsafe { OwnedFd::from_raw_fd(options.control_fd) };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(door::run(options, control)).map_err(|error| error.to_string())
+    runtime.block_on(gateway::run(options, control)).map_err(|error| error.to_string())
 }

@@ -15,7 +15,7 @@ use super::control::Event;
 use super::probation::{Probation, too_slow};
 use super::registry::{Admitted, Refusal};
 use super::rewind::Rewind;
-use super::{Door, grpc, pass};
+use super::{Gateway, grpc, pass};
 
 /// Orders come beside the data port: one may be this much later than the connection that it admits.
 const ORDER_DELAY: Duration = Duration::from_millis(100);
@@ -66,9 +66,9 @@ fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
 }
 
 /// Serves a connection until it is handed over or, if it holds a lease, until it ends.
-pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
+pub async fn serve(gateway: &Arc<Gateway>, mut tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
     let Some(head) = first_bytes(&mut tcp, &probation).await? else { return Ok(()) };
-    match (speaks(head), &door.tls) {
+    match (speaks(head), &gateway.tls) {
         (Speaks::Tls, Some(certificate)) => {
             let socket = tcp.as_fd().try_clone_to_owned()?;
             let handshake = certificate.acceptor().accept(Rewind::new(head, tcp));
@@ -80,24 +80,24 @@ pub async fn serve(door: &Arc<Door>, mut tcp: TcpStream, probation: Arc<Probatio
                     let (near, local) = UnixStream::pair()?;
                     // Ends with either side; nothing is owed to anybody then.
                     tokio::spawn(followed(socket, carrier::pump(tls, near)));
-                    preface_follows(door, head, local, &probation).await
+                    preface_follows(gateway, head, local, &probation).await
                 }
-                Speaks::Http2 => Ok(followed(socket, grpc::serve(door, Rewind::new(head, tls), probation)).await?),
+                Speaks::Http2 => Ok(followed(socket, grpc::serve(gateway, Rewind::new(head, tls), probation)).await?),
                 _ => refused("speaks neither of the carriers inside TLS"),
             }
         }
         (Speaks::Tls, None) => refused("speaks TLS to an appliance without a certificate"),
         (Speaks::Unknown, _) => refused("speaks none of the carriers"),
         (_, Some(_)) => refused("speaks plaintext to an appliance that demands TLS"),
-        (Speaks::Preface, None) => preface_follows(door, head, tcp, &probation).await,
+        (Speaks::Preface, None) => preface_follows(gateway, head, tcp, &probation).await,
         (Speaks::Http2, None) => {
             let socket = tcp.as_fd().try_clone_to_owned()?;
-            Ok(followed(socket, grpc::serve(door, Rewind::new(head, tcp), probation)).await?)
+            Ok(followed(socket, grpc::serve(gateway, Rewind::new(head, tcp), probation)).await?)
         }
     }
 }
 
-/// Does `work` on a connection that stays the door's, and gives time to a client that is only stopped.
+/// Does `work` on a connection that stays the gateway's, and gives time to a client that is only stopped.
 async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     tokio::pin!(work);
@@ -147,7 +147,7 @@ impl Local for UnixStream {
 }
 
 async fn preface_follows(
-    door: &Door,
+    gateway: &Gateway,
     head: [u8; 4],
     mut stream: impl Local,
     probation: &Probation,
@@ -158,18 +158,18 @@ async fn preface_follows(
         Some(read) => read.map_err(|_| Refused("closed within its preface".into()))?,
         None => return refused(too_slow()),
     };
-    admit(door, &bytes, stream, probation).await
+    admit(gateway, &bytes, stream, probation).await
 }
 
 /// Checks the preface that was read and gives the connection to whom it is for.
 pub async fn admit(
-    door: &Door,
+    gateway: &Gateway,
     preface: &[u8; PREFACE_BYTES],
     mut stream: impl Local,
     probation: &Probation,
 ) -> Result<(), Refused> {
     let Some(preface) = Preface::decode(preface) else { return refused("no preface of ours") };
-    let admitted = find(door, &preface).await.map_err(|refusal| Refused(refusal.to_string()))?;
+    let admitted = find(gateway, &preface).await.map_err(|refusal| Refused(refusal.to_string()))?;
     probation.pass();
     match admitted {
         Admitted::Session(worker) => {
@@ -177,27 +177,27 @@ pub async fn admit(
             let connection = stream.into_fd()?;
             pass::send(&worker, br#"{"op":"connection"}"#, Some(connection.as_fd()))
                 .map_err(|error| Refused(format!("its worker is gone: {error}")))?;
-            door.events.send(Event::SessionConnected { id: to_hex(&preface.id) }).await;
+            gateway.events.send(Event::SessionConnected { id: to_hex(&preface.id) }).await;
         }
         Admitted::Lease { ended, first } => {
             if first {
-                door.events.send(Event::LeaseHeld { id: to_hex(&preface.id) }).await;
+                gateway.events.send(Event::LeaseHeld { id: to_hex(&preface.id) }).await;
             }
             hold(stream, ended).await;
-            if door.registry().let_go(&preface.id) {
-                door.events.send(Event::LeaseGone { id: to_hex(&preface.id) }).await;
+            if gateway.registry().let_go(&preface.id) {
+                gateway.events.send(Event::LeaseGone { id: to_hex(&preface.id) }).await;
             }
         }
     }
     Ok(())
 }
 
-async fn find(door: &Door, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
+async fn find(gateway: &Gateway, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
     let deadline = tokio::time::Instant::now() + ORDER_DELAY;
     loop {
         // Made before the look, so that an order between the look and the wait counts.
-        let order = door.ordered.notified();
-        let decision = door.registry().admit(preface, Instant::now());
+        let order = gateway.ordered.notified();
+        let decision = gateway.registry().admit(preface, Instant::now());
         let unknown = matches!(decision, Err(Refusal::Unknown));
         if !unknown || tokio::time::timeout_at(deadline, order).await.is_err() {
             return decision;

@@ -17,7 +17,7 @@ pub struct KeyPair {
     pub key: PathBuf,
 }
 
-pub const USAGE: &str = "usage: remotegpu-door --listen HOST:PORT --control-fd N [--cert FILE --key FILE]";
+pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-fd N [--cert FILE --key FILE]";
 
 impl Options {
     /// # Errors

@@ -1,10 +1,11 @@
-"""The door: the program that passes data connections to workers. Started, watched and restarted here."""
+"""The gateway: the program that passes data connections to workers. Started, watched and restarted here."""
 
 import asyncio
 import contextlib
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
@@ -13,43 +14,85 @@ from remotegpu.appliance.workers import exit_text
 _log = logging.getLogger(__name__)
 
 _LISTEN_SECONDS = 5.0
-# A door that dies this often within a minute would die again.
+# A gateway that dies this often within a minute would die again.
 _MAX_RESTARTS = 5
 _RETRY_SECONDS = 0.5
 
 
-class DoorError(Exception):
-    """The door does not stay up; the message says why."""
+class GatewayError(Exception):
+    """The gateway does not stay up; the message says why."""
 
 
-class Door:
-    """`on_event` gets the door's packets; `on_restart` is called when a new door knows nothing of the old one's."""
+@dataclass(frozen=True, slots=True)
+class SessionConnected:
+    """A client has connected to its session."""
 
-    def __init__(
-        self,
-        *,
-        program: Path,
-        host: str,
-        port: int,
-        certificate: tuple[Path, Path] | None,
-        on_event: Callable[[Packet], None],
-        on_restart: Callable[[], None],
-    ) -> None:
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHeld:
+    """The connection that holds a lease is there."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGone:
+    """The connection that held a lease has ended."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A connection was turned away."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A new gateway runs, which knows neither leases nor sessions."""
+
+
+Event = SessionConnected | LeaseHeld | LeaseGone | Refused | Restarted
+Listener = Callable[[Event], None]
+
+
+def _event(packet: Packet) -> Event | None:
+    some_id = str(packet.get("id", ""))
+    match packet.get("op"):
+        case "session_connected":
+            return SessionConnected(some_id)
+        case "lease_held":
+            return LeaseHeld(some_id)
+        case "lease_gone":
+            return LeaseGone(some_id)
+        case "refused":
+            return Refused(str(packet.get("peer")), str(packet.get("reason")))
+    return None
+
+
+class Gateway:
+    """`port` is where it listens, once it is started."""
+
+    def __init__(self, program: Path, certificate: tuple[Path, Path] | None) -> None:
         self._program = program
-        self._host = host
-        self.port = port
         self._certificate = certificate
-        self._on_event = on_event
-        self._on_restart = on_restart
+        self.port = 0
         self._channel: PacketChannel | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Future[int] | None = None
         self._watch: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def start(self) -> None:
-        await self._start()
-        self._watch = asyncio.create_task(self._restart_when_it_dies())
+    async def start(self, host: str, port: int, listener: Listener) -> None:
+        """Listen on `port`, 0 for any free one. From here on `listener` gets the gateway's events."""
+        self.port = port
+        process = await self._start(host, listener)
+        self._watch = asyncio.create_task(self._restart_when_it_dies(host, listener, process))
 
     async def stop(self) -> None:
         if self._watch is not None:
@@ -64,7 +107,7 @@ class Door:
             await self._process.wait()
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket) -> None:
-        """Let one data connection with this ticket through to a worker; `data` is the door's from here on."""
+        """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on."""
         with data:
             self._send({"op": "session", "id": session_id, "ticket": ticket}, (data.fileno(),))
 
@@ -78,14 +121,14 @@ class Door:
         if self._channel is not None:
             self._channel.send(packet, fds)
 
-    async def _start(self) -> None:
+    async def _start(self, host: str, listener: Listener) -> asyncio.subprocess.Process:
         ours, theirs = packet_pair()
-        arguments = ["--listen", f"{self._host}:{self.port}", "--control-fd", str(theirs.fileno())]
+        arguments = ["--listen", f"{host}:{self.port}", "--control-fd", str(theirs.fileno())]
         if self._certificate is not None:
             arguments += ["--cert", str(self._certificate[0]), "--key", str(self._certificate[1])]
         with theirs:
             try:
-                self._process = await asyncio.create_subprocess_exec(
+                process = self._process = await asyncio.create_subprocess_exec(
                     self._program,
                     *arguments,
                     pass_fds=(theirs.fileno(),),
@@ -94,48 +137,48 @@ class Door:
                 )
             except OSError as error:
                 ours.close()
-                raise DoorError(f"the door {self._program} did not start: {error.strerror or error}") from None
+                raise GatewayError(f"the gateway {self._program} did not start: {error.strerror or error}") from None
         self._listening = asyncio.get_running_loop().create_future()
-        self._channel = PacketChannel(ours, self._receive, self._closed)
+        self._channel = PacketChannel(ours, lambda packet: self._receive(packet, listener), self._closed)
         try:
             self.port = await asyncio.wait_for(self._listening, _LISTEN_SECONDS)
         except (TimeoutError, ConnectionError):
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            code = await self._process.wait()
-            raise DoorError(
-                f"the door cannot listen on {self._host}:{self.port} ({exit_text(code)}): "
+                process.kill()
+            code = await process.wait()
+            raise GatewayError(
+                f"the gateway cannot listen on {host}:{self.port} ({exit_text(code)}): "
                 "is the port in use, or the certificate unreadable? Its own message stands above"
             ) from None
+        return process
 
-    def _receive(self, packet: Packet) -> None:
+    def _receive(self, packet: Packet, listener: Listener) -> None:
         if packet.get("op") == "listening" and self._listening is not None and not self._listening.done():
             self._listening.set_result(int(packet["port"]))
-        else:
-            self._on_event(packet)
+        elif event := _event(packet):
+            listener(event)
 
     def _closed(self) -> None:
         if self._listening is not None and not self._listening.done():
             self._listening.set_exception(ConnectionError())
 
-    async def _restart_when_it_dies(self) -> None:
+    async def _restart_when_it_dies(self, host: str, listener: Listener, process: asyncio.subprocess.Process) -> None:
         deaths: list[float] = []
         while True:
-            assert self._process is not None
-            code = await self._process.wait()
-            _log.error("the door ended (%s); sessions go on, new connections wait for its restart", exit_text(code))
+            code = await process.wait()
+            _log.error("the gateway ended (%s); sessions continue, new connections wait", exit_text(code))
             if self._channel is not None:
                 self._channel.close()
             now = asyncio.get_running_loop().time()
             deaths = [when for when in deaths if when > now - 60] + [now]
             if len(deaths) > _MAX_RESTARTS:
-                last = f"the door ended {len(deaths)} times within a minute, last with {exit_text(code)}"
+                last = f"the gateway ended {len(deaths)} times within a minute, last with {exit_text(code)}"
                 self.failed.set_result(last)
                 return
             try:
-                await self._start()
-            except DoorError as error:
+                process = await self._start(host, listener)
+            except GatewayError as error:
                 _log.error("%s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                self._on_restart()
+                listener(Restarted())

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::probation::Probation;
-use super::{Door, MAX_UNKNOWN, connection};
+use super::{Gateway, MAX_UNKNOWN, connection};
 
 /// # Errors
 /// With the address named.
@@ -17,7 +17,7 @@ pub async fn bind(address: &str) -> io::Result<TcpListener> {
     bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
 }
 
-pub async fn accept_for_ever(door: Arc<Door>, listener: TcpListener) {
+pub async fn accept_for_ever(gateway: Arc<Gateway>, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(MAX_UNKNOWN));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -25,15 +25,15 @@ pub async fn accept_for_ever(door: Arc<Door>, listener: TcpListener) {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors or memory; connections that end will give some back.
-                door.events.refused("-", format_args!("cannot accept: {error}"));
+                gateway.events.refused("-", format_args!("cannot accept: {error}"));
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        let (door, probation) = (door.clone(), Arc::new(Probation::new(place)));
+        let (gateway, probation) = (gateway.clone(), Arc::new(Probation::new(place)));
         tokio::spawn(async move {
-            if let Err(reason) = connection::serve(&door, tcp, probation).await {
-                door.events.refused(peer, reason);
+            if let Err(reason) = connection::serve(&gateway, tcp, probation).await {
+                gateway.events.refused(peer, reason);
             }
         });
     }

@@ -36,7 +36,7 @@ impl Certificate {
         {
             match acceptor(&self.pair) {
                 Ok(new) => *current = (Some(now), new),
-                Err(error) => eprintln!("remotegpu-door: the old certificate stays: {error}"),
+                Err(error) => eprintln!("remotegpu-gateway: the old certificate stays: {error}"),
             }
         }
         current.1.clone()

@@ -1,4 +1,4 @@
-//! The door as the appliance, clients and strangers see it, on real sockets.
+//! The gateway as the appliance, clients and strangers see it, on real sockets.
 
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use carrier::to_hex;
 use protocol::{PREFACE_BYTES, Preface, PrefaceKind};
-use remotegpu_worker::door::{self, Options};
+use remotegpu_worker::gateway::{self, Options};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, socketpair,
@@ -60,31 +60,31 @@ impl Packets {
     }
 }
 
-/// A running door, seen from the appliance.
+/// A running gateway, seen from the appliance.
 struct House {
     control: Packets,
     port: u16,
-    door: JoinHandle<()>,
+    gateway: JoinHandle<()>,
 }
 
 impl House {
     fn open() -> House {
         let (control, theirs) = Packets::pair();
-        let door = std::thread::spawn(move || {
+        let gateway = std::thread::spawn(move || {
             let options = Options { listen: "127.0.0.1:0".into(), control_fd: -1, tls: None };
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            runtime.block_on(door::run(options, theirs)).unwrap();
+            runtime.block_on(gateway::run(options, theirs)).unwrap();
         });
         let (listening, _) = control.receive().unwrap();
         assert_eq!(listening["op"], "listening");
-        House { control, port: listening["port"].as_u64().unwrap() as u16, door }
+        House { control, port: listening["port"].as_u64().unwrap() as u16, gateway }
     }
 
     /// Registers the session and returns the worker's end of its data socket.
     fn expect_session(&self) -> Packets {
-        let (worker, doors_end) = Packets::pair();
+        let (worker, gateway_end) = Packets::pair();
         let order = json!({"op": "session", "id": to_hex(&ID), "ticket": to_hex(&TICKET)});
-        self.control.send(order, Some(doors_end.as_fd()));
+        self.control.send(order, Some(gateway_end.as_fd()));
         worker
     }
 
@@ -93,7 +93,7 @@ impl House {
     }
 
     fn event(&self) -> Value {
-        self.control.receive().expect("the door left").0
+        self.control.receive().expect("the gateway left").0
     }
 
     fn connect(&self) -> TcpStream {
@@ -118,7 +118,7 @@ fn accepted(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut answer), Ok(1)) && answer == *b"K"
 }
 
-/// Orders travel beside the data port: tries until the door has heard of the session or lease.
+/// Orders travel beside the data port: tries until the gateway has heard of the session or lease.
 fn admitted(house: &House, preface: &Preface) -> TcpStream {
     loop {
         let mut stream = house.connect_with(preface);
@@ -159,8 +159,8 @@ fn a_session_s_own_socket_reaches_its_worker() {
     assert_eq!(&got, b"reply");
 
     drop(connection);
-    assert!(at_end(&mut client), "the worker's end is the client's end: the door keeps no copy");
-    assert!(worker.receive().is_none(), "the door keeps no way to the worker");
+    assert!(at_end(&mut client), "the worker's end is the client's end: the gateway keeps no copy");
+    assert!(worker.receive().is_none(), "the gateway keeps no way to the worker");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn strangers_are_shown_out() {
     ] {
         let mut stream = house.connect();
         stream.write_all(bytes).unwrap();
-        // The door may have closed already.
+        // The gateway may have closed already.
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -242,7 +242,7 @@ fn who_only_knocks_is_no_refusal() {
     let mut probe = house.connect();
     probe.shutdown(Shutdown::Write).unwrap();
     assert!(at_end(&mut probe));
-    // The next thing that the door reports is the next stranger, not the probe.
+    // The next thing that the gateway reports is the next stranger, not the probe.
     let mut stranger = house.connect();
     stranger.write_all(b"RG").unwrap();
     stranger.shutdown(Shutdown::Write).unwrap();
@@ -267,7 +267,7 @@ fn who_says_nothing_is_shown_out_too() {
 }
 
 #[test]
-fn random_bytes_neither_stop_nor_confuse_the_door() {
+fn random_bytes_neither_stop_nor_confuse_the_gateway() {
     let house = House::open();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move || {
@@ -281,7 +281,7 @@ fn random_bytes_neither_stop_nor_confuse_the_door() {
         let mut bytes = heads[round % heads.len()].to_vec();
         bytes.extend((0..random() % 200).map(|_| random() as u8));
         let mut stream = house.connect();
-        // The door may close while this still writes.
+        // The gateway may close while this still writes.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -306,8 +306,8 @@ fn orders_that_are_none_are_passed_over() {
 }
 
 #[test]
-fn the_door_leaves_with_the_appliance() {
+fn the_gateway_leaves_with_the_appliance() {
     let house = House::open();
     drop(house.control);
-    house.door.join().unwrap();
+    house.gateway.join().unwrap();
 }

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::{Door, pass};
+use super::{Gateway, pass};
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -30,7 +30,7 @@ pub enum Event {
     Refused { peer: String, reason: String },
 }
 
-/// The way to the appliance for everything that happens at the door.
+/// The way to the appliance for everything that happens at the gateway.
 #[derive(Debug, Clone)]
 pub struct Events(mpsc::Sender<Event>);
 
@@ -46,14 +46,14 @@ impl Events {
         let _ = self.0.send(event).await;
     }
 
-    /// For a person's eyes. Lost if the appliance is behind: strangers may not fill memory, nor keep the door waiting.
+    /// For a person's eyes. Lost if the appliance is behind: strangers may not fill memory, nor keep the gateway waiting.
     pub fn refused(&self, peer: impl ToString, reason: impl ToString) {
         let _ = self.0.try_send(Event::Refused { peer: peer.to_string(), reason: reason.to_string() });
     }
 }
 
 /// Carries out the appliance's orders and reports events until it closes the socket.
-pub async fn serve(door: &Door, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
+pub async fn serve(gateway: &Gateway, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
     // A stream socket in name only: packets keep their boundaries, and `pass` reads and writes them whole.
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
@@ -62,7 +62,7 @@ pub async fn serve(door: &Door, socket: OwnedFd, mut events: mpsc::Receiver<Even
     loop {
         tokio::select! {
             received = socket.async_io(Interest::READABLE, || pass::receive(&socket)) => match received {
-                Ok(Some((packet, descriptors))) => obey(door, &packet, descriptors),
+                Ok(Some((packet, descriptors))) => obey(gateway, &packet, descriptors),
                 Ok(None) => return Ok(()),
                 // It left with events of ours unread.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
@@ -72,22 +72,22 @@ pub async fn serve(door: &Door, socket: OwnedFd, mut events: mpsc::Receiver<Even
                 let packet = serde_json::to_vec(&event)?;
                 socket.async_io(Interest::WRITABLE, || pass::send(&socket, &packet, None)).await?;
             }
-            _ = clock.tick() => door.registry().expire(Instant::now()),
+            _ = clock.tick() => gateway.registry().expire(Instant::now()),
         }
     }
 }
 
-fn obey(door: &Door, packet: &[u8], descriptors: Vec<OwnedFd>) {
-    if carry_out(door, packet, descriptors).is_some() {
-        door.ordered.notify_waiters();
+fn obey(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) {
+    if carry_out(gateway, packet, descriptors).is_some() {
+        gateway.ordered.notify_waiters();
     } else {
         // The appliance is ours: this is a mistake in the program, worth a line, no reason to end everybody's sessions.
-        eprintln!("remotegpu-door: not an order: {}", String::from_utf8_lossy(packet));
+        eprintln!("remotegpu-gateway: not an order: {}", String::from_utf8_lossy(packet));
     }
 }
 
-fn carry_out(door: &Door, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {
-    let mut registry = door.registry();
+fn carry_out(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {
+    let mut registry = gateway.registry();
     match serde_json::from_slice(packet).ok()? {
         Order::Session { id, ticket } => {
             let worker = descriptors.into_iter().next()?;

@@ -1,4 +1,4 @@
-//! The door: the one program of an appliance that accepts data connections.
+//! The gateway: the one program of an appliance that accepts data connections.
 //!
 //! It reads who a connection is for, checks the one-time ticket that the appliance registered, and gives the connected
 //! socket to the session's worker. Where TLS or HTTP/2 must be ended it ends them and gives the worker one end of a socket
@@ -35,7 +35,7 @@ const MAX_UNKNOWN: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What every connection needs.
-struct Door {
+struct Gateway {
     registry: Mutex<Registry<OwnedFd>>,
     /// Wakes those who came before the order that admits them.
     ordered: Notify,
@@ -43,7 +43,7 @@ struct Door {
     tls: Option<tls::Certificate>,
 }
 
-impl Door {
+impl Gateway {
     fn registry(&self) -> MutexGuard<'_, Registry<OwnedFd>> {
         // The registry's methods leave it whole at every point where they could panic.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +59,7 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     let listener = listen::bind(&options.listen).await?;
     let (events, outgoing) = control::channel();
     events.send(Event::Listening { port: listener.local_addr()?.port() }).await;
-    let door = Arc::new(Door { registry: Mutex::default(), ordered: Notify::new(), events, tls });
-    tokio::spawn(listen::accept_for_ever(door.clone(), listener));
-    control::serve(&door, control, outgoing).await
+    let gateway = Arc::new(Gateway { registry: Mutex::default(), ordered: Notify::new(), events, tls });
+    tokio::spawn(listen::accept_for_ever(gateway.clone(), listener));
+    control::serve(&gateway, control, outgoing).await
 }

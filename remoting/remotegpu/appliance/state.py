@@ -1,0 +1,71 @@
+"""Leases and sessions as records. `leases.py` and `sessions.py` change them."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from remotegpu.appliance.allocation import Placement
+from remotegpu.appliance.claims import Claim
+from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.packets import Packet
+from remotegpu.rpc import pb
+
+
+class SessionProcess(Protocol):
+    """What runs for one session, seen from here: a worker for CUDA calls, or an acceptor for Python (offload)."""
+
+    kind: str  # for people
+    pid: int
+
+    def send(self, packet: Packet) -> None: ...
+
+    async def wait_until_ready(self) -> None:
+        """Raises ProcessError if that does not come to pass."""
+
+    async def wait(self) -> int:
+        """Its exit code, negative for a signal, once it has ended."""
+
+    async def end(self, code: int, reason: str) -> None:
+        """Ask it to tell its client why and to exit; kill it if it does not. Returns when it is gone."""
+
+    async def kill(self) -> None: ...
+
+    def close(self) -> None:
+        """It is gone: let go of what is held for it."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    lease_id: str
+    secret: str
+    client: str
+    placement: Placement
+    devices: list[pb.Device]
+    quotas: list[Quota]
+    since: float = field(default_factory=time.monotonic)
+    sessions: "dict[str, Session]" = field(default_factory=dict)
+    expiry: asyncio.TimerHandle | None = None
+    claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(quota.used for quota in self.quotas)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    session_id: str
+    lease: Lease
+    client_pid: int
+    process_name: str
+    uid: int | None
+    pod: str = ""  # uid of the pod whose process it is, in Kubernetes
+    since: float = field(default_factory=time.monotonic)
+    process: SessionProcess | None = None
+    connected: bool = False
+    ended: bool = False
+    stats: dict[str, int] = field(default_factory=dict)
+
+    def used_on(self, device: int) -> int:
+        return self.lease.quotas[device].granted.get(self.session_id, 0)
