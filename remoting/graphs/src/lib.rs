@@ -1,15 +1,17 @@
 //! CUDA graphs without a GPU: nodes and edges, and what a stream capture makes of the program's calls.
 //!
-//! The software GPU and the client keep graphs by these types. What a node does is theirs: `W` in [`Graph`]. Nothing
+//! The software GPU and the client keep graphs by these types. What a node does is theirs: [`Work`]. Nothing
 //! here does I/O; the errors are those that the CUDA driver API documents.
 
 #![forbid(unsafe_code)]
 
 mod capture;
 mod graph;
+mod registry;
 
 pub use capture::{Captures, Mode, State, Stream, StreamKind};
 pub use graph::{Dependency, Edge, Graph, Node, NodeId};
+pub use registry::{Registry, Work, exchange_mode, in_order};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

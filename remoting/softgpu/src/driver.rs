@@ -14,11 +14,11 @@ use crate::pool::Pool;
 use crate::signals;
 use crate::stream::{Event, Stream};
 use crate::vmm::Physical;
-use crate::work::{CaptureTable, Executable, Work};
+use crate::work::{Executable, Work};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUdevice;
-use graphs::Graph;
+use graphs::Registry;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::Write;
@@ -41,10 +41,7 @@ pub struct Driver {
     pub links: Table<Link>,
     pub pools: Table<Pool>,
     pub physical: Table<Physical>,
-    pub captures: CaptureTable,
-    pub graphs: Table<Mutex<Graph<Work>>>,
-    /// The graph that a node is of.
-    pub nodes: Table<Mutex<Graph<Work>>>,
+    pub graphs: Registry<Work>,
     pub executables: Table<Executable>,
     /// Address ranges handed out by `cuMemAddressReserve`: base to length.
     pub reservations: Mutex<HashMap<u64, u64>>,
@@ -188,9 +185,7 @@ impl Driver {
             kernels: Table::default(),
             links: Table::default(),
             physical: Table::default(),
-            captures: CaptureTable::default(),
-            graphs: Table::default(),
-            nodes: Table::default(),
+            graphs: Registry::new(handles::mint),
             executables: Table::default(),
             reservations: Mutex::default(),
             workers: ThreadPool::new(config.threads.saturating_sub(1)),

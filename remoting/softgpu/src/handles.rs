@@ -44,12 +44,6 @@ impl<T> Table<T> {
         ids.iter().filter_map(|id| objects.remove(id)).collect()
     }
 
-    /// The handle of the object that `is` names.
-    pub fn find_id(&self, is: impl Fn(&T) -> bool) -> Option<usize> {
-        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
-        objects.iter().find(|(_, object)| is(object)).map(|(&id, _)| id)
-    }
-
     pub fn all(&self) -> Vec<Arc<T>> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }

@@ -3,14 +3,14 @@
 use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
 use crate::driver::driver;
 use crate::ffi::{In, Out, R};
-use crate::work::{self, Work};
+use crate::work::Work;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use graphs::{Dependency, Edge, Mode, SharedGraph, State};
+use graphs::{Dependency, Edge, Mode, SharedGraph, State, exchange_mode};
 use std::collections::HashMap;
 use std::ffi::c_uint;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 pub fn edge(data: &CUgraphEdgeData) -> Edge {
@@ -41,7 +41,7 @@ fn begin(
     let stream = default.resolve(stream)?;
     let mode = Mode::from_code(mode)?;
     let thread = thread::current().id();
-    driver()?.captures.with(|captures| captures.begin(stream.for_capture(), mode, thread, graph, after))
+    driver()?.graphs.with(|captures| captures.begin(stream.for_capture(), mode, thread, graph, after))
 }
 
 /// What was last told of a stream's dependencies: the program reads them until it uses the stream again.
@@ -72,7 +72,7 @@ fn info(default: DefaultStream, stream: CUstream, out: Answers) -> R {
     let driver = driver()?;
     let stream = default.resolve(stream)?.for_capture();
     out.status.required()?;
-    let state = driver.captures.with(|captures| {
+    let state = driver.graphs.with(|captures| {
         captures.check_query(stream)?;
         R::Ok(captures.state(stream.id))
     })?;
@@ -93,8 +93,7 @@ fn info(default: DefaultStream, stream: CUstream, out: Answers) -> R {
     }
     out.number.set_if_wanted(number);
     if !out.graph.is_null() {
-        let known = driver.graphs.find_id(|other| std::ptr::eq(other, &*graph));
-        out.graph.set(handle(known.unwrap_or_else(|| driver.insert_graph(Arc::clone(&graph)))))?;
+        out.graph.set(handle(driver.graphs.handle_of(&graph)))?;
     }
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     let told = told.get_or_insert_default().entry(stream.id).or_default();
@@ -112,14 +111,14 @@ fn update(default: DefaultStream, stream: CUstream, after: &[Dependency], flags:
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     let stream = default.resolve(stream)?.for_capture().id;
-    driver()?.captures.with(|captures| captures.update(stream, after, replace))
+    driver()?.graphs.with(|captures| captures.update(stream, after, replace))
 }
 
 entry_points! {
     fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) {
         driver()?;
         let given = Mode::from_code(mode.get()?)?;
-        mode.set(work::exchange_mode(given).code())
+        mode.set(exchange_mode(given).code())
     }
 }
 
@@ -137,18 +136,15 @@ stream_entry_points! { default;
         stream: CUstream, graph: CUgraph, nodes: In<CUgraphNode>, edges: In<CUgraphEdgeData>, count: usize,
         mode: CUstreamCaptureMode,
     ) {
-        let graph = driver()?.graphs.get(id(graph)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let graph = driver()?.graphs.graph(id(graph))?;
         begin(default, stream, graph, &dependencies(nodes, edges, count)?, mode)
     }
 
     fn cuStreamEndCapture / cuStreamEndCapture_ptsz(stream: CUstream, out: Out<CUgraph>) {
         let stream = default.resolve(stream)?.for_capture().id;
         let out = out.required()?;
-        let driver = driver()?;
-        let ended = driver.captures.with(|captures| captures.end(stream, thread::current().id()));
-        let graph = ended.inspect_err(|_| out.set_if_wanted(handle(0)))?;
-        let known = driver.graphs.find_id(|other| std::ptr::eq(other, &*graph));
-        out.set(handle(known.unwrap_or_else(|| driver.insert_graph(graph))))
+        let ended = driver()?.graphs.end_capture(stream);
+        out.set(handle(ended.inspect_err(|_| out.set_if_wanted(handle(0)))?))
     }
 
     fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz(stream: CUstream, status: Out<CUstreamCaptureStatus>) {

@@ -54,8 +54,8 @@ fn default_limit(limit: CUlimit) -> R<u64> {
 
 fn synchronise(context: &Arc<Context>) -> R {
     let driver = driver()?;
-    driver.captures.ask(|captures| captures.check_context(context.id as u64))?;
-    driver.check_call()?;
+    driver.graphs.ask(|captures| captures.check_context(context.id as u64))?;
+    driver.graphs.check_call()?;
     context.synchronise()
 }
 

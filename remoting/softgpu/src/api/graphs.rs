@@ -18,22 +18,13 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::sync::Arc;
 
 fn graph(driver: &Driver, graph: CUgraph) -> R<SharedGraph<Work>> {
-    driver.graphs.get(id(graph)).ok_or(CUDA_ERROR_INVALID_VALUE)
-}
-
-/// The graph that a node is of.
-fn graph_of(driver: &Driver, node: CUgraphNode) -> R<SharedGraph<Work>> {
-    driver.nodes.get(id(node)).ok_or(CUDA_ERROR_INVALID_VALUE)
-}
-
-fn work_of(driver: &Driver, node: CUgraphNode) -> R<Work> {
-    Ok(lock(&graph_of(driver, node)?).node(id(node))?.work.clone())
+    driver.graphs.graph(id(graph))
 }
 
 fn add(out: Out<CUgraphNode>, to: CUgraph, after: &[Dependency], work: impl FnOnce(&'static Driver) -> R<Work>) -> R {
     let driver = driver()?;
     let (out, graph) = (out.required()?, graph(driver, to)?);
-    out.set(handle(driver.add_node(&graph, work(driver)?, after)?))
+    out.set(handle(driver.graphs.add(&graph, work(driver)?, after)?))
 }
 
 fn plain(nodes: In<CUgraphNode>, count: usize) -> R<Vec<Dependency>> {
@@ -168,7 +159,7 @@ fn set_work(graph: &SharedGraph<Work>, node: NodeId, work: Work) -> R {
 }
 
 fn set_in_graph(node: CUgraphNode, work: Work) -> R {
-    set_work(&graph_of(driver()?, node)?, id(node), work)
+    set_work(&driver()?.graphs.graph_of(id(node))?, id(node), work)
 }
 
 /// Changes the copy of a node in an executable, named by the graph's own node.
@@ -196,21 +187,18 @@ entry_points! {
         let driver = driver()?;
         no_flags(flags.into())?;
         let out = out.required()?;
-        out.set(handle(driver.insert_graph(SharedGraph::default())))
+        out.set(handle(driver.graphs.handle_of(&SharedGraph::default())))
     }
 
     fn cuGraphDestroy(which: CUgraph) {
-        let driver = driver()?;
-        let graph = driver.graphs.remove(id(which)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        driver.forget_nodes(&graph);
-        Ok(())
+        driver()?.graphs.destroy(id(which))
     }
 
     fn cuGraphClone(out: Out<CUgraph>, original: CUgraph) {
         let driver = driver()?;
         let (out, original) = (out.required()?, graph(driver, original)?);
-        let clone = driver.clone_graph(&lock(&original));
-        out.set(handle(driver.insert_graph(clone)))
+        let clone = driver.graphs.copy(&lock(&original));
+        out.set(handle(driver.graphs.handle_of(&clone)))
     }
 
     fn cuGraphNodeFindInClone(out: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph) {
@@ -253,7 +241,7 @@ entry_points! {
         out: Out<CUgraphNode>, to: CUgraph, after: In<CUgraphNode>, count: usize, child: CUgraph,
     ) {
         add(out, to, &plain(after, count)?, |driver| {
-            Ok(Work::Child(driver.clone_graph(&lock(&graph(driver, child)?))))
+            Ok(Work::Child(driver.graphs.copy(&lock(&graph(driver, child)?))))
         })
     }
 
@@ -270,21 +258,17 @@ entry_points! {
     }
 
     fn cuGraphDestroyNode(node: CUgraphNode) {
-        let driver = driver()?;
-        lock(&graph_of(driver, node)?).remove(id(node))?;
-        driver.nodes.remove(id(node));
-        Ok(())
+        driver()?.graphs.remove(id(node))
     }
 
     fn cuGraphNodeGetType(node: CUgraphNode, out: Out<c_uint>) {
-        out.set(node_type(&work_of(driver()?, node)?))
+        out.set(node_type(&driver()?.graphs.work_of(id(node))?))
     }
 
     fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, out: Out<CUgraph>) {
         let driver = driver()?;
-        let Work::Child(child) = work_of(driver, node)? else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        let known = driver.graphs.find_id(|other| std::ptr::eq(other, &*child));
-        out.set(handle(known.unwrap_or_else(|| driver.insert_graph(child))))
+        let Work::Child(child) = driver.graphs.work_of(id(node))? else { return Err(CUDA_ERROR_INVALID_VALUE) };
+        out.set(handle(driver.graphs.handle_of(&child)))
     }
 
     fn cuGraphGetNodes(which: CUgraph, out: Out<CUgraphNode>, count: Out<usize>) {
@@ -403,19 +387,19 @@ entry_points! {
     fn cuGraphExecDestroy(which: CUgraphExec) {
         let driver = driver()?;
         let executable = driver.executables.remove(id(which)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        driver.forget_nodes(&executable.graph);
+        driver.graphs.forget_nodes(&executable.graph);
         Ok(())
     }
 }
 
 fn tell_dependencies(node: CUgraphNode, out: Out<CUgraphNode>, data: Out<CUgraphEdgeData>, count: Out<usize>) -> R {
-    let graph = graph_of(driver()?, node)?;
+    let graph = driver()?.graphs.graph_of(id(node))?;
     let nodes: Vec<_> = lock(&graph).node(id(node))?.dependencies().iter().map(|each| (each.on, each.edge)).collect();
     edges_too(&nodes, out, data, count)
 }
 
 fn tell_dependents(node: CUgraphNode, out: Out<CUgraphNode>, data: Out<CUgraphEdgeData>, count: Out<usize>) -> R {
-    let nodes: Vec<_> = lock(&graph_of(driver()?, node)?).dependents(id(node)).collect();
+    let nodes: Vec<_> = lock(&driver()?.graphs.graph_of(id(node))?).dependents(id(node)).collect();
     edges_too(&nodes, out, data, count)
 }
 

@@ -12,7 +12,7 @@ use std::ffi::c_uint;
 fn allocate(address: Out<CUdeviceptr>, bytes: u64) -> R {
     let context = current()?;
     let address = address.required()?;
-    driver()?.check_call()?;
+    driver()?.graphs.check_call()?;
     let allocation = driver()?.memory.allocate(bytes, Kind::Device, context.device.ordinal, context.id)?;
     address.set(allocation.base)
 }
@@ -54,7 +54,7 @@ entry_points! {
         if allocation.base != address || !freeable {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        driver.check_call()?;
+        driver.graphs.check_call()?;
         driver.wait_before_free(&allocation);
         // What went wrong meanwhile is told here, as in any call that waits.
         current()?;

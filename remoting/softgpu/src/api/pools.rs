@@ -176,7 +176,7 @@ stream_entry_points! { default;
         let driver = driver()?;
         let stream = default.resolve(stream)?;
         // Memory nodes are not provided.
-        driver.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        driver.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         let address = address.required()?;
         let current = *driver.current_pool(&stream.context.device);
         let pool = driver.pools.get(current).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -189,7 +189,7 @@ stream_entry_points! { default;
         let driver = driver()?;
         let stream = default.resolve(stream)?;
         // Memory nodes are not provided.
-        driver.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        driver.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         let address = address.required()?;
         address.set(driver.allocate_from(&*pool(driver, from)?, bytes as u64, &stream)?.base)
     }
@@ -198,7 +198,7 @@ stream_entry_points! { default;
         let driver = driver()?;
         let stream = default.resolve(stream)?;
         // Memory nodes are not provided.
-        driver.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        driver.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         if address == 0 {
             return Ok(());
         }

@@ -46,7 +46,7 @@ fn record(default: DefaultStream, which: CUevent, stream: CUstream, flags: c_uin
     if flags & CU_EVENT_RECORD_EXTERNAL != 0 && driver.capture(&stream, || Work::Record(Arc::clone(&event)))? {
         return Ok(());
     }
-    let captured = driver.captures.ask(|captures| captures.record(event.id as u64, stream.for_capture()))?;
+    let captured = driver.graphs.ask(|captures| captures.record(event.id as u64, stream.for_capture()))?;
     if captured { Ok(()) } else { event.record(&stream, driver.start) }
 }
 
@@ -87,7 +87,7 @@ entry_points! {
     fn cuStreamDestroy | cuStreamDestroy_v2(stream: CUstream) {
         let stream = driver()?.streams.remove(id(stream)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         super::stream_attributes::forget(&stream);
-        driver()?.captures.with(|captures| captures.forget_stream(stream.for_capture().id));
+        driver()?.graphs.with(|captures| captures.forget_stream(stream.for_capture().id));
         stream.retire();
         stream.context.check()
     }
@@ -115,15 +115,15 @@ entry_points! {
 
     fn cuEventDestroy | cuEventDestroy_v2(which: CUevent) {
         let event = driver()?.events.remove(id(which)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        driver()?.captures.with(|captures| captures.forget_event(event.id as u64));
+        driver()?.graphs.with(|captures| captures.forget_event(event.id as u64));
         Ok(())
     }
 
     /// In the event's context, whatever the calling thread's is, if it has one.
     fn cuEventQuery(which: CUevent) {
         let event = event(which)?;
-        driver()?.captures.ask(|captures| captures.check_event(event.id as u64))?;
-        driver()?.check_call()?;
+        driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
+        driver()?.graphs.check_call()?;
         let progress = event.progress();
         driver()?.contexts.get(event.context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.check()?;
         match progress {
@@ -134,8 +134,8 @@ entry_points! {
 
     fn cuEventSynchronize(which: CUevent) {
         let event = event(which)?;
-        driver()?.captures.ask(|captures| captures.check_event(event.id as u64))?;
-        driver()?.check_call()?;
+        driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
+        driver()?.graphs.check_call()?;
         event.synchronise()
     }
 
@@ -147,13 +147,13 @@ entry_points! {
 stream_entry_points! { default;
     fn cuStreamQuery / cuStreamQuery_ptsz(stream: CUstream) {
         let stream = default.resolve(stream)?;
-        driver()?.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         if stream.end().is_reached() { stream.context.check() } else { Err(CUDA_ERROR_NOT_READY) }
     }
 
     fn cuStreamSynchronize / cuStreamSynchronize_ptsz(stream: CUstream) {
         let stream = default.resolve_even_if_faulted(stream)?;
-        driver()?.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         stream.synchronise()
     }
 
@@ -193,7 +193,7 @@ stream_entry_points! { default;
         if flags & CU_EVENT_WAIT_EXTERNAL != 0 && driver.capture(&stream, || Work::Wait(Arc::clone(&event)))? {
             return Ok(());
         }
-        let captured = driver.captures.ask(|captures| captures.wait(stream.for_capture(), event.id as u64))?;
+        let captured = driver.graphs.ask(|captures| captures.wait(stream.for_capture(), event.id as u64))?;
         if captured { Ok(()) } else { event.hold(&stream) }
     }
 
@@ -223,7 +223,7 @@ stream_entry_points! { default;
         let stream = default.resolve(stream)?;
         let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // CUDA captures host functions only.
-        driver()?.captures.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         super::no_flags(flags.into())?;
         let data = data.expose_provenance();
         let context = Arc::clone(&stream.context);
