@@ -225,6 +225,18 @@ impl<W> Captures<W> {
         Ok(Some(node))
     }
 
+    /// Whether a stream that captures nothing may be given work.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn check_work(&mut self, stream: Stream) -> Result<()> {
+        self.check_legacy(stream)?;
+        match self.state(stream.id) {
+            State::Invalidated { .. } => Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+            _ => Ok(()),
+        }
+    }
+
     /// The legacy stream would wait for every blocking stream of its context, and a captured one never gets there.
     fn check_legacy(&mut self, stream: Stream) -> Result<()> {
         if stream.kind != StreamKind::Legacy {

@@ -56,8 +56,12 @@ impl Work {
             Work::Fill(fill) => fill.run(),
             Work::Host(HostCall { function, data }) => {
                 let data = std::ptr::with_exposed_provenance_mut(*data);
-                // SAFETY: the program gave this function to be called with this argument.
-                in_callback(|| unsafe { function.map_or((), |function| function(data)) });
+                in_callback(|| {
+                    if let Some(function) = function {
+                        // SAFETY: the program gave this function to be called with this argument.
+                        unsafe { function(data) };
+                    }
+                });
             }
             Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) => (),
         }

@@ -1,6 +1,7 @@
 //! Stream-ordered allocation and its pools.
 
 use crate::call::{Code, DefaultStream, input, inputs, refused, write};
+use crate::graph;
 use crate::memory::{Origin, find_allocation};
 use crate::pool::{self, Pool};
 use crate::session::lock;
@@ -29,6 +30,8 @@ stream_exports! {
 
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
+        // Memory nodes are not provided.
+        graph::check_stream(&target)?;
         if address == 0 {
             return Ok(());
         }
@@ -197,6 +200,7 @@ unsafe fn allocate(
     default: DefaultStream,
 ) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
+    graph::check_stream(&target)?;
     if to.is_null() || size == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
