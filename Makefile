@@ -174,6 +174,7 @@ bench: build ## Latency and bandwidth of both carriers against raw TCP
 
 bench-kubernetes: cluster images ## Claims and pods per second, and how much later a pod with a share starts
 	@$(PYTHON) e2e/bench/claims.py --json target/bench-kubernetes/claims.json
+	@$(PYTHON) e2e/bench/watching.py --json target/bench-kubernetes/watching.json
 	@$(PYTHON) e2e/bench/webhook.py --json target/bench-kubernetes/webhook.json
 	@$(PYTHON) e2e/bench/start.py --json target/bench-kubernetes/start.json
 

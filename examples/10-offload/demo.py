@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.cli.local import local_appliance
 
 HERE = Path(__file__).resolve().parent

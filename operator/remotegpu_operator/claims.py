@@ -332,8 +332,8 @@ class Claims:
             if pods.gated(pod):
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
             return None
-        if not ask.claim:
-            return await self._make_claim(pods.claim_for(pod, ask), pod) if pods.gated(pod) else None
+        if ask.share is not None:
+            return await self._make_claim(pods.claim_for(pod, ask, ask.share), pod) if pods.gated(pod) else None
         claim = self._index.named(metadata["namespace"], ask.claim)
         refused = pods.refusal_of_claim(pod, ask, claim)
         if refused is not None:

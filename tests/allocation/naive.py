@@ -100,12 +100,12 @@ def _serve(world: World, request: Request, kept: set[tuple[str, str]]) -> tuple[
 
 
 def _size(request: Request, gpu: GpuStatus) -> int:
-    return request.ask.memory_bytes or gpu.shareable * request.ask.milli // 1000
+    return request.ask.memory_bytes or gpu.shareable * request.ask.milli_per_gpu // 1000
 
 
 def _milli(request: Request, gpu: GpuStatus) -> int:
     if not request.ask.memory_bytes:
-        return request.ask.milli
+        return request.ask.milli_per_gpu
     milli = 0
     while gpu.shareable * milli < request.ask.memory_bytes * 1000:
         milli += 1

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from remotegpu.api.claims import Placement, Reason
-from remotegpu.api.objects import Ask
 from remotegpu.api.pools import Amount, AppliancePhase, ApplianceStatus, GpuStatus
+from remotegpu.api.quantities import Ask
 from remotegpu_operator.allocation import Allocator, Placed, Request, Waiting
 
 T = TypeVar("T")

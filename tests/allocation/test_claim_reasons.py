@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from remotegpu.api.claims import Allocation, ClaimSpec, GPUClaim, Mode, Placement, Reason
-from remotegpu.api.objects import Ask
 from remotegpu.api.pools import Amount, AppliancePhase, ApplianceStatus, EnvironmentStatus, GpuStatus
+from remotegpu.api.quantities import Ask
 from remotegpu_operator.allocation import Allocator, Placed, Request, Waiting, request_of
 
 MIB = 1 << 20
@@ -50,7 +50,7 @@ def waits(of: Allocator, asked: Request) -> tuple[Reason, str]:
 @pytest.mark.parametrize("shareable", [8 * GIB, 2 * GIB + 1999, 7_999_999_999])
 def test_as_many_shares_fit_as_the_fractions_say(shares: int, milli: int, shareable: int) -> None:
     pool = allocator(appliance("a", GpuStatus("GPU-0", "A100", shareable + GIB, shareable)))
-    decisions = settled(pool, *(request(f"{i:04}", Ask(milli=milli)) for i in range(shares)))
+    decisions = settled(pool, *(request(f"{i:04}", Ask(milli_per_gpu=milli)) for i in range(shares)))
     assert all(isinstance(decision, Placed) for decision in decisions.values())
     capacity = pool.capacity("default")
     used = shares * (shareable * milli // 1000)
@@ -58,12 +58,12 @@ def test_as_many_shares_fit_as_the_fractions_say(shares: int, milli: int, sharea
     assert (left.allocated_milli, left.allocated_memory) == (shares * milli, used)
     assert capacity.allocated == Amount(shares * milli, used // MIB * MIB)
     assert capacity.free == Amount(1000 - shares * milli, (shareable - used) // MIB * MIB)
-    assert isinstance(settled(pool, request("rest", Ask(milli=1001 - shares * milli)))["rest"], Waiting)
+    assert isinstance(settled(pool, request("rest", Ask(milli_per_gpu=1001 - shares * milli)))["rest"], Waiting)
 
 
 def test_an_allocation_says_where_and_exactly_how_much() -> None:
     pool = allocator(appliance("a", gpu(0), gpu(1)), appliance("b", gpu(2)))
-    spec = ClaimSpec(fraction="0.333", count=2, placement=Placement.SPREAD, priority=3)
+    spec = ClaimSpec(ask=Ask(2, 333), placement=Placement.SPREAD, priority=3)
     claim = GPUClaim("team", "train", "uid", created="2026-11-21T16:00:00Z", spec=spec)
     asked = request_of(claim)
     assert asked == Request(
@@ -90,7 +90,7 @@ def test_memory_is_charged_as_the_thousandths_that_hold_it() -> None:
 
 def test_a_claim_that_waits_is_told_once_and_served_when_it_fits() -> None:
     pool = allocator(appliance("a", gpu(0)))
-    first, second, third = (request(name, Ask(milli=600)) for name in "abc")
+    first, second, third = (request(name, Ask(milli_per_gpu=600)) for name in "abc")
     assert {name: type(d) for name, d in settled(pool, first, second, third).items()} == {
         "a": Placed,
         "b": Waiting,
@@ -106,10 +106,10 @@ def test_a_small_claim_does_not_overtake_a_large_one_but_may_use_what_that_canno
     pool = allocator(appliance("a", gpu(0), gpu(1, model="Tesla T4")))
     decisions = settled(
         pool,
-        request("first", Ask(milli=500), model="A100"),
-        request("large", Ask(milli=1000), model="A100", created="2027"),
-        request("small", Ask(milli=100), model="A100", created="2028"),
-        request("other", Ask(milli=100), model="t4", created="2029"),
+        request("first", Ask(milli_per_gpu=500), model="A100"),
+        request("large", Ask(milli_per_gpu=1000), model="A100", created="2027"),
+        request("small", Ask(milli_per_gpu=100), model="A100", created="2028"),
+        request("other", Ask(milli_per_gpu=100), model="t4", created="2029"),
     )
     assert {name for name, decision in decisions.items() if isinstance(decision, Placed)} == {"first", "other"}
     small = decisions["small"]
@@ -142,7 +142,7 @@ def test_running_claims_are_believed_even_where_they_do_not_fit() -> None:
     pool = allocator(appliance("a", gpu(0)))
     share = Allocation("a", "node of a", "GPU-0", "NVIDIA A100", 6 * GIB, 750)
     for name in ("one", "two"):
-        pool.hold(request(name, Ask(milli=750)), (share,))
+        pool.hold(request(name, Ask(milli_per_gpu=750)), (share,))
     assert pool.capacity("default").free == Amount(0, 0)
     pool.release("uid of one")
     assert pool.capacity("default").free == Amount(250, 2 * GIB)
@@ -153,13 +153,13 @@ def test_a_quota_counts_what_all_claims_of_the_namespace_have() -> None:
     pool.set_quotas("team", {"gpu": 1000, "large": 9000})
     decisions = settled(
         pool,
-        request("first", Ask(milli=750)),
-        request("second", Ask(milli=500), created="2027"),
-        request("elsewhere", Ask(milli=1000), namespace="other", created="2028"),
+        request("first", Ask(milli_per_gpu=750)),
+        request("second", Ask(milli_per_gpu=500), created="2027"),
+        request("elsewhere", Ask(milli_per_gpu=1000), namespace="other", created="2028"),
     )
     assert isinstance(decisions["first"], Placed) and isinstance(decisions["elsewhere"], Placed)
     assert decisions["second"] == Waiting(
-        request("second", Ask(milli=500), created="2027"),
+        request("second", Ask(milli_per_gpu=500), created="2027"),
         Reason.QUOTA_EXCEEDED,
         "0.5 of a GPU is more than ResourceQuota gpu leaves: it allows namespace team 1, and the claims there have"
         " 0.75",
@@ -179,7 +179,7 @@ def test_what_one_pool_gives_counts_in_the_others() -> None:
     first = settled(pool, request("first", Ask()))["first"]
     assert isinstance(first, Waiting)
     assert first.reason == Reason.WAITING_FOR_CAPACITY
-    decisions = settled(pool, request("elsewhere", Ask(milli=500), pool="second"))
+    decisions = settled(pool, request("elsewhere", Ask(milli_per_gpu=500), pool="second"))
     assert isinstance(decisions["elsewhere"], Placed)
     assert isinstance(decisions["first"], Waiting)
     assert decisions["first"].reason == Reason.QUOTA_EXCEEDED
@@ -214,7 +214,7 @@ MIXED = (appliance("a", gpu(0, 40)), appliance("b", gpu(1, 16, "Tesla T4"), gpu(
         ),
         (
             MIXED,
-            request("c", Ask(milli=250)),
+            request("c", Ask(milli_per_gpu=250)),
             Reason.MIXED_MEMORY,
             "a fraction of a GPU says nothing in pool default: its GPUs have 16.0 GiB and 40.0 GiB of memory; ask for"
             " memory, or for a model",
@@ -233,7 +233,7 @@ MIXED = (appliance("a", gpu(0, 40)), appliance("b", gpu(1, 16, "Tesla T4"), gpu(
         ),
         (
             (appliance("a", GpuStatus("GPU-0", "A100", GIB, GIB)),),
-            request("c", Ask(milli=1)),
+            request("c", Ask(milli_per_gpu=1)),
             Reason.NO_MATCHING_GPU,
             "0.001 of a GPU is less than the least share, 2.0 MiB: GPUs of pool default share 1.0 GiB",
         ),
@@ -255,15 +255,20 @@ def test_what_no_empty_pool_could_serve(
 @pytest.mark.parametrize(
     ("gpus", "held", "asked", "message"),
     [
-        (1, 900, Ask(milli=250), "0.25 of a GPU is not free in pool default: its GPU has 0.1 (819.2 MiB) free"),
-        (1, 1000, Ask(milli=250), "0.25 of a GPU is not free in pool default: its GPU has nothing free"),
+        (1, 900, Ask(milli_per_gpu=250), "0.25 of a GPU is not free in pool default: its GPU has 0.1 (819.2 MiB) free"),
+        (1, 1000, Ask(milli_per_gpu=250), "0.25 of a GPU is not free in pool default: its GPU has nothing free"),
         (
             2,
             900,
-            Ask(milli=250),
+            Ask(milli_per_gpu=250),
             "0.25 of a GPU is not free in pool default: of its 2 GPUs the emptiest has 0.1 (819.2 MiB) free",
         ),
-        (2, 1000, Ask(milli=250), "0.25 of a GPU is not free in pool default: of its 2 GPUs none has anything free"),
+        (
+            2,
+            1000,
+            Ask(milli_per_gpu=250),
+            "0.25 of a GPU is not free in pool default: of its 2 GPUs none has anything free",
+        ),
         (2, 900, Ask(1, 0, GIB), "1.0 GiB of a GPU is not free in pool default: of its 2 GPUs the emptiest has .*"),
         (
             2,
@@ -275,7 +280,7 @@ def test_what_no_empty_pool_could_serve(
 )
 def test_what_is_not_free(gpus: int, held: int, asked: Ask, message: str) -> None:
     pool = allocator(appliance("a", *(gpu(number) for number in range(gpus))))
-    settled(pool, *(request(f"holder {i}", Ask(milli=held)) for i in range(gpus)))
+    settled(pool, *(request(f"holder {i}", Ask(milli_per_gpu=held)) for i in range(gpus)))
     reason, said = waits(pool, request("c", asked, created="2027"))
     assert reason == Reason.WAITING_FOR_CAPACITY
     assert said == message or (message.endswith(".*") and said.startswith(message[:-2]))
@@ -287,7 +292,7 @@ def test_what_is_not_free(gpus: int, held: int, asked: Ask, message: str) -> Non
 def test_only_an_appliance_with_an_environment_serves_offload() -> None:
     plain = appliance("a", gpu(0))
     serving = replace(appliance("b", gpu(1)), environments=(EnvironmentStatus("sklearn", "cpu", "3.11.2"),))
-    asked = request_of(GPUClaim("team", "fit", "uid", spec=ClaimSpec(mode=Mode.OFFLOAD, fraction="0.25")))
+    asked = request_of(GPUClaim("team", "fit", "uid", spec=ClaimSpec(mode=Mode.OFFLOAD, ask=Ask(1, 250))))
     assert asked.offload
 
     pool = allocator(plain)

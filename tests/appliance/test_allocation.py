@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remotegpu.api.objects import Ask
-from remotegpu.appliance.allocation import MIN_SHARE_BYTES, Allocator, ImpossibleError, Placement
+from remotegpu.api.quantities import Ask
+from remotegpu.appliance.allocation import MIN_SHARE_BYTES, GpuLeases, ImpossibleError, LeasedGpus
 
 MIB = 1 << 20
 SIZES = (1000 * MIB, 1000 * MIB, 400 * MIB)
@@ -18,8 +18,8 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.allocator = Allocator(SIZES)
-        self.placed: dict[str, Placement] = {}
+        self.allocator = GpuLeases(SIZES)
+        self.placed: dict[str, LeasedGpus] = {}
         self.waiting: list[str] = []
         self.asks: dict[str, Ask] = {}
 
@@ -86,23 +86,23 @@ class AllocatorMachine(RuleBasedStateMachine):
 TestAllocator = AllocatorMachine.TestCase
 
 
-def place(allocator: Allocator, key: str, ask: Ask) -> Placement | None:
+def place(allocator: GpuLeases, key: str, ask: Ask) -> LeasedGpus | None:
     allocator.submit(key, ask)
     return dict(allocator.settle()).get(key)
 
 
 def test_the_tightest_gpu_is_taken() -> None:
-    allocator = Allocator(SIZES)
-    assert place(allocator, "a", Ask(memory_bytes=300 * MIB)) == Placement((2,), (300 * MIB,))
-    assert place(allocator, "b", Ask(milli=500)) == Placement((0,), (500 * MIB,))
-    assert place(allocator, "c", Ask(milli=400)) == Placement((0,), (400 * MIB,))
+    allocator = GpuLeases(SIZES)
+    assert place(allocator, "a", Ask(memory_bytes=300 * MIB)) == LeasedGpus((2,), (300 * MIB,))
+    assert place(allocator, "b", Ask(milli_per_gpu=500)) == LeasedGpus((0,), (500 * MIB,))
+    assert place(allocator, "c", Ask(milli_per_gpu=400)) == LeasedGpus((0,), (400 * MIB,))
 
 
 def test_a_small_request_does_not_overtake_a_large_one() -> None:
-    allocator = Allocator([100 * MIB])
-    assert place(allocator, "half", Ask(milli=500))
-    assert place(allocator, "whole", Ask(milli=1000)) is None
-    assert place(allocator, "small", Ask(milli=100)) is None
+    allocator = GpuLeases([100 * MIB])
+    assert place(allocator, "half", Ask(milli_per_gpu=500))
+    assert place(allocator, "whole", Ask(milli_per_gpu=1000)) is None
+    assert place(allocator, "small", Ask(milli_per_gpu=100)) is None
     assert allocator.ahead("small") == 1
     assert allocator.reason("small") == "0.1 of a GPU is not free: 0.50 (50.0 MiB) free on gpu 0; 1 request ahead"
     allocator.withdraw("whole")
@@ -115,18 +115,18 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
         (Ask(count=4), "4 GPUs were asked for, this appliance has 3 GPUs"),
         (Ask(memory_bytes=1001 * MIB), "1001.0 MiB of a GPU was asked for, the GPUs here share 1000.0 MiB, 1000.0 MiB"),
         (Ask(count=3, memory_bytes=401 * MIB), "401.0 MiB of each of 3 GPUs was asked for, .* 400.0 MiB"),
-        (Ask(milli=1), "0.001 of a GPU was asked for, .* in parts of at least 2.0 MiB"),
-        (Ask(count=3, milli=2), "0.002 of each of 3 GPUs was asked for, .* in parts of at least 2.0 MiB"),
+        (Ask(milli_per_gpu=1), "0.001 of a GPU was asked for, .* in parts of at least 2.0 MiB"),
+        (Ask(count=3, milli_per_gpu=2), "0.002 of each of 3 GPUs was asked for, .* in parts of at least 2.0 MiB"),
     ],
     ids=str,
 )
 def test_what_never_fits_is_refused_at_once(ask: Ask, words: str) -> None:
     with pytest.raises(ImpossibleError, match=words):
-        Allocator(SIZES).submit("key", ask)
+        GpuLeases(SIZES).submit("key", ask)
 
 
 def test_no_healthy_gpu_is_said_with_the_reasons() -> None:
-    allocator = Allocator([100 * MIB])
+    allocator = GpuLeases([100 * MIB])
     allocator.gpus[0].unhealthy = "fell off the bus"
     with pytest.raises(ImpossibleError, match="no GPU of this appliance is healthy: gpu 0: fell off the bus"):
         allocator.submit("key", Ask())

@@ -12,7 +12,7 @@ import pytest
 from support.stand_in import StandIn, Tenant
 from support.system import PROGRAMS
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.paths import find_dist
 from remotegpu.rpc import pb
 
@@ -53,7 +53,7 @@ def test_nothing_of_software_is_set_for_a_real_gpu(real: StandIn) -> None:
 
 
 def test_readings_are_those_of_nvml(real: StandIn) -> None:
-    tenant = real.lease(Ask(milli=250))
+    tenant = real.lease(Ask(milli_per_gpu=250))
     state = device_state(tenant)
     expected = subprocess.run(
         [sys.executable, "-c", NVML],

@@ -9,7 +9,7 @@ import pytest
 from support.stand_in import StandIn, Tenant, all_back
 from support.system import until
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import ApplianceError, Failure
 
@@ -23,7 +23,7 @@ def _nothing_left(appliance: StandIn) -> Iterator[None]:
 
 
 def test_a_lease_is_a_part_of_a_gpu_with_an_identity_of_its_own(appliance: StandIn) -> None:
-    first, second = appliance.lease(Ask(milli=250)), appliance.lease(Ask(milli=250))
+    first, second = appliance.lease(Ask(milli_per_gpu=250)), appliance.lease(Ask(milli_per_gpu=250))
     (one,), (two,) = first.granted.devices, second.granted.devices
     assert one.memory_bytes == two.memory_bytes == GIB // 4
     assert one.gpu_uuid == two.gpu_uuid in {gpu.uuid for gpu in appliance.gpus}
@@ -36,13 +36,13 @@ def test_a_lease_is_a_part_of_a_gpu_with_an_identity_of_its_own(appliance: Stand
 
 
 def test_several_gpus_are_distinct(appliance: StandIn) -> None:
-    lease = appliance.lease(Ask(count=2, milli=1000))
+    lease = appliance.lease(Ask(count=2, milli_per_gpu=1000))
     assert {device.gpu_uuid for device in lease.granted.devices} == {gpu.uuid for gpu in appliance.gpus}
     lease.close()
 
 
 def test_hello_shows_the_lease_to_its_holder_only(appliance: StandIn) -> None:
-    lease = appliance.lease(Ask(milli=100))
+    lease = appliance.lease(Ask(milli_per_gpu=100))
     stub, granted = appliance.client._stub, lease.granted
     request = pb.HelloRequest(
         versions=appliance.client.versions, lease_id=granted.lease_id, lease_secret=granted.lease_secret
@@ -55,23 +55,23 @@ def test_hello_shows_the_lease_to_its_holder_only(appliance: StandIn) -> None:
 
 
 def test_what_is_not_free_is_refused_with_the_reason(appliance: StandIn) -> None:
-    lease = appliance.lease(Ask(count=2, milli=800))
+    lease = appliance.lease(Ask(count=2, milli_per_gpu=800))
     with pytest.raises(ApplianceError, match=r"0.5 of a GPU .*0.20 \(204.8 MiB\) .*gpu 0") as caught:
-        appliance.lease(Ask(milli=500))
+        appliance.lease(Ask(milli_per_gpu=500))
     assert caught.value.failure is Failure.BUSY
     lease.close()
 
 
 def test_closing_a_lease_is_answered_when_the_share_is_free(appliance: StandIn) -> None:
     for _ in range(20):
-        lease = appliance.lease(Ask(count=2, milli=1000))
+        lease = appliance.lease(Ask(count=2, milli_per_gpu=1000))
         lease.session().ask("memory 0")
         lease.close()
         assert appliance.leased == 0
 
 
 def test_a_lease_ends_with_its_holding_connection(appliance: StandIn) -> None:
-    lease = appliance.lease(Ask(milli=500))
+    lease = appliance.lease(Ask(milli_per_gpu=500))
     session = lease.session()
     session.ask("memory 0")
     lease.let_go()
@@ -80,7 +80,7 @@ def test_a_lease_ends_with_its_holding_connection(appliance: StandIn) -> None:
 
 
 def test_a_lease_that_nobody_holds_ends(appliance: StandIn) -> None:
-    appliance.lease(Ask(milli=500), hold=False)
+    appliance.lease(Ask(milli_per_gpu=500), hold=False)
     assert appliance.leased == GIB // 2
     until(lambda: appliance.leased == 0, 15, "the lease has expired")
 
@@ -104,11 +104,11 @@ def waiting(appliance: StandIn, ask: Ask, order: list[str], name: str) -> thread
 
 
 def test_waiting_requests_are_served_in_order(appliance: StandIn) -> None:
-    holder = appliance.lease(Ask(count=2, milli=900))
+    holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
     order: list[str] = []
     threads = []
     for name, milli in (("large", 1000), ("small", 100), ("half", 500)):
-        threads.append(waiting(appliance, Ask(count=2, milli=milli), order, name))
+        threads.append(waiting(appliance, Ask(count=2, milli_per_gpu=milli), order, name))
     assert order == [], "0.1 of each is free, but the large request was first"
     holder.close()
     for thread in threads:
@@ -118,8 +118,8 @@ def test_waiting_requests_are_served_in_order(appliance: StandIn) -> None:
 
 
 def test_who_waits_is_told_why_and_how_long(appliance: StandIn) -> None:
-    holder = appliance.lease(Ask(count=2, milli=900))
-    with appliance.client.open_lease(Ask(milli=500), "test", wait=True) as events:
+    holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
+    with appliance.client.open_lease(Ask(milli_per_gpu=500), "test", wait=True) as events:
         seen = [next(events).waiting for _ in range(3)]
     assert all("0.5 of a GPU is not free" in waiting.reason for waiting in seen)
     assert seen[0].seconds < seen[1].seconds < seen[2].seconds
@@ -127,10 +127,10 @@ def test_who_waits_is_told_why_and_how_long(appliance: StandIn) -> None:
 
 
 def test_who_gives_up_waiting_is_forgotten(appliance: StandIn) -> None:
-    holder = appliance.lease(Ask(count=2, milli=900))
-    with appliance.client.open_lease(Ask(count=2, milli=1000), "gives up", wait=True) as events:
+    holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
+    with appliance.client.open_lease(Ask(count=2, milli_per_gpu=1000), "gives up", wait=True) as events:
         next(events)
-    small = until(lambda: try_lease(appliance, Ask(milli=100)), 5, "nobody is ahead any more")
+    small = until(lambda: try_lease(appliance, Ask(milli_per_gpu=100)), 5, "nobody is ahead any more")
     small.close()
     holder.close()
 
@@ -144,7 +144,7 @@ def try_lease(appliance: StandIn, ask: Ask) -> Tenant | None:
 
 def test_fifty_at_once_never_get_more_than_there_is(appliance: StandIn) -> None:
     order: list[str] = []
-    threads = [waiting(appliance, Ask(milli=300), order, str(number)) for number in range(50)]
+    threads = [waiting(appliance, Ask(milli_per_gpu=300), order, str(number)) for number in range(50)]
     while any(thread.is_alive() for thread in threads):
         # Asking without a pause would keep the fifty from their answers.
         threads[-1].join(0.02)

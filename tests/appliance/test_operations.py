@@ -15,7 +15,7 @@ from support.certificates import certificate
 from support.stand_in import StandIn
 from support.system import free_port, until
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.hardware import SelfTest
@@ -33,7 +33,7 @@ def metrics(port: int) -> dict[str, float]:
 def test_metrics(dist: Path) -> None:
     port = free_port()
     with StandIn(dist, "--metrics-port", str(port)) as appliance:
-        lease = appliance.lease(Ask(milli=250))
+        lease = appliance.lease(Ask(milli_per_gpu=250))
         session, victim = lease.session(1), lease.session(2)
         session.grant(8 * MIB)
         session.grant(1000 * MIB)
@@ -75,7 +75,7 @@ def test_tokens(dist: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("alice:one\n")
     with StandIn(dist, "--tokens", str(tokens), access=Access(token="one")) as appliance:
-        lease = appliance.lease(Ask(milli=100))
+        lease = appliance.lease(Ask(milli_per_gpu=100))
         assert not lease.open_session().refusal, "a session needs the lease's secret, no token"
         for arguments in ([], ["--token", "two"]):
             done = appliance.cli("ls", *arguments)
@@ -98,7 +98,7 @@ def test_tls(dist: Path, tmp_path: Path) -> None:
     certificate(tmp_path, "other", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     cert, other = tmp_path / "here.pem", tmp_path / "other.pem"
     with StandIn(dist, "--cert", str(cert), "--key", str(tmp_path / "here.key"), access=Access(ca=cert)) as appliance:
-        lease = appliance.lease(Ask(milli=250))
+        lease = appliance.lease(Ask(milli_per_gpu=250))
         assert lease.session().grant(2 * MIB) == 2 * MIB
         assert appliance.cli("ls", "--ca", str(cert)).returncode == 0
         for arguments, code, names in (
@@ -114,7 +114,7 @@ def test_tls(dist: Path, tmp_path: Path) -> None:
     named = Access(ca=tmp_path / "named.pem", server_name="appliance.example")
     options = ("--cert", str(named.ca), "--key", str(tmp_path / "named.key"))
     with StandIn(dist, *options, access=named) as appliance:
-        assert appliance.lease(Ask(milli=250)).session().grant(2 * MIB) == 2 * MIB
+        assert appliance.lease(Ask(milli_per_gpu=250)).session().grant(2 * MIB) == 2 * MIB
 
 
 def children(appliance: StandIn, pattern: str = "") -> list[int]:
@@ -128,7 +128,7 @@ def gateway_of(appliance: StandIn) -> int:
 
 def test_a_killed_gateway_is_replaced_and_leases_go_on(dist: Path) -> None:
     with StandIn(dist) as appliance:
-        lease = appliance.lease(Ask(milli=250))
+        lease = appliance.lease(Ask(milli_per_gpu=250))
         session = lease.session(1)
         session.grant(8 * MIB)
         old = gateway_of(appliance)
@@ -163,12 +163,12 @@ def test_a_gateway_that_does_not_stay_ends_the_appliance_with_a_message(dist: Pa
 
 def test_draining_lets_leases_end_and_opens_none(dist: Path) -> None:
     with StandIn(dist, "--drain-seconds", "60") as appliance:
-        lease = appliance.lease(Ask(milli=250))
+        lease = appliance.lease(Ask(milli_per_gpu=250))
         session = lease.session(1)
         appliance.process.terminate()
         until(lambda: appliance.client.inventory().draining, 5, "it drains")
         with pytest.raises(ApplianceError, match="draining"):
-            appliance.lease(Ask(milli=250))
+            appliance.lease(Ask(milli_per_gpu=250))
         assert session.grant(8 * MIB) == 8 * MIB
         assert lease.session(2).grant(8 * MIB) == 8 * MIB, "a lease may still open sessions"
         assert appliance.cli("health").returncode == 69
@@ -179,7 +179,7 @@ def test_draining_lets_leases_end_and_opens_none(dist: Path) -> None:
 @pytest.mark.parametrize("how", ["deadline", "second signal"])
 def test_draining_ends_and_says_so_to_clients(dist: Path, how: str) -> None:
     with StandIn(dist, "--drain-seconds", "1" if how == "deadline" else "600") as appliance:
-        session = appliance.lease(Ask(milli=250)).session()
+        session = appliance.lease(Ask(milli_per_gpu=250)).session()
         session.grant(8 * MIB)
         appliance.process.terminate()
         if how == "second signal":
@@ -191,7 +191,7 @@ def test_draining_ends_and_says_so_to_clients(dist: Path, how: str) -> None:
 
 def test_nothing_of_a_killed_appliance_stays(dist: Path) -> None:
     with StandIn(dist) as appliance:
-        appliance.lease(Ask(milli=250)).session().grant(8 * MIB)
+        appliance.lease(Ask(milli_per_gpu=250)).session().grant(8 * MIB)
         pids = children(appliance)
         assert len(pids) == 2
         appliance.process.kill()

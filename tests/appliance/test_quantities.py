@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remotegpu.api.quantities import (
-    Fraction,
+    Ask,
     QuantityError,
     format_bytes,
     format_milli,
@@ -23,16 +23,16 @@ from remotegpu.api.quantities import (
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("0.25", Fraction(1, 250)),
-        (".5", Fraction(1, 500)),
-        ("1", Fraction(1, 1000)),
-        ("1.0", Fraction(1, 1000)),
-        (" 0.001 ", Fraction(1, 1)),
-        ("2", Fraction(2, 1000)),
-        ("25e-2", Fraction(1, 250)),
+        ("0.25", Ask(1, 250)),
+        (".5", Ask(1, 500)),
+        ("1", Ask(1, 1000)),
+        ("1.0", Ask(1, 1000)),
+        (" 0.001 ", Ask(1, 1)),
+        ("2", Ask(2)),
+        ("25e-2", Ask(1, 250)),
     ],
 )
-def test_fractions(text: str, expected: Fraction) -> None:
+def test_fractions(text: str, expected: Ask) -> None:
     assert parse_fraction(text) == expected
 
 
@@ -49,7 +49,7 @@ def test_no_fractions(text: str) -> None:
 
 @given(st.integers(1, 1000))
 def test_every_thousandth_survives(milli: int) -> None:
-    assert parse_fraction(format_milli(milli)) == Fraction(1, milli)
+    assert parse_fraction(format_milli(milli)) == Ask(1, milli)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remotegpu.api.objects import Ask, Share, shares_to_env
+from remotegpu.api.objects import Share, shares_to_env
+from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.checks import ClaimsState, Situation, checks
 from remotegpu.appliance.hardware import parse_snapshot

@@ -14,7 +14,7 @@ import pytest
 from support.stand_in import Session, StandIn, Tenant, all_back, make_dist
 from support.system import until
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.rpc import pb
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ SHARE = 256 * MIB
 @pytest.fixture
 def tenant(appliance: StandIn) -> Iterator[Tenant]:
     with all_back(appliance):
-        lease = appliance.lease(Ask(milli=250))
+        lease = appliance.lease(Ask(milli_per_gpu=250))
         yield lease
         lease.close()
 
@@ -86,7 +86,7 @@ def test_a_worker_sees_nothing_of_ours(dist: Path) -> None:
     """No token, no path, no other socket; only what the driver needs."""
     env = {"REMOTEGPU_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "secret", "REMOTEGPU_LOG": "info"}
     with StandIn(dist, env=env) as appliance:
-        session = appliance.lease(Ask(milli=250)).session()
+        session = appliance.lease(Ask(milli_per_gpu=250)).session()
         seen = session.ask("environ")
         uuid = seen.pop("CUDA_VISIBLE_DEVICES")
         assert uuid == appliance.gpus[0].uuid
@@ -117,7 +117,7 @@ def test_each_session_has_its_own_uid() -> None:
         Path(folder).chmod(0o755)
         dist = make_dist(Path(folder) / "dist", "/usr/bin/python3")
         with StandIn(dist, "--uid-base", "61000") as appliance:
-            lease = appliance.lease(Ask(milli=250))
+            lease = appliance.lease(Ask(milli_per_gpu=250))
             identities = [lease.session(number).ask("identity") for number in range(3)]
     assert [(identity["uid"], identity["gid"]) for identity in identities] == [(n, n) for n in (61000, 61001, 61002)]
     assert all(identity["groups"] == [] for identity in identities)
@@ -150,7 +150,7 @@ def test_a_lying_worker_harms_only_itself(appliance: StandIn, tenant: Tenant, pa
 
 def test_a_worker_that_does_not_start_is_said(dist: Path) -> None:
     with StandIn(dist, env={"REMOTEGPU_LOG": "broken"}) as appliance:
-        lease = appliance.lease(Ask(milli=250))
+        lease = appliance.lease(Ask(milli_per_gpu=250))
         reply = lease.open_session()
         assert "the worker ended at its start (exit code 3)" in reply.refusal
         assert appliance.client.inventory().leases[0].sessions == 0
@@ -159,9 +159,9 @@ def test_a_worker_that_does_not_start_is_said(dist: Path) -> None:
 def test_limits(dist: Path) -> None:
     options = ("--sessions-per-lease", "2", "--sessions-per-gpu", "3", "--max-leases", "2")
     with StandIn(dist, *options) as appliance:
-        one, two = appliance.lease(Ask(milli=250)), appliance.lease(Ask(milli=250))
+        one, two = appliance.lease(Ask(milli_per_gpu=250)), appliance.lease(Ask(milli_per_gpu=250))
         with pytest.raises(Exception, match="limit of 2 leases"):
-            appliance.lease(Ask(milli=250))
+            appliance.lease(Ask(milli_per_gpu=250))
         with ThreadPoolExecutor(8) as pool:
             replies = list(pool.map(one.open_session, range(8)))
         refusals = [reply.refusal for reply in replies if reply.refusal]
@@ -221,7 +221,7 @@ def test_whoever_closes_a_session_hears_how_its_process_died(tenant: Tenant, rea
 
 
 def test_nvml_shows_the_processes_of_the_lease_only(appliance: StandIn, tenant: Tenant) -> None:
-    other = appliance.lease(Ask(milli=100))
+    other = appliance.lease(Ask(milli_per_gpu=100))
     other.session(77).grant(2 * MIB)
     tenant.session(11).grant(5 * MIB)
     tenant.session(12).grant(7 * MIB)

@@ -95,7 +95,7 @@ def test_what_is_generated_is_up_to_date(file: str, tmp_path: Path) -> None:
         ("image.pullPolicy=Sometimes", "'/image/pullPolicy'", ["'Always'", "'IfNotPresent'", "'Never'"]),
         ("pools.default.softwear.gpus=2", "'/pools/default'", ["'softwear'"]),
         ("pools.default.backend=rocm", "'/pools/default/backend'", ["'software'", "'cuda'"]),
-        ("pools.With_underscore.backend=cuda", "'/pools'", ["'With_underscore'"]),
+        ("pools.With_underscore.backend=cuda", "at ''", ["'With_underscore'"]),
         ("devicePlugin.kubeletFolder=var/lib/kubelet", "'/devicePlugin/kubeletFolder'", []),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.cli.placement import possible, spread
 from remotegpu.cli.run import parse_ask
 from remotegpu.rpc import pb
@@ -28,9 +28,9 @@ def test_more_is_taken_where_more_is_free() -> None:
 
 
 def test_what_does_not_fit_is_not_taken() -> None:
-    assert spread([appliance(50), appliance(24, 25)], Ask(count=2, milli=250)) == [1, 1]
-    assert spread([appliance(50), appliance(24, 24)], Ask(count=2, milli=250)) is None
-    assert spread([appliance(50, draining=True), appliance(50, healthy=False)], Ask(milli=250)) is None
+    assert spread([appliance(50), appliance(24, 25)], Ask(count=2, milli_per_gpu=250)) == [1, 1]
+    assert spread([appliance(50), appliance(24, 24)], Ask(count=2, milli_per_gpu=250)) is None
+    assert spread([appliance(50, draining=True), appliance(50, healthy=False)], Ask(milli_per_gpu=250)) is None
 
 
 def test_possible_looks_at_what_is_leased_as_if_it_were_free() -> None:
@@ -41,7 +41,7 @@ def test_possible_looks_at_what_is_leased_as_if_it_were_free() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 100), max_size=4), min_size=1, max_size=4), st.integers(1, 8))
 def test_a_spread_is_as_asked_and_fits(free: list[list[int]], count: int) -> None:
-    counts = spread([appliance(*each) for each in free], Ask(count=count, milli=500))
+    counts = spread([appliance(*each) for each in free], Ask(count=count, milli_per_gpu=500))
     fitting = [sum(left >= 50 for left in each) for each in free]
     if sum(fitting) < count:
         assert counts is None

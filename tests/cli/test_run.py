@@ -16,7 +16,7 @@ import pytest
 from support.stand_in import StandIn, all_back
 from support.system import REMOTEGPU, until
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 
 GIB = 1 << 30
 
@@ -123,7 +123,7 @@ def test_the_share_is_held_while_the_command_runs(brief: StandIn) -> None:
         (lease,) = appliance.client.inventory().leases
         assert lease.client.endswith(f"pid {process.pid} sleep 60")
         assert list(lease.gpus) == [0, 1]
-        appliance.lease(Ask(milli=100), hold=False)
+        appliance.lease(Ask(milli_per_gpu=100), hold=False)
         assert appliance.leased > GIB
         until(lambda: len(appliance.client.inventory().leases) == 1, 10, "the one that nobody holds has expired")
         assert appliance.leased == GIB, "it outlives a younger lease that nobody holds"
@@ -279,7 +279,7 @@ def test_several_appliances_are_spread_over(appliance: StandIn, second: StandIn)
 
 def test_waiting_for_several_appliances_holds_nothing(appliance: StandIn, second: StandIn) -> None:
     both = f"{appliance.endpoint},{second.endpoint}"
-    holder = second.lease(Ask(count=2, milli=900))
+    holder = second.lease(Ask(count=2, milli_per_gpu=900))
     with running(appliance, "--appliance", both, "-n", "4", "-p", "0.5", "--", "true") as process:
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()
@@ -289,7 +289,7 @@ def test_waiting_for_several_appliances_holds_nothing(appliance: StandIn, second
 
 
 def test_waiting_says_why_and_how_long_and_ends_with_the_share(appliance: StandIn) -> None:
-    holder = appliance.lease(Ask(count=2, milli=900))
+    holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
     with running(appliance, "-p", "0.5", "--", "echo", "done") as process:
         assert process.stderr is not None
         assert process.stdout is not None
@@ -302,7 +302,7 @@ def test_waiting_says_why_and_how_long_and_ends_with_the_share(appliance: StandI
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_waiting_can_be_interrupted(appliance: StandIn, number: signal.Signals) -> None:
-    holder = appliance.lease(Ask(count=2, milli=900))
+    holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
     with running(appliance, "-p", "0.5", "--", "true") as process:
         assert process.stderr is not None
         process.stderr.readline()
@@ -314,7 +314,7 @@ def test_waiting_can_be_interrupted(appliance: StandIn, number: signal.Signals) 
 
 
 def test_no_wait_refuses_at_once(appliance: StandIn) -> None:
-    holder = appliance.lease(Ask(count=2, milli=900))
+    holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
     done = appliance.cli("run", "--no-wait", "-p", "0.5", "--", "true")
     assert done.returncode == 75
     assert "0.5 of a GPU" in done.stderr
@@ -326,7 +326,7 @@ def test_the_holding_connection_survives_a_new_gateway(brief: StandIn) -> None:
     appliance = brief
     with running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: children_of(process.pid), 10, "the command runs")
-        appliance.lease(Ask(milli=100))
+        appliance.lease(Ask(milli_per_gpu=100))
         assert len(appliance.client.inventory().leases) == 2
         found = subprocess.run(
             ["pgrep", "-P", str(appliance.process.pid), "-f", "remotegpu-gateway"], capture_output=True, text=True

@@ -8,13 +8,13 @@ from pathlib import Path
 from support.stand_in import StandIn
 from support.system import free_port
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 
 MIB = 1 << 20
 
 
 def test_ls(appliance: StandIn) -> None:
-    lease = appliance.lease(Ask(milli=250))
+    lease = appliance.lease(Ask(milli_per_gpu=250))
     listed = json.loads(appliance.cli("ls", "--json").stdout)
     (found,) = listed["appliances"]
     assert (found["endpoint"], found["backend"], found["draining"]) == (appliance.endpoint, "software", False)
@@ -41,7 +41,7 @@ def test_ls(appliance: StandIn) -> None:
 
 
 def test_smi_shows_who_holds_what(appliance: StandIn) -> None:
-    lease = appliance.lease(Ask(milli=250))
+    lease = appliance.lease(Ask(milli_per_gpu=250))
     session = lease.session()
     session.grant(10 * MIB)
     shown = appliance.cli("smi").stdout
@@ -54,7 +54,7 @@ def test_smi_shows_who_holds_what(appliance: StandIn) -> None:
 
 
 def test_a_client_name_is_text_not_markup(appliance: StandIn) -> None:
-    with appliance.client.open_lease(Ask(milli=100), "[red]mallory[/red]\x1b[2J", wait=False) as events:
+    with appliance.client.open_lease(Ask(milli_per_gpu=100), "[red]mallory[/red]\x1b[2J", wait=False) as events:
         granted = next(events).granted
     shown = appliance.cli("smi").stdout
     assert "[red]mallory[/red]" in shown

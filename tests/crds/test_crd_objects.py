@@ -42,6 +42,7 @@ from remotegpu.api.pools import (
     SoftwareSpec,
     UpdateSpec,
 )
+from remotegpu.api.quantities import Ask
 
 GIB = 1 << 30
 NOW = "2026-11-21T16:00:00Z"
@@ -52,14 +53,13 @@ CLAIM_SPECS = (
         pool="training",
         mode=Mode.OFFLOAD,
         model="A100",
-        fraction="0.25",
-        count=2,
+        ask=Ask(2, 250),
         placement=Placement.SPREAD,
         start_deadline=5400,
         priority=-7,
         pod=PodReference("train", "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"),
     ),
-    ClaimSpec(memory=5 * GIB),
+    ClaimSpec(ask=Ask(1, 0, 5 * GIB)),
 )
 CLAIM_STATUS = ClaimStatus(
     phase=Phase.ALLOCATED,
@@ -181,7 +181,7 @@ def test_what_is_left_out_reads_as_the_schema_says(served: Served) -> None:
     """And so the operator may read objects that were stored before a field had its default."""
     claim = served.create("GPUClaim", {"fraction": "0.5"})
     pool = served.create("GPUPool", {})
-    assert GPUClaim.from_object(claim).spec == ClaimSpec(fraction="0.5")
+    assert GPUClaim.from_object(claim).spec == ClaimSpec(ask=Ask(1, 500))
     assert GPUPool.from_object(pool).spec == PoolSpec()
     bare = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "spec": {}}
     assert GPUClaim.from_object(bare) == GPUClaim("b", "a", "c")

@@ -8,7 +8,7 @@ import pytest
 from support.crds import ACCEPTED, Served, refusal
 
 from remotegpu.api.claims import ClaimSpec
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 
 GIB = 1 << 30
 EITHER = 'give either fraction (a part of a GPU, as "0.25") or memory (of each GPU, as 4Gi), one of the two'
@@ -32,22 +32,22 @@ POOL_NAME = (
 @pytest.mark.parametrize(
     ("spec", "ask"),
     [
-        ({"fraction": "0.25"}, Ask(milli=250)),
-        ({"fraction": ".5"}, Ask(milli=500)),
-        ({"fraction": "0.001"}, Ask(milli=1)),
-        ({"fraction": "0.090"}, Ask(milli=90)),
-        ({"fraction": "0.999", "count": 64}, Ask(count=64, milli=999)),
+        ({"fraction": "0.25"}, Ask(milli_per_gpu=250)),
+        ({"fraction": ".5"}, Ask(milli_per_gpu=500)),
+        ({"fraction": "0.001"}, Ask(milli_per_gpu=1)),
+        ({"fraction": "0.090"}, Ask(milli_per_gpu=90)),
+        ({"fraction": "0.999", "count": 64}, Ask(count=64, milli_per_gpu=999)),
         ({"fraction": 1, "count": 2}, Ask(count=2)),
         ({"fraction": "1.000"}, Ask()),
         ({"fraction": 2}, Ask(count=2)),
         ({"fraction": "64"}, Ask(count=64)),
-        ({"memory": "4Gi"}, Ask(milli=0, memory_bytes=4 * GIB)),
-        ({"memory": 2 << 20, "count": 3}, Ask(count=3, milli=0, memory_bytes=2 << 20)),
-        ({"memory": "2Mi"}, Ask(milli=0, memory_bytes=2 << 20)),
-        ({"memory": "1.5Gi"}, Ask(milli=0, memory_bytes=3 << 29)),
-        ({"memory": "64Ti"}, Ask(milli=0, memory_bytes=64 << 40)),
-        ({"memory": "4e9"}, Ask(milli=0, memory_bytes=4_000_000_000)),
-        ({"memory": "2100k"}, Ask(milli=0, memory_bytes=2_100_000)),
+        ({"memory": "4Gi"}, Ask(milli_per_gpu=0, memory_bytes=4 * GIB)),
+        ({"memory": 2 << 20, "count": 3}, Ask(count=3, milli_per_gpu=0, memory_bytes=2 << 20)),
+        ({"memory": "2Mi"}, Ask(milli_per_gpu=0, memory_bytes=2 << 20)),
+        ({"memory": "1.5Gi"}, Ask(milli_per_gpu=0, memory_bytes=3 << 29)),
+        ({"memory": "64Ti"}, Ask(milli_per_gpu=0, memory_bytes=64 << 40)),
+        ({"memory": "4e9"}, Ask(milli_per_gpu=0, memory_bytes=4_000_000_000)),
+        ({"memory": "2100k"}, Ask(milli_per_gpu=0, memory_bytes=2_100_000)),
     ],
     ids=str,
 )

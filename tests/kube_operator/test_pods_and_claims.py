@@ -35,14 +35,20 @@ def pod(*containers: dict[str, Any], init: Any = (), notes: Any = None, **spec: 
     }
 
 
+def claim_of(asked: dict[str, Any]) -> dict[str, Any]:
+    ask = pods.ask_of(asked)
+    assert ask.share is not None
+    return pods.claim_for(asked, ask, ask.share)
+
+
 def share(asked: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = pods.claim_for(asked, pods.ask_of(asked))["spec"]
+    spec: dict[str, Any] = claim_of(asked)["spec"]
     return {key: value for key, value in spec.items() if key != "pod"}
 
 
 def test_the_claim_of_a_pod() -> None:
     asked = pod(container("250"), priority=5)
-    assert pods.claim_for(asked, pods.ask_of(asked)) == {
+    assert claim_of(asked) == {
         "apiVersion": "remotegpu.io/v1alpha1",
         "kind": "GPUClaim",
         "metadata": {
@@ -118,7 +124,7 @@ def test_the_forms_in_which_a_pod_asks() -> None:
     both = {**notes, "remotegpu.io/spread": "true"}
     wanted = {"pool": "big", "model": "A100", "count": 2, "placement": "Spread"}
     assert share(pod(container("500"), notes=both)) == {**wanted, "fraction": "0.25"}
-    assert share(pod(container(), notes={**both, "remotegpu.io/memory": "2Gi"})) == {**wanted, "memory": 2 * GIB}
+    assert share(pod(container(), notes={**both, "remotegpu.io/memory": "2Gi"})) == {**wanted, "memory": "2Gi"}
     assert pods.ask_of(pod(container(), notes={"remotegpu.io/claim": "mine"})).claim == "mine"
 
 

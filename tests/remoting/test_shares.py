@@ -13,7 +13,7 @@ from threading import Barrier
 import pytest
 from support.system import MIB, Appliance, line, until
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.cli.leasing import leases
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 

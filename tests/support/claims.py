@@ -28,6 +28,7 @@ from remotegpu.api.kubernetes import (
     VERSION,
     server_name,
 )
+from remotegpu.api.quantities import Ask
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access
 
@@ -102,7 +103,7 @@ class Cluster:
 
     def claim(self, namespace: str, *allocations: Allocation, consumers: Sequence[Pod] = ()) -> Claim:
         """A claim that the operator has allocated."""
-        name, spec = f"claim-{next(_UNIQUE)}", ClaimSpec(fraction="0.25").to_object()
+        name, spec = f"claim-{next(_UNIQUE)}", ClaimSpec(ask=Ask(1, 250)).to_object()
         body = {"apiVersion": API_VERSION, "kind": "GPUClaim", "metadata": {"name": name}, "spec": spec}
         made = self._objects.create_namespaced_custom_object(GROUP, VERSION, namespace, CLAIMS, body)
         claim = Claim(namespace, name, made["metadata"]["uid"])

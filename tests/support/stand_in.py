@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from support.system import REMOTEGPU, free_port, until
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.paths import find_dist
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint

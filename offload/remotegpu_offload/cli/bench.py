@@ -19,7 +19,7 @@ from remotegpu.api import names
 from remotegpu.cli import exits
 from remotegpu.cli.bench.command import Form, cpu_model, tell
 from remotegpu.cli.bench.lab import Lab, Site, on_cpus, output_of
-from remotegpu.cli.bench.matrix import ONE_CPU, Configuration, Placement, ends
+from remotegpu.cli.bench.matrix import ONE_CPU, Configuration, CpuPlacement, ends
 from remotegpu.cli.bench.tables import TextTable
 from remotegpu.cli.show import console, print_json
 from remotegpu.paths import find_dist
@@ -132,7 +132,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
 
 def configurations(cpus: Sequence[int], *, everything: bool) -> list[Configuration]:
     """Both carriers side by side, and the faster one at a distance."""
-    placement: Placement = "split" if len(cpus) > 1 else "same"
+    placement: CpuPlacement = "split" if len(cpus) > 1 else "same"
     found = [Configuration("direct", placement=placement), Configuration("grpc", placement=placement)]
     if everything:
         found += [Configuration("direct", placement=placement, delay_ms=delay) for delay in (1, 10)]

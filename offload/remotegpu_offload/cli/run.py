@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from remotegpu.api import names
-from remotegpu.api.objects import Ask, shares_to_env
-from remotegpu.api.quantities import MILLI_PER_GPU
+from remotegpu.api.objects import shares_to_env
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask
 from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, run_child
 from remotegpu.cli.leasing import leases

@@ -15,9 +15,9 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 
 def _fraction(text: str) -> int:
     fraction = parse_fraction(text)
-    if fraction.gpus != 1:
+    if fraction.count != 1:
         raise ValueError(f"{text} is more than one GPU: a session runs on one; write 0.001 to 1")
-    return fraction.milli
+    return fraction.milli_per_gpu
 
 
 def _memory(text: str) -> int:

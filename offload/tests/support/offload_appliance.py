@@ -12,7 +12,7 @@ from typing import Any
 from support.stand_in import StandIn, Tenant, make_dist
 from support.system import until
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access
 from remotegpu_offload.acceptor import versions

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from remotegpu.api.claims import Allocation, Reason
-from remotegpu.api.objects import Ask
 from remotegpu.api.pools import Amount, ApplianceStatus, GpuStatus
-from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes, format_milli
 from remotegpu_operator.allocation.decisions import Decision, Placed, Request, Waiting
 from remotegpu_operator.allocation.fit import Fit, choose
 from remotegpu_operator.allocation.inventory import Inventory, Slot, charge, mixed_memory, some

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from remotegpu.api.claims import Allocation, GPUClaim, Mode, Placement, Reason
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from remotegpu.api.claims import Reason
-from remotegpu.api.objects import Ask
 from remotegpu.api.pods import LEAST_MEMORY
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GpuStatus
-from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes
 from remotegpu_operator.allocation.decisions import Request
 
 # The same model differs by some percent with and without error correction; that much a fraction may differ as well.
@@ -121,7 +120,7 @@ class Inventory:
 
 def charge(ask: Ask, gpu: GpuStatus) -> int:
     """Thousandths of this GPU that a quota is charged: what was asked for, or as many as hold the memory."""
-    return -(-ask.memory_bytes * MILLI_PER_GPU // gpu.shareable) if ask.memory_bytes else ask.milli
+    return -(-ask.memory_bytes * MILLI_PER_GPU // gpu.shareable) if ask.memory_bytes else ask.milli_per_gpu
 
 
 def mixed_memory(gpus: Iterable[GpuStatus]) -> str:

@@ -4,17 +4,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from remotegpu.api.claims import Endpoint, GPUClaim, Mode, pod_claim_name
+from remotegpu.api.claims import Endpoint, GPUClaim, Mode, pod_claim_name, share_to_object
 from remotegpu.api.kubernetes import (
     API_VERSION,
-    COUNT_ANNOTATION,
     GATE,
     MANAGER_LABEL,
     OFFLOAD_ANNOTATION,
     SESSION_ANNOTATION,
 )
 from remotegpu.api.pods import PodAsk, PodError, read_ask
-from remotegpu.api.quantities import format_milli
+from remotegpu.api.quantities import Ask
 
 Object = dict[str, Any]
 
@@ -49,18 +48,12 @@ def ask_of(pod: Object) -> PodAsk:
     return ask
 
 
-def claim_for(pod: Object, ask: PodAsk) -> Object:
-    """The claim of a pod that names none."""
+def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
+    """The claim of a pod that names none, for its share."""
     metadata = pod["metadata"]
-    spec: Object = {"pool": ask.pool, "count": ask.count}
+    spec: Object = {"pool": ask.pool, **share_to_object(share)}
     if ask.offload:
         spec["mode"] = str(Mode.OFFLOAD)
-    if ask.memory_bytes:
-        spec["memory"] = ask.memory_bytes
-    elif COUNT_ANNOTATION in annotations(pod):
-        spec["fraction"] = format_milli(ask.milli // ask.count)
-    else:
-        spec["fraction"] = format_milli(ask.milli)
     if ask.model:
         spec["model"] = ask.model
     if ask.spread:

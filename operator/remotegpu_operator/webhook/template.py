@@ -105,7 +105,7 @@ def _converted(container: Object, count: int) -> Object:
     except QuantityError as problem:
         raise PodError(f"container {name!r}: {FRACTION}: {problem}") from None
     # A LimitRange's default has put our thousandths beside the fraction before us: what its author wrote wins.
-    milli = {MILLI: _canonical(fraction.gpus * fraction.milli * count)}
+    milli = {MILLI: _canonical(fraction.total_milli * count)}
     return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION} | milli)
 
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import DEFAULT_POOL
-from remotegpu.api.objects import Ask
-from remotegpu.api.quantities import format_quantity, parse_fraction, parse_quantity
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli, format_quantity, parse_fraction, parse_quantity
 
 _MIB: Final = 1 << 20
 _POD_NAME_IN_CLAIM: Final = 200
@@ -97,26 +96,34 @@ class Endpoint:
         return {"appliance": self.appliance, "endpoint": self.endpoint, "serverName": self.server_name}
 
 
+def share_to_object(ask: Ask) -> dict[str, Any]:
+    """A share as a claim's spec has it. Two whole GPUs are a fraction of "2", as people write them."""
+    if ask.memory_bytes:
+        return {"count": ask.count, "memory": format_quantity(ask.memory_bytes)}
+    if ask.milli_per_gpu == MILLI_PER_GPU:
+        return {"count": 1, "fraction": str(ask.count)}
+    return {"count": ask.count, "fraction": format_milli(ask.milli_per_gpu)}
+
+
+def share_from_object(stored: Mapping[str, Any]) -> Ask:
+    """The share of a claim's spec."""
+    count: int = stored.get("count", 1)
+    if "memory" in stored:
+        return Ask(count, 0, int(parse_quantity(stored["memory"])))
+    each = parse_fraction(str(stored.get("fraction", "1")))
+    return Ask(count * each.count, each.milli_per_gpu)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
     pool: str = DEFAULT_POOL
     mode: Mode = Mode.DRIVER
     model: str = ""
-    fraction: str = ""  # empty: by memory
-    memory: int = 0  # bytes; 0: by fraction
-    count: int = 1
+    ask: Ask = Ask()
     placement: Placement = Placement.PACK
     start_deadline: int | None = None  # seconds; None: the pool's
     priority: int = 0
     pod: PodReference | None = None
-
-    @property
-    def ask(self) -> Ask:
-        """The same in whole GPUs and thousandths or bytes of each; "2" is two whole GPUs."""
-        if self.memory:
-            return Ask(count=self.count, milli=0, memory_bytes=self.memory)
-        fraction = parse_fraction(self.fraction)
-        return Ask(count=self.count * fraction.gpus, milli=fraction.milli)
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "ClaimSpec":
@@ -124,9 +131,7 @@ class ClaimSpec:
             pool=stored.get("pool", DEFAULT_POOL),
             mode=Mode(stored.get("mode", Mode.DRIVER)),
             model=stored.get("model", ""),
-            fraction=str(stored.get("fraction", "")),
-            memory=int(parse_quantity(stored["memory"])) if "memory" in stored else 0,
-            count=stored.get("count", 1),
+            ask=share_from_object(stored),
             placement=Placement(stored.get("placement", Placement.PACK)),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else None,
             priority=stored.get("priority", 0),
@@ -137,16 +142,12 @@ class ClaimSpec:
         written: dict[str, Any] = {
             "pool": self.pool,
             "mode": str(self.mode),
-            "count": self.count,
             "placement": str(self.placement),
             "priority": self.priority,
+            **share_to_object(self.ask),
         }
         if self.model:
             written["model"] = self.model
-        if self.fraction:
-            written["fraction"] = self.fraction
-        if self.memory:
-            written["memory"] = format_quantity(self.memory)
         if self.start_deadline is not None:
             written["startDeadline"] = format_duration(self.start_deadline)
         if self.pod is not None:

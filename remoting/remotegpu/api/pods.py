@@ -22,7 +22,7 @@ from remotegpu.api.kubernetes import (
     USER_ANNOTATIONS,
     USER_PREFIX,
 )
-from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, format_milli, parse_memory, parse_quantity
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, format_milli, parse_memory, parse_quantity
 
 # Parsed JSON or YAML of the API; every member may be missing, for nothing has been validated yet.
 Object = Mapping[str, Any]
@@ -41,14 +41,12 @@ class PodError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PodAsk:
-    """Either the claim that the pod names, or a share of its own: `milli` in total, or `memory_bytes` of each GPU."""
+    """Either the claim that the pod names, or a share of its own."""
 
     claim: str = ""
+    share: Ask | None = None  # None: that of the claim
     pool: str = DEFAULT_POOL
     model: str = ""
-    count: int = 1
-    milli: int = 0
-    memory_bytes: int = 0
     spread: bool = False
     # The ConfigMap that says what runs in an acceptor; empty: the programs of the pod use CUDA.
     offload: str = ""
@@ -121,17 +119,22 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
         _refuse_loose_ends(annotations, spec)
         return None
     count = count_of(annotations)
-    if memory is None:
-        _check_milli(milli, count, COUNT_ANNOTATION in annotations, spec)
     return PodAsk(
+        share=_share(milli, count, annotations, spec) if memory is None else Ask(count, 0, _memory(memory)),
         pool=_name(POOL_ANNOTATION, annotations.get(POOL_ANNOTATION, DEFAULT_POOL), 40),
         model=_model(annotations),
-        count=count,
-        milli=milli,
-        memory_bytes=0 if memory is None else _memory(memory),
         spread=_spread(annotations),
         offload=_offload(annotations),
     )
+
+
+def _share(milli: int, count: int, annotations: Mapping[str, str], spec: Object) -> Ask:
+    """The thousandths of all containers, as a share of each GPU: 2000 without a number of GPUs are two whole ones."""
+    counted = COUNT_ANNOTATION in annotations
+    _check_milli(milli, count, counted, spec)
+    if not counted and milli > MILLI_PER_GPU:
+        return Ask(milli // MILLI_PER_GPU)
+    return Ask(count, milli // count)
 
 
 def _check_names(annotations: Mapping[str, str], spec: Object) -> None:

@@ -24,18 +24,33 @@ _MAX_BYTES: Final = 1 << 62
 
 
 class QuantityError(ValueError):
-    """What was written is no share; the message says what would be one."""
+    """What was written is not a share; the message says what would be one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fraction:
-    """`gpus` GPUs, `milli` thousandths of the memory of each."""
+class Ask:
+    """A share that is asked for: `count` distinct GPUs, and of each either `milli_per_gpu` thousandths of its memory or
+    `memory_bytes`."""
 
-    gpus: int
-    milli: int
+    count: int = 1
+    milli_per_gpu: int = MILLI_PER_GPU
+    memory_bytes: int = 0
+
+    @property
+    def total_milli(self) -> int:
+        """Thousandths of all its GPUs; meaningless for a share by memory."""
+        return self.count * self.milli_per_gpu
+
+    def __str__(self) -> str:
+        each = format_bytes(self.memory_bytes) if self.memory_bytes else format_milli(self.milli_per_gpu)
+        return f"{each} of a GPU" if self.count == 1 else f"{each} of each of {self.count} GPUs"
+
+    def bytes_of(self, shareable: int) -> int:
+        """What this asks of a GPU with so many shareable bytes."""
+        return self.memory_bytes or shareable * self.milli_per_gpu // MILLI_PER_GPU
 
 
-def parse_fraction(text: str) -> Fraction:
+def parse_fraction(text: str) -> Ask:
     """Read "0.25" (a quarter of one GPU), "1", or "2" (two whole GPUs)."""
     try:
         value = Decimal(text.strip())
@@ -50,11 +65,11 @@ def parse_fraction(text: str) -> Fraction:
     if value > 1 and value != value.to_integral_value():
         raise QuantityError(f"{text} is neither part of one GPU nor a number of whole ones; {POSSIBLE_FRACTIONS}")
     if value >= 1:
-        return Fraction(gpus=int(value), milli=MILLI_PER_GPU)
+        return Ask(int(value))
     milli = value * MILLI_PER_GPU
     if milli != milli.to_integral_value():
         raise QuantityError(f"{text} has more than three decimals; {POSSIBLE_FRACTIONS}")
-    return Fraction(gpus=1, milli=int(milli))
+    return Ask(1, int(milli))
 
 
 def parse_quantity(text: str) -> Decimal:

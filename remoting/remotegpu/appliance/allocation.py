@@ -7,8 +7,7 @@ stream of small ones would keep the large one waiting forever.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from remotegpu.api.objects import Ask
-from remotegpu.api.quantities import format_bytes
+from remotegpu.api.quantities import Ask, format_bytes
 
 # A share smaller than the driver's granularity of mapped memory could not hold a single allocation.
 MIN_SHARE_BYTES = 2 << 20
@@ -36,19 +35,19 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class LeasedGpus:
     """The GPUs of a lease and the bytes it has on each of them."""
 
     gpus: tuple[int, ...]
     sizes: tuple[int, ...]
 
 
-class Allocator:
+class GpuLeases:
     """GPUs, the leases on them, and the requests that wait."""
 
     def __init__(self, shareable: Iterable[int]) -> None:
         self.gpus = [Capacity(size) for size in shareable]
-        self._placed: dict[str, Placement] = {}
+        self._placed: dict[str, LeasedGpus] = {}
         self._waiting: dict[str, Ask] = {}
 
     def submit(self, key: str, ask: Ask) -> None:
@@ -56,7 +55,7 @@ class Allocator:
         self._check(ask)
         self._waiting[key] = ask
 
-    def settle(self) -> list[tuple[str, Placement]]:
+    def settle(self) -> list[tuple[str, LeasedGpus]]:
         """Place requests from the head of the queue as long as they fit."""
         placed = []
         while self._waiting:
@@ -69,7 +68,7 @@ class Allocator:
             placed.append((key, placement))
         return placed
 
-    def place(self, key: str, placement: Placement) -> None:
+    def place(self, key: str, placement: LeasedGpus) -> None:
         """Take exactly this, as the allocator of several appliances has decided. A GPU that is unwell keeps what was
         placed on it: nothing new is decided here."""
         if key in self._placed:
@@ -99,7 +98,7 @@ class Allocator:
         queue = "" if ahead == 0 else f"; {ahead} {'request' if ahead == 1 else 'requests'} ahead"
         return f"{ask} is not free: {free}{queue}"
 
-    def _take(self, key: str, placement: Placement) -> None:
+    def _take(self, key: str, placement: LeasedGpus) -> None:
         self._placed[key] = placement
         for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
             self.gpus[gpu].leased += size
@@ -124,7 +123,7 @@ class Allocator:
             least = format_bytes(MIN_SHARE_BYTES)
             raise ImpossibleError(f"{ask} was asked for, the GPUs here share {sizes}, in parts of at least {least}")
 
-    def _best_fit(self, ask: Ask) -> Placement | None:
+    def _best_fit(self, ask: Ask) -> LeasedGpus | None:
         fitting = []
         for index, gpu in enumerate(self.gpus):
             size = ask.bytes_of(gpu.shareable)
@@ -133,4 +132,4 @@ class Allocator:
         if len(fitting) < ask.count:
             return None
         chosen = sorted(sorted(fitting)[: ask.count], key=lambda fit: fit[1])
-        return Placement(tuple(fit[1] for fit in chosen), tuple(fit[2] for fit in chosen))
+        return LeasedGpus(tuple(fit[1] for fit in chosen), tuple(fit[2] for fit in chosen))

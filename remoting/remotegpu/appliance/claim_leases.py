@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from remotegpu.api.claims import lease_id_of
-from remotegpu.appliance.allocation import NoRoomError, Placement
+from remotegpu.appliance.allocation import LeasedGpus, NoRoomError
 from remotegpu.appliance.claims import BadClaimError, Claim, claim_here
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.state import Lease
@@ -105,7 +105,7 @@ class ClaimLeases:
                 continue
             gpus = tuple(self._index[gpu] for gpu, _ in claim.places)
             try:
-                self._leases.place(claim, Placement(gpus, tuple(size for _, size in claim.places)))
+                self._leases.place(claim, LeasedGpus(gpus, tuple(size for _, size in claim.places)))
             except NoRoomError as error:
                 if not self._leases.ending:
                     self._complain(lease_id, str(claim), str(error))

@@ -11,8 +11,8 @@ from typing import Final
 
 import grpc
 
-from remotegpu.api.objects import Ask
-from remotegpu.appliance.allocation import Allocator, ImpossibleError, Placement
+from remotegpu.api.quantities import Ask
+from remotegpu.appliance.allocation import GpuLeases, ImpossibleError, LeasedGpus
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.grants import Quota
@@ -42,7 +42,7 @@ class Leases:
     def __init__(
         self,
         gpus: Sequence[PhysicalGpu],
-        allocator: Allocator,
+        allocator: GpuLeases,
         gateway: Gateway,
         sessions: Sessions,
         limit: int,
@@ -57,7 +57,7 @@ class Leases:
         self._limit = limit
         self._counters = counters
         self._live: dict[str, Lease] = {}
-        self._waiting: dict[str, asyncio.Future[Placement]] = {}
+        self._waiting: dict[str, asyncio.Future[LeasedGpus]] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self.none_left = asyncio.Event()
         self.none_left.set()
@@ -122,7 +122,7 @@ class Leases:
                 self.settle()
         yield lease
 
-    def place(self, claim: Claim, placement: Placement) -> None:
+    def place(self, claim: Claim, placement: LeasedGpus) -> None:
         """Make the lease of a claim; raises NoRoomError."""
         self.allocator.place(claim.lease_id, placement)
         lease = self._create(claim.lease_id, f"claim {claim}", placement)
@@ -206,7 +206,7 @@ class Leases:
         task.add_done_callback(self._endings.discard)
         return task
 
-    def _create(self, lease_id: str, client: str, placement: Placement) -> Lease:
+    def _create(self, lease_id: str, client: str, placement: LeasedGpus) -> Lease:
         devices = [
             device_of_share(self._gpus[gpu], lease_id, size)
             for gpu, size in zip(placement.gpus, placement.sizes, strict=True)

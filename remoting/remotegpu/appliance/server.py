@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from remotegpu.appliance.allocation import Allocator
+from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.authority import Authority, SecretAuthority
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.certificate import Certificate
@@ -117,7 +117,7 @@ class Appliance:
         gpus, overhead = hardware.snapshot.gpus, hardware.overhead_bytes
         limits = settings.limits
         sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, limits.sessions_per_gpu) for g in gpus]
-        allocator = Allocator(sizes)
+        allocator = GpuLeases(sizes)
         for capacity, test in zip(allocator.gpus, hardware.tests, strict=True):
             capacity.unhealthy = test.problem
         self._health = GpuHealth(

@@ -9,8 +9,7 @@ import grpc
 import grpc.aio
 
 from remotegpu import __version__
-from remotegpu.api.objects import Ask
-from remotegpu.api.quantities import MILLI_PER_GPU
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask
 from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.claims import refusal_of_mode

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from remotegpu.appliance.allocation import Placement
+from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.packets import Packet
@@ -40,7 +40,7 @@ class Lease:
     lease_id: str
     secret: str
     client: str
-    placement: Placement
+    placement: LeasedGpus
     devices: list[pb.Device]
     quotas: list[Quota]
     since: float = field(default_factory=time.monotonic)

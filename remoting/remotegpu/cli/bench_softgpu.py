@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.run import native_environment
 from remotegpu.cli.show import console, print_json

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from remotegpu.api.objects import Ask, Share
+from remotegpu.api.objects import Share
+from remotegpu.api.quantities import Ask
 from remotegpu.cli.child import stop_if_interrupted
 from remotegpu.cli.placement import possible, spread
 from remotegpu.rpc import pb
@@ -194,7 +195,7 @@ def _try_open(
     try:
         for client, its_tls, count in zip(clients, tls, counts, strict=True):
             if count:
-                part = Ask(count, ask.milli, ask.memory_bytes)
+                part = Ask(count, ask.milli_per_gpu, ask.memory_bytes)
                 held.append(HeldLease(client, _open_one(client, part, who, None), its_tls))
     except ApplianceError as error:
         for lease in held:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from remotegpu.api.names import SOFTGPU_MEMORY_ENV
-from remotegpu.api.objects import Ask
 from remotegpu.api.profiles import Profile
-from remotegpu.api.quantities import QuantityError, parse_memory
+from remotegpu.api.quantities import Ask, QuantityError, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.child import stop_if_interrupted
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.rpc import pb
 
 

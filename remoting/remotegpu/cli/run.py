@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from remotegpu.api import names
-from remotegpu.api.objects import Ask, Share, shares_to_env
+from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.profiles import Profile
-from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_memory
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_fraction, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
 from remotegpu.cli.leasing import leases
@@ -44,9 +44,9 @@ def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
         if fraction is None:
             return Ask(count, MILLI_PER_GPU)
         share = parse_fraction(fraction)
-        if share.gpus > 1 and count > 1:
+        if share.count > 1 and count > 1:
             raise QuantityError(f"-p {fraction} and -n {count} both say how many GPUs: give one of them")
-        return Ask(max(count, share.gpus), share.milli)
+        return Ask(max(count, share.count), share.milli_per_gpu)
     except QuantityError as error:
         raise exits.CliError(exits.USAGE, str(error)) from None
 

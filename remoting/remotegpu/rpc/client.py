@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from remotegpu.api.names import CA_ENV, TOKEN_ENV
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
 DEFAULT_PORT: Final = 7070
@@ -141,7 +141,7 @@ class ApplianceClient:
     @contextlib.contextmanager
     def open_lease(self, ask: Ask, client: str, *, wait: bool) -> Iterator[Iterator[pb.OpenLeaseReply]]:
         """Why it waits, again and again, and at last what was granted. Fails if the appliance falls silent."""
-        fraction = {} if ask.memory_bytes else {"milli": ask.milli}
+        fraction = {} if ask.memory_bytes else {"milli": ask.milli_per_gpu}
         request = pb.OpenLeaseRequest(
             versions=self.versions, count=ask.count, memory_bytes=ask.memory_bytes, client=client, wait=wait, **fraction
         )

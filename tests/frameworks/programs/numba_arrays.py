@@ -179,7 +179,8 @@ def grids_synchronise():
         try:
             shift[4, 64](a, 5)
         except Exception as error:
-            assert "cooperative" in str(error), error
+            # Natively the launch is refused; on a share the question for its registers, which loads the kernel.
+            assert any(word in str(error) for word in ("cooperative", "INVALID_PTX")), error
             return None
         raise AssertionError("launched")
     shift[4, 64](a, 5)

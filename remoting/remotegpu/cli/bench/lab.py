@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api import names
-from remotegpu.api.objects import Ask
+from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.bench.matrix import Configuration, ends
 from remotegpu.cli.bench.report import Run

@@ -7,7 +7,7 @@ from typing import Final, Literal
 # "none": the back end itself in the measured process, without a wire.
 Carrier = Literal["direct", "grpc", "none"]
 # Where the ends run: on two CPUs, on one, or wherever the scheduler puts them.
-Placement = Literal["split", "same", "free"]
+CpuPlacement = Literal["split", "same", "free"]
 
 CARRIERS: Final[tuple[Carrier, ...]] = ("direct", "grpc")
 DELAYS_MS: Final = (1, 10)
@@ -18,7 +18,7 @@ ONE_CPU: Final = "only one CPU may be used here: the ends cannot be on two"
 class Configuration:
     carrier: Carrier
     tls: bool = False
-    placement: Placement = "split"
+    placement: CpuPlacement = "split"
     # Each way, through the delaying proxy.
     delay_ms: int = 0
 
@@ -44,7 +44,7 @@ class Configuration:
 
 def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration], list[str]]:
     """What an appliance of our own is measured in, and what that leaves out."""
-    placements: list[Placement] = ["split", "same"] if len(cpus) > 1 else ["same"]
+    placements: list[CpuPlacement] = ["split", "same"] if len(cpus) > 1 else ["same"]
     notes = [] if len(cpus) > 1 else [ONE_CPU]
     first = placements[0]
     if everything:
@@ -66,7 +66,7 @@ def of_another_appliance(*, tls: bool) -> tuple[list[Configuration], list[str]]:
     ]
 
 
-def ends(placement: Placement, cpus: Sequence[int]) -> tuple[set[int], set[int]]:
+def ends(placement: CpuPlacement, cpus: Sequence[int]) -> tuple[set[int], set[int]]:
     """The CPUs of the client, and of the appliance and everything else at the other end."""
     match placement:
         case "split":
