@@ -3,14 +3,16 @@
 use crate::abi::launch::Prepared;
 use crate::abi::{copy, stream as host_functions};
 use crate::call::{Call, Code, refused};
+use crate::context::{Context, Live};
 use crate::copy::{Place, Shape, Side, Timing};
 use crate::event::Event;
 use crate::handles::{Kind, Table};
+use crate::memory::Origin;
 use crate::stream::Target;
-use driverapi::constants::CU_STREAM_NON_BLOCKING;
+use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::{CUDA_MEMSET_NODE_PARAMS, CUhostFn};
-use graphs::{Captures, Graph, Registry, SharedGraph, StreamKind, in_order};
+use graphs::{Captures, Graph, Memory, MemoryUse, Registry, SharedGraph, StreamKind, in_order};
 use protocol::function;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -33,6 +35,8 @@ pub enum Work {
     Child(SharedGraph<Work>),
     Record(Arc<Event>),
     Wait(Arc<Event>),
+    Allocate(Arc<Memory>),
+    Free(Arc<Memory>),
 }
 
 #[derive(Clone, Copy)]
@@ -50,6 +54,29 @@ pub struct HostCall {
 }
 
 impl graphs::Work for Work {
+    fn kind(&self) -> u32 {
+        match self {
+            Work::Launch(_) => CU_GRAPH_NODE_TYPE_KERNEL,
+            Work::Copy(_) => CU_GRAPH_NODE_TYPE_MEMCPY,
+            Work::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
+            Work::Host(_) => CU_GRAPH_NODE_TYPE_HOST,
+            Work::Child(_) => CU_GRAPH_NODE_TYPE_GRAPH,
+            Work::Empty => CU_GRAPH_NODE_TYPE_EMPTY,
+            Work::Wait(_) => CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Work::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Work::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Work::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
+        }
+    }
+
+    fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)> {
+        match self {
+            Work::Allocate(memory) => Some((MemoryUse::Allocates, memory)),
+            Work::Free(memory) => Some((MemoryUse::Frees, memory)),
+            _ => None,
+        }
+    }
+
     fn child(&self) -> Option<&SharedGraph<Work>> {
         match self {
             Work::Child(child) => Some(child),
@@ -66,7 +93,8 @@ impl Work {
     /// Gives it to a stream.
     fn send(&self, target: &Target) -> Result<(), Code> {
         match self {
-            Work::Empty | Work::Child(_) => Ok(()),
+            // What becomes of memory was settled before the launch.
+            Work::Empty | Work::Child(_) | Work::Allocate(_) | Work::Free(_) => Ok(()),
             Work::Launch(prepared) => prepared.send(target),
             Work::Copy(copying) => copy::run_on(target, copying.to, copying.from, copying.shape, Timing::Asynchronous),
             Work::Fill(fill) => fill_on(target, fill),
@@ -136,6 +164,22 @@ pub fn check_waiting_call(target: &Target) -> Result<(), Code> {
     GRAPHS.check_call()
 }
 
+/// Memory for a node that allocates it. The device has it from now on, and frees it when nothing has it any more.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_INVALID_VALUE` for no byte.
+pub fn allocate(live: &Arc<Live>, size: u64) -> Result<Arc<Memory>, Code> {
+    let address = live.device.memory.allocate(live, size, Origin::default())?;
+    let owner = Arc::clone(live);
+    let release = move |address| {
+        // With its context the memory is gone already.
+        if Context::is_live(&owner) {
+            let _ = owner.device.memory.free(address, None);
+        }
+    };
+    Ok(GRAPHS.memories.add((address, size), live.device.ordinal, release))
+}
+
 /// A graph as it was when it was instantiated.
 pub struct Executable {
     pub handle: usize,
@@ -165,6 +209,11 @@ pub fn executable(handle: usize) -> Result<Arc<Executable>, Code> {
 pub fn destroy_executable(handle: usize) -> Result<(), Code> {
     let gone = EXECUTABLES.remove(handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     GRAPHS.forget_nodes(&gone.graph);
+    let last = crate::session::lock(&gone.last).take();
+    if let Some(event) = last.filter(|_| graphs::lock(&gone.graph).holds_objects()) {
+        // The program's destructor may only be called when nothing runs that uses the object.
+        event.synchronise()?;
+    }
     Ok(())
 }
 
@@ -177,10 +226,13 @@ impl Executable {
         if capture(target, || Ok(Work::Child(GRAPHS.copy(&graphs::lock(&self.graph)))))? {
             return Ok(());
         }
-        let works = in_order(&graphs::lock(&self.graph))?;
+        let graph = graphs::lock(&self.graph);
+        let works = in_order(&graph)?;
         if works.iter().any(|work| matches!(work, Work::Launch(prepared) if prepared.context() != target.live.id)) {
             return refused("cuGraphLaunch of kernels of several contexts");
         }
+        GRAPHS.memories.launch(&graph, self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0)?;
+        drop(graph);
         let mut last = crate::session::lock(&self.last);
         if let Some(before) = last.as_ref() {
             before.hold_up(target, 0)?;

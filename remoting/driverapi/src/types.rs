@@ -379,6 +379,64 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
     pub ctx: CUcontext,
 }
 
+/// The form before CUDA 12.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
+    pub func: CUfunction,
+    pub gridDimX: c_uint,
+    pub gridDimY: c_uint,
+    pub gridDimZ: c_uint,
+    pub blockDimX: c_uint,
+    pub blockDimY: c_uint,
+    pub blockDimZ: c_uint,
+    pub sharedMemBytes: c_uint,
+    pub kernelParams: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+}
+
+impl From<CUDA_KERNEL_NODE_PARAMS_v1> for CUDA_KERNEL_NODE_PARAMS {
+    fn from(old: CUDA_KERNEL_NODE_PARAMS_v1) -> Self {
+        let CUDA_KERNEL_NODE_PARAMS_v1 { func, gridDimX, gridDimY, gridDimZ, .. } = old;
+        let CUDA_KERNEL_NODE_PARAMS_v1 { blockDimX, blockDimY, blockDimZ, sharedMemBytes, .. } = old;
+        let (kern, ctx) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let CUDA_KERNEL_NODE_PARAMS_v1 { kernelParams, extra, .. } = old;
+        CUDA_KERNEL_NODE_PARAMS {
+            func,
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes,
+            kernelParams,
+            extra,
+            kern,
+            ctx,
+        }
+    }
+}
+
+impl From<CUDA_KERNEL_NODE_PARAMS> for CUDA_KERNEL_NODE_PARAMS_v1 {
+    fn from(new: CUDA_KERNEL_NODE_PARAMS) -> Self {
+        let CUDA_KERNEL_NODE_PARAMS { func, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, .. } = new;
+        let CUDA_KERNEL_NODE_PARAMS { sharedMemBytes, kernelParams, extra, .. } = new;
+        CUDA_KERNEL_NODE_PARAMS_v1 {
+            func,
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes,
+            kernelParams,
+            extra,
+        }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS {
@@ -404,4 +462,71 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     pub hUploadStream: CUstream,
     pub hErrNode_out: CUgraphNode,
     pub result_out: c_uint,
+}
+
+/// What `cuGraphExecUpdate_v2` answers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUgraphExecUpdateResultInfo {
+    pub result: c_uint,
+    pub errorNode: CUgraphNode,
+    pub errorFromNode: CUgraphNode,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY_NODE_PARAMS {
+    pub flags: c_int,
+    pub reserved: c_int,
+    pub copyCtx: CUcontext,
+    pub copyParams: CUDA_MEMCPY3D,
+}
+
+/// With the context that `cuGraphAddMemsetNode` takes beside its parameters.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMSET_NODE_PARAMS_v2 {
+    pub memset: CUDA_MEMSET_NODE_PARAMS,
+    pub ctx: CUcontext,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_CHILD_GRAPH_NODE_PARAMS {
+    pub graph: CUgraph,
+    pub ownership: c_uint,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
+    pub poolProps: CUmemPoolProps,
+    pub accessDescs: *const CUmemAccessDesc,
+    pub accessDescCount: usize,
+    pub bytesize: usize,
+    pub dptr: CUdeviceptr,
+}
+
+/// What a node of any type does: `cuGraphAddNode`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union CUgraphNodeParams_union {
+    pub kernel: CUDA_KERNEL_NODE_PARAMS,
+    pub memcpy: CUDA_MEMCPY_NODE_PARAMS,
+    pub memset: CUDA_MEMSET_NODE_PARAMS_v2,
+    pub host: CUDA_HOST_NODE_PARAMS,
+    pub graph: CUDA_CHILD_GRAPH_NODE_PARAMS,
+    pub event: CUevent,
+    pub alloc: CUDA_MEM_ALLOC_NODE_PARAMS,
+    pub free: CUdeviceptr,
+    pub bytes: [u64; 29],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CUgraphNodeParams {
+    pub type_: c_uint,
+    pub reserved0: [c_int; 3],
+    pub of: CUgraphNodeParams_union,
+    pub reserved2: i64,
 }

@@ -1,6 +1,7 @@
 //! Nodes and the edges between them.
 
-use crate::Result;
+use crate::user_object::Held;
+use crate::{Result, Work};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,8 @@ pub struct Node<W> {
     pub work: W,
     /// The node that this one was cloned from.
     pub original: Option<NodeId>,
+    /// Whether an executable does it: `cuGraphNodeSetEnabled`.
+    pub enabled: bool,
     after: Vec<Dependency>,
 }
 
@@ -46,11 +49,13 @@ impl<W> Node<W> {
 #[derive(Clone, Debug)]
 pub struct Graph<W> {
     nodes: BTreeMap<NodeId, Node<W>>,
+    /// User objects that live as long as the graph.
+    pub(crate) held: Vec<Held>,
 }
 
 impl<W> Default for Graph<W> {
     fn default() -> Self {
-        Self { nodes: BTreeMap::new() }
+        Self { nodes: BTreeMap::new(), held: Vec::new() }
     }
 }
 
@@ -91,7 +96,7 @@ impl<W> Graph<W> {
     pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
         let distinct: BTreeSet<_> = after.iter().collect();
         check(distinct.len() == after.len() && after.iter().all(|each| self.nodes.contains_key(&each.on)))?;
-        self.nodes.insert(id, Node { work, original: None, after: after.to_vec() });
+        self.nodes.insert(id, Node { work, original: None, enabled: true, after: after.to_vec() });
         Ok(())
     }
 
@@ -187,9 +192,11 @@ impl<W> Graph<W> {
         let node = |id: NodeId, node: &Node<W>, work: V| Node {
             work,
             original: Some(id),
+            enabled: node.enabled,
             after: node.after.iter().map(renamed).collect(),
         };
-        Graph { nodes: self.nodes.iter().map(|(&id, each)| (names[&id], node(id, each, copy(&each.work)))).collect() }
+        let nodes = self.nodes.iter().map(|(&id, each)| (names[&id], node(id, each, copy(&each.work)))).collect();
+        Graph { nodes, held: self.held.clone() }
     }
 
     /// The node that was cloned from `original`.
@@ -199,6 +206,33 @@ impl<W> Graph<W> {
     pub fn clone_of(&self, original: NodeId) -> Result<NodeId> {
         let found = self.nodes().find(|(_, node)| node.original == Some(original));
         found.map(|(id, _)| id).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+impl<W: Work> Graph<W> {
+    /// Changes what a node does; it stays of its kind.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a node of another kind, or as [`Self::node`].
+    pub fn set_work(&mut self, id: NodeId, work: W) -> Result<()> {
+        let node = self.node_mut(id)?;
+        check(node.work.kind() == work.kind())?;
+        node.work = work;
+        Ok(())
+    }
+
+    /// Whether the graph or one within it allocates or frees memory.
+    pub fn uses_memory(&self) -> bool {
+        self.nodes.values().any(|node| match node.work.child() {
+            Some(child) => crate::lock(child).uses_memory(),
+            None => node.work.memory().is_some(),
+        })
+    }
+
+    /// Whether user objects live as long as the graph or one within it.
+    pub fn holds_objects(&self) -> bool {
+        let child_holds = |node: &Node<W>| node.work.child().is_some_and(|child| crate::lock(child).holds_objects());
+        !self.held.is_empty() || self.nodes.values().any(child_holds)
     }
 }
 

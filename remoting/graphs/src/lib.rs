@@ -6,12 +6,19 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod dot;
 mod graph;
+mod memory;
 mod registry;
+mod update;
+mod user_object;
 
 pub use capture::{Captures, Mode, State, Stream, StreamKind};
+pub use dot::dot;
 pub use graph::{Dependency, Edge, Graph, Node, NodeId};
+pub use memory::{Memories, Memory, MemoryState, MemoryUse};
 pub use registry::{Registry, Work, exchange_mode, in_order};
+pub use update::{Misfit, update};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -2,6 +2,8 @@
 
 use crate::capture::{Captures, Mode, Stream};
 use crate::graph::{Dependency, Graph, NodeId};
+use crate::memory::{Memories, Memory, MemoryUse};
+use crate::user_object::UserObjects;
 use crate::{Result, SharedGraph, lock};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::cell::Cell;
@@ -12,6 +14,12 @@ use std::thread;
 
 /// What a node does.
 pub trait Work: Clone {
+    /// A `CUgraphNodeType`.
+    fn kind(&self) -> u32;
+
+    /// The memory that the node allocates or frees, if it does.
+    fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)>;
+
     /// The graph that the node is, if it is one.
     fn child(&self) -> Option<&SharedGraph<Self>>;
 
@@ -27,8 +35,10 @@ pub struct Registry<W> {
     graphs: RwLock<HashMap<usize, SharedGraph<W>>>,
     /// The graph that a node is of.
     nodes: RwLock<HashMap<NodeId, SharedGraph<W>>>,
+    pub memories: Memories,
+    pub(crate) objects: UserObjects,
     /// Makes handles, the later the larger.
-    mint: fn() -> usize,
+    pub(crate) mint: fn() -> usize,
 }
 
 thread_local! {
@@ -47,7 +57,8 @@ fn mode() -> Mode {
 impl<W: Work> Registry<W> {
     pub fn new(mint: fn() -> usize) -> Self {
         let (graphs, nodes) = (RwLock::default(), RwLock::default());
-        Self { captures: Mutex::default(), in_use: AtomicBool::new(false), graphs, nodes, mint }
+        let (memories, objects) = (Memories::default(), UserObjects::default());
+        Self { captures: Mutex::default(), in_use: AtomicBool::new(false), graphs, nodes, memories, objects, mint }
     }
 
     fn captures(&self) -> MutexGuard<'_, Captures<W>> {
@@ -213,7 +224,11 @@ fn get<W>(table: &RwLock<HashMap<usize, SharedGraph<W>>>, handle: usize) -> Resu
 pub fn in_order<W: Work>(graph: &Graph<W>) -> Result<Vec<W>> {
     let mut works = Vec::with_capacity(graph.len());
     for id in graph.order()? {
-        let work = &graph.node(id)?.work;
+        let node = graph.node(id)?;
+        if !node.enabled {
+            continue;
+        }
+        let work = &node.work;
         match work.child() {
             Some(child) => works.extend(in_order(&lock(child))?),
             None => works.push(work.clone()),

@@ -1,19 +1,16 @@
-//! Graphs: nodes, edges and executables.
+//! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
 
 use super::capture::{dependencies, edge_data};
-use super::copy::describe_3d;
-use super::launch::prepare;
 use crate::call::{Code, input, inputs, write};
-use crate::context::{self, Live};
-use crate::graph::{self, Copying, GRAPHS, HostCall, Work};
-use crate::{copy, event, exports, fill, stream, stream_exports};
+use crate::graph::{GRAPHS, Work};
+use crate::{devices, exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use graphs::{Dependency, Edge, Graph, NodeId, SharedGraph, lock};
-use std::ffi::{c_char, c_uint, c_ulonglong};
-use std::ptr::{null, null_mut, without_provenance_mut};
-use std::sync::Arc;
+use graphs::{Dependency, Edge, Graph, NodeId, SharedGraph, dot, lock};
+use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::{null, null_mut, with_exposed_provenance_mut, without_provenance_mut};
 
 exports! {
     fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint) {
@@ -30,6 +27,9 @@ exports! {
         if clone.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        if lock(&original).uses_memory() {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
         let copied = GRAPHS.copy(&lock(&original));
         write(clone, without_provenance_mut(GRAPHS.handle_of(&copied)))
     }
@@ -37,94 +37,6 @@ exports! {
     fn cuGraphNodeFindInClone(node: *mut CUgraphNode, original: CUgraphNode, clone: CUgraph) {
         let found = lock(&GRAPHS.graph(clone.addr())?).clone_of(original.addr())?;
         write(node, without_provenance_mut(found))
-    }
-
-    fn cuGraphAddKernelNode_v2(
-        node: *mut CUgraphNode,
-        graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_KERNEL_NODE_PARAMS,
-    ) {
-        add(node, graph, &dependencies(after, null(), count)?, || launch_work(params))
-    }
-
-    fn cuGraphAddMemcpyNode(
-        node: *mut CUgraphNode,
-        graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_MEMCPY3D_PEER,
-        context: CUcontext,
-    ) {
-        add(node, graph, &dependencies(after, null(), count)?, || copy_work(params))
-    }
-
-    fn cuGraphAddMemsetNode(
-        node: *mut CUgraphNode,
-        graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_MEMSET_NODE_PARAMS,
-        context: CUcontext,
-    ) {
-        add(node, graph, &dependencies(after, null(), count)?, || fill_work(params, context))
-    }
-
-    fn cuGraphAddHostNode(
-        node: *mut CUgraphNode,
-        graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_HOST_NODE_PARAMS,
-    ) {
-        add(node, graph, &dependencies(after, null(), count)?, || host_work(params))
-    }
-
-    fn cuGraphAddEmptyNode(node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize) {
-        add(node, graph, &dependencies(after, null(), count)?, || Ok(Work::Empty))
-    }
-
-    fn cuGraphAddChildGraphNode(
-        node: *mut CUgraphNode,
-        graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        child: CUgraph,
-    ) {
-        let copied = || Ok(Work::Child(GRAPHS.copy(&lock(&GRAPHS.graph(child.addr())?))));
-        add(node, graph, &dependencies(after, null(), count)?, copied)
-    }
-
-    fn cuGraphAddEventRecordNode(
-        node: *mut CUgraphNode,
-        graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        event: CUevent,
-    ) {
-        add(node, graph, &dependencies(after, null(), count)?, || event::get(event).map(Work::Record))
-    }
-
-    fn cuGraphAddEventWaitNode(
-        node: *mut CUgraphNode,
-        graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        event: CUevent,
-    ) {
-        add(node, graph, &dependencies(after, null(), count)?, || event::get(event).map(Work::Wait))
-    }
-
-    fn cuGraphDestroyNode(node: CUgraphNode) { GRAPHS.remove(node.addr()) }
-
-    fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_uint) {
-        write(kind, node_type(&GRAPHS.work_of(node.addr())?))
-    }
-
-    fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph) {
-        let Work::Child(child) = GRAPHS.work_of(node.addr())? else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        write(graph, without_provenance_mut(GRAPHS.handle_of(&child)))
     }
 
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
@@ -205,206 +117,101 @@ exports! {
         change_edges(graph, from, to, data, count, Graph::disconnect)
     }
 
-    fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS) {
-        set_work(&GRAPHS.graph_of(node.addr())?, node.addr(), launch_work(params)?)
+
+    fn cuGraphDebugDotPrint(graph: CUgraph, path: *const c_char, flags: c_uint) {
+        let graph = GRAPHS.graph(graph.addr())?;
+        if path.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let path = OsStr::from_bytes(CStr::from_ptr(path).to_bytes());
+        let text = dot(&lock(&graph), &label);
+        std::fs::write(path, text).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)
     }
 
-    fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, params: *const CUDA_MEMCPY3D_PEER) {
-        set_work(&GRAPHS.graph_of(node.addr())?, node.addr(), copy_work(params)?)
-    }
-
-    fn cuGraphMemsetNodeSetParams(node: CUgraphNode, params: *const CUDA_MEMSET_NODE_PARAMS) {
-        set_work(&GRAPHS.graph_of(node.addr())?, node.addr(), fill_work(params, null_mut())?)
-    }
-
-    fn cuGraphHostNodeSetParams(node: CUgraphNode, params: *const CUDA_HOST_NODE_PARAMS) {
-        set_work(&GRAPHS.graph_of(node.addr())?, node.addr(), host_work(params)?)
-    }
-
-    fn cuGraphExecKernelNodeSetParams_v2(
-        executable: CUgraphExec,
-        node: CUgraphNode,
-        params: *const CUDA_KERNEL_NODE_PARAMS,
+    fn cuUserObjectCreate(
+        object: *mut CUuserObject,
+        data: *mut c_void,
+        destroy: CUhostFn,
+        references: c_uint,
+        flags: c_uint,
     ) {
-        set_in_executable(executable, node, launch_work(params)?)
+        let destroy = destroy.filter(|_| flags == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC && !object.is_null());
+        let (destroy, data) = (destroy.ok_or(CUDA_ERROR_INVALID_VALUE)?, data.expose_provenance());
+        // SAFETY: the program gave this function to be called with this argument.
+        let destructor = move || unsafe { destroy(with_exposed_provenance_mut(data)) };
+        write(object, without_provenance_mut(GRAPHS.create_object(Box::new(destructor), references)?))
     }
 
-    fn cuGraphExecMemcpyNodeSetParams(
-        executable: CUgraphExec,
-        node: CUgraphNode,
-        params: *const CUDA_MEMCPY3D_PEER,
-        context: CUcontext,
-    ) {
-        set_in_executable(executable, node, copy_work(params)?)
+    fn cuUserObjectRetain(object: CUuserObject, count: c_uint) { GRAPHS.retain_object(object.addr(), count) }
+
+    fn cuUserObjectRelease(object: CUuserObject, count: c_uint) { GRAPHS.release_object(object.addr(), count) }
+
+    fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint) {
+        let graph = GRAPHS.graph(graph.addr())?;
+        if flags & !CU_GRAPH_USER_OBJECT_MOVE != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        GRAPHS.hold_object(&graph, object.addr(), count, flags != 0)
     }
 
-    fn cuGraphExecMemsetNodeSetParams(
-        executable: CUgraphExec,
-        node: CUgraphNode,
-        params: *const CUDA_MEMSET_NODE_PARAMS,
-        context: CUcontext,
-    ) {
-        set_in_executable(executable, node, fill_work(params, context)?)
+    fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint) {
+        GRAPHS.let_object_go(&GRAPHS.graph(graph.addr())?, object.addr(), count)
     }
 
-    fn cuGraphExecHostNodeSetParams(
-        executable: CUgraphExec,
-        node: CUgraphNode,
-        params: *const CUDA_HOST_NODE_PARAMS,
-    ) {
-        set_in_executable(executable, node, host_work(params)?)
+    fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: c_uint, value: *mut c_void) {
+        let state = GRAPHS.memories.state(devices::get(device)?.ordinal);
+        let bytes = match attribute {
+            CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => state.used,
+            CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => state.most_used,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => state.reserved,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => state.most_reserved,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        write(value.cast(), bytes)
     }
 
-    fn cuGraphInstantiate(
-        executable: *mut CUgraphExec,
-        graph: CUgraph,
-        node: *mut CUgraphNode,
-        log: *mut c_char,
-        size: usize,
-    ) {
-        instantiate(executable, graph, 0)
+    /// What was used at most can be set to 0, which means what is used now.
+    fn cuDeviceSetGraphMemAttribute(device: CUdevice, attribute: c_uint, value: *mut c_void) {
+        let ordinal = devices::get(device)?.ordinal;
+        let used = match attribute {
+            CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => true,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => false,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        if input(value.cast::<u64>().cast_const())? != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        GRAPHS.memories.reset_most(ordinal, used);
+        Ok(())
     }
 
-    fn cuGraphInstantiate_v2(
-        executable: *mut CUgraphExec,
-        graph: CUgraph,
-        node: *mut CUgraphNode,
-        log: *mut c_char,
-        size: usize,
-    ) {
-        instantiate(executable, graph, 0)
-    }
-
-    fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong) {
-        instantiate(executable, graph, flags)
-    }
-
-    fn cuGraphExecGetFlags(executable: CUgraphExec, flags: *mut u64) {
-        write(flags, graph::executable(executable.addr())?.flags)
-    }
-
-    fn cuGraphExecDestroy(executable: CUgraphExec) { graph::destroy_executable(executable.addr()) }
+    /// Memory of graphs is kept no longer than they are, so there is nothing to give back.
+    fn cuDeviceGraphMemTrim(device: CUdevice) { devices::get(device).map(drop) }
 }
 
-stream_exports! {
-    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz(
-        executable: *mut CUgraphExec,
-        graph: CUgraph,
-        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-    ) |default| {
-        let given = input(params.cast_const())?;
-        stream::resolve(given.hUploadStream, default)?;
-        let done = instantiate(executable, graph, given.flags);
-        let result_out = if done.is_ok() { CUDA_GRAPH_INSTANTIATE_SUCCESS } else { CUDA_GRAPH_INSTANTIATE_ERROR };
-        write(params, CUDA_GRAPH_INSTANTIATE_PARAMS { result_out, hErrNode_out: null_mut(), ..given })?;
-        done
-    }
-
-    fn cuGraphUpload | cuGraphUpload_ptsz(executable: CUgraphExec, stream: CUstream) |default| {
-        graph::executable(executable.addr())?;
-        stream::resolve(stream, default).map(drop)
-    }
-
-    fn cuGraphLaunch | cuGraphLaunch_ptsz(executable: CUgraphExec, stream: CUstream) |default| {
-        let executable = graph::executable(executable.addr())?;
-        executable.launch(&stream::resolve(stream, default)?)
-    }
-}
-
-unsafe fn add(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: &[Dependency],
-    work: impl FnOnce() -> Result<Work, Code>,
-) -> Result<(), Code> {
-    let graph = GRAPHS.graph(graph.addr())?;
-    if node.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let added = GRAPHS.add(&graph, work()?, after)?;
-    // SAFETY: as the caller of the exported function vouches.
-    unsafe { write(node, without_provenance_mut(added)) }
-}
-
-fn context_of(handle: CUcontext) -> Result<Arc<Live>, Code> {
-    if handle.is_null() { context::current() } else { context::get(handle)?.live() }
-}
-
-unsafe fn launch_work(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Work, Code> {
-    // SAFETY: as the caller of the exported function vouches.
-    unsafe {
-        let params = input(params)?;
-        Ok(Work::Launch(Arc::new(prepare(&context_of(params.ctx)?, &params)?)))
-    }
-}
-
-unsafe fn copy_work(params: *const CUDA_MEMCPY3D_PEER) -> Result<Work, Code> {
-    // SAFETY: as the caller of the exported function vouches.
-    let (to, from, shape) = describe_3d(&unsafe { input(params)? })?;
-    if shape.is_empty() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    copy::check(&*context::current()?, to, from, &shape)?;
-    Ok(Work::Copy(Copying { to, from, shape }))
-}
-
-unsafe fn fill_work(params: *const CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Result<Work, Code> {
-    // SAFETY: as the caller of the exported function vouches.
-    let params = unsafe { input(params)? };
-    let size = u64::from(params.elementSize);
-    let (width, height) = (params.width as u64 * size, params.height as u64);
-    let to = copy::Side { address: params.dst, pitch: params.pitch as u64, slice: 0 };
-    fill::find(&*context_of(context)?, to, copy::Shape { width, height, depth: 1 })?;
-    let aligned = params.dst.is_multiple_of(size.max(1)) && (height < 2 || to.pitch.is_multiple_of(size.max(1)));
-    if matches!(size, 1 | 2 | 4) && aligned { Ok(Work::Fill(params)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
-}
-
-unsafe fn host_work(params: *const CUDA_HOST_NODE_PARAMS) -> Result<Work, Code> {
-    // SAFETY: as the caller of the exported function vouches.
-    let CUDA_HOST_NODE_PARAMS { fn_: function, userData } = unsafe { input(params)? };
-    function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    Ok(Work::Host(HostCall { function, data: userData.expose_provenance() }))
-}
-
-unsafe fn instantiate(executable: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<(), Code> {
-    let graph = GRAPHS.graph(graph.addr())?;
-    if executable.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let made = graph::instantiate(&lock(&graph), flags)?;
-    // SAFETY: as the caller of the exported function vouches.
-    unsafe { write(executable, without_provenance_mut(made.handle)) }
-}
-
-/// Changes what a node does; it stays of its kind.
-fn set_work(graph: &SharedGraph<Work>, node: NodeId, work: Work) -> Result<(), Code> {
-    let mut graph = lock(graph);
-    let node = graph.node_mut(node)?;
-    if std::mem::discriminant(&node.work) != std::mem::discriminant(&work) {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    node.work = work;
-    Ok(())
-}
-
-/// Changes the copy of a node in an executable, named by the graph's own node.
-fn set_in_executable(executable: CUgraphExec, node: CUgraphNode, work: Work) -> Result<(), Code> {
-    let executable = graph::executable(executable.addr())?;
-    let copied = lock(&executable.graph).clone_of(node.addr())?;
-    set_work(&executable.graph, copied, work)
-}
-
-fn node_type(work: &Work) -> c_uint {
-    match work {
-        Work::Launch(_) => CU_GRAPH_NODE_TYPE_KERNEL,
-        Work::Copy(_) => CU_GRAPH_NODE_TYPE_MEMCPY,
-        Work::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
-        Work::Host(_) => CU_GRAPH_NODE_TYPE_HOST,
-        Work::Child(_) => CU_GRAPH_NODE_TYPE_GRAPH,
-        Work::Empty => CU_GRAPH_NODE_TYPE_EMPTY,
-        Work::Wait(_) => CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-        Work::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-    }
+/// A node as `cuGraphDebugDotPrint` shows it.
+fn label(id: NodeId, work: &Work) -> String {
+    let what = match work {
+        Work::Launch(prepared) => {
+            let name = prepared.function.c_name.to_string_lossy();
+            format!("KERNEL\n{name}\ngrid {:?} block {:?} shared {}", prepared.grid, prepared.block, prepared.shared)
+        }
+        Work::Copy(copying) => {
+            let (to, from) = (copying.to.0.address, copying.from.0.address);
+            format!("MEMCPY\n{from:#x} to {to:#x}\n{:?}", copying.shape)
+        }
+        Work::Fill(fill) => {
+            format!("MEMSET\n{:#x}\n{} of {} by {}", fill.dst, fill.elementSize, fill.width, fill.height)
+        }
+        Work::Host(_) => "HOST".to_owned(),
+        Work::Child(_) => "GRAPH".to_owned(),
+        Work::Empty => "EMPTY".to_owned(),
+        Work::Record(_) => "EVENT_RECORD".to_owned(),
+        Work::Wait(_) => "EVENT_WAIT".to_owned(),
+        Work::Allocate(memory) => format!("MEM_ALLOC\n{:#x}\n{} bytes", memory.address, memory.size),
+        Work::Free(memory) => format!("MEM_FREE\n{:#x}", memory.address),
+    };
+    format!("{id:#x}\n{what}")
 }
 
 fn waited_for(node: CUgraphNode) -> Result<Vec<(NodeId, Edge)>, Code> {

@@ -93,7 +93,7 @@ pub unsafe fn read_shape(config: *const CUlaunchConfig) -> Result<LaunchShape, C
 }
 
 /// The attribute as it travels. Events are read by `launch_events`; graph nodes are not provided.
-fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>> {
+pub fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>> {
     match given.id {
         CU_LAUNCH_ATTRIBUTE_IGNORE
         | CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
@@ -129,15 +129,13 @@ unsafe fn launch(
     let target = stream::resolve(stream, default)?;
     let function = resolve(handle, &target.live)?;
     let kernel = function.description()?;
-    let asked = Asked::new(grid, block, shared, &attributes);
-    let (rules, limits) = (function.launch_rules(), target.live.device.launch_limits());
-    launch_check::check(&asked, &rules, limits, |question| ask(&function, question))?;
+    checked(&function, (grid, block, shared), &attributes)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(kernel, parameters, extra)? };
     if GRAPHS.ask(|captures| Ok(captures.graph(target.stream_id).is_some()))? {
         // SAFETY: as the caller of the exported function vouches.
         let parameters = unsafe { source.packed(kernel) };
-        let prepared = Prepared { function, grid, block, shared, attributes, parameters };
+        let prepared = Prepared::new(function, (grid, block, shared), attributes, parameters)?;
         // Events of a captured launch would be edges of their own.
         let work =
             || if events.is_empty() { Ok(Work::Launch(Arc::new(prepared))) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
@@ -183,10 +181,38 @@ pub struct Prepared {
     pub shared: c_uint,
     pub attributes: Vec<LaunchAttribute>,
     /// The packed parameter buffer.
-    pub parameters: Vec<u8>,
+    parameters: Vec<u8>,
+    /// The addresses of the parameters in it.
+    pointers: Vec<usize>,
 }
 
 impl Prepared {
+    fn new(
+        function: Arc<Function>,
+        (grid, block, shared): LaunchSize,
+        attributes: Vec<LaunchAttribute>,
+        parameters: Vec<u8>,
+    ) -> Result<Self, Code> {
+        let start = parameters.as_ptr().expose_provenance();
+        let pointers = function.description()?.info.params.iter().map(|each| start + each.offset as usize).collect();
+        Ok(Prepared { function, grid, block, shared, attributes, parameters, pointers })
+    }
+
+    /// The same launch with other attributes.
+    ///
+    /// # Errors
+    /// As a launch with them.
+    pub fn with_attributes(&self, attributes: Vec<LaunchAttribute>) -> Result<Self, Code> {
+        let function = Arc::clone(&self.function);
+        checked(&function, (self.grid, self.block, self.shared), &attributes)?;
+        Self::new(function, (self.grid, self.block, self.shared), attributes, self.parameters.clone())
+    }
+
+    /// One pointer for each parameter, as `cuLaunchKernel` takes them. They are good as long as this is.
+    pub fn pointers(&self) -> *mut *mut c_void {
+        self.pointers.as_ptr().cast_mut().cast()
+    }
+
     /// The id of the context that its kernel is loaded in.
     pub fn context(&self) -> u64 {
         self.function.module.live.id
@@ -217,12 +243,17 @@ pub unsafe fn prepare(live: &Arc<Live>, params: &CUDA_KERNEL_NODE_PARAMS) -> Res
     let grid = [params.gridDimX, params.gridDimY, params.gridDimZ];
     let block = [params.blockDimX, params.blockDimY, params.blockDimZ];
     let shared = params.sharedMemBytes;
-    let asked = Asked::new(grid, block, shared, &[]);
-    let (rules, limits) = (function.launch_rules(), live.device.launch_limits());
-    launch_check::check(&asked, &rules, limits, |question| ask(&function, question))?;
+    checked(&function, (grid, block, shared), &[])?;
     // SAFETY: as the caller vouches.
     let parameters = unsafe { find_parameters(kernel, params.kernelParams, params.extra)?.packed(kernel) };
-    Ok(Prepared { function, grid, block, shared, attributes: Vec::new(), parameters })
+    Prepared::new(function, (grid, block, shared), Vec::new(), parameters)
+}
+
+/// Refuses what the driver would refuse at the call.
+fn checked(function: &Function, (grid, block, shared): LaunchSize, attributes: &[LaunchAttribute]) -> Result<(), Code> {
+    let asked = Asked::new(grid, block, shared, attributes);
+    let (rules, limits) = (function.launch_rules(), function.module.live.device.launch_limits());
+    launch_check::check(&asked, &rules, limits, |question| ask(function, question))
 }
 
 /// Asks the driver, unless it was asked the same before. Without an answer the driver sees the launch itself.

@@ -40,6 +40,9 @@ exports! {
         if address == 0 {
             return Ok(());
         }
+        if let Some(freed) = GRAPHS.memories.free(address) {
+            return freed;
+        }
         let allocation = find_allocation(address).filter(|_| host::find(address as usize).is_none());
         let (device, piece) = allocation.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         GRAPHS.check_call()?;

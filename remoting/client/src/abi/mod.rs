@@ -9,6 +9,8 @@ mod device;
 mod driver;
 mod event;
 mod graph;
+mod graph_exec;
+mod graph_nodes;
 mod host_memory;
 pub mod launch;
 mod launch_check;
