@@ -23,6 +23,8 @@ DRIVER_PROGRAMS = (
     "driver_pointers.c",
     "driver_pools.c",
     "driver_streams.c",
+    "graph_nodes.c",
+    "graphs.c",
     "launch_events.c",
     "nvml_queries.c",
     "stale_handles.c",

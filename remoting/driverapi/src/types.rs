@@ -7,7 +7,8 @@
 
 use crate::attributes::CUlaunchAttributeID;
 use crate::constants::{
-    CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
+    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMORYTYPE_HOST, CUmemAccess_flags,
+    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
 };
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
@@ -270,6 +271,61 @@ pub struct CUDA_MEMCPY3D_PEER {
 
 pub type CUDA_MEMCPY3D = CUDA_MEMCPY3D_PEER;
 
+/// One end of a box copy, without offsets. Pitch and slice are in bytes.
+pub struct BoxEnd {
+    pub kind: CUmemorytype,
+    pub address: u64,
+    pub pitch: u64,
+    pub slice: u64,
+}
+
+impl BoxEnd {
+    fn host(&self) -> usize {
+        if self.kind == CU_MEMORYTYPE_HOST { self.address as usize } else { 0 }
+    }
+
+    fn device(&self) -> CUdeviceptr {
+        if self.kind == CU_MEMORYTYPE_HOST { 0 } else { self.address }
+    }
+
+    fn rows(&self) -> usize {
+        self.slice.checked_div(self.pitch).unwrap_or(0) as usize
+    }
+}
+
+impl CUDA_MEMCPY3D_PEER {
+    /// A copy of `extent`: bytes of a row, rows, slices.
+    pub fn between(to: &BoxEnd, from: &BoxEnd, extent: [u64; 3]) -> Self {
+        Self {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcZ: 0,
+            srcLOD: 0,
+            srcMemoryType: from.kind,
+            srcHost: std::ptr::with_exposed_provenance(from.host()),
+            srcDevice: from.device(),
+            srcArray: std::ptr::null_mut(),
+            srcContext: std::ptr::null_mut(),
+            srcPitch: from.pitch as usize,
+            srcHeight: from.rows(),
+            dstXInBytes: 0,
+            dstY: 0,
+            dstZ: 0,
+            dstLOD: 0,
+            dstMemoryType: to.kind,
+            dstHost: std::ptr::with_exposed_provenance_mut(to.host()),
+            dstDevice: to.device(),
+            dstArray: std::ptr::null_mut(),
+            dstContext: std::ptr::null_mut(),
+            dstPitch: to.pitch as usize,
+            dstHeight: to.rows(),
+            WidthInBytes: extent[0] as usize,
+            Height: extent[1] as usize,
+            Depth: extent[2] as usize,
+        }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_DESCRIPTOR {
@@ -505,6 +561,29 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
     pub accessDescCount: usize,
     pub bytesize: usize,
     pub dptr: CUdeviceptr,
+}
+
+impl CUDA_MEM_ALLOC_NODE_PARAMS {
+    /// What is told of memory that a node allocated.
+    pub fn of(device: c_int, size: u64, address: CUdeviceptr) -> Self {
+        let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+        Self {
+            poolProps: CUmemPoolProps {
+                allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+                handleTypes: 0,
+                location,
+                win32SecurityAttributes: std::ptr::null_mut(),
+                maxSize: 0,
+                usage: 0,
+                gpuDirectRDMACapable: 0,
+                reserved: [0; 53],
+            },
+            accessDescs: std::ptr::null(),
+            accessDescCount: 0,
+            bytesize: size as usize,
+            dptr: address,
+        }
+    }
 }
 
 /// What a node of any type does: `cuGraphAddNode`.

@@ -7,8 +7,9 @@ use crate::ffi::R;
 use crate::handles;
 use crate::launch::Launch;
 use crate::stream::{Event, Stream};
+use driverapi::constants::*;
 use driverapi::types::CUhostFn;
-use graphs::{Graph, SharedGraph, in_order};
+use graphs::{Graph, Memory, MemoryUse, SharedGraph, in_order};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone)]
@@ -25,6 +26,8 @@ pub enum Work {
     Child(SharedGraph<Work>),
     Record(Arc<Event>),
     Wait(Arc<Event>),
+    Allocate(Arc<Memory>),
+    Free(Arc<Memory>),
 }
 
 /// A function of the program, with its argument as an address.
@@ -35,6 +38,29 @@ pub struct HostCall {
 }
 
 impl graphs::Work for Work {
+    fn kind(&self) -> u32 {
+        match self {
+            Work::Launch(_) => CU_GRAPH_NODE_TYPE_KERNEL,
+            Work::Copy { .. } => CU_GRAPH_NODE_TYPE_MEMCPY,
+            Work::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
+            Work::Host(_) => CU_GRAPH_NODE_TYPE_HOST,
+            Work::Child(_) => CU_GRAPH_NODE_TYPE_GRAPH,
+            Work::Empty => CU_GRAPH_NODE_TYPE_EMPTY,
+            Work::Wait(_) => CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Work::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Work::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Work::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
+        }
+    }
+
+    fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)> {
+        match self {
+            Work::Allocate(memory) => Some((MemoryUse::Allocates, memory)),
+            Work::Free(memory) => Some((MemoryUse::Frees, memory)),
+            _ => None,
+        }
+    }
+
     fn child(&self) -> Option<&SharedGraph<Work>> {
         match self {
             Work::Child(child) => Some(child),
@@ -63,7 +89,8 @@ impl Work {
                     }
                 });
             }
-            Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) => (),
+            // What becomes of memory was settled before the launch.
+            Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) | Work::Allocate(_) | Work::Free(_) => (),
         }
         Ok(())
     }
@@ -127,7 +154,12 @@ impl Executable {
         if driver.graphs.ask(|captures| Ok(captures.graph(stream.for_capture().id).is_some()))? {
             return driver.capture(stream, || Work::Child(Arc::clone(&self.graph))).map(drop);
         }
-        let works = in_order(&graphs::lock(&self.graph))?;
+        let graph = graphs::lock(&self.graph);
+        let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+        driver.graphs.memories.launch(&graph, frees_first)?;
+        // The queue holds no memory: who gives it up does not wait for itself.
+        let works: Vec<_> = in_order(&graph)?.into_iter().filter(|work| graphs::Work::memory(work).is_none()).collect();
+        drop(graph);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = last.take() {
             stream.enqueue_after(vec![before], || Ok(()))?;
@@ -145,5 +177,16 @@ impl Executable {
         }
         *last = Some(stream.end());
         Ok(())
+    }
+
+    /// Waits for the latest launch, if memory or objects of the program go with the graph.
+    pub fn wait_before_release(&self) {
+        let graph = graphs::lock(&self.graph);
+        let uses = graph.uses_memory() || graph.holds_objects();
+        drop(graph);
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(marker) = last.filter(|_| uses) {
+            marker.wait();
+        }
     }
 }

@@ -9,9 +9,9 @@ use crate::stream::Target;
 use crate::{stream, stream_exports};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::errors::*;
-use driverapi::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
+use driverapi::types::{BoxEnd, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
 use std::ffi::c_void;
-use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use std::ptr::null_mut;
 
 stream_exports! {
     fn cuMemcpy | cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, len: usize) |default| {
@@ -298,42 +298,18 @@ pub fn describe_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<((Side, Place), (Side, P
 
 /// The opposite of [`describe_3d`].
 pub fn box_of(copying: &Copying) -> CUDA_MEMCPY3D_PEER {
-    let Copying { to: (to, to_place), from: (from, from_place), shape } = copying;
-    let kind = |place: Place| match place {
-        Place::Host => CU_MEMORYTYPE_HOST,
-        Place::Device | Place::Mirror => CU_MEMORYTYPE_DEVICE,
-        Place::Unified => CU_MEMORYTYPE_UNIFIED,
+    let end = |&(side, place): &(Side, Place)| BoxEnd {
+        kind: match place {
+            Place::Host => CU_MEMORYTYPE_HOST,
+            Place::Device | Place::Mirror => CU_MEMORYTYPE_DEVICE,
+            Place::Unified => CU_MEMORYTYPE_UNIFIED,
+        },
+        address: side.address,
+        pitch: side.pitch,
+        slice: side.slice,
     };
-    let host = |place: Place, side: &Side| if place == Place::Host { side.address as usize } else { 0 };
-    let device = |place: Place, side: &Side| if place == Place::Host { 0 } else { side.address };
-    let rows = |side: &Side| side.slice.checked_div(side.pitch).unwrap_or(0) as usize;
-    CUDA_MEMCPY3D_PEER {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcZ: 0,
-        srcLOD: 0,
-        srcMemoryType: kind(*from_place),
-        srcHost: with_exposed_provenance(host(*from_place, from)),
-        srcDevice: device(*from_place, from),
-        srcArray: null_mut(),
-        srcContext: null_mut(),
-        srcPitch: from.pitch as usize,
-        srcHeight: rows(from),
-        dstXInBytes: 0,
-        dstY: 0,
-        dstZ: 0,
-        dstLOD: 0,
-        dstMemoryType: kind(*to_place),
-        dstHost: with_exposed_provenance_mut(host(*to_place, to)),
-        dstDevice: device(*to_place, to),
-        dstArray: null_mut(),
-        dstContext: null_mut(),
-        dstPitch: to.pitch as usize,
-        dstHeight: rows(to),
-        WidthInBytes: shape.width as usize,
-        Height: shape.height as usize,
-        Depth: shape.depth as usize,
-    }
+    let Shape { width, height, depth } = copying.shape;
+    CUDA_MEMCPY3D_PEER::between(&end(&copying.to), &end(&copying.from), [width, height, depth])
 }
 
 impl BoxCopy {

@@ -431,23 +431,7 @@ fn params_of(work: &Work) -> CUgraphNodeParams {
         Work::Child(child) => of.graph.graph = without_provenance_mut(GRAPHS.handle_of(child)),
         Work::Record(event) | Work::Wait(event) => of.event = without_provenance_mut(event.handle),
         Work::Allocate(memory) => {
-            let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: memory.device };
-            of.alloc = CUDA_MEM_ALLOC_NODE_PARAMS {
-                poolProps: CUmemPoolProps {
-                    allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
-                    handleTypes: 0,
-                    location,
-                    win32SecurityAttributes: null_mut(),
-                    maxSize: 0,
-                    usage: 0,
-                    gpuDirectRDMACapable: 0,
-                    reserved: [0; 53],
-                },
-                accessDescs: null(),
-                accessDescCount: 0,
-                bytesize: memory.size as usize,
-                dptr: memory.address,
-            };
+            of.alloc = CUDA_MEM_ALLOC_NODE_PARAMS::of(memory.device, memory.size, memory.address);
         }
         Work::Free(memory) => of.free = memory.address,
         Work::Empty => (),

@@ -49,6 +49,9 @@ entry_points! {
         if address == 0 {
             return Ok(());
         }
+        if let Some(freed) = driver.graphs.memories.free(address) {
+            return freed;
+        }
         let allocation = driver.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let freeable = matches!(allocation.kind, Kind::Device | Kind::Pooled { .. }) && !allocation.freeing;
         if allocation.base != address || !freeable {

@@ -7,6 +7,8 @@ mod contexts;
 mod copying;
 mod devices;
 mod fills;
+mod graph_execs;
+mod graph_nodes;
 mod graphs;
 mod host_memory;
 mod kernels;
