@@ -43,7 +43,7 @@ static CUgraph small(unsigned value, unsigned factor, CUgraphNode *fill, CUgraph
 /* A node tells what it was given, whether it was added or captured. */
 static void described(void)
 {
-    static unsigned words[WORDS];
+    static unsigned words[WORDS], other_words[WORDS];
     CUgraph graph;
     CUgraphNode nodes[4], host;
     CUstream stream;
@@ -51,7 +51,7 @@ static void described(void)
     size_t number = 4;
     unsigned factor = 6;
     void *parameters[] = {&data, &factor};
-    int calls = 0;
+    int calls = 0, other_calls = 0;
     OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -81,7 +81,10 @@ static void described(void)
     factor = 2;
     launched.kernelParams = parameters;
     OK(cuGraphKernelNodeSetParams(nodes[1], &launched));
+    copied.dstHost = other_words;
     OK(cuGraphMemcpyNodeSetParams(nodes[2], &copied));
+    filled.value = 4;
+    OK(cuGraphMemsetNodeSetParams(nodes[0], &filled));
     CUDA_HOST_NODE_PARAMS calling = {count, &calls}, kept;
     OK(cuGraphAddHostNode(&host, graph, &nodes[2], 1, &calling));
     OK(cuGraphHostNodeGetParams(host, &kept));
@@ -91,12 +94,29 @@ static void described(void)
     OK(cuGraphKernelNodeSetAttribute(nodes[1], CU_LAUNCH_ATTRIBUTE_PRIORITY, &set));
     OK(cuGraphKernelNodeGetAttribute(nodes[1], CU_LAUNCH_ATTRIBUTE_PRIORITY, &got));
     REQUIRE(got.priority == -1);
+    CUgraphNode twin;
+    OK(cuGraphAddKernelNode(&twin, graph, &nodes[2], 1, &launched));
+    OK(cuGraphKernelNodeCopyAttributes(twin, nodes[1]));
+    got.priority = 0;
+    OK(cuGraphKernelNodeGetAttribute(twin, CU_LAUNCH_ATTRIBUTE_PRIORITY, &got));
+    REQUIRE(got.priority == -1);
+    OK(cuGraphDestroyNode(twin));
 
     CUgraphExec exec;
     OK(cuGraphInstantiate(&exec, graph, 0));
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
-    REQUIRE(words[0] == 3 * 2 + 5 && calls == 1);
+    REQUIRE(words[0] == 0 && other_words[0] == 4 * 2 + 5 && calls == 1);
+    calling.userData = &other_calls;
+    OK(cuGraphExecHostNodeSetParams(exec, host, &calling));
+    copied.dstHost = words;
+    OK(cuGraphExecMemcpyNodeSetParams(exec, nodes[2], &copied, context));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    REQUIRE(words[0] == 4 * 2 + 5 && calls == 1 && other_calls == 1);
+    OK(cuGraphHostNodeSetParams(host, &calling));
+    OK(cuGraphHostNodeGetParams(host, &kept));
+    REQUIRE(kept.userData == &other_calls);
 
     char path[] = "/tmp/remotegpu-graph-XXXXXX", text[4096] = {0};
     int file = mkstemp(path);
@@ -184,6 +204,12 @@ static void general(void)
     OK(cuGraphLaunch(exec, NULL));
     REQUIRE(word(data) == 7 * 6 + 5);
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphExecNodeSetParams(exec, fill, &launched));
+    CUgraph found = NULL;
+    size_t nodes = 0;
+    OK(cuGraphChildGraphNodeGetGraph(kernel, &found));
+    REQUIRE(found != child && found != graph);
+    OK(cuGraphGetNodes(found, NULL, &nodes));
+    REQUIRE(nodes == 1);
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
     OK(cuGraphDestroy(child));
@@ -209,6 +235,12 @@ static void allocated(void)
     OK(cuMemcpyDtoDAsync(kept, memory, WORDS * 4, stream));
     OK(cuMemFreeAsync(memory, stream));
     OK(cuStreamEndCapture(stream, &graph));
+    CUgraphNode nodes[6];
+    CUdeviceptr freed;
+    size_t number = 6;
+    OK(cuGraphGetNodes(graph, nodes, &number));
+    OK(cuGraphMemFreeNodeGetParams(nodes[5], &freed));
+    REQUIRE(number == 6 && freed == memory);
     REQUIRE(memory != kept);
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuGraphClone(&clone, graph));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree(kept));
@@ -219,6 +251,12 @@ static void allocated(void)
     REQUIRE(word(kept) == 8 * 3 + 5);
     OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used));
     REQUIRE(used == WORDS * 4);
+    OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &used));
+    REQUIRE(used == 2 * WORDS * 4);
+    used = 0;
+    OK(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &used));
+    OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &used));
+    REQUIRE(used == WORDS * 4);
     OK(cuMemFreeAsync(kept, stream));
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
@@ -227,6 +265,8 @@ static void allocated(void)
     OK(cuGraphDestroy(graph));
     REQUIRE(word(kept) == 8 * 3 + 5);
     OK(cuMemFree(kept));
+    OK(cuDeviceGraphMemTrim(0));
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, cuDeviceGraphMemTrim(99));
     OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &used));
     REQUIRE(used == 0);
 
@@ -269,6 +309,7 @@ static void objects(void)
     OK(cuGraphClone(&clone, graph));
     OK(cuGraphDestroy(graph));
     OK(cuGraphReleaseUserObject(clone, object, 1));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphReleaseUserObject(clone, object, 1));
     OK(cuGraphDestroy(clone));
     REQUIRE(!destroyed);
     OK(cuGraphLaunch(exec, NULL));
@@ -290,6 +331,5 @@ int main(void)
     general();
     allocated();
     objects();
-    puts("ok");
-    return 0;
+    return passed();
 }

@@ -190,8 +190,17 @@ pub struct Executable {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle.
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
 pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
+    const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+        | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+        | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    if flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
+        return refused("cuGraphInstantiate for launches by the device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    if flags & !u64::from(KNOWN) != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     in_order(graph)?;
     let graph = GRAPHS.copy(graph);
     let make = |handle| Arc::new(Executable { handle, flags, graph, last: Mutex::new(None) });

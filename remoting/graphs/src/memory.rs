@@ -50,12 +50,15 @@ struct Tables {
 #[derive(Default)]
 pub struct Memories(Mutex<Tables>);
 
+fn used(live: &BTreeMap<u64, Arc<Memory>>, device: i32) -> u64 {
+    live.values().filter(|memory| memory.device == device).map(|memory| memory.size).sum()
+}
+
 impl Tables {
     fn sums(&self, device: i32) -> (u64, u64) {
-        let used = self.live.values().filter(|memory| memory.device == device).map(|memory| memory.size).sum();
         let known = self.known.values().filter_map(Weak::upgrade);
         let reserved = known.filter(|memory| memory.device == device).map(|memory| memory.size).sum();
-        (used, reserved)
+        (used(&self.live, device), reserved)
     }
 
     fn note_most(&mut self, device: i32) {
@@ -106,6 +109,7 @@ impl Memories {
                 live.remove(&memory.address);
             }
         }
+        let mut most: BTreeMap<i32, u64> = BTreeMap::new();
         for (does, memory) in works.iter().filter_map(Work::memory) {
             let fits = match does {
                 MemoryUse::Allocates => live.insert(memory.address, Arc::clone(memory)).is_none(),
@@ -114,10 +118,14 @@ impl Memories {
             if !fits {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
+            let now = most.entry(memory.device).or_default();
+            *now = used(&live, memory.device).max(*now);
         }
         let before = std::mem::replace(&mut tables.live, live);
-        let devices: Vec<i32> = works.iter().filter_map(Work::memory).map(|(_, memory)| memory.device).collect();
-        devices.into_iter().for_each(|device| tables.note_most(device));
+        for (device, bytes) in most {
+            let most = tables.most.entry(device).or_default();
+            most.0 = most.0.max(bytes);
+        }
         drop(tables);
         drop(before);
         Ok(())

@@ -3,11 +3,12 @@
 use crate::copy::{Copy, Fill};
 use crate::driver::{Driver, in_callback};
 use crate::engine::Fault;
-use crate::ffi::R;
+use crate::ffi::{self, R};
 use crate::handles;
 use crate::launch::Launch;
 use crate::stream::{Event, Stream};
 use driverapi::constants::*;
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use driverapi::types::CUhostFn;
 use graphs::{Graph, Memory, MemoryUse, SharedGraph, in_order};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,15 +81,11 @@ impl Work {
             Work::Launch(launch) => launch.run()?,
             Work::Copy { copy, forgets } => copy.run(*forgets),
             Work::Fill(fill) => fill.run(),
-            Work::Host(HostCall { function, data }) => {
-                let data = std::ptr::with_exposed_provenance_mut(*data);
-                in_callback(|| {
-                    if let Some(function) = function {
-                        // SAFETY: the program gave this function to be called with this argument.
-                        unsafe { function(data) };
-                    }
-                });
-            }
+            Work::Host(HostCall { function, data }) => in_callback(|| {
+                if let Some(function) = *function {
+                    ffi::call_back(function, *data);
+                }
+            }),
             // What becomes of memory was settled before the launch.
             Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) | Work::Allocate(_) | Work::Free(_) => (),
         }
@@ -142,8 +139,17 @@ pub struct Executable {
 
 impl Executable {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a cycle.
+    /// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
     pub fn new(driver: &Driver, graph: &Graph<Work>, flags: u64) -> R<Executable> {
+        const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+            | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+            | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        if flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        if flags & !u64::from(KNOWN) != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         in_order(graph)?;
         Ok(Executable { id: handles::mint(), flags, graph: driver.graphs.copy(graph), last: Mutex::new(None) })
     }

@@ -210,6 +210,9 @@ struct End {
     height: u64,
 }
 
+/// Memory, and what the program says of it.
+type Placed = (Side, Place);
+
 struct BoxCopy {
     to: End,
     from: End,
@@ -286,14 +289,14 @@ fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timin
     run(stream, default, (to.1, from.1), to.0, from.0, copy.shape, timing)
 }
 
-/// A box copy as a node of a graph describes it: where it goes to, from where, and its shape.
+/// A box copy as a node of a graph describes it.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`, or `CUDA_ERROR_NOT_SUPPORTED` for arrays.
-pub fn describe_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<((Side, Place), (Side, Place), Shape), Code> {
+pub fn describe_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<Copying, Code> {
     let copy = of_3d(copy)?;
     let (to, from) = copy.ends()?;
-    Ok((to, from, copy.shape))
+    Ok(Copying { to, from, shape: copy.shape })
 }
 
 /// The opposite of [`describe_3d`].
@@ -314,7 +317,7 @@ pub fn box_of(copying: &Copying) -> CUDA_MEMCPY3D_PEER {
 
 impl BoxCopy {
     /// Where it goes to, and from.
-    fn ends(&self) -> Result<((Side, Place), (Side, Place)), Code> {
+    fn ends(&self) -> Result<(Placed, Placed), Code> {
         const HOST: u32 = CU_MEMORYTYPE_HOST;
         const DEVICE: u32 = CU_MEMORYTYPE_DEVICE;
         const UNIFIED: u32 = CU_MEMORYTYPE_UNIFIED;

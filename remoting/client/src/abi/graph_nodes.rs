@@ -5,7 +5,7 @@ use super::copy::{box_of, describe_3d};
 use super::launch::{Prepared, prepare};
 use crate::call::{Code, input, inputs, write};
 use crate::context::{self, Live};
-use crate::graph::{self, Copying, GRAPHS, HostCall, Work};
+use crate::graph::{self, GRAPHS, HostCall, Work};
 use crate::{copy, devices, event, exports, fill};
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -335,12 +335,12 @@ pub unsafe fn launch_work(params: &CUDA_KERNEL_NODE_PARAMS) -> Result<Work, Code
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for places that are not what the copy says, or a copy of nothing.
 pub fn copy_work(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Work, Code> {
-    let (to, from, shape) = describe_3d(params)?;
-    if shape.is_empty() {
+    let copying = describe_3d(params)?;
+    if copying.shape.is_empty() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    copy::check(&*context_of(context)?, to, from, &shape)?;
-    Ok(Work::Copy(Copying { to, from, shape }))
+    copy::check(&*context_of(context)?, copying.to, copying.from, &copying.shape)?;
+    Ok(Work::Copy(copying))
 }
 
 /// # Errors

@@ -45,7 +45,8 @@ fn begin(
 }
 
 /// What was last told of a stream's dependencies: the program reads them until it uses the stream again.
-static TOLD: Mutex<Option<HashMap<u64, (Vec<usize>, Vec<CUgraphEdgeData>)>>> = Mutex::new(None);
+type Told = (Vec<usize>, Vec<CUgraphEdgeData>);
+static TOLD: Mutex<Option<HashMap<u64, Told>>> = Mutex::new(None);
 
 /// Where a query's answers go; each may be left out.
 #[derive(Clone, Copy)]
