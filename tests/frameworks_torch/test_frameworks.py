@@ -46,6 +46,7 @@ GROUPS = {
         only=("expandable_segments", "copies", "out_of_memory", "data_loader"),
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
+    "graphs": Group("graph_cases.py"),
     "refused": Group("refused_cases.py"),
 }
 CASES = [(group, case) for group, described in GROUPS.items() for case in described.cases()]

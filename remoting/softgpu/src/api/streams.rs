@@ -46,6 +46,9 @@ fn record(default: DefaultStream, which: CUevent, stream: CUstream, flags: c_uin
     if flags & CU_EVENT_RECORD_EXTERNAL != 0 && driver.capture(&stream, || Work::Record(Arc::clone(&event)))? {
         return Ok(());
     }
+    if flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     let captured = driver.graphs.ask(|captures| captures.record(event.id as u64, stream.for_capture()))?;
     if captured { Ok(()) } else { event.record(&stream, driver.start) }
 }
@@ -192,6 +195,9 @@ stream_entry_points! { default;
         let driver = driver()?;
         if flags & CU_EVENT_WAIT_EXTERNAL != 0 && driver.capture(&stream, || Work::Wait(Arc::clone(&event)))? {
             return Ok(());
+        }
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let captured = driver.graphs.ask(|captures| captures.wait(stream.for_capture(), event.id as u64))?;
         if captured { Ok(()) } else { event.hold(&stream) }
