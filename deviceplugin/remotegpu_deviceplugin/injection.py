@@ -38,8 +38,8 @@ def answer(files: Path, *, keep_ptx: bool) -> ContainerAllocateResponse:
 def _variables(*, keep_ptx: bool) -> dict[str, str]:
     """None is needed to find the client. Triton asks `ldconfig -p`, which knows nothing of mounts."""
     variables = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": str(FOLDER)}
-    # As `remotegpu run` does: no CUDA graphs in XLA; several ranks of NCCL fail at their start. What the pod sets wins.
-    variables |= {"XLA_FLAGS": "--xla_gpu_enable_command_buffer=", "NCCL_RUNTIME_CONNECT": "0"}
+    # As `remotegpu run` does: several ranks of NCCL fail at their start. What the pod sets wins.
+    variables |= {"NCCL_RUNTIME_CONNECT": "0"}
     if keep_ptx:
         # As `remotegpu run` does for a software GPU, which executes PTX.
         ptxas = str(FOLDER / "ptxas")

@@ -50,22 +50,6 @@ def test_a_setting_of_the_user_stays(appliance: StandIn) -> None:
     assert seen["TRITON_PTXAS_PATH"] == "/mine"
 
 
-@pytest.mark.parametrize("where", [["--native"], []])
-@pytest.mark.parametrize(
-    ("own", "flags"),
-    [
-        (None, "--xla_gpu_enable_command_buffer="),
-        ("--xla_dump_to=/d", "--xla_dump_to=/d --xla_gpu_enable_command_buffer="),
-        ("--xla_gpu_enable_command_buffer=FUSION", "--xla_gpu_enable_command_buffer=FUSION"),
-    ],
-)
-def test_command_buffers_are_off_unless_the_user_says(
-    appliance: StandIn, where: list[str], own: str | None, flags: str
-) -> None:
-    options = where or ["-a", appliance.endpoint, "-p", "0.25"]
-    assert environment_of(appliance, *options, env={"XLA_FLAGS": own} if own else {})["XLA_FLAGS"] == flags
-
-
 def test_ranks_of_nccl_connect_at_the_start_unless_the_user_says(appliance: StandIn) -> None:
     assert environment_of(appliance, "--native")["NCCL_RUNTIME_CONNECT"] == "0"
     assert environment_of(appliance, "--native", env={"NCCL_RUNTIME_CONNECT": "1"})["NCCL_RUNTIME_CONNECT"] == "1"

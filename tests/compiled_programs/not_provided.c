@@ -14,16 +14,21 @@ static void matches(const char *what, CUdevice_attribute which, CUresult result)
 
 #define REFUSED(call) EXPECT(CUDA_ERROR_NOT_SUPPORTED, call)
 
-static void graphs(CUstream stream)
+static void graphs(void)
 {
     CUgraph graph;
-    CUstreamCaptureStatus status;
-    REFUSED(cuGraphCreate(&graph, 0));
-    REFUSED(cuGraphCreate(&graph, 0)); /* one line in the log for both */
-    REFUSED(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    OK(cuStreamIsCapturing(stream, &status));
-    REQUIRE(status == CU_STREAM_CAPTURE_STATUS_NONE);
-    REFUSED(cuStreamEndCapture(stream, &graph));
+    CUgraphNode node;
+    CUgraphExec exec;
+    CUgraphConditionalHandle condition;
+    CUgraphNodeParams conditional = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    CUDA_BATCH_MEM_OP_NODE_PARAMS operations = {0};
+    OK(cuGraphCreate(&graph, 0));
+    REFUSED(cuGraphConditionalHandleCreate(&condition, graph, NULL, 0, 0));
+    REFUSED(cuGraphConditionalHandleCreate(&condition, graph, NULL, 0, 0)); /* one line in the log for both */
+    REFUSED(cuGraphAddNode(&node, graph, NULL, NULL, 0, &conditional));
+    REFUSED(cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &operations));
+    REFUSED(cuGraphInstantiate(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH));
+    OK(cuGraphDestroy(graph));
 }
 
 static void between_processes(CUdeviceptr memory)
@@ -101,7 +106,7 @@ int main(void)
     CUdeviceptr memory;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuMemAlloc(&memory, 4096));
-    graphs(stream);
+    graphs();
     between_processes(memory);
     kinds_of_memory(stream);
     ways_to_run(context, stream);

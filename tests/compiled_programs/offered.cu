@@ -32,8 +32,10 @@ int main()
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusActive;
     cudaIpcMemHandle_t of_memory;
     OK(cudaStreamCreate(&stream));
-    EXPECT(cudaErrorNotSupported, cudaGraphCreate(&graph, 0));
-    EXPECT(cudaErrorNotSupported, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    cudaGraphConditionalHandle condition;
+    OK(cudaGraphCreate(&graph, 0));
+    EXPECT(cudaErrorNotSupported, cudaGraphConditionalHandleCreate(&condition, graph, 0, 0));
+    OK(cudaGraphDestroy(graph));
     EXPECT(cudaErrorNotSupported, cudaIpcGetMemHandle(&of_memory, plain));
     EXPECT(cudaErrorNotSupported, cudaGetLastError());
     OK(cudaStreamIsCapturing(stream, &capturing));

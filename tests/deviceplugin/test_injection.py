@@ -25,7 +25,6 @@ MOUNTS = {
 VARIABLES = {
     "NVIDIA_VISIBLE_DEVICES": "void",
     "TRITON_LIBCUDA_PATH": "/usr/lib/remotegpu",
-    "XLA_FLAGS": "--xla_gpu_enable_command_buffer=",
     "NCCL_RUNTIME_CONNECT": "0",
 }
 PTX = {

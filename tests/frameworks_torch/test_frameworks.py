@@ -46,6 +46,7 @@ GROUPS = {
         only=("expandable_segments", "copies", "out_of_memory", "data_loader"),
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
+    "graphs": Group("graph_cases.py"),
     "refused": Group("refused_cases.py"),
 }
 CASES = [(group, case) for group, described in GROUPS.items() for case in described.cases()]
@@ -120,7 +121,7 @@ def test_kernels_without_ptx_are_explained_in_one_line(finished: Finished, where
 
 
 @pytest.mark.parametrize("where", ["native", "share"])
-@pytest.mark.parametrize("name", ["cuStreamBeginCapture_v2", "cuIpcGetMemHandle", "cuMemAllocManaged"])
+@pytest.mark.parametrize("name", ["cuIpcGetMemHandle", "cuMemAllocManaged"])
 def test_what_is_refused_is_named_in_one_line(finished: Finished, where: str, name: str) -> None:
     lines = [line for line in finished(where, "refused").stderr.splitlines() if name in line.split()]
     assert len(lines) == 1

@@ -9,11 +9,14 @@ use crate::log::{self, Level};
 use crate::memory::mapped;
 use crate::session::Reply;
 use crate::stats::Counter;
-use crate::{event, module, process, stream, sys};
-use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
+use crate::stream::Target;
+use crate::{event, graph, module, process, stream, sys};
+use driverapi::errors::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_UNKNOWN,
+};
 use driverapi::refusals::is_asked_in_passing;
 use driverapi::report;
-use driverapi::types::{CUevent, CUfunction, CUmodule, CUresult, CUstream};
+use driverapi::types::{CUDA_MEMSET_NODE_PARAMS, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 use protocol::{Wire, Writer};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char};
@@ -213,11 +216,16 @@ pub struct Call {
     filled: Option<Fill>,
     /// The call returns when the work is complete.
     waits: bool,
+    /// The stream that the program named, which may capture.
+    target: Option<Target>,
+    /// The fill that the call is, as a node of a graph.
+    fill_node: Option<CUDA_MEMSET_NODE_PARAMS>,
 }
 
 impl Call {
     fn new(number: u32, stream_id: u64, live: Arc<Live>) -> Call {
-        Call { number, stream_id, live, payload: Writer::new(), settings: Vec::new(), filled: None, waits: false }
+        let (payload, settings) = (Writer::new(), Vec::new());
+        Call { number, stream_id, live, payload, settings, filled: None, waits: false, target: None, fill_node: None }
     }
 }
 
@@ -228,7 +236,14 @@ impl Call {
     /// As [`stream::resolve`].
     pub fn on_stream(number: u32, handle: CUstream, default: DefaultStream) -> Result<Call, Code> {
         let target = stream::resolve(handle, default)?;
-        Ok(Call::new(number, target.stream_id, target.live))
+        let mut call = Call::on_target(number, &target);
+        call.target = Some(target);
+        Ok(call)
+    }
+
+    /// In the order of a stream that was resolved already.
+    pub fn on_target(number: u32, target: &Target) -> Call {
+        Call::new(number, target.stream_id, Arc::clone(&target.live))
     }
 
     /// Of the current context, whose id is the first field.
@@ -276,6 +291,16 @@ impl Call {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.waits = found != Found::Device && timing == Timing::Synchronous;
+        if timing == Timing::Asynchronous {
+            let mut value = [0; 4];
+            value[..element.len()].copy_from_slice(element);
+            let (value, element_size) = (u32::from_le_bytes(value), element.len() as u32);
+            let (dst, width, height) = (address, count, rows);
+            self.fill_node =
+                Some(CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, elementSize: element_size, width, height });
+        } else if let Some(target) = &self.target {
+            graph::check_waiting_call(target)?;
+        }
         Ok(match found {
             Found::Device => address,
             Found::Mirrored(mirror) => mirror,
@@ -310,6 +335,12 @@ impl Call {
     /// # Errors
     /// The session's sticky error.
     pub fn send(self) -> Result<(), Code> {
+        if let Some(target) = &self.target {
+            let work = || self.fill_node.map(graph::Work::Fill).ok_or(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+            if graph::capture(target, work)? {
+                return Ok(());
+            }
+        }
         let session = &self.live.session;
         if let Some(fill) = self.filled {
             return fill.run(session, self.stream_id, self.waits);

@@ -198,6 +198,19 @@ fn copy_on_stream(live: &Live, stream_id: u64, to: Side, from: Side, shape: Shap
     live.session.post_work(CopyOnDevice::CODE, stream_id, body).map(drop)
 }
 
+/// Whether a copy may go between such places, as a node of a graph.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub fn check(live: &Live, to: (Side, Place), from: (Side, Place), shape: &Shape) -> Result<(), Code> {
+    for (side, place) in [to, from] {
+        if place.is_device(live, &side, shape)? && host::find(side.address as usize).is_none() {
+            side.owner(shape)?;
+        }
+    }
+    Ok(())
+}
+
 /// Copies between places that this library chose itself, on the legacy stream.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use crate::call::{Code, refused};
 use crate::context::{self, Live};
+use crate::graph::GRAPHS;
 use crate::handles::{Kind, Table};
 use crate::process;
 use crate::session::{Progress, lock, mint};
@@ -67,6 +68,18 @@ pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
     if flags & !(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    make(live, flags)
+}
+
+/// An event for our own use, which the program has no name for. It goes with its context.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn create_in(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
+    make(Arc::clone(live), CU_EVENT_DISABLE_TIMING)
+}
+
+fn make(live: Arc<Live>, flags: u32) -> Result<Arc<Event>, Code> {
     let (id, progress) = (mint(), Arc::new(Progress::default()));
     live.session.follow_event(id, &progress);
     live.session.post(0, &EventCreate { event: id, context: live.id, flags })?;
@@ -88,6 +101,7 @@ pub fn get(handle: CUevent) -> Result<Arc<Event>, Code> {
 pub fn destroy(handle: CUevent) -> Result<(), Code> {
     let event = get(handle)?;
     EVENTS.remove(handle.addr());
+    GRAPHS.with(|captures| captures.forget_event(event.id));
     event.live.session.forget_event(event.id);
     event.live.session.post(0, &EventDestroy { event: event.id }).map(drop)
 }

@@ -18,6 +18,7 @@ pub enum Kind {
     Pool,
     Link,
     Memory,
+    Executable,
 }
 
 const INDEX_SHIFT: u32 = 4;

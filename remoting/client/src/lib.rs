@@ -18,6 +18,7 @@ mod devices;
 mod event;
 mod fill;
 mod generated;
+mod graph;
 mod handles;
 mod library;
 mod log;

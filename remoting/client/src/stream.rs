@@ -2,6 +2,7 @@
 
 use crate::call::{Code, DefaultStream};
 use crate::context::{self, Context, Live};
+use crate::graph::GRAPHS;
 use crate::handles::{Kind, Table};
 use crate::memory::mapped;
 use crate::process;
@@ -76,6 +77,7 @@ pub fn destroy(handle: CUstream) -> Result<(), Code> {
     let stream = STREAMS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     context::usable(&stream.live)?;
     STREAMS.remove(handle.addr());
+    GRAPHS.with(|captures| captures.forget_stream(stream.id));
     lock(&ATTRIBUTES).retain(|(stream_id, _), _| *stream_id != stream.id);
     stream.live.session.post(stream.id, &StreamDestroy { stream: stream.id }).map(drop)
 }

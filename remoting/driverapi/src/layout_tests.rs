@@ -40,6 +40,18 @@ mod types {
         CUDA_MEMCPY2D, 128, [srcXInBytes 0, srcY 8, srcMemoryType 16, srcHost 24, srcDevice 32, srcArray 40,
             srcPitch 48, dstXInBytes 56, dstY 64, dstMemoryType 72, dstHost 80, dstDevice 88, dstArray 96,
             dstPitch 104, WidthInBytes 112, Height 120];
+        CUgraphEdgeData, 8, [type_ 2];
+        CUDA_KERNEL_NODE_PARAMS_v1, 56, [kernelParams 40];
+        CUDA_KERNEL_NODE_PARAMS, 72, [kernelParams 40, kern 56, ctx 64];
+        CUDA_MEMSET_NODE_PARAMS, 40, [value 16, width 24];
+        CUDA_MEMSET_NODE_PARAMS_v2, 48, [ctx 40];
+        CUDA_HOST_NODE_PARAMS, 16, [];
+        CUDA_MEMCPY_NODE_PARAMS, 216, [copyCtx 8, copyParams 16];
+        CUDA_CHILD_GRAPH_NODE_PARAMS, 16, [ownership 8];
+        CUDA_MEM_ALLOC_NODE_PARAMS, 120, [accessDescs 88, accessDescCount 96, bytesize 104, dptr 112];
+        CUgraphNodeParams, 256, [reserved0 4, of 16, reserved2 248];
+        CUgraphExecUpdateResultInfo, 24, [errorNode 8, errorFromNode 16];
+        CUDA_GRAPH_INSTANTIATE_PARAMS, 32, [hUploadStream 8, hErrNode_out 16, result_out 24];
         CUDA_MEMCPY3D_PEER, 200, [srcXInBytes 0, srcY 8, srcZ 16, srcLOD 24, srcMemoryType 32, srcHost 40,
             srcDevice 48, srcArray 56, srcContext 64, srcPitch 72, srcHeight 80, dstXInBytes 88, dstY 96, dstZ 104,
             dstLOD 112, dstMemoryType 120, dstHost 128, dstDevice 136, dstArray 144, dstContext 152, dstPitch 160,

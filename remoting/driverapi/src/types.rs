@@ -7,7 +7,8 @@
 
 use crate::attributes::CUlaunchAttributeID;
 use crate::constants::{
-    CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
+    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMORYTYPE_HOST, CUmemAccess_flags,
+    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
 };
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
@@ -270,6 +271,61 @@ pub struct CUDA_MEMCPY3D_PEER {
 
 pub type CUDA_MEMCPY3D = CUDA_MEMCPY3D_PEER;
 
+/// One end of a box copy, without offsets. Pitch and slice are in bytes.
+pub struct BoxEnd {
+    pub kind: CUmemorytype,
+    pub address: u64,
+    pub pitch: u64,
+    pub slice: u64,
+}
+
+impl BoxEnd {
+    fn host(&self) -> usize {
+        if self.kind == CU_MEMORYTYPE_HOST { self.address as usize } else { 0 }
+    }
+
+    fn device(&self) -> CUdeviceptr {
+        if self.kind == CU_MEMORYTYPE_HOST { 0 } else { self.address }
+    }
+
+    fn rows(&self) -> usize {
+        self.slice.checked_div(self.pitch).unwrap_or(0) as usize
+    }
+}
+
+impl CUDA_MEMCPY3D_PEER {
+    /// A copy of `extent`: bytes of a row, rows, slices.
+    pub fn between(to: &BoxEnd, from: &BoxEnd, extent: [u64; 3]) -> Self {
+        Self {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcZ: 0,
+            srcLOD: 0,
+            srcMemoryType: from.kind,
+            srcHost: std::ptr::with_exposed_provenance(from.host()),
+            srcDevice: from.device(),
+            srcArray: std::ptr::null_mut(),
+            srcContext: std::ptr::null_mut(),
+            srcPitch: from.pitch as usize,
+            srcHeight: from.rows(),
+            dstXInBytes: 0,
+            dstY: 0,
+            dstZ: 0,
+            dstLOD: 0,
+            dstMemoryType: to.kind,
+            dstHost: std::ptr::with_exposed_provenance_mut(to.host()),
+            dstDevice: to.device(),
+            dstArray: std::ptr::null_mut(),
+            dstContext: std::ptr::null_mut(),
+            dstPitch: to.pitch as usize,
+            dstHeight: to.rows(),
+            WidthInBytes: extent[0] as usize,
+            Height: extent[1] as usize,
+            Depth: extent[2] as usize,
+        }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_DESCRIPTOR {
@@ -377,4 +433,179 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
     pub extra: *mut *mut c_void,
     pub kern: CUkernel,
     pub ctx: CUcontext,
+}
+
+/// The form before CUDA 12.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
+    pub func: CUfunction,
+    pub gridDimX: c_uint,
+    pub gridDimY: c_uint,
+    pub gridDimZ: c_uint,
+    pub blockDimX: c_uint,
+    pub blockDimY: c_uint,
+    pub blockDimZ: c_uint,
+    pub sharedMemBytes: c_uint,
+    pub kernelParams: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+}
+
+impl From<CUDA_KERNEL_NODE_PARAMS_v1> for CUDA_KERNEL_NODE_PARAMS {
+    fn from(old: CUDA_KERNEL_NODE_PARAMS_v1) -> Self {
+        let CUDA_KERNEL_NODE_PARAMS_v1 { func, gridDimX, gridDimY, gridDimZ, .. } = old;
+        let CUDA_KERNEL_NODE_PARAMS_v1 { blockDimX, blockDimY, blockDimZ, sharedMemBytes, .. } = old;
+        let (kern, ctx) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let CUDA_KERNEL_NODE_PARAMS_v1 { kernelParams, extra, .. } = old;
+        CUDA_KERNEL_NODE_PARAMS {
+            func,
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes,
+            kernelParams,
+            extra,
+            kern,
+            ctx,
+        }
+    }
+}
+
+impl From<CUDA_KERNEL_NODE_PARAMS> for CUDA_KERNEL_NODE_PARAMS_v1 {
+    fn from(new: CUDA_KERNEL_NODE_PARAMS) -> Self {
+        let CUDA_KERNEL_NODE_PARAMS { func, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, .. } = new;
+        let CUDA_KERNEL_NODE_PARAMS { sharedMemBytes, kernelParams, extra, .. } = new;
+        CUDA_KERNEL_NODE_PARAMS_v1 {
+            func,
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes,
+            kernelParams,
+            extra,
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMSET_NODE_PARAMS {
+    pub dst: CUdeviceptr,
+    pub pitch: usize,
+    pub value: c_uint,
+    pub elementSize: c_uint,
+    pub width: usize,
+    pub height: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_HOST_NODE_PARAMS {
+    pub fn_: CUhostFn,
+    pub userData: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
+    pub flags: cuuint64_t,
+    pub hUploadStream: CUstream,
+    pub hErrNode_out: CUgraphNode,
+    pub result_out: c_uint,
+}
+
+/// What `cuGraphExecUpdate_v2` answers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUgraphExecUpdateResultInfo {
+    pub result: c_uint,
+    pub errorNode: CUgraphNode,
+    pub errorFromNode: CUgraphNode,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY_NODE_PARAMS {
+    pub flags: c_int,
+    pub reserved: c_int,
+    pub copyCtx: CUcontext,
+    pub copyParams: CUDA_MEMCPY3D,
+}
+
+/// With the context that `cuGraphAddMemsetNode` takes beside its parameters.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMSET_NODE_PARAMS_v2 {
+    pub memset: CUDA_MEMSET_NODE_PARAMS,
+    pub ctx: CUcontext,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_CHILD_GRAPH_NODE_PARAMS {
+    pub graph: CUgraph,
+    pub ownership: c_uint,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
+    pub poolProps: CUmemPoolProps,
+    pub accessDescs: *const CUmemAccessDesc,
+    pub accessDescCount: usize,
+    pub bytesize: usize,
+    pub dptr: CUdeviceptr,
+}
+
+impl CUDA_MEM_ALLOC_NODE_PARAMS {
+    /// What is told of memory that a node allocated.
+    pub fn of(device: c_int, size: u64, address: CUdeviceptr) -> Self {
+        let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+        Self {
+            poolProps: CUmemPoolProps {
+                allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+                handleTypes: 0,
+                location,
+                win32SecurityAttributes: std::ptr::null_mut(),
+                maxSize: 0,
+                usage: 0,
+                gpuDirectRDMACapable: 0,
+                reserved: [0; 53],
+            },
+            accessDescs: std::ptr::null(),
+            accessDescCount: 0,
+            bytesize: size as usize,
+            dptr: address,
+        }
+    }
+}
+
+/// What a node of any type does: `cuGraphAddNode`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union CUgraphNodeParams_union {
+    pub kernel: CUDA_KERNEL_NODE_PARAMS,
+    pub memcpy: CUDA_MEMCPY_NODE_PARAMS,
+    pub memset: CUDA_MEMSET_NODE_PARAMS_v2,
+    pub host: CUDA_HOST_NODE_PARAMS,
+    pub graph: CUDA_CHILD_GRAPH_NODE_PARAMS,
+    pub event: CUevent,
+    pub alloc: CUDA_MEM_ALLOC_NODE_PARAMS,
+    pub free: CUdeviceptr,
+    pub bytes: [u64; 29],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CUgraphNodeParams {
+    pub type_: c_uint,
+    pub reserved0: [c_int; 3],
+    pub of: CUgraphNodeParams_union,
+    pub reserved2: i64,
 }

@@ -18,8 +18,6 @@ from remotegpu.cli.report import reporting
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
-_COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer"
-
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -120,10 +118,7 @@ def _keep_ptx(environment: dict[str, str], dist: Dist) -> None:
 
 
 def _for_frameworks(environment: dict[str, str], dist: Dist) -> None:
-    """What docs/frameworks.md lists: features that are not provided are off, and JAX looks for GPUs."""
-    flags = environment.get("XLA_FLAGS", "")
-    if _COMMAND_BUFFERS not in flags:
-        environment["XLA_FLAGS"] = f"{flags} {_COMMAND_BUFFERS}=".strip()
+    """What docs/frameworks.md lists: ranks of NCCL fail at their start, and JAX looks for GPUs."""
     environment.setdefault("NCCL_RUNTIME_CONNECT", "0")
     paths = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{paths}:{dist.frameworks}" if paths else str(dist.frameworks)

@@ -5,6 +5,7 @@ use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Kind, Memory};
 use crate::stream::Stream;
+use crate::work::{How, Work};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 
 /// What the called function says an address is.
@@ -100,6 +101,11 @@ fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
 }
 
 impl Copy {
+    /// Copies, or on a null GPU forgets what the target held.
+    pub fn run(&self, forgets: bool) {
+        if forgets { self.forget_target() } else { self.execute() }
+    }
+
     fn execute(&self) {
         let Extent { width, height, depth } = self.extent;
         for z in 0..depth {
@@ -134,6 +140,32 @@ impl Copy {
     }
 }
 
+/// Rows that get a pattern.
+#[derive(Clone, Copy)]
+pub struct Fill {
+    pub address: u64,
+    pub pitch: u64,
+    pub pattern: Pattern,
+    /// Elements of a row.
+    pub width: u64,
+    pub height: u64,
+    /// On a null GPU, a range that is not kept.
+    pub forgets: bool,
+}
+
+impl Fill {
+    pub fn run(&self) {
+        for y in 0..self.height {
+            let row = self.address + y * self.pitch;
+            if self.forgets {
+                arena::forget(row, self.width * self.pattern.size());
+            } else {
+                arena::set(row, self.pattern, self.width);
+            }
+        }
+    }
+}
+
 /// Whether the program waits for a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -151,6 +183,38 @@ impl Driver {
         self.model().null && bytes.is_none_or(|bytes| bytes > KEPT_BY_NULL)
     }
 
+    /// Whether a copy of a graph forgets what its target held, as on a null GPU.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a copy may not have.
+    pub fn check_copy(&self, copy: &Copy) -> R<bool> {
+        if copy.extent.is_empty() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let dst = locate(&self.memory, &copy.dst, copy.extent)?;
+        let src = locate(&self.memory, &copy.src, copy.extent)?;
+        Ok(dst == Found::Device && src == Found::Device && self.forgets(copy.extent.bytes()))
+    }
+
+    /// A fill as this GPU does it.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a fill may not have.
+    pub fn check_fill(&self, fill: Fill) -> R<Fill> {
+        Ok(self.locate_fill(fill)?.0)
+    }
+
+    fn locate_fill(&self, fill: Fill) -> R<(Fill, Found)> {
+        let Fill { address, pitch, pattern, width, height, .. } = fill;
+        let bytes = width.checked_mul(pattern.size()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let extent = Extent { width: bytes, height, depth: 1 };
+        let found = locate(&self.memory, &End { pitch, ..End::line(Place::Device, address) }, extent)?;
+        if !address.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok((Fill { forgets: self.forgets(extent.bytes()), ..fill }, found))
+    }
+
     pub fn copy(&self, copy: Copy, mode: Mode, stream: &Stream) -> R {
         if copy.extent.is_empty() {
             return Ok(());
@@ -159,6 +223,12 @@ impl Driver {
         let src = locate(&self.memory, &copy.src, copy.extent)?;
         let within_device = dst == Found::Device && src == Found::Device;
         let within_host = dst != Found::Device && src != Found::Device;
+        let forgets = within_device && self.forgets(copy.extent.bytes());
+        if mode == Mode::Sync {
+            self.check_waiting_call(stream)?;
+        } else if self.capture(stream, || Work::Copy { copy, forgets })? {
+            return Ok(());
+        }
         if dst == Found::Pageable || within_host || mode == Mode::Sync && !within_device {
             return stream.run(move || {
                 copy.execute();
@@ -175,43 +245,22 @@ impl Driver {
                 })
                 .map(drop);
         }
-        let forgets = within_device && self.forgets(copy.extent.bytes());
-        let work = move || {
-            if forgets {
-                copy.forget_target()
-            } else {
-                copy.execute()
-            }
-            Ok(())
-        };
-        stream.start(work).map(drop)
+        self.perform(Work::Copy { copy, forgets }, How::AtOnce, stream).map(drop)
     }
 
-    /// Fills rows with a pattern; `width` counts elements. Page-locked memory is filled when a synchronous call returns, as
-    /// CUDA documents ("API synchronization behavior" of its driver API).
-    pub fn set(&self, dst: End, pattern: Pattern, width: u64, height: u64, mode: Mode, stream: &Stream) -> R {
-        let bytes = width.checked_mul(pattern.size()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let extent = Extent { width: bytes, height, depth: 1 };
-        if extent.is_empty() {
+    /// Fills rows with a pattern. Page-locked memory is filled when a synchronous call returns, as CUDA documents ("API
+    /// synchronization behavior" of its driver API).
+    pub fn set(&self, fill: Fill, mode: Mode, stream: &Stream) -> R {
+        if fill.width == 0 || fill.height == 0 {
             return Ok(());
         }
-        let found = locate(&self.memory, &dst, extent)?;
-        let End { address, pitch, .. } = dst;
-        if !address.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
+        let (fill, found) = self.locate_fill(fill)?;
+        if mode == Mode::Sync {
+            self.check_waiting_call(stream)?;
         }
-        let forgets = self.forgets(extent.bytes());
-        let work = move || {
-            if forgets {
-                (0..height).for_each(|y| arena::forget(address + y * pitch, bytes));
-                return Ok(());
-            }
-            (0..height).for_each(|y| arena::set(address + y * pitch, pattern, width));
-            Ok(())
-        };
         match (mode, found) {
-            (Mode::Sync, Found::Pinned) => stream.run(work),
-            _ => stream.start(work).map(drop),
+            (Mode::Sync, Found::Pinned) => stream.run(move || Work::Fill(fill).run()),
+            _ => self.perform(Work::Fill(fill), How::AtOnce, stream).map(drop),
         }
     }
 }

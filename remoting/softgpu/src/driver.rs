@@ -14,9 +14,11 @@ use crate::pool::Pool;
 use crate::signals;
 use crate::stream::{Event, Stream};
 use crate::vmm::Physical;
+use crate::work::{Executable, Work};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUdevice;
+use graphs::Registry;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::Write;
@@ -39,6 +41,8 @@ pub struct Driver {
     pub links: Table<Link>,
     pub pools: Table<Pool>,
     pub physical: Table<Physical>,
+    pub graphs: Registry<Work>,
+    pub executables: Table<Executable>,
     /// Address ranges handed out by `cuMemAddressReserve`: base to length.
     pub reservations: Mutex<HashMap<u64, u64>>,
     pub workers: ThreadPool,
@@ -181,6 +185,8 @@ impl Driver {
             kernels: Table::default(),
             links: Table::default(),
             physical: Table::default(),
+            graphs: Registry::new(handles::mint),
+            executables: Table::default(),
             reservations: Mutex::default(),
             workers: ThreadPool::new(config.threads.saturating_sub(1)),
             start: Instant::now(),

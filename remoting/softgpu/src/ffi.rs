@@ -185,3 +185,9 @@ pub fn bytes(address: *const u8, len: usize) -> R<Vec<u8>> {
     // SAFETY: not null; the caller promises `len` readable bytes.
     Ok(unsafe { std::slice::from_raw_parts(address, len) }.to_vec())
 }
+
+/// Calls a function of the program with the argument that it gave.
+pub fn call_back(function: unsafe extern "C" fn(*mut std::ffi::c_void), argument: usize) {
+    // SAFETY: the program gave this function to be called with this argument.
+    unsafe { function(std::ptr::with_exposed_provenance_mut(argument)) }
+}

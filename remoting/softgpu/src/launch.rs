@@ -1,14 +1,18 @@
 //! Kernel launches: limits, parameters, and how many blocks fit.
 
 use crate::code::{Function, Settings};
+use crate::context::Context;
 use crate::driver::Driver;
-use crate::engine::{self, Kernel, LaunchSpec, Param};
+use crate::engine::{self, Fault, Kernel, LaunchSpec, Param};
 use crate::ffi::{self, In, R};
 use crate::model::*;
 use crate::stream::Stream;
+use crate::work::{How, Work};
+use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::settings;
+use driverapi::types::{CUlaunchAttribute, CUlaunchAttributeValue};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -175,47 +179,164 @@ fn pack_each(params: &[Param], size: usize, addresses: &[*const u8]) -> R<Vec<u8
     Ok(buffer)
 }
 
-impl Driver {
-    /// Queues a kernel. What the program may see of errors of the launch itself is decided before it is queued.
-    pub fn launch(&'static self, function: &Arc<Function>, shape: Shape, arguments: Arguments, stream: &Stream) -> R {
-        if function.module.context != stream.context.id {
+fn kernel_params(function: &Function) -> &[Param] {
+    &function.kernel().params
+}
+
+/// Where the parameters are in a buffer that stays where it is.
+fn addresses(params: &[Param], buffer: &[u8]) -> Vec<usize> {
+    let start = buffer.as_ptr().expose_provenance();
+    params.iter().map(|param| start + param.offset as usize).collect()
+}
+
+/// Attributes that only tune are accepted; those that change what a kernel may rely on become part of the shape, or are
+/// refused.
+pub fn with_attribute(shape: Shape, attribute: &CUlaunchAttribute) -> R<Shape> {
+    // SAFETY: every bit pattern is a valid value of these plain integers.
+    let (switch, cluster) = unsafe { (attribute.value.scalar, attribute.value.clusterDim) };
+    match attribute.id {
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE => Ok(Shape { cooperative: switch != 0, ..shape }),
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+            Ok(Shape { cluster: Some([cluster.x, cluster.y, cluster.z]), ..shape })
+        }
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
+        _ => Ok(shape),
+    }
+}
+
+/// A kernel with all that a launch needs, checked.
+pub struct Launch {
+    pub function: Arc<Function>,
+    pub shape: Shape,
+    /// The parameter buffer.
+    pub params: Vec<u8>,
+    /// The addresses of the parameters in it.
+    pointers: Vec<usize>,
+    /// Attributes that are kept for who asks, by number.
+    kept: Vec<(u32, [u8; 64])>,
+    driver: &'static Driver,
+    context: Arc<Context>,
+}
+
+impl Launch {
+    /// # Errors
+    /// What the driver refuses at the call.
+    pub fn new(
+        driver: &'static Driver,
+        function: &Arc<Function>,
+        shape: Shape,
+        arguments: Arguments,
+        context: &Arc<Context>,
+    ) -> R<Launch> {
+        if function.module.context != context.id {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         let kernel = function.kernel();
-        function.load(&stream.context)?;
-        check(&shape, kernel, &function.settings, self.model())?;
+        function.load(context)?;
+        check(&shape, kernel, &function.settings, driver.model())?;
         let params = arguments.pack(kernel)?;
-        let (null, pause) = (self.model().null, Duration::from_micros(self.config.profile.launch_micros));
-        let (function, context) = (Arc::clone(function), Arc::clone(&stream.context));
         if function.module.program().uses_heap() {
             context.uses_heap.store(true, Ordering::Relaxed);
         }
-        let work = move || {
-            thread::sleep(pause);
-            if null {
-                return Ok(());
-            }
-            let spec = LaunchSpec {
-                grid: shape.grid,
-                block: shape.block,
-                dynamic_shared: shape.dynamic_shared,
-                params: &params,
-                threads: self.config.threads,
-            };
-            let (image, device) = (&function.module.image, &context.device);
-            device.running.fetch_add(1, Ordering::Relaxed);
-            let (workers, printed) = (&self.workers, &context.printed);
-            let done = engine::launch(image, function.index, &spec, &device.map, workers, printed, &context.cancel);
-            device.running.fetch_sub(1, Ordering::Relaxed);
-            done
-        };
-        // What takes no time is done at once where nothing has to be waited for.
-        if null && pause.is_zero() {
-            stream.start(work)?;
-        } else {
-            stream.enqueue(work)?;
+        let (function, context) = (Arc::clone(function), Arc::clone(context));
+        let pointers = addresses(kernel_params(&function), &params);
+        Ok(Launch { function, shape, params, pointers, kept: Vec::new(), driver, context })
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// One pointer for each parameter, as `cuLaunchKernel` takes them. They are good as long as this is.
+    pub fn pointers(&self) -> *mut *mut c_void {
+        self.pointers.as_ptr().cast_mut().cast()
+    }
+
+    /// The bytes of an attribute, 0 if it was not set.
+    pub fn attribute(&self, id: u32) -> [u8; 64] {
+        let known = self.attributes().into_iter().find(|each| each.id == id);
+        // SAFETY: every bit pattern is a value of these bytes.
+        known.map_or([0; 64], |each| unsafe { each.value.pad })
+    }
+
+    /// What was set of the launch.
+    pub fn attributes(&self) -> Vec<CUlaunchAttribute> {
+        let attribute = |id, pad| CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } };
+        let mut all: Vec<_> = self.kept.iter().map(|&(id, pad)| attribute(id, pad)).collect();
+        if self.shape.cooperative {
+            let mut pad = [0; 64];
+            pad[0] = 1;
+            all.push(attribute(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, pad));
         }
-        if settings::launch_blocking() { stream.synchronise() } else { Ok(()) }
+        if let Some(cluster) = self.shape.cluster {
+            let mut pad = [0; 64];
+            for (bytes, size) in pad.chunks_exact_mut(4).zip(cluster) {
+                bytes.copy_from_slice(&size.to_le_bytes());
+            }
+            all.push(attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, pad));
+        }
+        all
+    }
+
+    /// The same launch with more attributes.
+    ///
+    /// # Errors
+    /// As a launch with them.
+    pub fn with_attributes(&self, more: &[CUlaunchAttribute]) -> R<Launch> {
+        let shape = more.iter().try_fold(self.shape, with_attribute)?;
+        check(&shape, self.function.kernel(), &self.function.settings, self.driver.model())?;
+        let mut kept = self.kept.clone();
+        for each in more {
+            if !matches!(each.id, CU_LAUNCH_ATTRIBUTE_COOPERATIVE | CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+                kept.retain(|(id, _)| *id != each.id);
+                // SAFETY: as above.
+                kept.push((each.id, unsafe { each.value.pad }));
+            }
+        }
+        let (function, context, params) = (Arc::clone(&self.function), Arc::clone(&self.context), self.params.clone());
+        let pointers = addresses(kernel_params(&function), &params);
+        Ok(Launch { function, shape, params, pointers, kept, driver: self.driver, context })
+    }
+
+    fn pause(&self) -> Duration {
+        Duration::from_micros(self.driver.config.profile.launch_micros)
+    }
+
+    /// Whether it takes no time.
+    fn is_nothing(&self) -> bool {
+        self.driver.model().null && self.pause().is_zero()
+    }
+
+    pub fn run(&self) -> Result<(), Fault> {
+        thread::sleep(self.pause());
+        if self.driver.model().null {
+            return Ok(());
+        }
+        let spec = LaunchSpec {
+            grid: self.shape.grid,
+            block: self.shape.block,
+            dynamic_shared: self.shape.dynamic_shared,
+            params: &self.params,
+            threads: self.driver.config.threads,
+        };
+        let (image, context, device) = (&self.function.module.image, &self.context, &self.context.device);
+        device.running.fetch_add(1, Ordering::Relaxed);
+        let (workers, printed) = (&self.driver.workers, &context.printed);
+        let done = engine::launch(image, self.function.index, &spec, &device.map, workers, printed, &context.cancel);
+        device.running.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+}
+
+impl Driver {
+    /// Queues a kernel, or adds it to the graph that the stream captures. What the program may see of errors of the
+    /// launch itself is decided before that.
+    pub fn launch(&'static self, function: &Arc<Function>, shape: Shape, arguments: Arguments, stream: &Stream) -> R {
+        let launch = Launch::new(self, function, shape, arguments, &stream.context)?;
+        // What takes no time is done at once where nothing has to be waited for.
+        let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
+        let captured = self.perform(Work::Launch(Arc::new(launch)), how, stream)?;
+        if !captured && settings::launch_blocking() { stream.synchronise() } else { Ok(()) }
     }
 }
 

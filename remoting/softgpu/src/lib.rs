@@ -29,3 +29,4 @@ mod source;
 mod stream;
 mod tensor_map;
 mod vmm;
+mod work;

@@ -6,6 +6,7 @@ use crate::ffi::R;
 use crate::queue::{Marker, Queue, Turn};
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::CUDA_ERROR_LAUNCH_FAILED;
+use graphs::StreamKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,6 +51,16 @@ impl Stream {
         self.id == CU_STREAM_LEGACY.addr() || self.id == CU_STREAM_PER_THREAD.addr()
     }
 
+    /// The stream as captures know it. The queue tells default streams of threads and contexts apart.
+    pub fn for_capture(&self) -> graphs::Stream {
+        let kind = match self.order {
+            Order::Legacy => StreamKind::Legacy,
+            Order::Blocking => StreamKind::Blocking,
+            Order::NonBlocking => StreamKind::NonBlocking,
+        };
+        graphs::Stream { id: Arc::as_ptr(&self.queue).addr() as u64, context: self.context.id as u64, kind }
+    }
+
     /// The stream's handle is gone; what it still has to do is done.
     pub fn retire(&self) {
         self.context.retire_queue(&self.queue);
@@ -66,8 +77,17 @@ impl Stream {
 
     /// Queues work that is skipped once the context has faulted.
     pub fn enqueue(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R<Marker> {
+        self.enqueue_after(Vec::new(), work)
+    }
+
+    /// As [`Self::enqueue`], after markers of other streams.
+    pub fn enqueue_after(
+        &self,
+        after: Vec<Marker>,
+        work: impl FnOnce() -> Result<(), Fault> + Send + 'static,
+    ) -> R<Marker> {
         let context = Arc::clone(&self.context);
-        self.submit(Vec::new(), move || attempt(&context, work))
+        self.submit(after, move || attempt(&context, work))
     }
 
     /// Queues work that runs in any case, after `after` and all that the stream's kind asks for.
@@ -130,6 +150,7 @@ fn attempt(context: &Context, work: impl FnOnce() -> Result<(), Fault>) {
 }
 
 pub struct Event {
+    pub id: usize,
     pub context: usize,
     pub timed: bool,
     last: Mutex<Option<Record>>,
@@ -152,8 +173,8 @@ pub enum Progress {
 }
 
 impl Event {
-    pub fn new(context: usize, timed: bool) -> Event {
-        Event { context, timed, last: Mutex::new(None) }
+    pub fn new(id: usize, context: usize, timed: bool) -> Event {
+        Event { id, context, timed, last: Mutex::new(None) }
     }
 
     fn last(&self) -> Option<Record> {

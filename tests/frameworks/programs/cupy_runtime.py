@@ -143,14 +143,37 @@ def device_properties():
     return [np.int32(properties["multiProcessorCount"])]
 
 
-def managed_memory_and_graphs_are_refused():
-    for refused in (lambda: cp.cuda.malloc_managed(1000), cp.cuda.Stream(non_blocking=True).begin_capture):
-        try:
-            refused()
-        except cp.cuda.runtime.CUDARuntimeError as error:
-            assert "NotSupported" in str(error), error
-        else:
-            raise AssertionError("provided")
+def a_captured_graph():
+    """Launched again, with what its input holds by then."""
+    scale = cp.ElementwiseKernel("float32 x, float32 f", "float32 y", "y = x * f + 1", "scale")
+    stream = cp.cuda.Stream(non_blocking=True)
+    kept = []
+    with stream:
+        source, target = cp.zeros(1000, cp.float32), cp.zeros(1000, cp.float32)
+        scale(source, np.float32(2), target)
+        stream.begin_capture()
+        scale(source, np.float32(2), target)
+        scale(target, np.float32(3), target)
+        assert stream.is_capturing()
+        graph = stream.end_capture()
+        assert not stream.is_capturing()
+        graph.upload(stream)
+        for start in (0, 5):
+            numbers = np.arange(start, start + 1000, dtype=np.float32)
+            source.set(numbers)
+            graph.launch(stream)
+            kept.append(target.get())
+            assert (kept[-1] == (numbers * 2 + 1) * 3 + 1).all()
+    return kept
+
+
+def managed_memory_is_refused():
+    try:
+        cp.cuda.malloc_managed(1000)
+    except cp.cuda.runtime.CUDARuntimeError as error:
+        assert "NotSupported" in str(error), error
+    else:
+        raise AssertionError("provided")
     return [cp.arange(10)]
 
 

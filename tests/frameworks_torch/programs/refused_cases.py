@@ -32,17 +32,6 @@ def own_kernels():
     refuses(lambda: torch.ones(8, device="cuda"), "cudaErrorNoKernelImageForDevice")
 
 
-def graph():
-    x = torch.zeros(8, device="cuda")
-    recorded = torch.cuda.CUDAGraph()
-
-    def capture():
-        with torch.cuda.graph(recorded):
-            x.zero_()
-
-    refuses(capture, "cudaErrorNotSupported", "cudaErrorStreamCaptureUnsupported")
-
-
 def shared_with_another_process():
     """IPC: a tensor sent to another process goes by a memory handle."""
     tensor = torch.zeros(8, device="cuda")

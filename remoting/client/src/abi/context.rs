@@ -1,9 +1,11 @@
 //! Contexts.
 
 use crate::call::{Code, write, write_optional};
+use crate::context::Live;
 use crate::context::{self, Context};
 use crate::devices;
 use crate::exports;
+use crate::graph::GRAPHS;
 use crate::memory::mapped;
 use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
@@ -85,6 +87,7 @@ exports! {
 
     fn cuCtxSynchronize() {
         let live = context::current()?;
+        check_no_capture(&live)?;
         live.synchronise()?;
         mapped::after_wait(&live.session)
     }
@@ -92,6 +95,7 @@ exports! {
     fn cuCtxSynchronize_v2(context: CUcontext) {
         let live = given_or_current(context)?.live()?;
         context::usable(&live)?;
+        check_no_capture(&live)?;
         live.synchronise()?;
         mapped::after_wait(&live.session)
     }
@@ -195,4 +199,10 @@ fn set_primary_flags(device: CUdevice, flags: c_uint) -> Result<(), Code> {
     check_flags(flags)?;
     context.flags.store(flags, SeqCst);
     Ok(())
+}
+
+/// A context whose streams capture cannot be waited for.
+fn check_no_capture(live: &Live) -> Result<(), Code> {
+    GRAPHS.ask(|captures| captures.check_context(live.id))?;
+    GRAPHS.check_call()
 }

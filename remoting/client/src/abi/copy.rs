@@ -3,12 +3,13 @@
 use crate::call::{Code, DefaultStream, input, refused};
 use crate::copy::Timing::{Asynchronous, Synchronous};
 use crate::copy::{self, Place, Shape, Side, Timing};
+use crate::graph::{self, Copying, Work};
 use crate::memory::mapped;
 use crate::stream::Target;
 use crate::{stream, stream_exports};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::errors::*;
-use driverapi::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
+use driverapi::types::{BoxEnd, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -155,17 +156,39 @@ fn run(
     timing: Timing,
 ) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
+    if timing == Synchronous {
+        graph::check_waiting_call(&target)?;
+    } else if !shape.is_empty() {
+        let copying = Copying { to: (to, to_place), from: (from, from_place), shape };
+        if graph::capture(&target, || Ok(Work::Copy(copying)))? {
+            return Ok(());
+        }
+    }
+    run_on(&target, (to, to_place), (from, from_place), shape, timing)
+}
+
+/// Copies in the order of a stream.
+///
+/// # Errors
+/// As [`copy::between`].
+pub fn run_on(
+    target: &Target,
+    (to, to_place): (Side, Place),
+    (from, from_place): (Side, Place),
+    shape: Shape,
+    timing: Timing,
+) -> Result<(), Code> {
     let session = &target.live.session;
-    let (on_to, on_from) = (mirrored(&target, to, &shape), mirrored(&target, from, &shape));
+    let (on_to, on_from) = (mirrored(target, to, &shape), mirrored(target, from, &shape));
     if on_to.is_some() || on_from.is_some() {
         let to = (on_to.unwrap_or(to), if on_to.is_some() { Place::Mirror } else { to_place });
         let from = (on_from.unwrap_or(from), if on_from.is_some() { Place::Mirror } else { from_place });
-        copy::between(&target, to, from, shape, timing)?;
+        copy::between(target, to, from, shape, timing)?;
         if timing == Synchronous {
             session.synchronise_stream(target.stream_id)?;
         }
     } else {
-        copy::between(&target, (to, to_place), (from, from_place), shape, timing)?;
+        copy::between(target, (to, to_place), (from, from_place), shape, timing)?;
     }
     // A copy that has been waited for says that what was before it is complete.
     if timing == Synchronous { mapped::after_wait(session) } else { Ok(()) }
@@ -186,6 +209,9 @@ struct End {
     pitch: u64,
     height: u64,
 }
+
+/// Memory, and what the program says of it.
+type Placed = (Side, Place);
 
 struct BoxCopy {
     to: End,
@@ -259,18 +285,52 @@ impl End {
 }
 
 fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timing) -> Result<(), Code> {
-    const HOST: u32 = CU_MEMORYTYPE_HOST;
-    const DEVICE: u32 = CU_MEMORYTYPE_DEVICE;
-    const UNIFIED: u32 = CU_MEMORYTYPE_UNIFIED;
-    let place = |kind| match kind {
-        HOST => Ok(Place::Host),
-        DEVICE => Ok(Place::Device),
-        UNIFIED => Ok(Place::Unified),
-        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    let (to, from) = copy.ends()?;
+    run(stream, default, (to.1, from.1), to.0, from.0, copy.shape, timing)
+}
+
+/// A box copy as a node of a graph describes it.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`, or `CUDA_ERROR_NOT_SUPPORTED` for arrays.
+pub fn describe_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<Copying, Code> {
+    let copy = of_3d(copy)?;
+    let (to, from) = copy.ends()?;
+    Ok(Copying { to, from, shape: copy.shape })
+}
+
+/// The opposite of [`describe_3d`].
+pub fn box_of(copying: &Copying) -> CUDA_MEMCPY3D_PEER {
+    let end = |&(side, place): &(Side, Place)| BoxEnd {
+        kind: match place {
+            Place::Host => CU_MEMORYTYPE_HOST,
+            Place::Device | Place::Mirror => CU_MEMORYTYPE_DEVICE,
+            Place::Unified => CU_MEMORYTYPE_UNIFIED,
+        },
+        address: side.address,
+        pitch: side.pitch,
+        slice: side.slice,
     };
-    if [copy.to.kind, copy.from.kind].contains(&CU_MEMORYTYPE_ARRAY) {
-        return refused("copies of CUDA arrays");
+    let Shape { width, height, depth } = copying.shape;
+    CUDA_MEMCPY3D_PEER::between(&end(&copying.to), &end(&copying.from), [width, height, depth])
+}
+
+impl BoxCopy {
+    /// Where it goes to, and from.
+    fn ends(&self) -> Result<(Placed, Placed), Code> {
+        const HOST: u32 = CU_MEMORYTYPE_HOST;
+        const DEVICE: u32 = CU_MEMORYTYPE_DEVICE;
+        const UNIFIED: u32 = CU_MEMORYTYPE_UNIFIED;
+        let place = |kind| match kind {
+            HOST => Ok(Place::Host),
+            DEVICE => Ok(Place::Device),
+            UNIFIED => Ok(Place::Unified),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        if [self.to.kind, self.from.kind].contains(&CU_MEMORYTYPE_ARRAY) {
+            return refused("copies of CUDA arrays").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+        }
+        let end = |end: &End| Ok::<_, Code>((end.side(&self.shape)?, place(end.kind)?));
+        Ok((end(&self.to)?, end(&self.from)?))
     }
-    let (shape, places) = (copy.shape, (place(copy.to.kind)?, place(copy.from.kind)?));
-    run(stream, default, places, copy.to.side(&shape)?, copy.from.side(&shape)?, shape, timing)
 }

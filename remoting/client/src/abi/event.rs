@@ -1,14 +1,17 @@
 //! Events.
 
 use crate::call::{Code, DefaultStream, write};
+use crate::event::Event;
+use crate::graph::{self, GRAPHS, Work};
 use crate::memory::mapped;
 use crate::{context, event, exports, stream, stream_exports};
-use driverapi::constants::CU_EVENT_RECORD_DEFAULT;
+use driverapi::constants::{CU_EVENT_RECORD_DEFAULT, CU_EVENT_RECORD_EXTERNAL};
 use driverapi::errors::*;
 use driverapi::types::{CUevent, CUstream};
 use protocol::{Writer, function};
 use std::ffi::c_uint;
 use std::ptr::without_provenance_mut;
+use std::sync::Arc;
 
 exports! {
     fn cuEventCreate(event: *mut CUevent, flags: c_uint) {
@@ -25,12 +28,14 @@ exports! {
 
     fn cuEventQuery(event: CUevent) {
         let event = event::get(event)?;
+        check(&event)?;
         event.query()?;
         mapped::after_wait(&event.live.session)
     }
 
     fn cuEventSynchronize(event: CUevent) {
         let event = event::get(event)?;
+        check(&event)?;
         event.synchronise()?;
         mapped::after_wait(&event.live.session)
     }
@@ -58,13 +63,26 @@ stream_exports! {
     }
 }
 
+/// Events of captures are not for the program, and captures may forbid the question.
+fn check(event: &Event) -> Result<(), Code> {
+    GRAPHS.ask(|captures| captures.check_event(event.id))?;
+    GRAPHS.check_call()
+}
+
 fn record(event: CUevent, stream: CUstream, default: DefaultStream, flags: c_uint) -> Result<(), Code> {
     let event = event::get(event)?;
+    let target = stream::resolve(stream, default)?;
+    if flags == CU_EVENT_RECORD_EXTERNAL && graph::capture(&target, || Ok(Work::Record(Arc::clone(&event))))? {
+        return Ok(());
+    }
+    // Events outside a graph that is being captured have no external records.
     if flags != CU_EVENT_RECORD_DEFAULT {
-        // Events outside a graph that is being captured have no external records.
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    event.record(&stream::resolve(stream, default)?, flags)
+    match GRAPHS.ask(|captures| captures.record(event.id, graph::for_capture(&target)))? {
+        true => Ok(()),
+        false => event.record(&target, flags),
+    }
 }
 
 fn elapsed(start: CUevent, end: CUevent) -> Result<f32, Code> {

@@ -3,6 +3,8 @@
 use super::launch_check::{self, Asked, Question};
 use super::launch_events::{self, LaunchEvent};
 use crate::call::{Call, Code, DefaultStream, input, inputs};
+use crate::context::Live;
+use crate::graph::{self, GRAPHS, Work};
 use crate::memory::{mapped, pinned};
 use crate::module::{self, Description, Function};
 use crate::stream::{self, Target};
@@ -11,7 +13,7 @@ use driverapi::attributes::*;
 use driverapi::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END};
 use driverapi::errors::*;
 use driverapi::settings;
-use driverapi::types::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
+use driverapi::types::{CUDA_KERNEL_NODE_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
 use protocol::{Launch, LaunchAttribute, LaunchShape, Message, Writer, function};
 use std::ffi::{c_uint, c_void};
 use std::ptr::without_provenance_mut;
@@ -91,7 +93,7 @@ pub unsafe fn read_shape(config: *const CUlaunchConfig) -> Result<LaunchShape, C
 }
 
 /// The attribute as it travels. Events are read by `launch_events`; graph nodes are not provided.
-fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>> {
+pub fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>> {
     match given.id {
         CU_LAUNCH_ATTRIBUTE_IGNORE
         | CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
@@ -106,11 +108,11 @@ fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>>
     }
 }
 
-fn resolve(handle: CUfunction, target: &Target) -> Result<Arc<Function>, Code> {
+fn resolve(handle: CUfunction, live: &Arc<Live>) -> Result<Arc<Function>, Code> {
     match module::function(handle) {
-        Ok(function) if function.module.live.id == target.live.id => Ok(function),
+        Ok(function) if function.module.live.id == live.id => Ok(function),
         Ok(_) => Err(CUDA_ERROR_INVALID_HANDLE),
-        Err(CUDA_ERROR_INVALID_HANDLE) => library::kernel(handle)?.function_in(&target.live),
+        Err(CUDA_ERROR_INVALID_HANDLE) => library::kernel(handle)?.function_in(live),
         Err(code) => Err(code),
     }
 }
@@ -125,29 +127,133 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
-    let function = resolve(handle, &target)?;
+    let function = resolve(handle, &target.live)?;
     let kernel = function.description()?;
-    let asked = Asked::new(grid, block, shared, &attributes);
-    let (rules, limits) = (function.launch_rules(), target.live.device.launch_limits());
-    launch_check::check(&asked, &rules, limits, |question| ask(&function, question))?;
+    checked(&function, (grid, block, shared), &attributes)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(kernel, parameters, extra)? };
+    if GRAPHS.ask(|captures| Ok(captures.graph(target.stream_id).is_some()))? {
+        // SAFETY: as the caller of the exported function vouches.
+        let parameters = unsafe { source.packed(kernel) };
+        let prepared = Prepared::new(function, (grid, block, shared), attributes, parameters)?;
+        // Events of a captured launch would be edges of their own.
+        let work =
+            || if events.is_empty() { Ok(Work::Launch(Arc::new(prepared))) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
+        return graph::capture(&target, work).map(drop);
+    }
+    GRAPHS.ask(|captures| captures.check_work(graph::for_capture(&target)))?;
     // SAFETY: as the caller of the exported function vouches.
     pinned::before_launch(&target, || unsafe { source.packed(kernel) })?;
-    launch_events::post(&target, events, attributes, |attributes| {
-        let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
-        let body = |w: &mut Writer| {
-            w.put(&launch);
-            // SAFETY: as the caller of the exported function vouches.
-            unsafe { source.pack(kernel, w) };
-        };
-        target.live.session.post_work(Launch::CODE, target.stream_id, body)
+    post(&target, &function, (grid, block, shared), events, attributes, |w| {
+        // SAFETY: as the caller of the exported function vouches.
+        unsafe { source.pack(kernel, w) };
     })?;
     if settings::launch_blocking() {
         target.live.session.synchronise_stream(target.stream_id)?;
         mapped::after_wait(&target.live.session)?;
     }
     Ok(())
+}
+
+fn post(
+    target: &Target,
+    function: &Function,
+    (grid, block, shared): LaunchSize,
+    events: &[LaunchEvent],
+    attributes: Vec<LaunchAttribute>,
+    parameters: impl FnOnce(&mut Writer),
+) -> Result<(), Code> {
+    launch_events::post(target, events, attributes, |attributes| {
+        let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
+        let body = |w: &mut Writer| {
+            w.put(&launch);
+            parameters(w);
+        };
+        target.live.session.post_work(Launch::CODE, target.stream_id, body)
+    })
+}
+
+/// A launch that was checked, to be sent as often as a graph is launched.
+pub struct Prepared {
+    pub function: Arc<Function>,
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub attributes: Vec<LaunchAttribute>,
+    /// The packed parameter buffer.
+    parameters: Vec<u8>,
+    /// The addresses of the parameters in it.
+    pointers: Vec<usize>,
+}
+
+impl Prepared {
+    fn new(
+        function: Arc<Function>,
+        (grid, block, shared): LaunchSize,
+        attributes: Vec<LaunchAttribute>,
+        parameters: Vec<u8>,
+    ) -> Result<Self, Code> {
+        let start = parameters.as_ptr().expose_provenance();
+        let pointers = function.description()?.info.params.iter().map(|each| start + each.offset as usize).collect();
+        Ok(Prepared { function, grid, block, shared, attributes, parameters, pointers })
+    }
+
+    /// The same launch with other attributes.
+    ///
+    /// # Errors
+    /// As a launch with them.
+    pub fn with_attributes(&self, attributes: Vec<LaunchAttribute>) -> Result<Self, Code> {
+        let function = Arc::clone(&self.function);
+        checked(&function, (self.grid, self.block, self.shared), &attributes)?;
+        Self::new(function, (self.grid, self.block, self.shared), attributes, self.parameters.clone())
+    }
+
+    /// One pointer for each parameter, as `cuLaunchKernel` takes them. They are good as long as this is.
+    pub fn pointers(&self) -> *mut *mut c_void {
+        self.pointers.as_ptr().cast_mut().cast()
+    }
+
+    /// The id of the context that its kernel is loaded in.
+    pub fn context(&self) -> u64 {
+        self.function.module.live.id
+    }
+
+    /// # Errors
+    /// As a launch of the same kind.
+    pub fn send(&self, target: &Target) -> Result<(), Code> {
+        pinned::before_launch(target, || self.parameters.clone())?;
+        let size = (self.grid, self.block, self.shared);
+        post(target, &self.function, size, &[], self.attributes.clone(), |w| {
+            w.raw(&self.parameters);
+        })
+    }
+}
+
+/// A kernel node as the program describes it, checked as a launch is.
+///
+/// # Errors
+/// As a launch of the same kind.
+///
+/// # Safety
+/// The parameters are as CUDA documents them for `cuLaunchKernel`.
+pub unsafe fn prepare(live: &Arc<Live>, params: &CUDA_KERNEL_NODE_PARAMS) -> Result<Prepared, Code> {
+    let handle = if params.func.is_null() { params.kern } else { params.func };
+    let function = resolve(handle, live)?;
+    let kernel = function.description()?;
+    let grid = [params.gridDimX, params.gridDimY, params.gridDimZ];
+    let block = [params.blockDimX, params.blockDimY, params.blockDimZ];
+    let shared = params.sharedMemBytes;
+    checked(&function, (grid, block, shared), &[])?;
+    // SAFETY: as the caller vouches.
+    let parameters = unsafe { find_parameters(kernel, params.kernelParams, params.extra)?.packed(kernel) };
+    Prepared::new(function, (grid, block, shared), Vec::new(), parameters)
+}
+
+/// Refuses what the driver would refuse at the call.
+fn checked(function: &Function, (grid, block, shared): LaunchSize, attributes: &[LaunchAttribute]) -> Result<(), Code> {
+    let asked = Asked::new(grid, block, shared, attributes);
+    let (rules, limits) = (function.launch_rules(), function.module.live.device.launch_limits());
+    launch_check::check(&asked, &rules, limits, |question| ask(function, question))
 }
 
 /// Asks the driver, unless it was asked the same before. Without an answer the driver sees the launch itself.

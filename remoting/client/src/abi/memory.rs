@@ -1,6 +1,7 @@
 //! Device memory.
 
 use crate::call::{Code, write, write_optional};
+use crate::graph::GRAPHS;
 use crate::memory::{Origin, find_allocation, host};
 use crate::{context, exports, peer, vmm};
 use driverapi::errors::*;
@@ -39,8 +40,12 @@ exports! {
         if address == 0 {
             return Ok(());
         }
+        if let Some(freed) = GRAPHS.memories.free(address) {
+            return freed;
+        }
         let allocation = find_allocation(address).filter(|_| host::find(address as usize).is_none());
         let (device, piece) = allocation.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        GRAPHS.check_call()?;
         peer::wait_until_read(piece.address, piece.address + piece.size);
         device.memory.free(address, None)
     }
@@ -70,5 +75,6 @@ exports! {
 
 fn allocate(size: usize) -> Result<CUdeviceptr, Code> {
     let live = context::current()?;
+    GRAPHS.check_call()?;
     live.device.memory.allocate(&live, size as u64, Origin::default())
 }

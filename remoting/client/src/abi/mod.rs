@@ -2,11 +2,15 @@
 //! `generated.rs` (beside `lib.rs`) holds those that follow from the function table alone.
 
 mod batch;
+mod capture;
 mod context;
-mod copy;
+pub mod copy;
 mod device;
 mod driver;
 mod event;
+mod graph;
+mod graph_exec;
+mod graph_nodes;
 mod host_memory;
 pub mod launch;
 mod launch_check;
@@ -18,7 +22,7 @@ mod module;
 mod occupancy;
 mod pointer;
 mod pool;
-mod stream;
+pub mod stream;
 mod stream_attributes;
 mod tensor_map;
 mod vmm;

@@ -1,6 +1,8 @@
 //! Stream-ordered allocation and its pools.
 
+use super::graph_nodes::free_work;
 use crate::call::{Code, DefaultStream, input, inputs, refused, write};
+use crate::graph::{self, GRAPHS, Work};
 use crate::memory::{Origin, find_allocation};
 use crate::pool::{self, Pool};
 use crate::session::lock;
@@ -29,8 +31,11 @@ stream_exports! {
 
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
-        if address == 0 {
+        if graph::capture(&target, || free_work(address))? || address == 0 {
             return Ok(());
+        }
+        if let Some(freed) = GRAPHS.memories.free(address) {
+            return freed;
         }
         let (device, piece) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // What was freed on a stream can be used again there at once only if the fence belongs to the same session.
@@ -199,6 +204,13 @@ unsafe fn allocate(
     let target = stream::resolve(stream, default)?;
     if to.is_null() || size == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let mut memory = None;
+    let node = || Ok(Work::Allocate(Arc::clone(memory.insert(graph::allocate(&target.live, size as u64)?))));
+    if graph::capture(&target, node)? {
+        let address = memory.map_or(0, |memory| memory.address);
+        // SAFETY: as the caller of the exported function vouches.
+        return unsafe { write(to, address) };
     }
     let device = target.live.device;
     let pool = pool.unwrap_or_else(|| Arc::clone(&lock(&device.pool)));

@@ -1,24 +1,17 @@
-//! Streams and the host functions they run. Nothing is ever captured into a graph here.
+//! Streams and the host functions they run.
 
 use crate::call::{Code, DefaultStream, LEGACY, write, write_optional};
+use crate::graph::{self, GRAPHS, HostCall, Work};
 use crate::memory::mapped;
+use crate::stream::Target;
 use crate::{context, event, exports, stream, stream_exports};
-use driverapi::constants::CU_STREAM_CAPTURE_STATUS_NONE;
+use driverapi::constants::*;
 use driverapi::errors::*;
-use driverapi::types::{
-    CUcontext, CUdevice, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUhostFn, CUstream,
-    CUstreamCallback,
-};
+use driverapi::types::{CUcontext, CUdevice, CUevent, CUgreenCtx, CUhostFn, CUstream, CUstreamCallback};
 use protocol::StreamQuery;
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
-
-thread_local! {
-    /// Kept only to be given back.
-    static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(0) };
-}
 
 exports! {
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) { create(stream, flags, stream::LEAST_PRIORITY) }
@@ -35,25 +28,19 @@ exports! {
         stream::resolve(stream, LEGACY)?;
         write(context, null_mut())
     }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
-        if mode.is_null() || *mode > 2 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        *mode = CAPTURE_MODE.try_with(|own| own.replace(*mode)).unwrap_or(*mode);
-        Ok(())
-    }
 }
 
 stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
+        graph::check_stream(&target)?;
         target.live.session.synchronise_stream(target.stream_id)?;
         mapped::after_wait(&target.live.session)
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) |default| {
         let target = stream::resolve(stream, default)?;
+        graph::check_stream(&target)?;
         let session = &target.live.session;
         // What the legacy stream waits for is not only its own.
         if target.stream_id == target.live.legacy_stream || !session.is_stream_complete(target.stream_id) {
@@ -97,10 +84,18 @@ stream_exports! {
 
     fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz(stream: CUstream, event: CUevent, flags: c_uint) |default| {
         let target = stream::resolve(stream, default)?;
-        if flags != 0 {
+        let event = event::get(event)?;
+        if flags == CU_EVENT_WAIT_EXTERNAL && graph::capture(&target, || Ok(Work::Wait(Arc::clone(&event))))? {
+            return Ok(());
+        }
+        // Events outside a graph that is being captured have no external waits.
+        if flags != CU_EVENT_WAIT_DEFAULT {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        event::get(event)?.hold_up(&target, flags)
+        match GRAPHS.ask(|captures| captures.wait(graph::for_capture(&target), event.id))? {
+            true => Ok(()),
+            false => event.hold_up(&target, flags),
+        }
     }
 
     fn cuStreamAddCallback | cuStreamAddCallback_ptsz(
@@ -111,6 +106,8 @@ stream_exports! {
     ) |default| {
         let target = stream::resolve(stream, default)?;
         let callback = callback.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // CUDA captures host functions only.
+        graph::check_stream(&target)?;
         let (stream, data) = (stream.expose_provenance(), data.expose_provenance());
         let session = Arc::clone(&target.live.session);
         target.live.session.post_callback(target.stream_id, Box::new(move |status| {
@@ -136,46 +133,6 @@ stream_exports! {
         }
         launch_host_function(stream, default, function, data)
     }
-
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(stream: CUstream, status: *mut c_uint) |default| {
-        stream::resolve(stream, default)?;
-        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(
-        stream: CUstream,
-        status: *mut c_uint,
-        id: *mut u64,
-    ) |default| {
-        stream::resolve(stream, default)?;
-        write_optional(id, 0);
-        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
-        stream: CUstream,
-        status: *mut c_uint,
-        id: *mut u64,
-        graph: *mut CUgraph,
-        dependencies: *mut *const CUgraphNode,
-        count: *mut usize,
-    ) |default| {
-        stream::resolve(stream, default)?;
-        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
-        stream: CUstream,
-        status: *mut c_uint,
-        id: *mut u64,
-        graph: *mut CUgraph,
-        dependencies: *mut *const CUgraphNode,
-        edges: *mut *const CUgraphEdgeData,
-        count: *mut usize,
-    ) |default| {
-        stream::resolve(stream, default)?;
-        write(status, CU_STREAM_CAPTURE_STATUS_NONE)
-    }
 }
 
 unsafe fn create(to: *mut CUstream, flags: c_uint, priority: c_int) -> Result<(), Code> {
@@ -195,13 +152,27 @@ fn launch_host_function(
     data: *mut c_void,
 ) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
-    let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let data = data.expose_provenance();
+    function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let call = HostCall { function, data: data.expose_provenance() };
+    match graph::capture(&target, || Ok(Work::Host(call)))? {
+        true => Ok(()),
+        false => post_host_function(&target, call),
+    }
+}
+
+/// Has the program's function called when the stream gets there.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn post_host_function(target: &Target, call: HostCall) -> Result<(), Code> {
     let session = Arc::clone(&target.live.session);
     let call = move |_status| {
         let _ = mapped::after_wait(&session);
-        // SAFETY: the program gave this function, to be called once with this argument.
-        unsafe { function(std::ptr::with_exposed_provenance_mut(data)) }
+        let data = std::ptr::with_exposed_provenance_mut(call.data);
+        if let Some(function) = call.function {
+            // SAFETY: the program gave this function, to be called with this argument.
+            unsafe { function(data) };
+        }
     };
     target.live.session.post_callback(target.stream_id, Box::new(call))
 }

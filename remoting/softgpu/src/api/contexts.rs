@@ -52,6 +52,13 @@ fn default_limit(limit: CUlimit) -> R<u64> {
     }
 }
 
+fn synchronise(context: &Arc<Context>) -> R {
+    let driver = driver()?;
+    driver.graphs.ask(|captures| captures.check_context(context.id as u64))?;
+    driver.graphs.check_call()?;
+    context.synchronise()
+}
+
 entry_points! {
     fn cuCtxCreate | cuCtxCreate_v2(context: Out<CUcontext>, flags: c_uint, device: CUdevice) {
         create(context, flags, device)
@@ -163,15 +170,15 @@ entry_points! {
     }
 
     fn cuCtxSynchronize() {
-        driver::current_even_if_faulted()?.synchronise()
+        synchronise(&driver::current_even_if_faulted()?)
     }
 
     fn cuCtxSynchronize_v2(context: CUcontext) {
         let driver = driver()?;
         if context.is_null() {
-            return driver::current_even_if_faulted()?.synchronise();
+            return synchronise(&driver::current_even_if_faulted()?);
         }
-        driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.synchronise()
+        synchronise(&driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?)
     }
 
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {

@@ -94,8 +94,7 @@ fn plane(copy: In<CUDA_MEMCPY2D>) -> R<Copy> {
     Ok(Copy { dst: dst.end(width, rows)?, src: src.end(width, rows)?, extent })
 }
 
-fn volume(copy: In<CUDA_MEMCPY3D>) -> R<Copy> {
-    let c = copy.get()?;
+pub fn volume(c: CUDA_MEMCPY3D) -> R<Copy> {
     let (width, rows) = (c.WidthInBytes, c.Height);
     let dst = Side {
         kind: c.dstMemoryType,
@@ -119,6 +118,22 @@ fn volume(copy: In<CUDA_MEMCPY3D>) -> R<Copy> {
     };
     let extent = Extent { width: width as u64, height: rows as u64, depth: c.Depth as u64 };
     Ok(Copy { dst: dst.end(width, rows)?, src: src.end(width, rows)?, extent })
+}
+
+/// The opposite of [`volume`].
+pub fn box_of(copy: &Copy) -> CUDA_MEMCPY3D {
+    let end = |end: &End| BoxEnd {
+        kind: match end.place {
+            Place::Host => CU_MEMORYTYPE_HOST,
+            Place::Device => CU_MEMORYTYPE_DEVICE,
+            Place::Unified => CU_MEMORYTYPE_UNIFIED,
+        },
+        address: end.address,
+        pitch: end.pitch,
+        slice: end.slice,
+    };
+    let Extent { width, height, depth } = copy.extent;
+    CUDA_MEMCPY3D::between(&end(&copy.dst), &end(&copy.src), [width, height, depth])
 }
 
 stream_entry_points! { default;
@@ -154,13 +169,13 @@ stream_entry_points! { default;
     }
 
     fn cuMemcpy3D_v2 / cuMemcpy3D_v2_ptds(copy: In<CUDA_MEMCPY3D>) {
-        sync(default, volume(copy)?)
+        sync(default, volume(copy.get()?)?)
     }
 
     fn cuMemcpy3DPeer / cuMemcpy3DPeer_ptds(copy: In<CUDA_MEMCPY3D_PEER>) {
         let contexts = copy.get()?;
         settle_contexts([contexts.dstContext, contexts.srcContext])?;
-        sync(default, volume(copy)?)
+        sync(default, volume(copy.get()?)?)
     }
 
     fn cuMemcpyAsync / cuMemcpyAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) {
@@ -198,13 +213,13 @@ stream_entry_points! { default;
     }
 
     fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz(copy: In<CUDA_MEMCPY3D>, stream: CUstream) {
-        queued(default, volume(copy)?, stream)
+        queued(default, volume(copy.get()?)?, stream)
     }
 
     fn cuMemcpy3DPeerAsync / cuMemcpy3DPeerAsync_ptsz(copy: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) {
         let contexts = copy.get()?;
         check_contexts([contexts.dstContext, contexts.srcContext])?;
-        queued(default, volume(copy)?, stream)
+        queued(default, volume(copy.get()?)?, stream)
     }
 }
 

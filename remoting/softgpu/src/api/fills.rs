@@ -2,7 +2,7 @@
 
 use super::{DefaultStream, stream_entry_points};
 use crate::arena::Pattern;
-use crate::copy::{End, Mode, Place};
+use crate::copy::{Fill, Mode};
 use crate::driver::driver;
 use crate::ffi::R;
 use driverapi::types::*;
@@ -24,14 +24,8 @@ fn rows(
 ) -> R {
     let mode = if stream.is_some() { Mode::Async } else { Mode::Sync };
     let stream = default.resolve(stream.unwrap_or(ptr::null_mut()))?;
-    driver()?.set(
-        End { pitch: pitch as u64, ..End::line(Place::Device, dst) },
-        pattern,
-        width as u64,
-        height as u64,
-        mode,
-        &stream,
-    )
+    let (width, height, pitch) = (width as u64, height as u64, pitch as u64);
+    driver()?.set(Fill { address: dst, pitch, pattern, width, height, forgets: false }, mode, &stream)
 }
 
 stream_entry_points! { default;

@@ -20,6 +20,7 @@ const REGISTER_FLAGS: c_uint =
 fn allocate(address: Out<*mut c_void>, bytes: usize, flags: c_uint) -> R {
     let context = current()?;
     let address = address.required()?;
+    driver()?.graphs.check_call()?;
     if flags & !ALLOC_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -82,6 +83,7 @@ entry_points! {
             return Ok(());
         }
         let allocation = driver.memory.find(address as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        driver.graphs.check_call()?;
         driver.wait_before_free(&allocation);
         let pinned = |kind| matches!(kind, Kind::Pinned { .. });
         driver.memory.release(address as u64, |a| a.id == allocation.id && pinned(a.kind)).map(drop)
@@ -95,6 +97,7 @@ entry_points! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let allocation = driver.memory.find(address as u64).ok_or(unknown)?;
+        driver.graphs.check_call()?;
         driver.wait_before_free(&allocation);
         let registered = |kind| matches!(kind, Kind::Registered { .. });
         driver.memory.release(address as u64, |a| a.id == allocation.id && registered(a.kind)).map(drop).map_err(|_| unknown)

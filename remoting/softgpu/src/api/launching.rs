@@ -8,6 +8,7 @@ use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R};
 use crate::launch::{
     Shape, arguments, blocks_per_multiprocessor, cluster_of, largest_cluster, max_dynamic_shared, max_threads,
+    with_attribute,
 };
 use crate::model::*;
 use crate::stream::{Event, Stream};
@@ -31,21 +32,6 @@ fn launch(
     // A kernel is meant as the function that it is in the stream's context (cuLaunchKernel in CUDA's documentation).
     let function = driver.function_or_kernel(id(which), &stream.context)?;
     driver.launch(&function, shape, arguments(params, extra), &stream)
-}
-
-/// Attributes that only tune are accepted; those that change what a kernel may rely on become part of the shape, or are
-/// refused.
-fn with_attribute(shape: Shape, attribute: &CUlaunchAttribute) -> R<Shape> {
-    // SAFETY: every bit pattern is a valid value of these plain integers.
-    let (switch, cluster) = unsafe { (attribute.value.scalar, attribute.value.clusterDim) };
-    match attribute.id {
-        CU_LAUNCH_ATTRIBUTE_COOPERATIVE => Ok(Shape { cooperative: switch != 0, ..shape }),
-        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
-            Ok(Shape { cluster: Some([cluster.x, cluster.y, cluster.z]), ..shape })
-        }
-        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
-        _ => Ok(shape),
-    }
 }
 
 /// The events that a launch records: they are complete when the kernel is, which CUDA allows for both kinds.

@@ -12,6 +12,7 @@ use std::ffi::c_uint;
 fn allocate(address: Out<CUdeviceptr>, bytes: u64) -> R {
     let context = current()?;
     let address = address.required()?;
+    driver()?.graphs.check_call()?;
     let allocation = driver()?.memory.allocate(bytes, Kind::Device, context.device.ordinal, context.id)?;
     address.set(allocation.base)
 }
@@ -48,11 +49,15 @@ entry_points! {
         if address == 0 {
             return Ok(());
         }
+        if let Some(freed) = driver.graphs.memories.free(address) {
+            return freed;
+        }
         let allocation = driver.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let freeable = matches!(allocation.kind, Kind::Device | Kind::Pooled { .. }) && !allocation.freeing;
         if allocation.base != address || !freeable {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        driver.graphs.check_call()?;
         driver.wait_before_free(&allocation);
         // What went wrong meanwhile is told here, as in any call that waits.
         current()?;

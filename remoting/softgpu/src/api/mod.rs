@@ -2,10 +2,14 @@
 
 #![allow(non_snake_case)]
 
+mod capturing;
 mod contexts;
 mod copying;
 mod devices;
 mod fills;
+mod graph_execs;
+mod graph_nodes;
+mod graphs;
 mod host_memory;
 mod kernels;
 mod launching;

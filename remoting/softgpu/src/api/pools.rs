@@ -1,10 +1,13 @@
 //! Stream-ordered allocation.
 
+use super::graph_nodes::{allocate, free_work};
 use super::{entry_points, handle, id, stream_entry_points};
 use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
 use crate::handles;
 use crate::pool::{Pool, Usage};
+use crate::stream::Stream;
+use crate::work::Work;
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -171,11 +174,22 @@ entry_points! {
     }
 }
 
+/// The address of memory that a graph allocates, if the stream captures one.
+fn captured(driver: &'static Driver, stream: &Stream, bytes: usize) -> R<Option<u64>> {
+    let mut memory = None;
+    let node = || Ok(Work::Allocate(Arc::clone(memory.insert(allocate(driver, &stream.context, bytes as u64)?))));
+    driver.graphs.capture(stream.for_capture(), node)?;
+    Ok(memory.map(|memory| memory.address))
+}
+
 stream_entry_points! { default;
     fn cuMemAllocAsync / cuMemAllocAsync_ptsz(address: Out<CUdeviceptr>, bytes: usize, stream: CUstream) {
         let driver = driver()?;
         let stream = default.resolve(stream)?;
         let address = address.required()?;
+        if let Some(captured) = captured(driver, &stream, bytes)? {
+            return address.set(captured);
+        }
         let current = *driver.current_pool(&stream.context.device);
         let pool = driver.pools.get(current).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         address.set(driver.allocate_from(&pool, bytes as u64, &stream)?.base)
@@ -187,14 +201,22 @@ stream_entry_points! { default;
         let driver = driver()?;
         let stream = default.resolve(stream)?;
         let address = address.required()?;
-        address.set(driver.allocate_from(&*pool(driver, from)?, bytes as u64, &stream)?.base)
+        let pool = pool(driver, from)?;
+        if let Some(captured) = captured(driver, &stream, bytes)? {
+            return address.set(captured);
+        }
+        address.set(driver.allocate_from(&pool, bytes as u64, &stream)?.base)
     }
 
     fn cuMemFreeAsync / cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) {
         let driver = driver()?;
         let stream = default.resolve(stream)?;
-        if address == 0 {
+        let node = || free_work(driver, address);
+        if driver.graphs.capture(stream.for_capture(), node)? || address == 0 {
             return Ok(());
+        }
+        if let Some(freed) = driver.graphs.memories.free(address) {
+            return freed;
         }
         driver.free_in_order(address, &stream)
     }

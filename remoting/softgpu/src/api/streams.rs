@@ -5,19 +5,14 @@ use crate::driver::{current, driver, in_callback};
 use crate::ffi::{Out, R};
 use crate::handles;
 use crate::stream::{Event, Order, Progress, Stream};
+use crate::work::{HostCall, How, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 pub const GREATEST_PRIORITY: c_int = -5;
-
-thread_local! {
-    /// Kept only to be given back: nothing is captured here.
-    static CAPTURE_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
-}
 
 fn create(out: Out<CUstream>, flags: c_uint, priority: c_int) -> R {
     let context = current()?;
@@ -33,7 +28,7 @@ fn create(out: Out<CUstream>, flags: c_uint, priority: c_int) -> R {
     out.set(handle(number))
 }
 
-fn event(handle: CUevent) -> R<Arc<Event>> {
+pub fn event(handle: CUevent) -> R<Arc<Event>> {
     driver()?.events.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
@@ -47,7 +42,15 @@ fn record(default: DefaultStream, which: CUevent, stream: CUstream, flags: c_uin
     if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    event.record(&stream, driver()?.start)
+    let driver = driver()?;
+    if flags & CU_EVENT_RECORD_EXTERNAL != 0 && driver.capture(&stream, || Work::Record(Arc::clone(&event)))? {
+        return Ok(());
+    }
+    if flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let captured = driver.graphs.ask(|captures| captures.record(event.id as u64, stream.for_capture()))?;
+    if captured { Ok(()) } else { event.record(&stream, driver.start) }
 }
 
 fn elapsed(milliseconds: Out<f32>, from: CUevent, to: CUevent) -> R {
@@ -68,23 +71,11 @@ fn elapsed(milliseconds: Out<f32>, from: CUevent, to: CUevent) -> R {
     }
 }
 
-/// A stream never captures here.
-fn no_capture(default: DefaultStream, stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>) -> R {
-    default.resolve(stream)?;
-    number.set_if_wanted(0);
-    status.set(CU_STREAM_CAPTURE_STATUS_NONE)
-}
-
 fn call_host(default: DefaultStream, stream: CUstream, function: CUhostFn, data: *mut c_void) -> R {
     let stream = default.resolve(stream)?;
     let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let data = data.expose_provenance();
-    let work = move || {
-        // SAFETY: the program gave this function to be called with this argument.
-        in_callback(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
-        Ok(())
-    };
-    stream.enqueue(work).map(drop)
+    let call = HostCall { function: Some(function), data: data.expose_provenance() };
+    driver()?.perform(Work::Host(call), How::Queued, &stream).map(drop)
 }
 
 entry_points! {
@@ -99,6 +90,7 @@ entry_points! {
     fn cuStreamDestroy | cuStreamDestroy_v2(stream: CUstream) {
         let stream = driver()?.streams.remove(id(stream)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         super::stream_attributes::forget(&stream);
+        driver()?.graphs.with(|captures| captures.forget_stream(stream.for_capture().id));
         stream.retire();
         stream.context.check()
     }
@@ -106,11 +98,6 @@ entry_points! {
     fn cuStreamGetGreenCtx(stream: CUstream, out: Out<CUgreenCtx>) {
         DefaultStream::Legacy.resolve(stream)?;
         out.set(handle(0))
-    }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) {
-        driver()?;
-        mode.set(CAPTURE_MODE.replace(mode.get()?))
     }
 
     fn cuEventCreate(out: Out<CUevent>, flags: c_uint) {
@@ -124,18 +111,22 @@ entry_points! {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let number = handles::mint();
-        let event = Event::new(context.id, flags & CU_EVENT_DISABLE_TIMING == 0);
+        let event = Event::new(number, context.id, flags & CU_EVENT_DISABLE_TIMING == 0);
         driver()?.events.insert(number, Arc::new(event));
         out.set(handle(number))
     }
 
     fn cuEventDestroy | cuEventDestroy_v2(which: CUevent) {
-        driver()?.events.remove(id(which)).ok_or(CUDA_ERROR_INVALID_HANDLE).map(drop)
+        let event = driver()?.events.remove(id(which)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        driver()?.graphs.with(|captures| captures.forget_event(event.id as u64));
+        Ok(())
     }
 
     /// In the event's context, whatever the calling thread's is, if it has one.
     fn cuEventQuery(which: CUevent) {
         let event = event(which)?;
+        driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
+        driver()?.graphs.check_call()?;
         let progress = event.progress();
         driver()?.contexts.get(event.context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.check()?;
         match progress {
@@ -145,7 +136,10 @@ entry_points! {
     }
 
     fn cuEventSynchronize(which: CUevent) {
-        event(which)?.synchronise()
+        let event = event(which)?;
+        driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
+        driver()?.graphs.check_call()?;
+        event.synchronise()
     }
 
     fn cuEventElapsedTime | cuEventElapsedTime_v2(milliseconds: Out<f32>, from: CUevent, to: CUevent) {
@@ -156,11 +150,14 @@ entry_points! {
 stream_entry_points! { default;
     fn cuStreamQuery / cuStreamQuery_ptsz(stream: CUstream) {
         let stream = default.resolve(stream)?;
+        driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         if stream.end().is_reached() { stream.context.check() } else { Err(CUDA_ERROR_NOT_READY) }
     }
 
     fn cuStreamSynchronize / cuStreamSynchronize_ptsz(stream: CUstream) {
-        default.resolve_even_if_faulted(stream)?.synchronise()
+        let stream = default.resolve_even_if_faulted(stream)?;
+        driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        stream.synchronise()
     }
 
     fn cuStreamGetPriority / cuStreamGetPriority_ptsz(stream: CUstream, priority: Out<c_int>) {
@@ -195,7 +192,15 @@ stream_entry_points! { default;
         if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        event.hold(&stream)
+        let driver = driver()?;
+        if flags & CU_EVENT_WAIT_EXTERNAL != 0 && driver.capture(&stream, || Work::Wait(Arc::clone(&event)))? {
+            return Ok(());
+        }
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let captured = driver.graphs.ask(|captures| captures.wait(stream.for_capture(), event.id as u64))?;
+        if captured { Ok(()) } else { event.hold(&stream) }
     }
 
     fn cuEventRecord / cuEventRecord_ptsz(which: CUevent, stream: CUstream) {
@@ -223,6 +228,8 @@ stream_entry_points! { default;
         let given = id(stream);
         let stream = default.resolve(stream)?;
         let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // CUDA captures host functions only.
+        driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         super::no_flags(flags.into())?;
         let data = data.expose_provenance();
         let context = Arc::clone(&stream.context);
@@ -233,29 +240,5 @@ stream_entry_points! { default;
             in_callback(|| unsafe { callback(handle(given), context.fault(), data) });
         };
         stream.submit(Vec::new(), work).map(drop)
-    }
-
-    fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz(stream: CUstream, status: Out<CUstreamCaptureStatus>) {
-        no_capture(default, stream, status, Out::at(std::ptr::null_mut()))
-    }
-
-    fn cuStreamGetCaptureInfo / cuStreamGetCaptureInfo_ptsz(
-        stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>,
-    ) {
-        no_capture(default, stream, status, number)
-    }
-
-    fn cuStreamGetCaptureInfo_v2 / cuStreamGetCaptureInfo_v2_ptsz(
-        stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>, _graph: Out<CUgraph>,
-        _dependencies: Out<*const CUgraphNode>, _count: Out<usize>,
-    ) {
-        no_capture(default, stream, status, number)
-    }
-
-    fn cuStreamGetCaptureInfo_v3 / cuStreamGetCaptureInfo_v3_ptsz(
-        stream: CUstream, status: Out<CUstreamCaptureStatus>, number: Out<u64>, _graph: Out<CUgraph>,
-        _dependencies: Out<*const CUgraphNode>, _edges: Out<*const CUgraphEdgeData>, _count: Out<usize>,
-    ) {
-        no_capture(default, stream, status, number)
     }
 }

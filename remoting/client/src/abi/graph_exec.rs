@@ -1,0 +1,213 @@
+//! Executable graphs: they are instantiated, launched, and changed.
+
+use super::graph_nodes::{changed_work, copy_work, fill_work, host_work, launch_work};
+use crate::call::{Code, input, write};
+use crate::graph::{self, GRAPHS, Work};
+use crate::{event, exports, stream, stream_exports};
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use graphs::{Misfit, lock, update};
+use std::ffi::{c_char, c_uint, c_ulonglong};
+use std::ptr::{null_mut, without_provenance_mut};
+
+exports! {
+    fn cuGraphExecKernelNodeSetParams(
+        executable: CUgraphExec,
+        node: CUgraphNode,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    ) {
+        set(executable, node, launch_work(&input(params)?.into())?)
+    }
+
+    fn cuGraphExecKernelNodeSetParams_v2(
+        executable: CUgraphExec,
+        node: CUgraphNode,
+        params: *const CUDA_KERNEL_NODE_PARAMS,
+    ) {
+        set(executable, node, launch_work(&input(params)?)?)
+    }
+
+    fn cuGraphExecMemcpyNodeSetParams(
+        executable: CUgraphExec,
+        node: CUgraphNode,
+        params: *const CUDA_MEMCPY3D,
+        context: CUcontext,
+    ) {
+        set(executable, node, copy_work(&input(params)?, context)?)
+    }
+
+    fn cuGraphExecMemsetNodeSetParams(
+        executable: CUgraphExec,
+        node: CUgraphNode,
+        params: *const CUDA_MEMSET_NODE_PARAMS,
+        context: CUcontext,
+    ) {
+        set(executable, node, fill_work(input(params)?, context)?)
+    }
+
+    fn cuGraphExecHostNodeSetParams(
+        executable: CUgraphExec,
+        node: CUgraphNode,
+        params: *const CUDA_HOST_NODE_PARAMS,
+    ) {
+        set(executable, node, host_work(input(params)?)?)
+    }
+
+    fn cuGraphExecChildGraphNodeSetParams(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) {
+        let executable = graph::executable(executable.addr())?;
+        let graph = lock(&executable.graph);
+        let Work::Child(copied) = &graph.node(graph.clone_of(node.addr())?)?.work else {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        };
+        update(copied, &GRAPHS.graph(child.addr())?, &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuGraphExecEventRecordNodeSetEvent(executable: CUgraphExec, node: CUgraphNode, event: CUevent) {
+        set(executable, node, Work::Record(event::get(event)?))
+    }
+
+    fn cuGraphExecEventWaitNodeSetEvent(executable: CUgraphExec, node: CUgraphNode, event: CUevent) {
+        set(executable, node, Work::Wait(event::get(event)?))
+    }
+
+    fn cuGraphExecNodeSetParams(executable: CUgraphExec, node: CUgraphNode, params: *mut CUgraphNodeParams) {
+        set(executable, node, changed_work(&input(params.cast_const())?)?)
+    }
+
+    fn cuGraphNodeSetEnabled(executable: CUgraphExec, node: CUgraphNode, enabled: c_uint) {
+        let executable = graph::executable(executable.addr())?;
+        let mut graph = lock(&executable.graph);
+        let copied = graph.clone_of(node.addr())?;
+        let node = graph.node_mut(copied)?;
+        if !matches!(node.work, Work::Launch(_) | Work::Copy(_) | Work::Fill(_)) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        node.enabled = enabled != 0;
+        Ok(())
+    }
+
+    fn cuGraphNodeGetEnabled(executable: CUgraphExec, node: CUgraphNode, enabled: *mut c_uint) {
+        let executable = graph::executable(executable.addr())?;
+        let graph = lock(&executable.graph);
+        write(enabled, graph.node(graph.clone_of(node.addr())?)?.enabled.into())
+    }
+
+    fn cuGraphExecUpdate(
+        executable: CUgraphExec,
+        graph: CUgraph,
+        error_node: *mut CUgraphNode,
+        result: *mut c_uint,
+    ) {
+        let misfit = take_over(executable, graph)?;
+        write(error_node, without_provenance_mut(misfit.and_then(|misfit| misfit.node).unwrap_or(0)))?;
+        write(result, misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result))?;
+        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+    }
+
+    fn cuGraphExecUpdate_v2(executable: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
+        let misfit = take_over(executable, graph)?;
+        let told = CUgraphExecUpdateResultInfo {
+            result: misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result),
+            errorNode: without_provenance_mut(misfit.and_then(|misfit| misfit.node).unwrap_or(0)),
+            errorFromNode: without_provenance_mut(misfit.and_then(|misfit| misfit.from).unwrap_or(0)),
+        };
+        write(info, told)?;
+        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+    }
+
+    fn cuGraphInstantiate(
+        executable: *mut CUgraphExec,
+        graph: CUgraph,
+        node: *mut CUgraphNode,
+        log: *mut c_char,
+        size: usize,
+    ) {
+        instantiate(executable, graph, 0)
+    }
+
+    fn cuGraphInstantiate_v2(
+        executable: *mut CUgraphExec,
+        graph: CUgraph,
+        node: *mut CUgraphNode,
+        log: *mut c_char,
+        size: usize,
+    ) {
+        instantiate(executable, graph, 0)
+    }
+
+    fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong) {
+        instantiate(executable, graph, flags)
+    }
+
+    fn cuGraphExecGetFlags(executable: CUgraphExec, flags: *mut u64) {
+        write(flags, graph::executable(executable.addr())?.flags)
+    }
+
+    fn cuGraphExecDestroy(executable: CUgraphExec) { graph::destroy_executable(executable.addr()) }
+}
+
+stream_exports! {
+    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz(
+        executable: *mut CUgraphExec,
+        graph: CUgraph,
+        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) |default| {
+        let given = input(params.cast_const())?;
+        stream::resolve(given.hUploadStream, default)?;
+        let done = instantiate(executable, graph, given.flags);
+        let result_out = if done.is_ok() { CUDA_GRAPH_INSTANTIATE_SUCCESS } else { CUDA_GRAPH_INSTANTIATE_ERROR };
+        write(params, CUDA_GRAPH_INSTANTIATE_PARAMS { result_out, hErrNode_out: null_mut(), ..given })?;
+        done
+    }
+
+    fn cuGraphUpload | cuGraphUpload_ptsz(executable: CUgraphExec, stream: CUstream) |default| {
+        graph::executable(executable.addr())?;
+        stream::resolve(stream, default).map(drop)
+    }
+
+    fn cuGraphLaunch | cuGraphLaunch_ptsz(executable: CUgraphExec, stream: CUstream) |default| {
+        let executable = graph::executable(executable.addr())?;
+        executable.launch(&stream::resolve(stream, default)?)
+    }
+}
+
+unsafe fn instantiate(executable: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<(), Code> {
+    let graph = GRAPHS.graph(graph.addr())?;
+    if executable.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let made = graph::instantiate(&lock(&graph), flags)?;
+    // SAFETY: as the caller of the exported function vouches.
+    unsafe { write(executable, without_provenance_mut(made.handle)) }
+}
+
+/// Changes the copy of a node in an executable, named by the graph's own node.
+fn set(executable: CUgraphExec, node: CUgraphNode, work: Work) -> Result<(), Code> {
+    let executable = graph::executable(executable.addr())?;
+    let mut graph = lock(&executable.graph);
+    let copied = graph.clone_of(node.addr())?;
+    may_become(&graph.node(copied)?.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    graph.set_work(copied, work)
+}
+
+/// Gives an executable the works of a graph, or says what does not fit.
+fn take_over(executable: CUgraphExec, graph: CUgraph) -> Result<Option<Misfit>, Code> {
+    let (executable, graph) = (graph::executable(executable.addr())?, GRAPHS.graph(graph.addr())?);
+    Ok(update(&executable.graph, &graph, &may_become).err())
+}
+
+/// Whether a work of an executable may become another of its kind.
+fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
+    match (old, new) {
+        (Work::Launch(old), Work::Launch(new)) if old.context() != new.context() => {
+            Err(CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE)
+        }
+        (Work::Allocate(old), Work::Allocate(new)) | (Work::Free(old), Work::Free(new))
+            if old.address != new.address =>
+        {
+            Err(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,471 @@
+//! The nodes of graphs: they are added, described, and changed.
+
+use super::capture::dependencies;
+use super::copy::{box_of, describe_3d};
+use super::launch::{Prepared, prepare};
+use crate::call::{Code, input, inputs, write};
+use crate::context::{self, Live};
+use crate::graph::{self, GRAPHS, HostCall, Work};
+use crate::{copy, devices, event, exports, fill};
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use graphs::{Dependency, NodeId, SharedGraph, lock};
+use protocol::LaunchAttribute;
+use std::ffi::c_uint;
+use std::ptr::{null, null_mut, with_exposed_provenance_mut, without_provenance_mut};
+use std::sync::Arc;
+
+exports! {
+    fn cuGraphAddKernelNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || launch_work(&input(params)?.into()))
+    }
+
+    fn cuGraphAddKernelNode_v2(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_KERNEL_NODE_PARAMS,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || launch_work(&input(params)?))
+    }
+
+    fn cuGraphAddMemcpyNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_MEMCPY3D,
+        context: CUcontext,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || copy_work(&input(params)?, context))
+    }
+
+    fn cuGraphAddMemsetNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_MEMSET_NODE_PARAMS,
+        context: CUcontext,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || fill_work(input(params)?, context))
+    }
+
+    fn cuGraphAddHostNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_HOST_NODE_PARAMS,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || host_work(input(params)?))
+    }
+
+    fn cuGraphAddEmptyNode(node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize) {
+        add(node, graph, &dependencies(after, null(), count)?, || Ok(Work::Empty))
+    }
+
+    fn cuGraphAddChildGraphNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        child: CUgraph,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || copied_child(child))
+    }
+
+    fn cuGraphAddEventRecordNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        event: CUevent,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || event::get(event).map(Work::Record))
+    }
+
+    fn cuGraphAddEventWaitNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        event: CUevent,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || event::get(event).map(Work::Wait))
+    }
+
+    fn cuGraphAddMemAllocNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) {
+        let given = input(params.cast_const())?;
+        let memory = allocation(&given)?;
+        add(node, graph, &dependencies(after, null(), count)?, || Ok(Work::Allocate(Arc::clone(&memory))))?;
+        write(params, CUDA_MEM_ALLOC_NODE_PARAMS { dptr: memory.address, ..given })
+    }
+
+    fn cuGraphAddMemFreeNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        address: CUdeviceptr,
+    ) {
+        add(node, graph, &dependencies(after, null(), count)?, || free_work(address))
+    }
+
+    fn cuGraphAddNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) {
+        add_any(node, graph, &dependencies(after, null(), count)?, params)
+    }
+
+    fn cuGraphAddNode_v2(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) {
+        add_any(node, graph, &dependencies(after, edges, count)?, params)
+    }
+
+    fn cuGraphAddNode_v3(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) {
+        add_any(node, graph, &dependencies(after, edges, count)?, params)
+    }
+
+    fn cuGraphDestroyNode(node: CUgraphNode) {
+        let graph = GRAPHS.graph_of(node.addr())?;
+        if lock(&graph).uses_memory() {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        GRAPHS.remove(node.addr())
+    }
+
+    fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_uint) {
+        write(kind, graphs::Work::kind(&GRAPHS.work_of(node.addr())?))
+    }
+
+    fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph) {
+        write(graph, describe(node, CU_GRAPH_NODE_TYPE_GRAPH)?.of.graph.graph)
+    }
+
+    fn cuGraphKernelNodeGetParams(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v1) {
+        write(params, describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.of.kernel.into())
+    }
+
+    fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS) {
+        write(params, describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.of.kernel)
+    }
+
+    fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEMCPY3D) {
+        write(params, describe(node, CU_GRAPH_NODE_TYPE_MEMCPY)?.of.memcpy.copyParams)
+    }
+
+    fn cuGraphMemsetNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS) {
+        write(params, describe(node, CU_GRAPH_NODE_TYPE_MEMSET)?.of.memset.memset)
+    }
+
+    fn cuGraphHostNodeGetParams(node: CUgraphNode, params: *mut CUDA_HOST_NODE_PARAMS) {
+        write(params, describe(node, CU_GRAPH_NODE_TYPE_HOST)?.of.host)
+    }
+
+    fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
+        write(event, describe(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD)?.of.event)
+    }
+
+    fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
+        write(event, describe(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT)?.of.event)
+    }
+
+    fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
+        write(params, describe(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC)?.of.alloc)
+    }
+
+    fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, address: *mut CUdeviceptr) {
+        write(address, describe(node, CU_GRAPH_NODE_TYPE_MEM_FREE)?.of.free)
+    }
+
+    fn cuGraphNodeGetParams(node: CUgraphNode, params: *mut CUgraphNodeParams) {
+        write(params, params_of(&GRAPHS.work_of(node.addr())?))
+    }
+
+    fn cuGraphKernelNodeSetParams(node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) {
+        set(node, launch_work(&input(params)?.into())?)
+    }
+
+    fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS) {
+        set(node, launch_work(&input(params)?)?)
+    }
+
+    fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, params: *const CUDA_MEMCPY3D) {
+        set(node, copy_work(&input(params)?, null_mut())?)
+    }
+
+    fn cuGraphMemsetNodeSetParams(node: CUgraphNode, params: *const CUDA_MEMSET_NODE_PARAMS) {
+        set(node, fill_work(input(params)?, null_mut())?)
+    }
+
+    fn cuGraphHostNodeSetParams(node: CUgraphNode, params: *const CUDA_HOST_NODE_PARAMS) {
+        set(node, host_work(input(params)?)?)
+    }
+
+    fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) {
+        set(node, Work::Record(event::get(event)?))
+    }
+
+    fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) { set(node, Work::Wait(event::get(event)?)) }
+
+    fn cuGraphNodeSetParams(node: CUgraphNode, params: *mut CUgraphNodeParams) {
+        set(node, changed_work(&input(params.cast_const())?)?)
+    }
+
+    fn cuGraphNodeSetParams_v2(node: CUgraphNode, params: *mut CUgraphNodeParams) {
+        set(node, changed_work(&input(params.cast_const())?)?)
+    }
+
+    fn cuGraphKernelNodeGetAttribute(node: CUgraphNode, attribute: c_uint, value: *mut CUlaunchAttributeValue) {
+        let prepared = kernel(node)?;
+        let found = prepared.attributes.iter().find(|each| each.id == attribute);
+        let mut pad = [0; 64];
+        for (bytes, word) in pad.chunks_exact_mut(8).zip(found.map_or([0; 8], |each| each.value)) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        write(value, CUlaunchAttributeValue { pad })
+    }
+
+    fn cuGraphKernelNodeSetAttribute(node: CUgraphNode, attribute: c_uint, value: *const CUlaunchAttributeValue) {
+        let given = CUlaunchAttribute { id: attribute, pad: [0; 4], value: input(value)? };
+        let Some(given) = super::launch::attribute(&given) else { return Err(CUDA_ERROR_INVALID_VALUE) };
+        let given = given?;
+        let old = kernel(node)?;
+        let others = old.attributes.iter().filter(|each| each.id != attribute).cloned();
+        set(node, Work::Launch(Arc::new(old.with_attributes(others.chain([given]).collect())?)))
+    }
+
+    fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) {
+        let attributes: Vec<LaunchAttribute> = kernel(from)?.attributes.clone();
+        set(to, Work::Launch(Arc::new(kernel(to)?.with_attributes(attributes)?)))
+    }
+}
+
+unsafe fn add(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: &[Dependency],
+    work: impl FnOnce() -> Result<Work, Code>,
+) -> Result<(), Code> {
+    let graph = GRAPHS.graph(graph.addr())?;
+    if node.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let added = GRAPHS.add(&graph, work()?, after)?;
+    // SAFETY: as the caller of the exported function vouches.
+    unsafe { write(node, without_provenance_mut(added)) }
+}
+
+/// Adds a node of any kind; an allocation's address is written to where it was described.
+unsafe fn add_any(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: &[Dependency],
+    params: *mut CUgraphNodeParams,
+) -> Result<(), Code> {
+    // SAFETY: as the caller of the exported function vouches; the type says which member holds.
+    unsafe {
+        let mut given = input(params.cast_const())?;
+        match given.type_ {
+            CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                let memory = allocation(&given.of.alloc)?;
+                add(node, graph, after, || Ok(Work::Allocate(Arc::clone(&memory))))?;
+                given.of.alloc.dptr = memory.address;
+                write(params, given)
+            }
+            CU_GRAPH_NODE_TYPE_MEM_FREE => add(node, graph, after, || free_work(given.of.free)),
+            CU_GRAPH_NODE_TYPE_GRAPH if given.of.graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE => {
+                add(node, graph, after, || GRAPHS.graph(given.of.graph.graph.addr()).map(Work::Child))
+            }
+            CU_GRAPH_NODE_TYPE_GRAPH => add(node, graph, after, || copied_child(given.of.graph.graph)),
+            CU_GRAPH_NODE_TYPE_EMPTY => add(node, graph, after, || Ok(Work::Empty)),
+            _ => add(node, graph, after, || changed_work(&given)),
+        }
+    }
+}
+
+fn context_of(handle: CUcontext) -> Result<Arc<Live>, Code> {
+    if handle.is_null() { context::current() } else { context::get(handle)?.live() }
+}
+
+/// A kernel node as the program describes it.
+///
+/// # Errors
+/// As a launch of the same kind.
+///
+/// # Safety
+/// The parameters are as CUDA documents them for `cuLaunchKernel`.
+pub unsafe fn launch_work(params: &CUDA_KERNEL_NODE_PARAMS) -> Result<Work, Code> {
+    // SAFETY: as the caller vouches.
+    unsafe { Ok(Work::Launch(Arc::new(prepare(&context_of(params.ctx)?, params)?))) }
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for places that are not what the copy says, or a copy of nothing.
+pub fn copy_work(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Work, Code> {
+    let copying = describe_3d(params)?;
+    if copying.shape.is_empty() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    copy::check(&*context_of(context)?, copying.to, copying.from, &copying.shape)?;
+    Ok(Work::Copy(copying))
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for memory that is not the program's, or elements of another size than 1, 2 or 4.
+pub fn fill_work(params: CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Result<Work, Code> {
+    let size = u64::from(params.elementSize);
+    let (width, height) = (params.width as u64 * size, params.height as u64);
+    let to = copy::Side { address: params.dst, pitch: params.pitch as u64, slice: 0 };
+    fill::find(&*context_of(context)?, to, copy::Shape { width, height, depth: 1 })?;
+    let aligned = params.dst.is_multiple_of(size.max(1)) && (height < 2 || to.pitch.is_multiple_of(size.max(1)));
+    if matches!(size, 1 | 2 | 4) && aligned { Ok(Work::Fill(params)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for no function.
+pub fn host_work(params: CUDA_HOST_NODE_PARAMS) -> Result<Work, Code> {
+    let CUDA_HOST_NODE_PARAMS { fn_: function, userData } = params;
+    function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    Ok(Work::Host(HostCall { function, data: userData.expose_provenance() }))
+}
+
+fn copied_child(child: CUgraph) -> Result<Work, Code> {
+    let child = GRAPHS.graph(child.addr())?;
+    let child = lock(&child);
+    if child.uses_memory() { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(GRAPHS.copy(&child))) }
+}
+
+unsafe fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Arc<graphs::Memory>, Code> {
+    let properties = &params.poolProps;
+    // SAFETY: as the caller of the exported function vouches.
+    let readers = unsafe { inputs(params.accessDescs, params.accessDescCount)? };
+    let location = properties.location;
+    let known = properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED
+        && properties.handleTypes == 0
+        && location.type_ == CU_MEM_LOCATION_TYPE_DEVICE
+        && readers.iter().all(|reader| reader.location == location);
+    if !known || params.bytesize == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let live = devices::get(location.id)?.primary.live().or_else(|_| context::current())?;
+    graph::allocate(&live, params.bytesize as u64)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for an address that no node allocates.
+pub fn free_work(address: CUdeviceptr) -> Result<Work, Code> {
+    GRAPHS.memories.get(address).map(Work::Free).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// What a node becomes by the general form of its parameters.
+///
+/// # Errors
+/// `CUDA_ERROR_NOT_SUPPORTED` for nodes that cannot be changed, or are not provided.
+///
+/// # Safety
+/// The parameters are as CUDA documents them for their type.
+pub unsafe fn changed_work(params: &CUgraphNodeParams) -> Result<Work, Code> {
+    // SAFETY: as the caller vouches; the type says which member holds.
+    unsafe {
+        match params.type_ {
+            CU_GRAPH_NODE_TYPE_KERNEL => launch_work(&params.of.kernel),
+            CU_GRAPH_NODE_TYPE_MEMCPY => copy_work(&params.of.memcpy.copyParams, params.of.memcpy.copyCtx),
+            CU_GRAPH_NODE_TYPE_MEMSET => fill_work(params.of.memset.memset, params.of.memset.ctx),
+            CU_GRAPH_NODE_TYPE_HOST => host_work(params.of.host),
+            CU_GRAPH_NODE_TYPE_EVENT_RECORD => event::get(params.of.event).map(Work::Record),
+            CU_GRAPH_NODE_TYPE_WAIT_EVENT => event::get(params.of.event).map(Work::Wait),
+            _ => Err(CUDA_ERROR_NOT_SUPPORTED),
+        }
+    }
+}
+
+/// A node's parameters, if it is of a kind.
+fn describe(node: CUgraphNode, kind: c_uint) -> Result<CUgraphNodeParams, Code> {
+    let work = GRAPHS.work_of(node.addr())?;
+    if graphs::Work::kind(&work) == kind { Ok(params_of(&work)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// A node's parameters. What they point to lives as long as the node does the same.
+fn params_of(work: &Work) -> CUgraphNodeParams {
+    let mut of = CUgraphNodeParams_union { bytes: [0; 29] };
+    match work {
+        Work::Launch(prepared) => of.kernel = kernel_params(prepared),
+        Work::Copy(copying) => of.memcpy.copyParams = box_of(copying),
+        Work::Fill(fill) => of.memset.memset = *fill,
+        Work::Host(call) => {
+            of.host = CUDA_HOST_NODE_PARAMS { fn_: call.function, userData: with_exposed_provenance_mut(call.data) };
+        }
+        Work::Child(child) => of.graph.graph = without_provenance_mut(GRAPHS.handle_of(child)),
+        Work::Record(event) | Work::Wait(event) => of.event = without_provenance_mut(event.handle),
+        Work::Allocate(memory) => {
+            of.alloc = CUDA_MEM_ALLOC_NODE_PARAMS::of(memory.device, memory.size, memory.address);
+        }
+        Work::Free(memory) => of.free = memory.address,
+        Work::Empty => (),
+    }
+    CUgraphNodeParams { type_: graphs::Work::kind(work), reserved0: [0; 3], of, reserved2: 0 }
+}
+
+fn kernel_params(prepared: &Prepared) -> CUDA_KERNEL_NODE_PARAMS {
+    let (grid, block) = (prepared.grid, prepared.block);
+    CUDA_KERNEL_NODE_PARAMS {
+        func: without_provenance_mut(prepared.function.handle),
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: prepared.shared,
+        kernelParams: prepared.pointers(),
+        extra: null_mut(),
+        kern: null_mut(),
+        ctx: without_provenance_mut(prepared.function.module.live.handle),
+    }
+}
+
+fn kernel(node: CUgraphNode) -> Result<Arc<Prepared>, Code> {
+    match GRAPHS.work_of(node.addr())? {
+        Work::Launch(prepared) => Ok(prepared),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+fn set(node: CUgraphNode, work: Work) -> Result<(), Code> {
+    let graph: SharedGraph<Work> = GRAPHS.graph_of(node.addr())?;
+    let node: NodeId = node.addr();
+    lock(&graph).set_work(node, work)
+}

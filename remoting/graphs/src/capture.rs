@@ -1,0 +1,441 @@
+//! Stream capture: which streams record into a graph instead of working, and what that forbids.
+//!
+//! The rules are those of the CUDA programming guide, "Creating a Graph Using Stream Capture", and of
+//! `cuStreamBeginCapture_v2`, `cuStreamEndCapture`, `cuThreadExchangeStreamCaptureMode`, `cuStreamIsCapturing`. Where
+//! they name no code, a comment says what we answer.
+
+use crate::graph::{Dependency, NodeId};
+use crate::{Result, SharedGraph, lock};
+use driverapi::constants::{
+    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+};
+use driverapi::errors::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+#[cfg(test)]
+#[path = "capture_tests.rs"]
+mod tests;
+
+/// What a thread may do while a capture runs. [`Mode::Global`] forbids most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    #[default]
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+impl Mode {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a number that is not a mode.
+    pub fn from_code(code: u32) -> Result<Mode> {
+        match code {
+            CU_STREAM_CAPTURE_MODE_GLOBAL => Ok(Mode::Global),
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL => Ok(Mode::ThreadLocal),
+            CU_STREAM_CAPTURE_MODE_RELAXED => Ok(Mode::Relaxed),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub fn code(self) -> u32 {
+        match self {
+            Mode::Global => CU_STREAM_CAPTURE_MODE_GLOBAL,
+            Mode::ThreadLocal => CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            Mode::Relaxed => CU_STREAM_CAPTURE_MODE_RELAXED,
+        }
+    }
+}
+
+/// A stream, as far as captures care. Ids are the caller's and are never used again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stream {
+    pub id: u64,
+    pub context: u64,
+    pub kind: StreamKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamKind {
+    /// The default stream of old, which cannot capture.
+    Legacy,
+    /// Waits for the legacy stream, and the legacy stream for it.
+    Blocking,
+    NonBlocking,
+}
+
+/// What a stream's capture is doing.
+pub enum State<W> {
+    None,
+    Active {
+        number: u64,
+        graph: SharedGraph<W>,
+        dependencies: Vec<Dependency>,
+    },
+    /// An earlier error spoilt it; only its end is allowed.
+    Invalidated {
+        number: u64,
+    },
+}
+
+struct Capture<W> {
+    graph: SharedGraph<W>,
+    origin: u64,
+    mode: Mode,
+    thread: ThreadId,
+    valid: bool,
+}
+
+struct Member {
+    capture: u64,
+    stream: Stream,
+    /// What the stream's next node waits for.
+    dependencies: Vec<Dependency>,
+}
+
+/// What an event that was last recorded in a capturing stream stands for.
+struct Recorded {
+    capture: u64,
+    dependencies: Vec<Dependency>,
+}
+
+/// All captures of a process.
+pub struct Captures<W> {
+    captures: BTreeMap<u64, Capture<W>>,
+    members: BTreeMap<u64, Member>,
+    events: BTreeMap<u64, Recorded>,
+    next: u64,
+}
+
+impl<W> Default for Captures<W> {
+    fn default() -> Self {
+        Self { captures: BTreeMap::new(), members: BTreeMap::new(), events: BTreeMap::new(), next: 1 }
+    }
+}
+
+impl<W> Captures<W> {
+    /// Whether nothing captures and no event was captured: then no other function has anything to say.
+    pub fn is_idle(&self) -> bool {
+        self.members.is_empty() && self.events.is_empty()
+    }
+
+    /// Begins a capture into `graph`, whose first nodes wait for `dependencies`.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` for the legacy stream, `CUDA_ERROR_ILLEGAL_STATE` for a stream that
+    /// captures already, `CUDA_ERROR_INVALID_VALUE` for a dependency that is not of the graph.
+    pub fn begin(
+        &mut self,
+        stream: Stream,
+        mode: Mode,
+        thread: ThreadId,
+        graph: SharedGraph<W>,
+        dependencies: &[Dependency],
+    ) -> Result<()> {
+        if stream.kind == StreamKind::Legacy {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if self.members.contains_key(&stream.id) {
+            return Err(CUDA_ERROR_ILLEGAL_STATE);
+        }
+        dependencies.iter().try_for_each(|each| lock(&graph).node(each.on).map(drop))?;
+        let number = self.next;
+        self.next += 1;
+        self.captures.insert(number, Capture { graph, origin: stream.id, mode, thread, valid: true });
+        let dependencies = dependencies.to_vec();
+        self.members.insert(stream.id, Member { capture: number, stream, dependencies });
+        Ok(())
+    }
+
+    /// Ends a capture and gives its graph. All its streams work again, also after an error but for the first three.
+    ///
+    /// # Errors
+    /// - `CUDA_ERROR_ILLEGAL_STATE`: the stream does not capture.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED`: the capture was begun in another stream; it is invalid from now on.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`: by another thread, and its mode is not relaxed.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`: an earlier call has invalidated it.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`: a stream has work that the first stream did not wait for.
+    pub fn end(&mut self, stream: u64, thread: ThreadId) -> Result<SharedGraph<W>> {
+        let number = self.members.get(&stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?.capture;
+        let capture = self.captures.get(&number).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        if capture.origin != stream {
+            return Err(self.spoil(number, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
+        }
+        if capture.mode != Mode::Relaxed && capture.thread != thread {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        }
+        let joined = self.is_joined(number, stream);
+        self.members.retain(|_, member| member.capture != number);
+        let capture = self.captures.remove(&number).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        match (capture.valid, joined) {
+            (false, _) => Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+            (_, false) => Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED),
+            _ => Ok(capture.graph),
+        }
+    }
+
+    /// Whether the first stream has waited for all that the others did.
+    fn is_joined(&self, number: u64, origin: u64) -> bool {
+        let Some(capture) = self.captures.get(&number) else { return false };
+        let graph = lock(&capture.graph);
+        let mut open: Vec<NodeId> = self.members[&origin].dependencies.iter().map(|each| each.on).collect();
+        let mut reached = BTreeSet::new();
+        while let Some(id) = open.pop() {
+            if reached.insert(id) {
+                open.extend(graph.node(id).iter().flat_map(|node| node.dependencies()).map(|each| each.on));
+            }
+        }
+        let mut members = self.members.values().filter(|member| member.capture == number);
+        members.all(|member| member.dependencies.iter().all(|each| reached.contains(&each.on)))
+    }
+
+    pub fn state(&self, stream: u64) -> State<W> {
+        let Some(member) = self.members.get(&stream) else { return State::None };
+        match self.captures.get(&member.capture) {
+            Some(capture) if capture.valid => State::Active {
+                number: member.capture,
+                graph: Arc::clone(&capture.graph),
+                dependencies: member.dependencies.clone(),
+            },
+            _ => State::Invalidated { number: member.capture },
+        }
+    }
+
+    /// The graph that a stream captures into, if it does and no error has spoilt it.
+    pub fn graph(&self, stream: u64) -> Option<SharedGraph<W>> {
+        match self.state(stream) {
+            State::Active { graph, .. } => Some(graph),
+            _ => None,
+        }
+    }
+
+    /// Adds work of a stream to its graph: `None` if the stream does not capture, and the caller does the work.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`, or `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` for work of the legacy stream
+    /// while a blocking stream of its context captures.
+    pub fn add(&mut self, stream: Stream, node: NodeId, work: impl FnOnce() -> Result<W>) -> Result<Option<NodeId>> {
+        self.check_legacy(stream)?;
+        let Some(member) = self.members.get_mut(&stream.id) else { return Ok(None) };
+        let capture = self.captures.get(&member.capture).filter(|capture| capture.valid);
+        let capture = capture.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
+        lock(&capture.graph).add(node, work()?, &member.dependencies)?;
+        member.dependencies = vec![node.into()];
+        Ok(Some(node))
+    }
+
+    /// Whether a stream that captures nothing may be given work.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn check_work(&mut self, stream: Stream) -> Result<()> {
+        self.check_legacy(stream)?;
+        match self.state(stream.id) {
+            State::Invalidated { .. } => Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+            _ => Ok(()),
+        }
+    }
+
+    /// The legacy stream would wait for every blocking stream of its context, and a captured one never gets there.
+    fn check_legacy(&mut self, stream: Stream) -> Result<()> {
+        if stream.kind != StreamKind::Legacy {
+            return Ok(());
+        }
+        match self.blocking(stream.context) {
+            Some(number) => Err(self.spoil(number, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)),
+            None => Ok(()),
+        }
+    }
+
+    /// A capture that a blocking stream of the context takes part in.
+    fn blocking(&self, context: u64) -> Option<u64> {
+        let mut members = self.members.values();
+        let is_blocking = |m: &&Member| m.stream.context == context && m.stream.kind == StreamKind::Blocking;
+        members.find(is_blocking).map(|member| member.capture)
+    }
+
+    /// Whether a stream's state may be asked for: not the legacy stream's while a blocking one captures.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`; the capture stays valid.
+    pub fn check_query(&self, stream: Stream) -> Result<()> {
+        let implicit = stream.kind == StreamKind::Legacy && self.blocking(stream.context).is_some();
+        if implicit { Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
+    }
+
+    /// Replaces what a stream's next node waits for, or adds to it.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_ILLEGAL_STATE` for a stream that does not capture, `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`,
+    /// `CUDA_ERROR_INVALID_VALUE` for a node of another graph.
+    pub fn update(&mut self, stream: u64, dependencies: &[Dependency], replace: bool) -> Result<()> {
+        let member = self.members.get_mut(&stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        let capture = self.captures.get(&member.capture).filter(|capture| capture.valid);
+        let capture = capture.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
+        let graph = lock(&capture.graph);
+        dependencies.iter().try_for_each(|each| graph.node(each.on).map(drop))?;
+        if replace {
+            member.dependencies.clear();
+        }
+        merge(&mut member.dependencies, dependencies);
+        Ok(())
+    }
+
+    /// Records an event: `true` if the stream captures, and the event stands for its place in the graph.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn record(&mut self, event: u64, stream: Stream) -> Result<bool> {
+        self.check_legacy(stream)?;
+        let Some(member) = self.members.get(&stream.id) else {
+            self.events.remove(&event);
+            return Ok(false);
+        };
+        if !self.captures[&member.capture].valid {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        let recorded = Recorded { capture: member.capture, dependencies: member.dependencies.clone() };
+        self.events.insert(event, recorded);
+        Ok(true)
+    }
+
+    /// Has a stream wait for an event: `true` if that is only an edge of a graph, `false` if the caller has it wait. A
+    /// stream that does not capture joins the event's capture.
+    ///
+    /// # Errors
+    /// - `CUDA_ERROR_STREAM_CAPTURE_ISOLATION`: the stream captures, and the event is not of a running capture.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_MERGE`: it is of another one; both are invalid from now on.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`: the legacy stream would join.
+    /// - `CUDA_ERROR_CAPTURED_EVENT`: the event's capture has ended (CUDA names no code).
+    /// - `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`.
+    pub fn wait(&mut self, stream: Stream, event: u64) -> Result<bool> {
+        let own = self.members.get(&stream.id).map(|member| member.capture);
+        let Some(recorded) = self.events.get(&event) else {
+            self.check_legacy(stream)?;
+            return match own {
+                Some(number) => Err(self.spoil(number, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)),
+                None => Ok(false),
+            };
+        };
+        let (number, dependencies) = (recorded.capture, recorded.dependencies.clone());
+        let Some(capture) = self.captures.get(&number) else {
+            return match own {
+                Some(number) => Err(self.spoil(number, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)),
+                None => Err(CUDA_ERROR_CAPTURED_EVENT),
+            };
+        };
+        if !capture.valid {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        match own {
+            Some(other) if other != number => {
+                self.invalidate(other);
+                Err(self.spoil(number, CUDA_ERROR_STREAM_CAPTURE_MERGE))
+            }
+            Some(_) => {
+                let member = self.members.get_mut(&stream.id).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+                merge(&mut member.dependencies, &dependencies);
+                Ok(true)
+            }
+            None if stream.kind == StreamKind::Legacy => Err(self.spoil(number, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)),
+            None => {
+                self.members.insert(stream.id, Member { capture: number, stream, dependencies });
+                Ok(true)
+            }
+        }
+    }
+
+    /// Whether an event may be queried or waited for by the program.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_CAPTURED_EVENT`; a running capture of the event is invalid from now on.
+    pub fn check_event(&mut self, event: u64) -> Result<()> {
+        match self.events.get(&event).map(|recorded| recorded.capture) {
+            Some(number) => Err(self.spoil(number, CUDA_ERROR_CAPTURED_EVENT)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a stream may be waited for or queried.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if it captures; that is invalid from now on. As [`Self::add`] for the
+    /// legacy stream.
+    pub fn check_stream(&mut self, stream: Stream) -> Result<()> {
+        self.check_legacy(stream)?;
+        match self.members.get(&stream.id).map(|member| member.capture) {
+            Some(number) => Err(self.spoil(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a context may be waited for.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if one of its streams captures; that is invalid from now on.
+    pub fn check_context(&mut self, context: u64) -> Result<()> {
+        let captures = self.members.values().filter(|member| member.stream.context == context);
+        let captures: BTreeSet<u64> = captures.map(|member| member.capture).collect();
+        self.invalidate_all(&captures)
+    }
+
+    /// Whether a thread may make a call that could disturb a capture: allocation, and what waits inside the driver.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and the captures that forbid it are invalid from now on.
+    pub fn check_call(&mut self, thread: ThreadId, mode: Mode) -> Result<()> {
+        let forbids = |capture: &Capture<W>| match mode {
+            Mode::Relaxed => false,
+            Mode::ThreadLocal => capture.thread == thread && capture.mode != Mode::Relaxed,
+            Mode::Global => capture.mode == Mode::Global || capture.thread == thread && capture.mode != Mode::Relaxed,
+        };
+        let captures: BTreeSet<u64> =
+            self.captures.iter().filter(|(_, capture)| forbids(capture)).map(|(&number, _)| number).collect();
+        self.invalidate_all(&captures)
+    }
+
+    fn invalidate_all(&mut self, captures: &BTreeSet<u64>) -> Result<()> {
+        if captures.is_empty() {
+            return Ok(());
+        }
+        captures.iter().for_each(|&number| self.invalidate(number));
+        Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    }
+
+    /// Forgets an event that was destroyed.
+    pub fn forget_event(&mut self, event: u64) {
+        self.events.remove(&event);
+    }
+
+    /// A stream was destroyed: what it takes part in can only be ended, and the capture that it began is over.
+    pub fn forget_stream(&mut self, stream: u64) {
+        let Some(member) = self.members.remove(&stream) else { return };
+        if self.captures.get(&member.capture).is_some_and(|capture| capture.origin == stream) {
+            self.captures.remove(&member.capture);
+            self.members.retain(|_, other| other.capture != member.capture);
+        } else {
+            self.invalidate(member.capture);
+        }
+    }
+
+    fn invalidate(&mut self, number: u64) {
+        if let Some(capture) = self.captures.get_mut(&number) {
+            capture.valid = false;
+        }
+    }
+
+    /// Invalidates a capture because of an error, whose code is given back.
+    fn spoil(&mut self, number: u64, code: u32) -> u32 {
+        self.invalidate(number);
+        code
+    }
+}
+
+fn merge(into: &mut Vec<Dependency>, more: &[Dependency]) {
+    for each in more {
+        if !into.contains(each) {
+            into.push(*each);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Nodes and the edges between them.
+
+use crate::user_object::Held;
+use crate::{Result, Work};
+use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The program's handle of a node. No two nodes of a process share one, and later nodes have larger ones.
+pub type NodeId = usize;
+
+/// What `CUgraphEdgeData` says of an edge; all 0 for an ordinary one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Edge {
+    pub from_port: u8,
+    pub to_port: u8,
+    pub kind: u8,
+}
+
+/// A node that another one waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Dependency {
+    pub on: NodeId,
+    pub edge: Edge,
+}
+
+impl From<NodeId> for Dependency {
+    fn from(on: NodeId) -> Self {
+        Self { on, edge: Edge::default() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Node<W> {
+    pub work: W,
+    /// The node that this one was cloned from.
+    pub original: Option<NodeId>,
+    /// Whether an executable does it: `cuGraphNodeSetEnabled`.
+    pub enabled: bool,
+    after: Vec<Dependency>,
+}
+
+impl<W> Node<W> {
+    /// What it waits for, in the order in which the program gave it.
+    pub fn dependencies(&self) -> &[Dependency] {
+        &self.after
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Graph<W> {
+    nodes: BTreeMap<NodeId, Node<W>>,
+    /// User objects that live as long as the graph.
+    pub(crate) held: Vec<Held>,
+}
+
+impl<W> Default for Graph<W> {
+    fn default() -> Self {
+        Self { nodes: BTreeMap::new(), held: Vec::new() }
+    }
+}
+
+fn check(valid: bool) -> Result<()> {
+    if valid { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+impl<W> Graph<W> {
+    /// All nodes, the oldest first.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node<W>)> {
+        self.nodes.iter().map(|(&id, node)| (id, node))
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a node that is not of this graph.
+    pub fn node(&self, id: NodeId) -> Result<&Node<W>> {
+        self.nodes.get(&id).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// # Errors
+    /// As [`Self::node`].
+    pub fn node_mut(&mut self, id: NodeId) -> Result<&mut Node<W>> {
+        self.nodes.get_mut(&id).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Adds a node that waits for others of this graph.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a dependency that is given twice or not of this graph.
+    pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
+        let distinct: BTreeSet<_> = after.iter().collect();
+        check(distinct.len() == after.len() && after.iter().all(|each| self.nodes.contains_key(&each.on)))?;
+        self.nodes.insert(id, Node { work, original: None, enabled: true, after: after.to_vec() });
+        Ok(())
+    }
+
+    /// Removes a node with all edges to and from it.
+    ///
+    /// # Errors
+    /// As [`Self::node`].
+    pub fn remove(&mut self, id: NodeId) -> Result<Node<W>> {
+        let node = self.nodes.remove(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        self.nodes.values_mut().for_each(|other| other.after.retain(|each| each.on != id));
+        Ok(node)
+    }
+
+    /// Adds edges. None is added if one is refused.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for an edge that exists, that is given twice, or whose ends are one node or not both of
+    /// this graph.
+    pub fn connect(&mut self, edges: &[(Dependency, NodeId)]) -> Result<()> {
+        let distinct: BTreeSet<_> = edges.iter().collect();
+        check(distinct.len() == edges.len())?;
+        for (from, to) in edges {
+            check(from.on != *to && self.nodes.contains_key(&from.on))?;
+            check(!self.node(*to)?.after.contains(from))?;
+        }
+        for (from, to) in edges {
+            self.node_mut(*to)?.after.push(*from);
+        }
+        Ok(())
+    }
+
+    /// Removes edges. None is removed if one is refused.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for an edge that does not exist or is given twice.
+    pub fn disconnect(&mut self, edges: &[(Dependency, NodeId)]) -> Result<()> {
+        let distinct: BTreeSet<_> = edges.iter().collect();
+        check(distinct.len() == edges.len())?;
+        for (from, to) in edges {
+            check(self.node(*to)?.after.contains(from))?;
+        }
+        for (from, to) in edges {
+            self.node_mut(*to)?.after.retain(|each| each != from);
+        }
+        Ok(())
+    }
+
+    /// Nodes that wait for no other.
+    pub fn roots(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes().filter(|(_, node)| node.after.is_empty()).map(|(id, _)| id)
+    }
+
+    /// All edges, by the node that waits.
+    pub fn edges(&self) -> impl Iterator<Item = (Dependency, NodeId)> {
+        self.nodes().flat_map(|(id, node)| node.after.iter().map(move |from| (*from, id)))
+    }
+
+    /// The nodes that wait for one, with the edges between.
+    pub fn dependents(&self, id: NodeId) -> impl Iterator<Item = (NodeId, Edge)> {
+        self.edges().filter(move |(from, _)| from.on == id).map(|(from, to)| (to, from.edge))
+    }
+
+    /// The nodes in an order in which each comes behind those that it waits for; of several, the oldest first.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a cycle.
+    pub fn order(&self) -> Result<Vec<NodeId>> {
+        let mut waits: BTreeMap<NodeId, usize> = self.nodes().map(|(id, node)| (id, node.after.len())).collect();
+        let mut dependents: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+        for (from, to) in self.edges() {
+            dependents.entry(from.on).or_default().push(to);
+        }
+        let mut ready: BTreeSet<NodeId> = self.roots().collect();
+        let mut order = Vec::with_capacity(self.len());
+        while let Some(id) = ready.pop_first() {
+            order.push(id);
+            for to in dependents.get(&id).into_iter().flatten() {
+                let left = waits.entry(*to).or_default();
+                *left -= 1;
+                if *left == 0 {
+                    ready.insert(*to);
+                }
+            }
+        }
+        check(order.len() == self.len())?;
+        Ok(order)
+    }
+
+    /// A copy with nodes of its own; `mint` makes their handles, `copy` what they do.
+    pub fn clone_with<V>(&self, mut mint: impl FnMut() -> NodeId, mut copy: impl FnMut(&W) -> V) -> Graph<V> {
+        let names: BTreeMap<NodeId, NodeId> = self.nodes.keys().map(|&id| (id, mint())).collect();
+        let renamed = |each: &Dependency| Dependency { on: names[&each.on], edge: each.edge };
+        let node = |id: NodeId, node: &Node<W>, work: V| Node {
+            work,
+            original: Some(id),
+            enabled: node.enabled,
+            after: node.after.iter().map(renamed).collect(),
+        };
+        let nodes = self.nodes.iter().map(|(&id, each)| (names[&id], node(id, each, copy(&each.work)))).collect();
+        Graph { nodes, held: self.held.clone() }
+    }
+
+    /// The node that was cloned from `original`.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if there is none.
+    pub fn clone_of(&self, original: NodeId) -> Result<NodeId> {
+        let found = self.nodes().find(|(_, node)| node.original == Some(original));
+        found.map(|(id, _)| id).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+impl<W: Work> Graph<W> {
+    /// Changes what a node does; it stays of its kind.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a node of another kind, or as [`Self::node`].
+    pub fn set_work(&mut self, id: NodeId, work: W) -> Result<()> {
+        let node = self.node_mut(id)?;
+        check(node.work.kind() == work.kind())?;
+        node.work = work;
+        Ok(())
+    }
+
+    /// Whether the graph or one within it allocates or frees memory.
+    pub fn uses_memory(&self) -> bool {
+        self.nodes.values().any(|node| match node.work.child() {
+            Some(child) => crate::lock(child).uses_memory(),
+            None => node.work.memory().is_some(),
+        })
+    }
+
+    /// Whether user objects live as long as the graph or one within it.
+    pub fn holds_objects(&self) -> bool {
+        let child_holds = |node: &Node<W>| node.work.child().is_some_and(|child| crate::lock(child).holds_objects());
+        !self.held.is_empty() || self.nodes.values().any(child_holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(nodes: &[NodeId]) -> Vec<Dependency> {
+        nodes.iter().map(|&id| id.into()).collect()
+    }
+
+    /// 1 before 2 and 3, both before 4.
+    fn diamond() -> Graph<&'static str> {
+        let mut graph = Graph::default();
+        for (id, work, waits) in [(1, "a", &[][..]), (2, "b", &[1]), (3, "c", &[1]), (4, "d", &[2, 3])] {
+            graph.add(id, work, &after(waits)).unwrap();
+        }
+        graph
+    }
+
+    #[test]
+    fn roots_dependents_and_order_follow_the_edges() {
+        let graph = diamond();
+        assert_eq!(graph.roots().collect::<Vec<_>>(), [1]);
+        assert_eq!(graph.dependents(1).map(|(id, _)| id).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(graph.order().unwrap(), [1, 2, 3, 4]);
+        assert_eq!(graph.edges().count(), 4);
+    }
+
+    #[test]
+    fn a_cycle_has_no_order() {
+        let mut graph = diamond();
+        graph.connect(&[(4.into(), 1)]).unwrap();
+        assert_eq!(graph.order(), Err(CUDA_ERROR_INVALID_VALUE));
+        graph.disconnect(&[(4.into(), 1)]).unwrap();
+        assert!(graph.order().is_ok());
+    }
+
+    #[test]
+    fn wrong_edges_change_nothing() {
+        let mut graph = diamond();
+        let wrong: [&[(Dependency, NodeId)]; 5] =
+            [&[(1.into(), 2)], &[(1.into(), 1)], &[(9.into(), 1)], &[(1.into(), 9)], &[(1.into(), 4), (1.into(), 4)]];
+        for edges in wrong {
+            assert_eq!(graph.connect(edges), Err(CUDA_ERROR_INVALID_VALUE), "{edges:?}");
+        }
+        assert_eq!(graph.disconnect(&[(2.into(), 4), (1.into(), 4)]), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(graph.edges().count(), 4);
+        assert_eq!(graph.add(5, "e", &after(&[4, 4])), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(graph.add(5, "e", &after(&[6])), Err(CUDA_ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn one_pair_may_have_edges_of_different_kinds() {
+        let mut graph = diamond();
+        let programmatic = Dependency { on: 1, edge: Edge { from_port: 1, to_port: 0, kind: 1 } };
+        graph.connect(&[(programmatic, 2)]).unwrap();
+        assert_eq!(graph.node(2).unwrap().dependencies().len(), 2);
+        assert_eq!(graph.order().unwrap(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_removed_node_takes_its_edges_with_it() {
+        let mut graph = diamond();
+        graph.remove(1).unwrap();
+        assert_eq!(graph.roots().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(graph.remove(1).err(), Some(CUDA_ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_clone_has_nodes_of_its_own_and_knows_the_originals() {
+        let graph = diamond();
+        let mut next = 10;
+        let mint = || {
+            next += 1;
+            next
+        };
+        let clone = graph.clone_with(mint, |work| work.to_uppercase());
+        assert_eq!(clone.order().unwrap(), [11, 12, 13, 14]);
+        assert_eq!(clone.clone_of(3), Ok(13));
+        assert_eq!(clone.clone_of(5), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(clone.node(14).unwrap().work, "D");
+        assert_eq!(clone.node(14).unwrap().dependencies(), after(&[12, 13]));
+    }
+}

@@ -1,0 +1,34 @@
+//! CUDA graphs without a GPU: nodes and edges, and what a stream capture makes of the program's calls.
+//!
+//! The software GPU and the client keep graphs by these types. What a node does is theirs: [`Work`]. Nothing
+//! here does I/O; the errors are those that the CUDA driver API documents.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+mod dot;
+mod graph;
+mod memory;
+mod registry;
+mod update;
+mod user_object;
+
+pub use capture::{Captures, Mode, State, Stream, StreamKind};
+pub use dot::dot;
+pub use graph::{Dependency, Edge, Graph, Node, NodeId};
+pub use memory::{Memories, Memory, MemoryState, MemoryUse};
+pub use registry::{Registry, Work, exchange_mode, in_order};
+pub use update::{Misfit, update};
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The error is the code that the program sees.
+pub type Result<T> = std::result::Result<T, driverapi::types::CUresult>;
+
+/// A graph that the program holds and a capture may write to.
+pub type SharedGraph<W> = Arc<Mutex<Graph<W>>>;
+
+/// A graph stays usable after a panic: each change is made at once.
+pub fn lock<W>(graph: &SharedGraph<W>) -> MutexGuard<'_, Graph<W>> {
+    graph.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,238 @@
+//! All graphs and captures of a process, by the handles that the program has.
+
+use crate::capture::{Captures, Mode, Stream};
+use crate::graph::{Dependency, Graph, NodeId};
+use crate::memory::{Memories, Memory, MemoryUse};
+use crate::user_object::UserObjects;
+use crate::{Result, SharedGraph, lock};
+use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
+
+/// What a node does.
+pub trait Work: Clone {
+    /// A `CUgraphNodeType`.
+    fn kind(&self) -> u32;
+
+    /// The memory that the node allocates or frees, if it does.
+    fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)>;
+
+    /// The graph that the node is, if it is one.
+    fn child(&self) -> Option<&SharedGraph<Self>>;
+
+    /// The same node for a copy of its graph.
+    #[must_use]
+    fn with_child(&self, child: SharedGraph<Self>) -> Self;
+}
+
+pub struct Registry<W> {
+    captures: Mutex<Captures<W>>,
+    /// Whether anything captures or was captured: a call that finds nothing takes no lock.
+    in_use: AtomicBool,
+    graphs: RwLock<HashMap<usize, SharedGraph<W>>>,
+    /// The graph that a node is of.
+    nodes: RwLock<HashMap<NodeId, SharedGraph<W>>>,
+    pub memories: Memories,
+    pub(crate) objects: UserObjects,
+    /// Makes handles, the later the larger.
+    pub(crate) mint: fn() -> usize,
+}
+
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+}
+
+/// Replaces the calling thread's capture mode, and gives the one before.
+pub fn exchange_mode(mode: Mode) -> Mode {
+    MODE.try_with(|own| own.replace(mode)).unwrap_or(mode)
+}
+
+fn mode() -> Mode {
+    MODE.try_with(Cell::get).unwrap_or_default()
+}
+
+impl<W: Work> Registry<W> {
+    pub fn new(mint: fn() -> usize) -> Self {
+        let (graphs, nodes) = (RwLock::default(), RwLock::default());
+        let (memories, objects) = (Memories::default(), UserObjects::default());
+        Self { captures: Mutex::default(), in_use: AtomicBool::new(false), graphs, nodes, memories, objects, mint }
+    }
+
+    fn captures(&self) -> MutexGuard<'_, Captures<W>> {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks or changes the captures.
+    pub fn with<T>(&self, act: impl FnOnce(&mut Captures<W>) -> T) -> T {
+        let mut captures = self.captures();
+        let done = act(&mut captures);
+        self.in_use.store(!captures.is_idle(), Ordering::Release);
+        done
+    }
+
+    /// As [`Self::with`], but only if there are any.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn ask<T: Default>(&self, act: impl FnOnce(&mut Captures<W>) -> Result<T>) -> Result<T> {
+        if self.in_use.load(Ordering::Acquire) { self.with(act) } else { Ok(T::default()) }
+    }
+
+    /// Whether captures let the calling thread make a call that could disturb them.
+    ///
+    /// # Errors
+    /// As [`Captures::check_call`].
+    pub fn check_call(&self) -> Result<()> {
+        self.ask(|captures| captures.check_call(thread::current().id(), mode()))
+    }
+
+    /// Adds work to the graph that a stream captures into: `false` if it does not, and the caller does the work.
+    ///
+    /// # Errors
+    /// As [`Captures::add`].
+    pub fn capture(&self, stream: Stream, work: impl FnOnce() -> Result<W>) -> Result<bool> {
+        let added = self.ask(|captures| {
+            let node = captures.add(stream, (self.mint)(), work)?;
+            Ok(node.zip(captures.graph(stream.id)))
+        })?;
+        let Some((node, graph)) = added else { return Ok(false) };
+        self.note(node, graph);
+        Ok(true)
+    }
+
+    /// Ends a stream's capture: the handle of its graph.
+    ///
+    /// # Errors
+    /// As [`Captures::end`].
+    pub fn end_capture(&self, stream: u64) -> Result<usize> {
+        let graph = self.with(|captures| captures.end(stream, thread::current().id()))?;
+        Ok(self.handle_of(&graph))
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's.
+    pub fn graph(&self, handle: usize) -> Result<SharedGraph<W>> {
+        get(&self.graphs, handle)
+    }
+
+    /// The graph that a node is of.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a node's.
+    pub fn graph_of(&self, node: NodeId) -> Result<SharedGraph<W>> {
+        get(&self.nodes, node)
+    }
+
+    /// What a node does.
+    ///
+    /// # Errors
+    /// As [`Self::graph_of`].
+    pub fn work_of(&self, node: NodeId) -> Result<W> {
+        Ok(lock(&self.graph_of(node)?).node(node)?.work.clone())
+    }
+
+    /// The handle of a graph, made now if it has none.
+    pub fn handle_of(&self, graph: &SharedGraph<W>) -> usize {
+        let mut graphs = self.graphs.write().unwrap_or_else(PoisonError::into_inner);
+        let known = graphs.iter().find(|(_, other)| Arc::ptr_eq(other, graph)).map(|(&handle, _)| handle);
+        known.unwrap_or_else(|| {
+            let handle = (self.mint)();
+            graphs.insert(handle, Arc::clone(graph));
+            handle
+        })
+    }
+
+    /// Forgets a graph with its nodes and children.
+    ///
+    /// # Errors
+    /// As [`Self::graph`].
+    pub fn destroy(&self, handle: usize) -> Result<()> {
+        let mut graphs = self.graphs.write().unwrap_or_else(PoisonError::into_inner);
+        let graph = graphs.remove(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        drop(graphs);
+        self.forget_nodes(&graph);
+        Ok(())
+    }
+
+    /// Forgets the handles of a graph's nodes and of its children.
+    pub fn forget_nodes(&self, graph: &SharedGraph<W>) {
+        for (id, node) in lock(graph).nodes() {
+            self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            if let Some(child) = node.work.child() {
+                self.graphs
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .retain(|_, other| !Arc::ptr_eq(other, child));
+                self.forget_nodes(child);
+            }
+        }
+    }
+
+    fn note(&self, node: NodeId, graph: SharedGraph<W>) {
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner).insert(node, graph);
+    }
+
+    /// Adds a node to a graph.
+    ///
+    /// # Errors
+    /// As [`Graph::add`].
+    pub fn add(&self, graph: &SharedGraph<W>, work: W, after: &[Dependency]) -> Result<NodeId> {
+        let id = (self.mint)();
+        lock(graph).add(id, work, after)?;
+        self.note(id, Arc::clone(graph));
+        Ok(id)
+    }
+
+    /// Removes a node from its graph.
+    ///
+    /// # Errors
+    /// As [`Self::graph_of`].
+    pub fn remove(&self, node: NodeId) -> Result<()> {
+        let removed = lock(&self.graph_of(node)?).remove(node)?;
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
+        if let Some(child) = removed.work.child() {
+            self.forget_nodes(child);
+        }
+        Ok(())
+    }
+
+    /// A copy of a graph, with copies of its children.
+    pub fn copy(&self, graph: &Graph<W>) -> SharedGraph<W> {
+        let copy = |work: &W| match work.child() {
+            Some(child) => work.with_child(self.copy(&lock(child))),
+            None => work.clone(),
+        };
+        let copied: SharedGraph<W> = Arc::new(Mutex::new(graph.clone_with(self.mint, copy)));
+        let ids: Vec<NodeId> = lock(&copied).nodes().map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.note(id, Arc::clone(&copied)));
+        copied
+    }
+}
+
+fn get<W>(table: &RwLock<HashMap<usize, SharedGraph<W>>>, handle: usize) -> Result<SharedGraph<W>> {
+    let found = table.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned();
+    found.ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// What a graph does, in an order that its edges allow, with its children's work in their place.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle.
+pub fn in_order<W: Work>(graph: &Graph<W>) -> Result<Vec<W>> {
+    let mut works = Vec::with_capacity(graph.len());
+    for id in graph.order()? {
+        let node = graph.node(id)?;
+        if !node.enabled {
+            continue;
+        }
+        let work = &node.work;
+        match work.child() {
+            Some(child) => works.extend(in_order(&lock(child))?),
+            None => works.push(work.clone()),
+        }
+    }
+    Ok(works)
+}

@@ -1,0 +1,190 @@
+//! Executable graphs: they are instantiated, launched, and changed.
+
+use super::graph_nodes::{changed_work, copy_work, fill_work, host_work, launch_work, record_work, wait_work};
+use super::graphs::graph;
+use super::{entry_points, handle, id, stream_entry_points};
+use crate::driver::{Driver, driver};
+use crate::ffi::{In, Out, R};
+use crate::work::{Executable, Work};
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
+use graphs::{Misfit, lock, update};
+use std::ffi::{c_uint, c_ulonglong};
+use std::sync::Arc;
+
+fn instantiate(out: Out<CUgraphExec>, which: CUgraph, flags: u64) -> R {
+    let driver = driver()?;
+    let out = out.required()?;
+    let executable = Executable::new(driver, &lock(&graph(driver, which)?), flags)?;
+    let number = executable.id;
+    driver.executables.insert(number, Arc::new(executable));
+    out.set(handle(number))
+}
+
+fn executable(driver: &Driver, which: CUgraphExec) -> R<Arc<Executable>> {
+    driver.executables.get(id(which)).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Changes the copy of a node in an executable, named by the graph's own node.
+fn set(which: CUgraphExec, node: CUgraphNode, work: Work) -> R {
+    let executable = executable(driver()?, which)?;
+    let mut graph = lock(&executable.graph);
+    let copy = graph.clone_of(id(node))?;
+    may_become(&graph.node(copy)?.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    graph.set_work(copy, work)
+}
+
+/// Gives an executable the works of a graph, or says what does not fit.
+fn take_over(which: CUgraphExec, from: CUgraph) -> R<Option<Misfit>> {
+    let driver = driver()?;
+    Ok(update(&executable(driver, which)?.graph, &graph(driver, from)?, &may_become).err())
+}
+
+/// Whether a work of an executable may become another of its kind.
+fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
+    match (old, new) {
+        (Work::Launch(old), Work::Launch(new)) if old.context().id != new.context().id => {
+            Err(CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE)
+        }
+        (Work::Allocate(old), Work::Allocate(new)) | (Work::Free(old), Work::Free(new))
+            if old.address != new.address =>
+        {
+            Err(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
+        }
+        _ => Ok(()),
+    }
+}
+
+entry_points! {
+    fn cuGraphExecKernelNodeSetParams(
+        which: CUgraphExec, node: CUgraphNode, params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
+    ) {
+        set(which, node, launch_work(params.get()?.into())?)
+    }
+
+    fn cuGraphExecKernelNodeSetParams_v2(
+        which: CUgraphExec, node: CUgraphNode, params: In<CUDA_KERNEL_NODE_PARAMS>,
+    ) {
+        set(which, node, launch_work(params.get()?)?)
+    }
+
+    fn cuGraphExecMemcpyNodeSetParams(
+        which: CUgraphExec, node: CUgraphNode, params: In<CUDA_MEMCPY3D>, _context: CUcontext,
+    ) {
+        set(which, node, copy_work(params.get()?)?)
+    }
+
+    fn cuGraphExecMemsetNodeSetParams(
+        which: CUgraphExec, node: CUgraphNode, params: In<CUDA_MEMSET_NODE_PARAMS>, _context: CUcontext,
+    ) {
+        set(which, node, fill_work(params.get()?)?)
+    }
+
+    fn cuGraphExecHostNodeSetParams(which: CUgraphExec, node: CUgraphNode, params: In<CUDA_HOST_NODE_PARAMS>) {
+        set(which, node, host_work(params.get()?)?)
+    }
+
+    fn cuGraphExecChildGraphNodeSetParams(which: CUgraphExec, node: CUgraphNode, child: CUgraph) {
+        let driver = driver()?;
+        let executable = executable(driver, which)?;
+        let whole = lock(&executable.graph);
+        let Work::Child(copy) = &whole.node(whole.clone_of(id(node))?)?.work else {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        };
+        update(copy, &graph(driver, child)?, &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuGraphExecEventRecordNodeSetEvent(which: CUgraphExec, node: CUgraphNode, event: CUevent) {
+        set(which, node, record_work(event)?)
+    }
+
+    fn cuGraphExecEventWaitNodeSetEvent(which: CUgraphExec, node: CUgraphNode, event: CUevent) {
+        set(which, node, wait_work(event)?)
+    }
+
+    fn cuGraphExecNodeSetParams(which: CUgraphExec, node: CUgraphNode, params: In<CUgraphNodeParams>) {
+        set(which, node, changed_work(&params.get()?)?)
+    }
+
+    fn cuGraphNodeSetEnabled(which: CUgraphExec, node: CUgraphNode, enabled: c_uint) {
+        let executable = executable(driver()?, which)?;
+        let mut graph = lock(&executable.graph);
+        let copy = graph.clone_of(id(node))?;
+        let node = graph.node_mut(copy)?;
+        if !matches!(node.work, Work::Launch(_) | Work::Copy { .. } | Work::Fill(_)) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        node.enabled = enabled != 0;
+        Ok(())
+    }
+
+    fn cuGraphNodeGetEnabled(which: CUgraphExec, node: CUgraphNode, enabled: Out<c_uint>) {
+        let executable = executable(driver()?, which)?;
+        let graph = lock(&executable.graph);
+        enabled.set(graph.node(graph.clone_of(id(node))?)?.enabled.into())
+    }
+
+    fn cuGraphExecUpdate(which: CUgraphExec, from: CUgraph, node: Out<CUgraphNode>, result: Out<c_uint>) {
+        let misfit = take_over(which, from)?;
+        node.set(handle(misfit.and_then(|misfit| misfit.node).unwrap_or(0)))?;
+        result.set(misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result))?;
+        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+    }
+
+    fn cuGraphExecUpdate_v2(which: CUgraphExec, from: CUgraph, info: Out<CUgraphExecUpdateResultInfo>) {
+        let misfit = take_over(which, from)?;
+        info.set(CUgraphExecUpdateResultInfo {
+            result: misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result),
+            errorNode: handle(misfit.and_then(|misfit| misfit.node).unwrap_or(0)),
+            errorFromNode: handle(misfit.and_then(|misfit| misfit.from).unwrap_or(0)),
+        })?;
+        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+    }
+
+    /// The forms before CUDA 12 told which node was at fault; none is.
+    fn cuGraphInstantiate | cuGraphInstantiate_v2(
+        out: Out<CUgraphExec>, which: CUgraph, _node: Out<CUgraphNode>, _log: Out<std::ffi::c_char>, _size: usize,
+    ) {
+        instantiate(out, which, 0)
+    }
+
+    fn cuGraphInstantiateWithFlags(out: Out<CUgraphExec>, which: CUgraph, flags: c_ulonglong) {
+        instantiate(out, which, flags)
+    }
+
+    fn cuGraphExecGetFlags(which: CUgraphExec, out: Out<u64>) {
+        out.set(executable(driver()?, which)?.flags)
+    }
+
+    fn cuGraphExecDestroy(which: CUgraphExec) {
+        let driver = driver()?;
+        let executable = driver.executables.remove(id(which)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        driver.graphs.forget_nodes(&executable.graph);
+        executable.wait_before_release();
+        Ok(())
+    }
+}
+
+stream_entry_points! { default;
+    fn cuGraphInstantiateWithParams / cuGraphInstantiateWithParams_ptsz(
+        out: Out<CUgraphExec>, which: CUgraph, params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+    ) {
+        let given = params.get()?;
+        let done = instantiate(out, which, given.flags);
+        let result_out = if done.is_ok() { CUDA_GRAPH_INSTANTIATE_SUCCESS } else { CUDA_GRAPH_INSTANTIATE_ERROR };
+        params.set(CUDA_GRAPH_INSTANTIATE_PARAMS { result_out, hErrNode_out: handle(0), ..given })?;
+        default.resolve(given.hUploadStream)?;
+        done
+    }
+
+    fn cuGraphUpload / cuGraphUpload_ptsz(which: CUgraphExec, stream: CUstream) {
+        executable(driver()?, which)?;
+        default.resolve(stream).map(drop)
+    }
+
+    fn cuGraphLaunch / cuGraphLaunch_ptsz(which: CUgraphExec, stream: CUstream) {
+        let driver = driver()?;
+        executable(driver, which)?.launch(driver, &default.resolve(stream)?)
+    }
+}

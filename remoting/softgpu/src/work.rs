@@ -1,0 +1,198 @@
+//! What a stream does: the same for a call that is done in its turn and for a node of a graph.
+
+use crate::copy::{Copy, Fill};
+use crate::driver::{Driver, in_callback};
+use crate::engine::Fault;
+use crate::ffi::{self, R};
+use crate::handles;
+use crate::launch::Launch;
+use crate::stream::{Event, Stream};
+use driverapi::constants::*;
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
+use driverapi::types::CUhostFn;
+use graphs::{Graph, Memory, MemoryUse, SharedGraph, in_order};
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Clone)]
+pub enum Work {
+    Empty,
+    Launch(Arc<Launch>),
+    Copy {
+        copy: Copy,
+        forgets: bool,
+    },
+    Fill(Fill),
+    Host(HostCall),
+    /// A graph of its own, as a node.
+    Child(SharedGraph<Work>),
+    Record(Arc<Event>),
+    Wait(Arc<Event>),
+    Allocate(Arc<Memory>),
+    Free(Arc<Memory>),
+}
+
+/// A function of the program, with its argument as an address.
+#[derive(Clone, Copy)]
+pub struct HostCall {
+    pub function: CUhostFn,
+    pub data: usize,
+}
+
+impl graphs::Work for Work {
+    fn kind(&self) -> u32 {
+        match self {
+            Work::Launch(_) => CU_GRAPH_NODE_TYPE_KERNEL,
+            Work::Copy { .. } => CU_GRAPH_NODE_TYPE_MEMCPY,
+            Work::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
+            Work::Host(_) => CU_GRAPH_NODE_TYPE_HOST,
+            Work::Child(_) => CU_GRAPH_NODE_TYPE_GRAPH,
+            Work::Empty => CU_GRAPH_NODE_TYPE_EMPTY,
+            Work::Wait(_) => CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Work::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Work::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Work::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
+        }
+    }
+
+    fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)> {
+        match self {
+            Work::Allocate(memory) => Some((MemoryUse::Allocates, memory)),
+            Work::Free(memory) => Some((MemoryUse::Frees, memory)),
+            _ => None,
+        }
+    }
+
+    fn child(&self) -> Option<&SharedGraph<Work>> {
+        match self {
+            Work::Child(child) => Some(child),
+            _ => None,
+        }
+    }
+
+    fn with_child(&self, child: SharedGraph<Work>) -> Work {
+        Work::Child(child)
+    }
+}
+
+impl Work {
+    /// Does it, on a stream's thread. Events are the stream's own business, and children are taken apart before.
+    pub fn run(&self) -> Result<(), Fault> {
+        match self {
+            Work::Launch(launch) => launch.run()?,
+            Work::Copy { copy, forgets } => copy.run(*forgets),
+            Work::Fill(fill) => fill.run(),
+            Work::Host(HostCall { function, data }) => in_callback(|| {
+                if let Some(function) = *function {
+                    ffi::call_back(function, *data);
+                }
+            }),
+            // What becomes of memory was settled before the launch.
+            Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) | Work::Allocate(_) | Work::Free(_) => (),
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// By the stream's thread.
+    Queued,
+    /// By the caller if the stream is idle: short work that never waits.
+    AtOnce,
+}
+
+impl Driver {
+    /// Does work in a stream's turn, or adds it to the graph that the stream captures: then `true`.
+    pub fn perform(&self, work: Work, how: How, stream: &Stream) -> R<bool> {
+        if self.capture(stream, || work.clone())? {
+            return Ok(true);
+        }
+        match (work, how) {
+            (Work::Record(event), _) => event.record(stream, self.start)?,
+            (Work::Wait(event), _) => event.hold(stream)?,
+            (work, How::Queued) => drop(stream.enqueue(move || work.run())?),
+            (work, How::AtOnce) => drop(stream.start(move || work.run())?),
+        }
+        Ok(false)
+    }
+
+    /// Adds work to the graph that the stream captures, if it does.
+    pub fn capture(&self, stream: &Stream, work: impl FnOnce() -> Work) -> R<bool> {
+        self.graphs.capture(stream.for_capture(), || Ok(work()))
+    }
+
+    /// A call that returns when a stream has done its work is not for one that captures, nor while captures forbid it.
+    pub fn check_waiting_call(&self, stream: &Stream) -> R {
+        self.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
+        self.graphs.check_call()
+    }
+}
+
+/// An executable graph: a copy that its graph's changes do not reach.
+pub struct Executable {
+    pub id: usize,
+    pub flags: u64,
+    pub graph: SharedGraph<Work>,
+    /// Where its latest launch ends: launches of one executable do not overlap.
+    last: Mutex<Option<crate::queue::Marker>>,
+}
+
+impl Executable {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
+    pub fn new(driver: &Driver, graph: &Graph<Work>, flags: u64) -> R<Executable> {
+        const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+            | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+            | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        if flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        if flags & !u64::from(KNOWN) != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        in_order(graph)?;
+        Ok(Executable { id: handles::mint(), flags, graph: driver.graphs.copy(graph), last: Mutex::new(None) })
+    }
+
+    /// Queues all of it. Pieces between events are one operation of the stream each, so that a graph takes no more room
+    /// in the queue than a launch does.
+    pub fn launch(&self, driver: &'static Driver, stream: &Stream) -> R {
+        if driver.graphs.ask(|captures| Ok(captures.graph(stream.for_capture().id).is_some()))? {
+            return driver.capture(stream, || Work::Child(Arc::clone(&self.graph))).map(drop);
+        }
+        let graph = graphs::lock(&self.graph);
+        let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+        driver.graphs.memories.launch(&graph, frees_first)?;
+        // The queue holds no memory: who gives it up does not wait for itself.
+        let works: Vec<_> = in_order(&graph)?.into_iter().filter(|work| graphs::Work::memory(work).is_none()).collect();
+        drop(graph);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = last.take() {
+            stream.enqueue_after(vec![before], || Ok(()))?;
+        }
+        let is_event = |work: &Work| matches!(work, Work::Record(_) | Work::Wait(_));
+        for piece in works.chunk_by(|a, b| !is_event(a) && !is_event(b)) {
+            match piece {
+                [Work::Record(event)] => event.record(stream, driver.start)?,
+                [Work::Wait(event)] => event.hold(stream)?,
+                works => {
+                    let works = works.to_vec();
+                    stream.enqueue(move || works.iter().try_for_each(Work::run))?;
+                }
+            }
+        }
+        *last = Some(stream.end());
+        Ok(())
+    }
+
+    /// Waits for the latest launch, if memory or objects of the program go with the graph.
+    pub fn wait_before_release(&self) {
+        let graph = graphs::lock(&self.graph);
+        let uses = graph.uses_memory() || graph.holds_objects();
+        drop(graph);
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(marker) = last.filter(|_| uses) {
+            marker.wait();
+        }
+    }
+}
