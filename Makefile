@@ -208,6 +208,7 @@ generate: .venv/.installed ## Regenerate what the function table and the .proto 
 	@$(PYTHON) tools/generate_rpc.py
 	@$(PYTHON) tools/generate_values_schema.py
 	@$(PYTHON) tools/generate_admission.py
+	@$(PYTHON) tools/list_files.py
 
 calls: build ## Record anew which driver functions each test program calls; then `make generate`
 	@$(PYTHON) tests/compiled_programs/calls.py

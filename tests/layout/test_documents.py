@@ -134,3 +134,9 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     named = {Path(name).name for name in re.findall(r"`([\w./-]+\.(?:rs|py|yaml|toml|proto))`", text)}
     assert len(named) > 100
     assert named - there == set()
+
+
+def test_the_architecture_lists_every_file() -> None:
+    """If not: `make generate`."""
+    page = runpy.run_path(str(ROOT / "tools" / "list_files.py"))["page"]
+    assert (ROOT / "docs" / "architecture.md").read_text() == page()
