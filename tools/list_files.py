@@ -28,7 +28,10 @@ def names(folder: Path) -> list[str]:
 
 def section() -> str:
     """All files of the product by their names, which say what they hold."""
-    lines = ["", "Names without `.rs` and `.py`; each file's first line says what it holds. `make generate` writes this."]
+    lines = [
+        "",
+        "Names without `.rs` and `.py`; each file's first line says what it holds. `make generate` writes this.",
+    ]
     # Names are not prose.
     lines += ["", "<!-- rumdl-disable MD061 -->", ""]
     for root in ROOTS:
