@@ -108,7 +108,8 @@ class Session:
             LostError: it is lost, and stays so.
         """
         peer = self._peer
-        if peer.closed.is_set() and not self._closed:
+        # Who was told of the loss sees it here, also before the connection is closed for all others.
+        if peer.lost_reason and not self._closed:
             moving.resume(self, peer)
             return self._peer
         return peer
