@@ -222,7 +222,7 @@ impl Prepared {
         self.function.module.live.id
     }
 
-    /// Whether a node of the driver's graph does the same: attributes that are edges or events there do not.
+    /// Whether a node of the driver's graph does the same.
     pub fn is_plain(&self) -> bool {
         let known = |id| {
             matches!(
@@ -233,6 +233,7 @@ impl Prepared {
                     | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN
                     | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
                     | CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+                    | CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             )
         };
         self.attributes.iter().all(|attribute| known(attribute.id))
@@ -251,9 +252,12 @@ impl Prepared {
         pinned::before_launch(target, || self.parameters.clone())
     }
 
-    /// The command that launches it.
+    /// The command that launches it, for a node of a graph. There an edge says what it waits for; an ordinary one is
+    /// more than the attribute asks for.
     pub fn put(&self, w: &mut Writer) {
-        w.put(&command(&self.function, (self.grid, self.block, self.shared), self.attributes.clone()));
+        let is_edge = |id| id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let attributes = self.attributes.iter().filter(|attribute| !is_edge(attribute.id)).cloned().collect();
+        w.put(&command(&self.function, (self.grid, self.block, self.shared), attributes));
         w.raw(&self.parameters);
     }
 
