@@ -46,8 +46,8 @@ enum Last {
     None,
     /// The next launch waits for this event.
     Event(Arc<Event>),
-    /// The whole graph is the driver's, which sees to it.
-    Driver(Arc<Live>),
+    /// The whole graph is the driver's, which sees to it as long as it is the same one.
+    Driver(Arc<Live>, u64),
 }
 
 /// Pieces follow each other in a stream.
@@ -114,7 +114,7 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
     match std::mem::replace(&mut state.last, Last::None) {
         Last::None => Ok(()),
         Last::Event(event) => event.synchronise(),
-        Last::Driver(live) => live.synchronise(),
+        Last::Driver(live, _) => live.synchronise(),
     }
 }
 
@@ -162,32 +162,29 @@ impl Executable {
 impl Last {
     /// Launches behind it, and becomes what the next launch follows.
     fn follow(&mut self, target: &Target, pieces: &mut [Piece]) -> Result<(), Code> {
-        if let [Piece::Built(built)] = &mut *pieces
-            && built.live.id == target.live.id
-            && !matches!(self, Last::Event(_))
-        {
-            *self = Last::Driver(Arc::clone(&target.live));
-            return built.launch(target);
-        }
+        let whole = match &*pieces {
+            [Piece::Built(built)] => Some(built.id),
+            _ => None,
+        };
         match &*self {
             Last::None => {}
             Last::Event(before) => before.hold_up(target, 0)?,
-            // It happens once in the life of a graph that is changed.
-            Last::Driver(live) => live.synchronise()?,
-        }
-        if let [Piece::Built(built)] = &mut *pieces
-            && built.live.id == target.live.id
-        {
-            *self = Last::Driver(Arc::clone(&target.live));
-            return built.launch(target);
+            Last::Driver(_, id) if Some(*id) == whole => {}
+            // It happens once after a graph was changed.
+            Last::Driver(live, _) => live.synchronise()?,
         }
         pieces.iter_mut().try_for_each(|piece| piece.launch(target))?;
-        let event = match std::mem::replace(self, Last::None) {
-            Last::Event(event) if event.live.id == target.live.id => event,
-            _ => event::create_in(&target.live)?,
+        *self = match (whole, std::mem::replace(self, Last::None)) {
+            (Some(id), _) => Last::Driver(Arc::clone(&target.live), id),
+            (None, before) => {
+                let event = match before {
+                    Last::Event(event) if event.live.id == target.live.id => event,
+                    _ => event::create_in(&target.live)?,
+                };
+                event.record(target, 0)?;
+                Last::Event(event)
+            }
         };
-        event.record(target, 0)?;
-        *self = Last::Event(event);
         Ok(())
     }
 }
