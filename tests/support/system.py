@@ -145,12 +145,12 @@ class Appliance:
 
     @contextlib.contextmanager
     def start(
-        self, *program: str, share: str = "0.25", env: dict[str, str] | None = None
+        self, *program: str, share: str = "0.25", env: dict[str, str] | None = None, stdin: int | None = None
     ) -> Iterator[subprocess.Popen[str]]:
         """Run a test program in a process group of its own, which ends with the block."""
         process = subprocess.Popen(
-            self.command(*program, share=share), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | (env or {}), start_new_session=True,
+            self.command(*program, share=share), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=os.environ | (env or {}), start_new_session=True,
         )  # fmt: skip
         try:
             yield process

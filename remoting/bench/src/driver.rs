@@ -1,10 +1,12 @@
 //! A CUDA driver, loaded by path, with the functions that are measured.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-use driverapi::types::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
+use driverapi::types::{
+    CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUresult, CUstream,
+};
 
 /// Adds its number to a counter: what has run can be told from the counter.
 pub const KERNEL: &CStr = c"
@@ -75,6 +77,12 @@ driver! {
     create_event = cuEventCreate(*mut CUevent, c_uint);
     record_event = cuEventRecord(CUevent, CUstream);
     query_event = cuEventQuery(CUevent);
+    begin_capture = cuStreamBeginCapture_v2(CUstream, c_uint);
+    end_capture = cuStreamEndCapture(CUstream, *mut CUgraph);
+    instantiate = cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
+    launch_graph = cuGraphLaunch(CUgraphExec, CUstream);
+    destroy_executable = cuGraphExecDestroy(CUgraphExec);
+    destroy_graph = cuGraphDestroy(CUgraph);
     load_module = cuModuleLoadData(*mut CUmodule, *const c_void);
     get_function = cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     launch = cuLaunchKernel(
@@ -189,6 +197,44 @@ impl Session<'_> {
 
     pub fn kernel(&self) -> Result<Kernel<'_>, String> {
         self.function(KERNEL, c"count")
+    }
+
+    /// What `work` gives to the stream, as a graph.
+    pub fn graph(&self, work: impl FnOnce() -> Result<(), String>) -> Result<Graph<'_>, String> {
+        const THREAD_LOCAL: c_uint = 1;
+        let (mut graph, mut executable) = (null_mut(), null_mut());
+        // SAFETY: the stream exists; out-parameters are locals.
+        unsafe {
+            check("cuStreamBeginCapture", (self.driver.begin_capture)(self.stream, THREAD_LOCAL))?;
+            let worked = work();
+            check("cuStreamEndCapture", (self.driver.end_capture)(self.stream, &mut graph))?;
+            worked?;
+            check("cuGraphInstantiate", (self.driver.instantiate)(&mut executable, graph, 0))?;
+            check("cuGraphDestroy", (self.driver.destroy_graph)(graph))?;
+        }
+        Ok(Graph { session: self, executable })
+    }
+}
+
+/// An executable graph.
+pub struct Graph<'s> {
+    session: &'s Session<'s>,
+    executable: CUgraphExec,
+}
+
+impl Graph<'_> {
+    pub fn launch(&self) -> Result<(), String> {
+        // SAFETY: graph and stream exist.
+        check("cuGraphLaunch", unsafe { (self.session.driver.launch_graph)(self.executable, self.session.stream) })
+    }
+}
+
+impl Drop for Graph<'_> {
+    fn drop(&mut self) {
+        if self.session.synchronize().is_ok() {
+            // SAFETY: nothing uses it any more.
+            unsafe { (self.session.driver.destroy_executable)(self.executable) };
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::driver::{Driver, Session};
 use crate::options::Options;
 use crate::processor;
-use crate::samples::{gigabits_per_second, median_seconds, noise};
+use crate::samples::{gigabits_per_second, median, median_seconds, noise};
 
 /// A result that takes longer does not come.
 const LOST: Duration = Duration::from_secs(10);
@@ -29,9 +29,44 @@ pub fn all(options: &Options) -> Result<Vec<Figure>, String> {
     figures.extend(memory(&session, options)?);
     figures.extend(launches(&session, options)?);
     figures.push(lone_launch(&session, options, rtt_us)?);
+    figures.extend(graphs(&session, options)?);
     figures.extend(events(&session, options)?);
     figures.extend(copies(&session, options)?);
     Ok(figures)
+}
+
+/// A graph of many kernels: what its launch takes of the caller, and with a synchronise, beside the same kernels one by one.
+fn graphs(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
+    const KERNELS: usize = 1000;
+    let kernel = session.kernel()?;
+    let counter = session.alloc(4096)?;
+    session.to_device(counter, &[0; 4])?;
+    let all = || (0..KERNELS).try_for_each(|_| kernel.launch(counter));
+    let graph = session.graph(all)?;
+    let (mut caller, mut one_by_one) = (Vec::new(), 0);
+    let whole = median_seconds(options.repeat(200), || {
+        let started = Instant::now();
+        graph.launch()?;
+        caller.push(started.elapsed().as_secs_f64());
+        session.synchronize()
+    })?;
+    let eager = median_seconds(options.repeat(200), || {
+        one_by_one += 1;
+        all()?;
+        session.synchronize()
+    })?;
+    let mut counted = [0; 4];
+    session.to_host(&mut counted, counter)?;
+    session.free(counter)?;
+    let (expected, run) = ((caller.len() + one_by_one) * KERNELS, u32::from_le_bytes(counted));
+    if run as usize != expected {
+        return Err(format!("{expected} kernels of graphs and others were launched, {run} have run"));
+    }
+    Ok(vec![
+        figure("graph_caller_us", median(caller) * 1e6),
+        figure("graph_sync_us", whole * 1e6),
+        figure("graph_eager_sync_us", eager * 1e6),
+    ])
 }
 
 /// An idle stream may be known to be idle: here there is something to wait for.

@@ -316,6 +316,12 @@ impl Call {
         self
     }
 
+    /// Arguments that are encoded already.
+    pub fn raw(&mut self, arguments: &[u8]) -> &mut Self {
+        self.payload.raw(arguments);
+        self
+    }
+
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE`.
     pub fn event(&mut self, handle: CUevent) -> Result<&mut Self, Code> {

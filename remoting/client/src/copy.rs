@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub enum Timing {
     Synchronous,
     Asynchronous,
+    /// As a node of a graph: memory of the host is read and written when the stream gets there, page-locked or not.
+    InGraph,
 }
 
 /// One side of a copy: an address with steps from row to row and slice to slice.
@@ -122,6 +124,9 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
     let session = &target.live.session;
     let device = to.device(target.live.id, &shape);
     let (start, end) = host.span();
+    if timing == Timing::InGraph {
+        return session.copy_to_device_late(target.stream_id, &device, &host);
+    }
     if host::is_pinned(start, end) {
         // All that may write the source before the stream gets there must end first.
         let unsettled = is_unsettled(&host);
@@ -135,7 +140,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
     }
     session.copy_to_device(target.stream_id, &device, &host)?;
     match timing {
-        Timing::Asynchronous => Ok(()),
+        Timing::Asynchronous | Timing::InGraph => Ok(()),
         Timing::Synchronous if target.stream_id == target.live.legacy_stream => target.live.mark_copy(),
         // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
         Timing::Synchronous => session.synchronise_stream(target.stream_id),
@@ -150,7 +155,7 @@ pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timi
     }
     let host = to.host(&shape);
     let (start, end) = host.span();
-    let later = timing == Timing::Asynchronous && host::is_pinned(start, end);
+    let later = timing == Timing::InGraph || timing == Timing::Asynchronous && host::is_pinned(start, end);
     peer::on_behalf(target, &from.owner(&shape)?, |Target { live, stream_id, .. }| {
         let device = from.device(live.id, &shape);
         match later {
@@ -183,15 +188,22 @@ pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Ti
     if serial { target.live.session.synchronise_stream(target.stream_id) } else { Ok(()) }
 }
 
-fn copy_on_stream(live: &Live, stream_id: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
-    let copy = CopyOnDevice {
-        context: live.id,
-        to: to.address,
-        to_pitch: to.pitch,
-        to_slice: to.slice,
-        from: from.address,
-        extent: from.extent(&shape),
+fn on_device_command(live: &Live, to: Side, from: Side, shape: &Shape) -> CopyOnDevice {
+    let (to, to_pitch, to_slice) = (to.address, to.pitch, to.slice);
+    CopyOnDevice { context: live.id, to, to_pitch, to_slice, from: from.address, extent: from.extent(shape) }
+}
+
+/// A copy within the device memory of one context, as a command of it; `None` for any other.
+pub fn in_one_context(live: &Live, to: (Side, Place), from: (Side, Place), shape: &Shape) -> Option<CopyOnDevice> {
+    let inside = |(side, place): (Side, Place)| {
+        let of_device = place != Place::Mirror && place.is_device(live, &side, shape) == Ok(true);
+        of_device && host::find(side.address as usize).is_none() && side.owner(shape).is_ok_and(|own| own.id == live.id)
     };
+    (inside(to) && inside(from)).then(|| on_device_command(live, to.0, from.0, shape))
+}
+
+fn copy_on_stream(live: &Live, stream_id: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+    let copy = on_device_command(live, to, from, &shape);
     let body = |w: &mut Writer| {
         w.put(&copy);
     };
@@ -287,21 +299,29 @@ pub fn between(
         (true, true) => on_device(target, to, from, shape, timing),
         (true, false) => to_device(target, to, from, shape, timing),
         (false, true) => to_host(target, to, from, shape, timing),
-        (false, false) => on_host(target, to, from, shape),
+        (false, false) => on_host(target, to, from, shape, timing),
     }
 }
 
 /// # Errors
-/// The code of earlier work of the stream, which is waited for.
-pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+/// The code of earlier work of the stream, which is waited for but in a graph.
+pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
     }
     if to.address == 0 || from.address == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    target.live.session.synchronise_stream(target.stream_id)?;
     let (to, from) = (to.host(&shape), from.host(&shape));
+    if timing == Timing::InGraph {
+        let copy = move |code| {
+            if code == 0 {
+                to.copy_from(&from);
+            }
+        };
+        return target.live.session.post_callback(target.stream_id, Box::new(copy));
+    }
+    target.live.session.synchronise_stream(target.stream_id)?;
     to.copy_from(&from);
     Ok(())
 }

@@ -2,27 +2,25 @@
 
 use crate::abi::launch::Prepared;
 use crate::abi::{copy, stream as host_functions};
-use crate::call::{Call, Code, refused};
+use crate::call::{Call, Code};
 use crate::context::{Context, Live};
-use crate::copy::{Place, Shape, Side, Timing};
+use crate::copy::{Place, Shape, Side, Timing, in_one_context};
 use crate::event::Event;
-use crate::handles::{Kind, Table};
+use crate::fill::{self, Found};
 use crate::memory::Origin;
 use crate::stream::Target;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::{CUDA_MEMSET_NODE_PARAMS, CUhostFn};
-use graphs::{Captures, Graph, Memory, MemoryUse, Registry, SharedGraph, StreamKind, in_order};
-use protocol::function;
+use graphs::{Captures, Memory, MemoryUse, Registry, SharedGraph, StreamKind};
+use protocol::{CopyOnDevice, Launch, Message, Writer, function};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 
 /// Handles of graphs and nodes, in a range of their own: later nodes have larger ones.
 static NEXT: AtomicUsize = AtomicUsize::new(1 << 45);
 
 pub static GRAPHS: LazyLock<Registry<Work>> = LazyLock::new(|| Registry::new(|| NEXT.fetch_add(16, Ordering::Relaxed)));
-
-static EXECUTABLES: Table<Executable> = Table::new(Kind::Executable);
 
 #[derive(Clone)]
 pub enum Work {
@@ -91,12 +89,15 @@ impl graphs::Work for Work {
 
 impl Work {
     /// Gives it to a stream.
-    fn send(&self, target: &Target) -> Result<(), Code> {
+    ///
+    /// # Errors
+    /// As the call that does the same.
+    pub fn send(&self, target: &Target) -> Result<(), Code> {
         match self {
             // What becomes of memory was settled before the launch.
             Work::Empty | Work::Child(_) | Work::Allocate(_) | Work::Free(_) => Ok(()),
             Work::Launch(prepared) => prepared.send(target),
-            Work::Copy(copying) => copy::run_on(target, copying.to, copying.from, copying.shape, Timing::Asynchronous),
+            Work::Copy(copying) => copy::run_on(target, copying.to, copying.from, copying.shape, Timing::InGraph),
             Work::Fill(fill) => fill_on(target, fill),
             Work::Host(call) => host_functions::post_host_function(target, *call),
             Work::Record(event) => event.record(target, 0),
@@ -105,28 +106,67 @@ impl Work {
     }
 }
 
+fn fill_function(fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<u32, Code> {
+    match fill.elementSize {
+        1 => Ok(function::CU_MEMSET_D2D8_ASYNC),
+        2 => Ok(function::CU_MEMSET_D2D16_ASYNC),
+        4 => Ok(function::CU_MEMSET_D2D32_ASYNC),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// The arguments of that function.
+fn put_fill(w: &mut Writer, fill: &CUDA_MEMSET_NODE_PARAMS, address: u64) {
+    w.put(&address).put(&(fill.pitch as u64));
+    match fill.elementSize {
+        1 => w.put(&(fill.value as u8)),
+        2 => w.put(&(fill.value as u16)),
+        _ => w.put(&fill.value),
+    };
+    w.put(&(fill.width as u64)).put(&(fill.height as u64));
+}
+
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`, or the session's sticky error.
 fn fill_on(target: &Target, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<(), Code> {
-    let number = match fill.elementSize {
-        1 => function::CU_MEMSET_D2D8_ASYNC,
-        2 => function::CU_MEMSET_D2D16_ASYNC,
-        4 => function::CU_MEMSET_D2D32_ASYNC,
-        _ => return Err(CUDA_ERROR_INVALID_VALUE),
-    };
+    let number = fill_function(fill)?;
     let mut call = Call::on_target(number, target);
     let rows = (fill.width, fill.height, fill.pitch);
     let bytes = fill.value.to_le_bytes();
     let element = &bytes[..fill.elementSize as usize];
     let address = call.fills(fill.dst, element, rows, Timing::Asynchronous)?;
-    call.put(&address).put(&(fill.pitch as u64));
-    match fill.elementSize {
-        1 => call.put(&(fill.value as u8)),
-        2 => call.put(&(fill.value as u16)),
-        _ => call.put(&fill.value),
-    };
-    call.put(&(fill.width as u64)).put(&(fill.height as u64));
+    let mut arguments = Writer::new();
+    put_fill(&mut arguments, fill, address);
+    call.raw(&arguments.bytes);
     call.send()
+}
+
+impl Work {
+    /// The command that does the same on a stream of the context, if the device does it by itself.
+    pub fn command(&self, live: &Live) -> Option<(u32, Vec<u8>)> {
+        let mut w = Writer::new();
+        match self {
+            Work::Launch(prepared) if prepared.context() == live.id && prepared.is_plain() => {
+                prepared.put(&mut w);
+                Some((Launch::CODE, w.bytes))
+            }
+            Work::Copy(Copying { to, from, shape }) => {
+                w.put(&in_one_context(live, *to, *from, shape)?);
+                Some((CopyOnDevice::CODE, w.bytes))
+            }
+            Work::Fill(fill) => {
+                let width = fill.width as u64 * u64::from(fill.elementSize);
+                let shape = Shape { width, height: fill.height as u64, depth: 1 };
+                let to = Side { address: fill.dst, pitch: fill.pitch as u64, slice: 0 };
+                if fill::find(live, to, shape) != Ok(Found::Device) {
+                    return None;
+                }
+                put_fill(&mut w, fill, fill.dst);
+                Some((fill_function(fill).ok()?, w.bytes))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A stream as captures know it.
@@ -178,81 +218,4 @@ pub fn allocate(live: &Arc<Live>, size: u64) -> Result<Arc<Memory>, Code> {
         }
     };
     Ok(GRAPHS.memories.add((address, size), live.device.ordinal, release))
-}
-
-/// A graph as it was when it was instantiated.
-pub struct Executable {
-    pub handle: usize,
-    pub flags: u64,
-    pub graph: SharedGraph<Work>,
-    /// Launches of one executable do not overlap: the next waits for the event of the one before.
-    last: Mutex<Option<Arc<Event>>>,
-}
-
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
-pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
-    const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
-        | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
-        | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-    if flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
-        return refused("cuGraphInstantiate for launches by the device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
-    }
-    if flags & !u64::from(KNOWN) != 0 {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    in_order(graph)?;
-    let graph = GRAPHS.copy(graph);
-    let make = |handle| Arc::new(Executable { handle, flags, graph, last: Mutex::new(None) });
-    EXECUTABLES.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
-}
-
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not an executable's.
-pub fn executable(handle: usize) -> Result<Arc<Executable>, Code> {
-    EXECUTABLES.get(handle).ok_or(CUDA_ERROR_INVALID_VALUE)
-}
-
-/// # Errors
-/// As [`executable`].
-pub fn destroy_executable(handle: usize) -> Result<(), Code> {
-    let gone = EXECUTABLES.remove(handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    GRAPHS.forget_nodes(&gone.graph);
-    let last = crate::session::lock(&gone.last).take();
-    if let Some(event) = last.filter(|_| graphs::lock(&gone.graph).holds_objects()) {
-        // The program's destructor may only be called when nothing runs that uses the object.
-        event.synchronise()?;
-    }
-    Ok(())
-}
-
-impl Executable {
-    /// Gives all of it to a stream.
-    ///
-    /// # Errors
-    /// The code of the node that could not be sent.
-    pub fn launch(&self, target: &Target) -> Result<(), Code> {
-        if capture(target, || Ok(Work::Child(GRAPHS.copy(&graphs::lock(&self.graph)))))? {
-            return Ok(());
-        }
-        let graph = graphs::lock(&self.graph);
-        let works = in_order(&graph)?;
-        if works.iter().any(|work| matches!(work, Work::Launch(prepared) if prepared.context() != target.live.id)) {
-            return refused("cuGraphLaunch of kernels of several contexts");
-        }
-        GRAPHS.memories.launch(&graph, self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0)?;
-        drop(graph);
-        let mut last = crate::session::lock(&self.last);
-        if let Some(before) = last.as_ref() {
-            before.hold_up(target, 0)?;
-        }
-        works.iter().try_for_each(|work| work.send(target))?;
-        let event = match last.take() {
-            Some(event) if event.live.id == target.live.id => event,
-            _ => crate::event::create_in(&target.live)?,
-        };
-        event.record(target, 0)?;
-        *last = Some(event);
-        Ok(())
-    }
 }

@@ -16,6 +16,7 @@ mod context;
 mod copy;
 mod devices;
 mod event;
+mod executable;
 mod fill;
 mod generated;
 mod graph;

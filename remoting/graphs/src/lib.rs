@@ -7,6 +7,7 @@
 
 mod capture;
 mod dot;
+mod flat;
 mod graph;
 mod memory;
 mod registry;
@@ -15,9 +16,10 @@ mod user_object;
 
 pub use capture::{Captures, Mode, State, Stream, StreamKind};
 pub use dot::dot;
+pub use flat::{Step, steps};
 pub use graph::{Dependency, Edge, Graph, Node, NodeId};
 pub use memory::{Memories, Memory, MemoryState, MemoryUse};
-pub use registry::{Registry, Work, exchange_mode, in_order};
+pub use registry::{Registry, Work, exchange_mode};
 pub use update::{Misfit, update};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

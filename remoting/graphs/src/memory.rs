@@ -3,7 +3,7 @@
 //! A node that allocates has its memory, and so its address, from when it is made. A launch decides whether the memory is
 //! the program's: then it is *live* until a node or a call frees it.
 
-use crate::{Graph, Result, Work, in_order};
+use crate::{Graph, Result, Work, steps};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -101,7 +101,7 @@ impl Memories {
         if !graph.uses_memory() {
             return Ok(());
         }
-        let works = in_order(graph)?;
+        let works: Vec<W> = steps(graph)?.into_iter().filter_map(|step| step.work).collect();
         let mut tables = self.tables();
         let mut live = tables.live.clone();
         if frees_first {

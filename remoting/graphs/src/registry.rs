@@ -216,23 +216,3 @@ fn get<W>(table: &RwLock<HashMap<usize, SharedGraph<W>>>, handle: usize) -> Resu
     let found = table.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned();
     found.ok_or(CUDA_ERROR_INVALID_VALUE)
 }
-
-/// What a graph does, in an order that its edges allow, with its children's work in their place.
-///
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle.
-pub fn in_order<W: Work>(graph: &Graph<W>) -> Result<Vec<W>> {
-    let mut works = Vec::with_capacity(graph.len());
-    for id in graph.order()? {
-        let node = graph.node(id)?;
-        if !node.enabled {
-            continue;
-        }
-        let work = &node.work;
-        match work.child() {
-            Some(child) => works.extend(in_order(&lock(child))?),
-            None => works.push(work.clone()),
-        }
-    }
-    Ok(works)
-}

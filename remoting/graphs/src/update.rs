@@ -1,6 +1,6 @@
 //! `cuGraphExecUpdate`: an executable takes over what the nodes of a like graph do.
 
-use crate::{Graph, NodeId, SharedGraph, Work, lock};
+use crate::{Graph, NodeId, Work, lock};
 use driverapi::constants::{CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED};
 use std::collections::BTreeMap;
 
@@ -22,13 +22,12 @@ pub struct Misfit {
 /// # Errors
 /// The first node that does not fit.
 pub fn update<W: Work>(
-    executable: &SharedGraph<W>,
-    graph: &SharedGraph<W>,
+    executable: &mut Graph<W>,
+    graph: &Graph<W>,
     may_become: &impl Fn(&W, &W) -> Result<(), u32>,
 ) -> Result<(), Misfit> {
-    let graph = lock(graph);
-    check(&lock(executable), &graph, may_become)?;
-    take_over(&mut lock(executable), &graph);
+    check(executable, graph, may_become)?;
+    take_over(executable, graph);
     Ok(())
 }
 

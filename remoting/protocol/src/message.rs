@@ -107,6 +107,11 @@ record! {
         promotion: u32, fill: u32,
     }
 
+    /// What the device does in a graph. `code` and `body` are those of the command that does the same on a stream (`Launch`,
+    /// `CopyOnDevice`, `cuMemsetD2D*Async`), 0 and nothing for a place where edges meet. `after`: the places of earlier
+    /// nodes in the list.
+    struct GraphNode { after: Vec<u32>, code: u32, body: Vec<u8> }
+
     /// One input of a link: `CUjitInputType`, a name for messages, and the image that was sent under this hash.
     struct LinkInput { kind: u32, name: String, hash: [u8; 32] }
 }
@@ -177,6 +182,11 @@ messages! {
     /// Loads a kernel of a module, which nothing that is on its way waits for. Replies `KernelInfo`. Sent before the
     /// first command that names the kernel.
     0x803b KernelDescribe { module: u64, kernel: u32 }
+    /// Makes an executable graph of kernels that were described. Replies.
+    0x803c GraphBuild { graph: u64, context: u64, flags: u64, nodes: Vec<GraphNode> }
+    /// The header names the stream. Counts as one launch.
+    0x803d GraphLaunch { graph: u64 }
+    0x803e GraphDestroy { graph: u64 }
     /// Replies `Linked`, or `NEED_IMAGE`.
     0x8035 Link { context: u64, options: Vec<(u32, u64)>, inputs: Vec<LinkInput> }
 

@@ -10,7 +10,7 @@ use crate::stream::{Event, Stream};
 use driverapi::constants::*;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use driverapi::types::CUhostFn;
-use graphs::{Graph, Memory, MemoryUse, SharedGraph, in_order};
+use graphs::{Graph, Memory, MemoryUse, SharedGraph, steps};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone)]
@@ -150,7 +150,7 @@ impl Executable {
         if flags & !u64::from(KNOWN) != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        in_order(graph)?;
+        steps(graph)?;
         Ok(Executable { id: handles::mint(), flags, graph: driver.graphs.copy(graph), last: Mutex::new(None) })
     }
 
@@ -164,7 +164,8 @@ impl Executable {
         let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         driver.graphs.memories.launch(&graph, frees_first)?;
         // The queue holds no memory: who gives it up does not wait for itself.
-        let works: Vec<_> = in_order(&graph)?.into_iter().filter(|work| graphs::Work::memory(work).is_none()).collect();
+        let works = steps(&graph)?.into_iter().filter_map(|step| step.work);
+        let works: Vec<Work> = works.filter(|work| graphs::Work::memory(work).is_none()).collect();
         drop(graph);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = last.take() {

@@ -39,6 +39,7 @@ commands! {
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
     ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, KernelDescribe, Launch, Link,
+    GraphBuild, GraphLaunch, GraphDestroy,
     TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
     CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice
 }
@@ -81,6 +82,11 @@ impl Frame {
 
     pub fn tail(&self) -> &[u8] {
         self.payload.bytes().get(self.tail..).unwrap_or_default()
+    }
+
+    /// Does it count as a launch?
+    pub fn is_launch(&self) -> bool {
+        matches!(self.command, Command::Launch(_) | Command::GraphLaunch(_))
     }
 
     /// The events that this command waits for or records.
@@ -183,7 +189,12 @@ impl Topology {
     }
 
     /// The keys of a command. Commands without keys run when they arrive.
-    pub fn keys(&self, frame: &Frame, module_context: impl FnOnce(u64) -> Option<u64>) -> Vec<(Key, Mode)> {
+    pub fn keys(
+        &self,
+        frame: &Frame,
+        module_context: impl FnOnce(u64) -> Option<u64>,
+        graph_context: impl FnOnce(u64) -> Option<u64>,
+    ) -> Vec<(Key, Mode)> {
         use Mode::{After, Exclusive, Observe, Shared};
         let unless_kept = |rule, keys: Vec<(Key, Mode)>| if kept(rule) { keys } else { Vec::new() };
         match &frame.command {
@@ -208,6 +219,10 @@ impl Topology {
             Command::StreamDestroy(c) => unless_kept(Rule::StreamDestroy, self.stream_keys(c.stream)),
             Command::ModuleLoad(c) => vec![(Key::Context(c.context), After)],
             Command::Link(c) => vec![(Key::Context(c.context), After)],
+            Command::GraphBuild(c) => vec![(Key::Context(c.context), After)],
+            Command::GraphDestroy(c) => {
+                graph_context(c.graph).map(|c| (Key::Context(c), Observe)).into_iter().collect()
+            }
             Command::TensorMapTiled(TensorMapTiled { context, .. })
             | Command::TensorMapIm2col(TensorMapIm2col { context, .. })
             | Command::TensorMapIm2colWide(TensorMapIm2colWide { context, .. })
@@ -238,6 +253,7 @@ impl Topology {
                 keys
             }
             Command::StreamSynchronize(_)
+            | Command::GraphLaunch(_)
             | Command::HostFunction(_)
             | Command::Gate(_)
             | Command::CopyToDevice(_)

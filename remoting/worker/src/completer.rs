@@ -4,7 +4,7 @@
 //! done when their event is, or, without one, when all before them are. Events are only ever queried.
 
 use crate::calls::CurrentContext;
-use crate::driver::{Code, Driver, code};
+use crate::driver::{Code, Driver, Handle, code};
 use crate::objects::{LoadedModule, RealEvent};
 use crate::session::Session;
 use crate::staging::Buffer;
@@ -117,6 +117,7 @@ pub enum Then {
     Reply,
     Fenced { token: u64 },
     UnloadModule { context: u64, module: Arc<LoadedModule> },
+    DestroyGraph { context: u64, executable: Handle },
     DestroyContext { context: u64 },
 }
 
@@ -392,6 +393,7 @@ impl Session {
             Then::Reply => self.synchronised(join.seq, join.code),
             Then::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
             Then::UnloadModule { context, module } => self.unload(context, module),
+            Then::DestroyGraph { context, executable } => self.destroy_executable(context, executable),
             Then::DestroyContext { context } => self.closing.push((join.seq, context)),
         }
     }

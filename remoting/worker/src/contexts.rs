@@ -112,6 +112,7 @@ impl Session {
         }
         self.topology.forget_context(id);
         self.modules.retain(|module| module.context != id);
+        self.graphs.retain(|graph| graph.context != id);
         self.events.retain(|event| event.context != id);
         self.memory.forget_context(id);
         // The context may be gone before the next one is made current.

@@ -325,22 +325,36 @@ impl Session {
         on_the_way >= AHEAD && !self.is_waited_for(seq)
     }
 
+    /// Checks a copy on the device: the layouts of its target and its source.
+    fn ends(&self, c: &CopyOnDevice) -> Result<(Layout, Layout)> {
+        let to = Extent { pitch: c.to_pitch, slice: c.to_slice, ..c.extent.clone() };
+        Ok((self.target(c.to, &to)?, self.target(c.from, &c.extent)?))
+    }
+
+    /// A copy on the device as the driver takes it.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for what is no device memory, or a distance of slices that is not one of rows.
+    pub fn box_on_device(&self, c: &CopyOnDevice) -> Result<Copy3d> {
+        self.ends(c)?;
+        let e = &c.extent;
+        let piece = Piece { host: 0, device: 0, width: e.width, height: e.height, depth: e.depth };
+        let source = device_side(c.from, e.pitch, e.slice, &piece)?;
+        let target = device_side(c.to, c.to_pitch, c.to_slice, &piece)?;
+        Ok(boxed(source, target, &piece))
+    }
+
     pub fn copy_on_device(&mut self, stream_id: u64, c: &CopyOnDevice) -> Result<Outcome> {
-        let from = self.target(c.from, &c.extent)?;
-        let to = self.target(c.to, &Extent { pitch: c.to_pitch, slice: c.to_slice, ..c.extent.clone() })?;
+        let (to, from) = self.ends(c)?;
         self.same_context(stream_id, c.context)?;
         let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
-        let e = &c.extent;
         if from.bytes() == 0 {
             return Ok(Outcome::Done);
         }
         if from.height * from.depth == 1 && to.height * to.depth == 1 {
             self.driver.copy_on_device(c.to, c.from, from.bytes() as usize, stream)?;
         } else {
-            let piece = Piece { host: 0, device: 0, width: e.width, height: e.height, depth: e.depth };
-            let source = device_side(c.from, e.pitch, e.slice, &piece)?;
-            let target = device_side(c.to, c.to_pitch, c.to_slice, &piece)?;
-            self.driver.copy_3d(&boxed(source, target, &piece), stream)?;
+            self.driver.copy_3d(&self.box_on_device(c)?, stream)?;
         }
         self.issued(stream_id);
         Ok(Outcome::Done)

@@ -24,7 +24,7 @@ impl Session {
         if code::is_sticky(code) {
             self.note_sticky(code);
         }
-        if let Command::Launch(_) = &frame.command {
+        if frame.is_launch() {
             self.launch_refused();
         }
         match &frame.command {
@@ -45,6 +45,7 @@ impl Session {
             }
             Command::StreamQuery(_)
             | Command::EventQuery(_)
+            | Command::GraphBuild(_)
             | Command::Rebase(_)
             | Command::Grant(_)
             | Command::MemoryQuery(_)
@@ -115,6 +116,9 @@ impl Session {
             Command::ModuleGlobal(c) => self.module_global(seq, c)?,
             Command::Launch(c) => return self.launch(seq, frame.stream_id, c, frame.settings.as_ref(), frame.tail()),
             Command::Link(c) => self.link(seq, c)?,
+            Command::GraphBuild(c) => self.graph_build(seq, c)?,
+            Command::GraphLaunch(c) => return self.graph_launch(frame.stream_id, c),
+            Command::GraphDestroy(c) => self.graph_destroy(seq, c.graph)?,
             Command::TensorMapTiled(c) => self.tensor_map(seq, c.context, |driver| driver.encode_tiled(c))?,
             Command::TensorMapIm2col(c) => self.tensor_map(seq, c.context, |driver| driver.encode_im2col(c))?,
             Command::TensorMapIm2colWide(c) => {

@@ -13,6 +13,7 @@ pub mod frames;
 pub mod gateway;
 #[rustfmt::skip]
 pub mod generated;
+mod graphs;
 pub mod helpers;
 mod image_rules;
 pub mod images;

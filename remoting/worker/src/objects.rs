@@ -247,6 +247,13 @@ impl Module {
     }
 }
 
+/// An executable graph.
+#[derive(Debug)]
+pub struct Graph {
+    pub context: u64,
+    pub executable: Handle,
+}
+
 /// A module of the driver, for jobs that may run while another wants to unload it.
 #[derive(Debug)]
 pub struct LoadedModule {

@@ -13,7 +13,7 @@ use crate::frames::Payload;
 use crate::helpers::Helpers;
 use crate::images::ImageStore;
 use crate::memory::Memory;
-use crate::objects::{Context, Event, Module, Stream, Table};
+use crate::objects::{Context, Event, Graph, Module, Stream, Table};
 use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
 use crate::settings::Change;
@@ -66,6 +66,7 @@ pub struct Session {
     pub streams: Table<Stream>,
     pub events: Table<Event>,
     pub modules: Table<Module>,
+    pub graphs: Table<Graph>,
     pub memory: Memory,
     pub images: ImageStore,
     pub completions: Completions,
@@ -108,6 +109,7 @@ impl Session {
             streams: Table::new(code::INVALID_HANDLE),
             events: Table::new(code::INVALID_HANDLE),
             modules: Table::new(code::INVALID_HANDLE),
+            graphs: Table::new(code::INVALID_VALUE),
             memory: Memory::default(),
             images: ImageStore::new(image_bytes),
             completions: Completions::default(),
@@ -175,7 +177,7 @@ impl Session {
         self.stats.bytes_in += u64::from(header.len);
         self.topology.note(&frame.command);
         match &frame.command {
-            Command::Launch(_) => self.launches.arrived += 1,
+            _ if frame.is_launch() => self.launches.arrived += 1,
             Command::StreamSynchronize(StreamSynchronize { launches })
             | Command::ContextSynchronize(ContextSynchronize { launches, .. })
                 if *launches != UNCOUNTED && *launches != self.launches.arrived =>
@@ -245,7 +247,7 @@ impl Session {
     fn park(&mut self, mut frame: Frame) {
         self.refer(&mut frame);
         self.stamp(&mut frame);
-        self.launches.waiting += u64::from(matches!(frame.command, Command::Launch(_)));
+        self.launches.waiting += u64::from(frame.is_launch());
         self.parked_bytes += frame.payload.bytes().len();
         self.parked.insert(frame.seq, frame);
         if self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES {
@@ -256,12 +258,14 @@ impl Session {
     fn unpark(&mut self, seq: u64) -> Option<Frame> {
         let frame = self.parked.remove(&seq)?;
         self.parked_bytes -= frame.payload.bytes().len();
-        self.launches.waiting -= u64::from(matches!(frame.command, Command::Launch(_)));
+        self.launches.waiting -= u64::from(frame.is_launch());
         Some(frame)
     }
 
     fn keys(&self, frame: &Frame) -> Vec<(Key, Mode)> {
-        self.topology.keys(frame, |module| self.modules.get(module).ok().map(|m| m.context))
+        let of_module = |module| self.modules.get(module).ok().map(|module| module.context);
+        let of_graph = |graph| self.graphs.get(graph).ok().map(|graph| graph.context);
+        self.topology.keys(frame, of_module, of_graph)
     }
 
     /// Runs an open command.

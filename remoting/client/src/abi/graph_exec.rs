@@ -2,8 +2,8 @@
 
 use super::graph_nodes::{changed_work, copy_work, fill_work, host_work, launch_work};
 use crate::call::{Code, input, write};
-use crate::graph::{self, GRAPHS, Work};
-use crate::{event, exports, stream, stream_exports};
+use crate::graph::{GRAPHS, Work};
+use crate::{event, executable, exports, stream, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -55,12 +55,13 @@ exports! {
     }
 
     fn cuGraphExecChildGraphNodeSetParams(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) {
-        let executable = graph::executable(executable.addr())?;
-        let graph = lock(&executable.graph);
-        let Work::Child(copied) = &graph.node(graph.clone_of(node.addr())?)?.work else {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        };
-        update(copied, &GRAPHS.graph(child.addr())?, &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+        let child = GRAPHS.graph(child.addr())?;
+        executable::get(executable.addr())?.change(|graph| {
+            let Work::Child(copied) = &graph.node(graph.clone_of(node.addr())?)?.work else {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            };
+            update(&mut lock(copied), &lock(&child), &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+        })
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(executable: CUgraphExec, node: CUgraphNode, event: CUevent) {
@@ -76,19 +77,19 @@ exports! {
     }
 
     fn cuGraphNodeSetEnabled(executable: CUgraphExec, node: CUgraphNode, enabled: c_uint) {
-        let executable = graph::executable(executable.addr())?;
-        let mut graph = lock(&executable.graph);
-        let copied = graph.clone_of(node.addr())?;
-        let node = graph.node_mut(copied)?;
-        if !matches!(node.work, Work::Launch(_) | Work::Copy(_) | Work::Fill(_)) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        node.enabled = enabled != 0;
-        Ok(())
+        executable::get(executable.addr())?.change(|graph| {
+            let copied = graph.clone_of(node.addr())?;
+            let node = graph.node_mut(copied)?;
+            if !matches!(node.work, Work::Launch(_) | Work::Copy(_) | Work::Fill(_)) {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            node.enabled = enabled != 0;
+            Ok(())
+        })
     }
 
     fn cuGraphNodeGetEnabled(executable: CUgraphExec, node: CUgraphNode, enabled: *mut c_uint) {
-        let executable = graph::executable(executable.addr())?;
+        let executable = executable::get(executable.addr())?;
         let graph = lock(&executable.graph);
         write(enabled, graph.node(graph.clone_of(node.addr())?)?.enabled.into())
     }
@@ -141,10 +142,10 @@ exports! {
     }
 
     fn cuGraphExecGetFlags(executable: CUgraphExec, flags: *mut u64) {
-        write(flags, graph::executable(executable.addr())?.flags)
+        write(flags, executable::get(executable.addr())?.flags)
     }
 
-    fn cuGraphExecDestroy(executable: CUgraphExec) { graph::destroy_executable(executable.addr()) }
+    fn cuGraphExecDestroy(executable: CUgraphExec) { executable::destroy(executable.addr()) }
 }
 
 stream_exports! {
@@ -162,12 +163,12 @@ stream_exports! {
     }
 
     fn cuGraphUpload | cuGraphUpload_ptsz(executable: CUgraphExec, stream: CUstream) |default| {
-        graph::executable(executable.addr())?;
+        executable::get(executable.addr())?;
         stream::resolve(stream, default).map(drop)
     }
 
     fn cuGraphLaunch | cuGraphLaunch_ptsz(executable: CUgraphExec, stream: CUstream) |default| {
-        let executable = graph::executable(executable.addr())?;
+        let executable = executable::get(executable.addr())?;
         executable.launch(&stream::resolve(stream, default)?)
     }
 }
@@ -177,24 +178,24 @@ unsafe fn instantiate(executable: *mut CUgraphExec, graph: CUgraph, flags: u64) 
     if executable.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let made = graph::instantiate(&lock(&graph), flags)?;
+    let made = executable::instantiate(&lock(&graph), flags)?;
     // SAFETY: as the caller of the exported function vouches.
     unsafe { write(executable, without_provenance_mut(made.handle)) }
 }
 
 /// Changes the copy of a node in an executable, named by the graph's own node.
 fn set(executable: CUgraphExec, node: CUgraphNode, work: Work) -> Result<(), Code> {
-    let executable = graph::executable(executable.addr())?;
-    let mut graph = lock(&executable.graph);
-    let copied = graph.clone_of(node.addr())?;
-    may_become(&graph.node(copied)?.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    graph.set_work(copied, work)
+    executable::get(executable.addr())?.change(|graph| {
+        let copied = graph.clone_of(node.addr())?;
+        may_become(&graph.node(copied)?.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        graph.set_work(copied, work)
+    })
 }
 
 /// Gives an executable the works of a graph, or says what does not fit.
 fn take_over(executable: CUgraphExec, graph: CUgraph) -> Result<Option<Misfit>, Code> {
-    let (executable, graph) = (graph::executable(executable.addr())?, GRAPHS.graph(graph.addr())?);
-    Ok(update(&executable.graph, &graph, &may_become).err())
+    let from = GRAPHS.graph(graph.addr())?;
+    executable::get(executable.addr())?.change(|graph| Ok(update(graph, &lock(&from), &may_become).err()))
 }
 
 /// Whether a work of an executable may become another of its kind.

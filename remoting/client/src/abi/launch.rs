@@ -155,6 +155,10 @@ unsafe fn launch(
     Ok(())
 }
 
+fn command(function: &Function, (grid, block, shared): LaunchSize, attributes: Vec<LaunchAttribute>) -> Launch {
+    Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes }
+}
+
 fn post(
     target: &Target,
     function: &Function,
@@ -164,7 +168,7 @@ fn post(
     parameters: impl FnOnce(&mut Writer),
 ) -> Result<(), Code> {
     launch_events::post(target, events, attributes, |attributes| {
-        let launch = Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes };
+        let launch = command(function, (grid, block, shared), attributes);
         let body = |w: &mut Writer| {
             w.put(&launch);
             parameters(w);
@@ -218,10 +222,49 @@ impl Prepared {
         self.function.module.live.id
     }
 
+    /// Whether a node of the driver's graph does the same.
+    pub fn is_plain(&self) -> bool {
+        let known = |id| {
+            matches!(
+                id,
+                CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+                    | CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+                    | CU_LAUNCH_ATTRIBUTE_PRIORITY
+                    | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN
+                    | CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
+                    | CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+                    | CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            )
+        };
+        self.attributes.iter().all(|attribute| known(attribute.id))
+    }
+
+    /// Whether it is given an address of page-locked memory.
+    pub fn names_host_memory(&self) -> bool {
+        pinned::names_host_memory(&self.parameters)
+    }
+
+    /// Mirrors the page-locked memory that it is given.
+    ///
+    /// # Errors
+    /// As [`pinned::before_launch`].
+    pub fn mirror_host_memory(&self, target: &Target) -> Result<(), Code> {
+        pinned::before_launch(target, || self.parameters.clone())
+    }
+
+    /// The command that launches it, for a node of a graph. There an edge says what it waits for; an ordinary one is
+    /// more than the attribute asks for.
+    pub fn put(&self, w: &mut Writer) {
+        let is_edge = |id| id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let attributes = self.attributes.iter().filter(|attribute| !is_edge(attribute.id)).cloned().collect();
+        w.put(&command(&self.function, (self.grid, self.block, self.shared), attributes));
+        w.raw(&self.parameters);
+    }
+
     /// # Errors
     /// As a launch of the same kind.
     pub fn send(&self, target: &Target) -> Result<(), Code> {
-        pinned::before_launch(target, || self.parameters.clone())?;
+        self.mirror_host_memory(target)?;
         let size = (self.grid, self.block, self.shared);
         post(target, &self.function, size, &[], self.attributes.clone(), |w| {
             w.raw(&self.parameters);

@@ -5,7 +5,7 @@ use crate::session::lock;
 use driverapi::errors::*;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRange {
@@ -23,6 +23,8 @@ static RANGES: Mutex<BTreeMap<usize, HostRange>> = Mutex::new(BTreeMap::new());
 /// All of them lie between these addresses: what does not is told by two loads.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// How often something was pinned or unpinned.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// # Errors
 /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if part of it is pinned.
@@ -33,6 +35,7 @@ pub fn add(range: HostRange) -> Result<(), Code> {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
     ranges.insert(range.start, range);
+    CHANGES.fetch_add(1, SeqCst);
     LOWEST.fetch_min(range.start, SeqCst);
     HIGHEST.fetch_max(range.start + range.size, SeqCst);
     Ok(())
@@ -41,6 +44,11 @@ pub fn add(range: HostRange) -> Result<(), Code> {
 /// Is anything pinned?
 pub fn is_any() -> bool {
     HIGHEST.load(SeqCst) != 0
+}
+
+/// How often the answers of [`find`] may have changed.
+pub fn changes() -> u64 {
+    CHANGES.load(SeqCst)
 }
 
 /// Is this worth a [`find`]?
@@ -77,6 +85,7 @@ pub fn remove(start: usize, registered: bool, missing: Code) -> Result<HostRange
         _ => return Err(missing),
     }
     let range = ranges.remove(&start).ok_or(missing)?;
+    CHANGES.fetch_add(1, SeqCst);
     LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);
     HIGHEST.store(ranges.values().next_back().map_or(0, |last| last.start + last.size), SeqCst);
     Ok(range)

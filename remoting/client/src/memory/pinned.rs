@@ -110,6 +110,11 @@ pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> R
     if found { mapped::hold(&target.live.session, target.stream_id) } else { Ok(()) }
 }
 
+/// Whether packed parameters name page-locked memory of the program.
+pub fn names_host_memory(parameters: &[u8]) -> bool {
+    words(parameters).any(|word| host::find(word).is_some())
+}
+
 /// Says why a kernel will not find memory that it is given. It may never touch it, unless the launch is refused.
 fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
     let HostRange { start, size, registered, .. } = *range;

@@ -5,7 +5,7 @@ use super::{Pending, Session, lock};
 use crate::call::Code;
 use crate::{stats, sys};
 use driverapi::errors::CUDA_ERROR_EXTERNAL_DEVICE;
-use protocol::{Close, HEADER_BYTES, Header, Launch, Message, StreamQuery, StreamSynchronize, Writer};
+use protocol::{Close, GraphLaunch, HEADER_BYTES, Header, Launch, Message, StreamQuery, StreamSynchronize, Writer};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Session {
         if stream_id != 0 && code != StreamSynchronize::CODE && code != StreamQuery::CODE {
             outbox.streams.note(stream_id, number);
         }
-        if code == Launch::CODE {
+        if code == Launch::CODE || code == GraphLaunch::CODE {
             self.launches.fetch_add(1, SeqCst);
         }
         let awaited = pending.is_some();

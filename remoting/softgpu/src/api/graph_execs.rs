@@ -38,7 +38,8 @@ fn set(which: CUgraphExec, node: CUgraphNode, work: Work) -> R {
 /// Gives an executable the works of a graph, or says what does not fit.
 fn take_over(which: CUgraphExec, from: CUgraph) -> R<Option<Misfit>> {
     let driver = driver()?;
-    Ok(update(&executable(driver, which)?.graph, &graph(driver, from)?, &may_become).err())
+    let (executable, from) = (executable(driver, which)?, graph(driver, from)?);
+    Ok(update(&mut lock(&executable.graph), &lock(&from), &may_become).err())
 }
 
 /// Whether a work of an executable may become another of its kind.
@@ -92,7 +93,7 @@ entry_points! {
         let Work::Child(copy) = &whole.node(whole.clone_of(id(node))?)?.work else {
             return Err(CUDA_ERROR_INVALID_VALUE);
         };
-        update(copy, &graph(driver, child)?, &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+        update(&mut lock(copy), &lock(&graph(driver, child)?), &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(which: CUgraphExec, node: CUgraphNode, event: CUevent) {

@@ -154,7 +154,10 @@ macro_rules! get {
     }};
 }
 
+mod graphs;
 mod tensor_maps;
+
+pub use graphs::{KernelNode, MemsetNode};
 
 impl Driver {
     /// Loads the library at `path`.

@@ -1,6 +1,6 @@
 //! The functions of libcuda that the worker calls itself, under the versioned symbols whose signatures it knows.
 
-use driverapi::types::CUtensorMap;
+use driverapi::types::{CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUtensorMap};
 use std::ffi::{CStr, c_char, c_void};
 
 pub type Raw = *mut c_void;
@@ -156,6 +156,17 @@ table! {
     set_function_cache_config = c"cuFuncSetCacheConfig" (Raw, u32);
     set_function_shared_mem_config = c"cuFuncSetSharedMemConfig" (Raw, u32);
     launch = c"cuLaunchKernelEx" (*const LaunchConfig, Raw, *mut Raw, *mut Raw);
+
+    graph_create = c"cuGraphCreate" (*mut Raw, u32);
+    graph_add_empty = c"cuGraphAddEmptyNode" (*mut Raw, Raw, *const Raw, usize);
+    graph_add_kernel = c"cuGraphAddKernelNode_v2" (*mut Raw, Raw, *const Raw, usize, *const CUDA_KERNEL_NODE_PARAMS);
+    graph_add_copy = c"cuGraphAddMemcpyNode" (*mut Raw, Raw, *const Raw, usize, *const Copy3d, Raw);
+    graph_add_fill = c"cuGraphAddMemsetNode" (*mut Raw, Raw, *const Raw, usize, *const CUDA_MEMSET_NODE_PARAMS, Raw);
+    graph_set_attribute = c"cuGraphKernelNodeSetAttribute" (Raw, u32, *const [u64; 8]);
+    graph_instantiate = c"cuGraphInstantiateWithFlags" (*mut Raw, Raw, u64);
+    graph_launch = c"cuGraphLaunch" (Raw, Raw);
+    graph_exec_destroy = c"cuGraphExecDestroy" (Raw);
+    graph_destroy = c"cuGraphDestroy" (Raw);
 
     tensor_map_tiled = c"cuTensorMapEncodeTiled" (
         *mut CUtensorMap, u32, u32, Raw, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32

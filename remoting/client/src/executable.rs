@@ -1,0 +1,283 @@
+//! Executable graphs. What the device does by itself is built once in the worker, and then one command launches it; the
+//! rest is sent as calls of the same kind would be: host functions, copies from and to the host, events.
+
+use crate::abi::launch::Prepared;
+use crate::call::{Code, refused};
+use crate::context::{self, Context, Live};
+use crate::event::{self, Event};
+use crate::graph::{GRAPHS, Work, capture};
+use crate::handles::{Kind, Table};
+use crate::memory::host;
+use crate::session::{lock, mint};
+use crate::stream::Target;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use graphs::{Graph, SharedGraph, Step, steps};
+use protocol::{GraphBuild, GraphDestroy, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+static EXECUTABLES: Table<Executable> = Table::new(Kind::Executable);
+
+/// Fewer commands than this are sent as they are.
+const WORTH_BUILDING: usize = 2;
+
+/// A graph as it was when it was instantiated.
+pub struct Executable {
+    pub handle: usize,
+    pub flags: u64,
+    pub graph: SharedGraph<Work>,
+    /// How often it was changed since then.
+    changes: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    pieces: Vec<Piece>,
+    /// The number of changes that the pieces were made for.
+    made_for: u64,
+    /// The number of changes at the latest launch.
+    launched_with: u64,
+    last: Last,
+}
+
+/// Launches of one executable do not overlap.
+enum Last {
+    None,
+    /// The next launch waits for this event.
+    Event(Arc<Event>),
+    /// The whole graph is the driver's, which sees to it as long as it is the same one.
+    Driver(Arc<Live>, u64),
+}
+
+/// Pieces follow each other in a stream.
+enum Piece {
+    Built(Built),
+    Sent(Work),
+}
+
+/// An executable graph in the worker.
+struct Built {
+    id: u64,
+    live: Arc<Live>,
+    kernels: Vec<Arc<Prepared>>,
+    /// Whether kernels are given addresses of page-locked memory, and when that was looked up.
+    names_host_memory: (u64, bool),
+}
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        // With its context it is gone already, and a session that failed needs no tidying.
+        if Context::is_live(&self.live) {
+            let _ = self.live.session.post(0, &GraphDestroy { graph: self.id });
+        }
+    }
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
+pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
+    const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+        | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+        | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    if flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
+        return refused("cuGraphInstantiate for launches by the device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    if flags & !u64::from(KNOWN) != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let pieces = divide(graph, &context::current()?, flags)?;
+    let graph = GRAPHS.copy(graph);
+    let state = Mutex::new(State { pieces, made_for: 0, launched_with: 0, last: Last::None });
+    EXECUTABLES
+        .insert(|handle| Arc::new(Executable { handle, flags, graph, changes: AtomicU64::new(0), state }))
+        .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not an executable's.
+pub fn get(handle: usize) -> Result<Arc<Executable>, Code> {
+    EXECUTABLES.get(handle).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// # Errors
+/// As [`get`], or the code of work that is waited for.
+pub fn destroy(handle: usize) -> Result<(), Code> {
+    let gone = EXECUTABLES.remove(handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    GRAPHS.forget_nodes(&gone.graph);
+    let mut state = lock(&gone.state);
+    state.pieces.clear();
+    if !graphs::lock(&gone.graph).holds_objects() {
+        return Ok(());
+    }
+    // The program's destructor may only be called when nothing runs that uses the object.
+    match std::mem::replace(&mut state.last, Last::None) {
+        Last::None => Ok(()),
+        Last::Event(event) => event.synchronise(),
+        Last::Driver(live, _) => live.synchronise(),
+    }
+}
+
+impl Executable {
+    /// Changes the graph; what was built of it is built anew when two launches follow each other without a change.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn change<T>(&self, act: impl FnOnce(&mut Graph<Work>) -> Result<T, Code>) -> Result<T, Code> {
+        self.changes.fetch_add(1, SeqCst);
+        act(&mut graphs::lock(&self.graph))
+    }
+
+    /// Gives all of it to a stream.
+    ///
+    /// # Errors
+    /// The code of the node that could not be sent.
+    pub fn launch(&self, target: &Target) -> Result<(), Code> {
+        if capture(target, || Ok(Work::Child(GRAPHS.copy(&graphs::lock(&self.graph)))))? {
+            return Ok(());
+        }
+        let graph = graphs::lock(&self.graph);
+        let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+        GRAPHS.memories.launch(&graph, frees_first)?;
+        let mut state = lock(&self.state);
+        let changes = self.changes.load(SeqCst);
+        let settled = state.launched_with == changes;
+        state.launched_with = changes;
+        if state.made_for != changes && settled {
+            state.pieces = divide(&graph, &target.live, self.flags)?;
+            state.made_for = changes;
+        }
+        if state.made_for != changes {
+            let works = steps(&graph)?.into_iter().filter_map(|step| step.work);
+            let mut pieces: Vec<_> = works.map(Piece::Sent).collect();
+            drop(graph);
+            return state.last.follow(target, &mut pieces);
+        }
+        drop(graph);
+        let State { pieces, last, .. } = &mut *state;
+        last.follow(target, pieces)
+    }
+}
+
+impl Last {
+    /// Launches behind it, and becomes what the next launch follows.
+    fn follow(&mut self, target: &Target, pieces: &mut [Piece]) -> Result<(), Code> {
+        let whole = match &*pieces {
+            [Piece::Built(built)] => Some(built.id),
+            _ => None,
+        };
+        match &*self {
+            Last::None => {}
+            Last::Event(before) => before.hold_up(target, 0)?,
+            Last::Driver(_, id) if Some(*id) == whole => {}
+            // It happens once after a graph was changed.
+            Last::Driver(live, _) => live.synchronise()?,
+        }
+        pieces.iter_mut().try_for_each(|piece| piece.launch(target))?;
+        *self = match (whole, std::mem::replace(self, Last::None)) {
+            (Some(id), _) => Last::Driver(Arc::clone(&target.live), id),
+            (None, before) => {
+                let event = match before {
+                    Last::Event(event) if event.live.id == target.live.id => event,
+                    _ => event::create_in(&target.live)?,
+                };
+                event.record(target, 0)?;
+                Last::Event(event)
+            }
+        };
+        Ok(())
+    }
+}
+
+impl Piece {
+    fn launch(&mut self, target: &Target) -> Result<(), Code> {
+        match self {
+            Piece::Built(built) => built.launch(target),
+            Piece::Sent(Work::Launch(prepared)) if prepared.context() != target.live.id => {
+                refused("cuGraphLaunch of kernels of several contexts")
+            }
+            Piece::Sent(work) => work.send(target),
+        }
+    }
+}
+
+impl Built {
+    fn launch(&mut self, target: &Target) -> Result<(), Code> {
+        if self.live.id != target.live.id {
+            return refused("cuGraphLaunch of kernels of several contexts");
+        }
+        if self.names_host_memory.0 != host::changes() {
+            self.names_host_memory = (host::changes(), self.kernels.iter().any(|kernel| kernel.names_host_memory()));
+        }
+        if self.names_host_memory.1 {
+            self.kernels.iter().try_for_each(|kernel| kernel.mirror_host_memory(target))?;
+        }
+        let launch = GraphLaunch { graph: self.id };
+        let body = |w: &mut protocol::Writer| {
+            w.put(&launch);
+        };
+        target.live.session.post_work(GraphLaunch::CODE, target.stream_id, body).map(drop)
+    }
+}
+
+/// A step as the worker takes it, if the device does it by itself.
+fn node(step: &Step<Work>, live: &Live) -> Option<(u32, Vec<u8>)> {
+    match &step.work {
+        // What becomes of memory was settled before the launch.
+        None | Some(Work::Empty | Work::Allocate(_) | Work::Free(_)) => Some((0, Vec::new())),
+        Some(work) => work.command(live),
+    }
+}
+
+/// Has the worker build what follows each other in the graph and is the device's alone.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle, or the session's sticky error.
+fn divide(graph: &Graph<Work>, live: &Arc<Live>, flags: u64) -> Result<Vec<Piece>, Code> {
+    let steps = steps(graph)?;
+    let nodes: Vec<_> = steps.iter().map(|step| node(step, live)).collect();
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    while start < steps.len() {
+        let length = nodes[start..].iter().take_while(|node| node.is_some()).count();
+        let run = start..start + length.max(1);
+        let work = |at: usize| nodes[at].as_ref().is_some_and(|(code, _)| *code != 0);
+        let built = match run.clone().filter(|&at| work(at)).count() {
+            WORTH_BUILDING.. => {
+                let after = |step: &Step<Work>| -> Vec<u32> {
+                    step.after.iter().filter(|&&at| at >= start).map(|&at| (at - start) as u32).collect()
+                };
+                let described = |at: usize| {
+                    let (code, body) = nodes[at].clone().unwrap_or_default();
+                    GraphNode { after: after(&steps[at]), code, body }
+                };
+                build(live, flags, run.clone().map(described).collect(), &steps[run.clone()])?
+            }
+            _ => None,
+        };
+        match built {
+            Some(built) => pieces.push(Piece::Built(built)),
+            None => pieces.extend(steps[run.clone()].iter().filter_map(|step| step.work.clone()).map(Piece::Sent)),
+        }
+        start = run.end;
+    }
+    Ok(pieces)
+}
+
+/// `None` where the worker cannot: then the commands are sent as they are, and say why if they cannot either.
+fn build(live: &Arc<Live>, flags: u64, nodes: Vec<GraphNode>, steps: &[Step<Work>]) -> Result<Option<Built>, Code> {
+    let message = GraphBuild { graph: mint(), context: live.id, flags, nodes };
+    if message.size() > MAX_PAYLOAD {
+        return Ok(None);
+    }
+    if live.session.call(0, &message)?.code != 0 {
+        return Ok(None);
+    }
+    let kernel = |step: &Step<Work>| match &step.work {
+        Some(Work::Launch(prepared)) => Some(Arc::clone(prepared)),
+        _ => None,
+    };
+    let kernels: Vec<_> = steps.iter().filter_map(kernel).collect();
+    let names_host_memory = (host::changes(), kernels.iter().any(|kernel| kernel.names_host_memory()));
+    Ok(Some(Built { id: message.graph, live: Arc::clone(live), kernels, names_host_memory }))
+}

@@ -1,0 +1,160 @@
+//! Executable graphs: the driver builds them of what commands would do, and launches each as one.
+
+use crate::completer::Then;
+use crate::driver::{Copy3d, Driver, Handle, KernelNode, MemsetNode, RawAttribute, Result, code};
+use crate::modules::attribute;
+use crate::objects::{Graph, Kernel};
+use crate::session::{Outcome, Session};
+use protocol::{CopyOnDevice, DecodeError, GraphBuild, GraphLaunch, GraphNode, Launch, Message, Reader, function};
+
+/// Flags that the driver is told: the others are the client's business.
+const USE_NODE_PRIORITY: u64 = 8;
+
+/// What the driver is told of a node.
+enum Node {
+    Empty,
+    Kernel(Call),
+    Copy(Copy3d),
+    Fill(MemsetNode),
+}
+
+struct Call {
+    function: Handle,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    attributes: Vec<RawAttribute>,
+    parameters: Vec<u8>,
+}
+
+// SAFETY: the addresses in a copy are numbers of device memory, which no thread owns.
+unsafe impl Send for Node {}
+
+fn build(driver: &Driver, context: Handle, flags: u64, nodes: &mut [(Vec<u32>, Node)]) -> Result<Handle> {
+    driver.set_current(context)?;
+    let graph = driver.graph_create()?;
+    let built = add_all(driver, context, graph, nodes)
+        .and_then(|()| driver.graph_instantiate(graph, flags & USE_NODE_PRIORITY));
+    // The executable does not need it.
+    let destroyed = driver.graph_destroy(graph);
+    built.and_then(|executable| destroyed.map(|()| executable))
+}
+
+fn add_all(driver: &Driver, context: Handle, graph: Handle, nodes: &mut [(Vec<u32>, Node)]) -> Result<()> {
+    let mut handles: Vec<Handle> = Vec::with_capacity(nodes.len());
+    for (after, node) in nodes {
+        let after = after.iter().map(|&place| handles.get(place as usize).copied().ok_or(code::INVALID_VALUE));
+        let after: Vec<Handle> = after.collect::<Result<_>>()?;
+        handles.push(match node {
+            Node::Empty => driver.graph_add_empty(graph, &after)?,
+            Node::Copy(copy) => driver.graph_add_copy(graph, &after, copy, context)?,
+            Node::Fill(fill) => driver.graph_add_fill(graph, &after, fill, context)?,
+            Node::Kernel(call) => {
+                let Call { function, grid, block, shared, .. } = *call;
+                let kernel = KernelNode { function, grid, block, shared, parameters: &call.parameters };
+                let added = driver.graph_add_kernel(graph, &after, &kernel)?;
+                call.attributes.iter().try_for_each(|each| driver.graph_set_attribute(added, each))?;
+                added
+            }
+        });
+    }
+    Ok(())
+}
+
+/// The arguments of `cuMemsetD2D*Async`.
+#[allow(non_snake_case)]
+fn fill(number: u32, body: &[u8]) -> std::result::Result<MemsetNode, DecodeError> {
+    let mut reader = Reader::new(body);
+    let (dst, pitch) = (reader.get()?, reader.get::<u64>()? as usize);
+    let (value, elementSize) = match number {
+        function::CU_MEMSET_D2D8_ASYNC => (reader.get::<u8>()?.into(), 1),
+        function::CU_MEMSET_D2D16_ASYNC => (reader.get::<u16>()?.into(), 2),
+        _ => (reader.get::<u32>()?, 4),
+    };
+    let (width, height) = (reader.get::<u64>()? as usize, reader.get::<u64>()? as usize);
+    reader.finish()?;
+    Ok(MemsetNode { dst, pitch, value, elementSize, width, height })
+}
+
+impl Session {
+    pub fn graph_build(&mut self, seq: u64, c: &GraphBuild) -> Result<()> {
+        let context = self.contexts.get(c.context)?.handle;
+        if self.graphs.contains(c.graph) || self.graphs.is_full() {
+            return Err(code::INVALID_VALUE);
+        }
+        self.enter(c.context)?;
+        let described = |node: &GraphNode| Ok((node.after.clone(), self.node(c.context, node)?));
+        let mut nodes: Vec<(Vec<u32>, Node)> = c.nodes.iter().map(described).collect::<Result<_>>()?;
+        let (id, of, flags) = (c.graph, c.context, c.flags);
+        self.helpers.start(
+            move |driver| build(driver, context, flags, &mut nodes),
+            move |session: &mut Session, built| match built {
+                Ok(executable) => {
+                    session.graphs.insert(id, Ok(Graph { context: of, executable }));
+                    session.reply(seq, 0);
+                }
+                Err(code) => session.reply(seq, code),
+            },
+        );
+        Ok(())
+    }
+
+    /// What a node does, checked as the command that does the same is.
+    fn node(&self, context: u64, node: &GraphNode) -> Result<Node> {
+        let malformed = |_: DecodeError| code::INVALID_VALUE;
+        match node.code {
+            0 => Ok(Node::Empty),
+            Launch::CODE => {
+                let (launch, parameters) = Launch::decode(&node.body).map_err(malformed)?;
+                let module = self.modules.get(launch.module)?;
+                if module.context != context {
+                    return Err(code::INVALID_HANDLE);
+                }
+                let Kernel { function, parameter_bytes, settings, .. } = module.kernel(launch.kernel)?;
+                let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(code::INVALID_VALUE)?.to_vec();
+                settings.apply(&self.driver, *function, settings.wanted())?;
+                let attributes = launch.attributes.iter().map(attribute).collect::<Result<_>>()?;
+                let (grid, block, shared) = (launch.grid, launch.block, launch.shared);
+                Ok(Node::Kernel(Call { function: *function, grid, block, shared, attributes, parameters }))
+            }
+            CopyOnDevice::CODE => {
+                let (copy, _) = CopyOnDevice::decode(&node.body).map_err(malformed)?;
+                self.box_on_device(&copy).map(Node::Copy)
+            }
+            function::CU_MEMSET_D2D8_ASYNC | function::CU_MEMSET_D2D16_ASYNC | function::CU_MEMSET_D2D32_ASYNC => {
+                let fill = fill(node.code, &node.body).map_err(malformed)?;
+                let rows = fill.pitch.checked_mul(fill.height.saturating_sub(1));
+                let row = fill.width.checked_mul(fill.elementSize as usize);
+                let span = rows.zip(row).and_then(|(rows, row)| rows.checked_add(row)).ok_or(code::INVALID_VALUE)?;
+                self.memory.check(fill.dst, span as u64)?;
+                Ok(Node::Fill(fill))
+            }
+            _ => Err(code::INVALID_VALUE),
+        }
+    }
+
+    pub fn graph_launch(&mut self, stream_id: u64, c: &GraphLaunch) -> Result<Outcome> {
+        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        let executable = self.graphs.get(c.graph)?.executable;
+        self.driver.graph_launch(executable, stream)?;
+        self.stats.launches += 1;
+        self.issued(stream_id);
+        Ok(Outcome::Done)
+    }
+
+    /// Destroyed when all work of the context so far is complete: launches that wait still need it.
+    pub fn graph_destroy(&mut self, seq: u64, id: u64) -> Result<()> {
+        let Graph { context, executable } = self.graphs.remove(id)?;
+        self.context_join(context, seq, Then::DestroyGraph { context, executable })
+    }
+
+    /// Nothing uses the executable any more.
+    pub fn destroy_executable(&mut self, context: u64, executable: Handle) {
+        // With its context the executable is gone already.
+        let Ok(handle) = self.contexts.get(context).map(|c| c.handle) else { return };
+        self.helpers.start(
+            move |driver| driver.set_current(handle).and_then(|()| driver.graph_exec_destroy(executable)),
+            move |session: &mut Session, destroyed| session.late_in(context, destroyed),
+        );
+    }
+}
