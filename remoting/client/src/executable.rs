@@ -36,6 +36,8 @@ struct State {
     pieces: Vec<Piece>,
     /// The number of changes that the pieces were made for.
     made_for: u64,
+    /// Whether that graph allocates or frees memory.
+    uses_memory: bool,
     /// The number of changes at the latest launch.
     launched_with: u64,
     last: Last,
@@ -87,8 +89,9 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let pieces = divide(graph, &context::current()?, flags)?;
+    let uses_memory = graph.uses_memory();
     let graph = GRAPHS.copy(graph);
-    let state = Mutex::new(State { pieces, made_for: 0, launched_with: 0, last: Last::None });
+    let state = Mutex::new(State { pieces, made_for: 0, uses_memory, launched_with: 0, last: Last::None });
     EXECUTABLES
         .insert(|handle| Arc::new(Executable { handle, flags, graph, changes: AtomicU64::new(0), state }))
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
@@ -136,16 +139,19 @@ impl Executable {
         if capture(target, || Ok(Work::Child(GRAPHS.copy(&graphs::lock(&self.graph)))))? {
             return Ok(());
         }
-        let graph = graphs::lock(&self.graph);
-        let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-        GRAPHS.memories.launch(&graph, frees_first)?;
         let mut state = lock(&self.state);
+        let graph = graphs::lock(&self.graph);
         let changes = self.changes.load(SeqCst);
+        if state.made_for != changes || state.uses_memory {
+            let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+            GRAPHS.memories.launch(&graph, frees_first)?;
+        }
         let settled = state.launched_with == changes;
         state.launched_with = changes;
         if state.made_for != changes && settled {
             state.pieces = divide(&graph, &target.live, self.flags)?;
             state.made_for = changes;
+            state.uses_memory = graph.uses_memory();
         }
         if state.made_for != changes {
             let works = steps(&graph)?.into_iter().filter_map(|step| step.work);

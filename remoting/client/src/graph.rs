@@ -97,7 +97,7 @@ impl Work {
             // What becomes of memory was settled before the launch.
             Work::Empty | Work::Child(_) | Work::Allocate(_) | Work::Free(_) => Ok(()),
             Work::Launch(prepared) => prepared.send(target),
-            Work::Copy(copying) => copy::run_on(target, copying.to, copying.from, copying.shape, Timing::InGraph),
+            Work::Copy(copying) => copy::run_on(target, copying, Timing::InGraph),
             Work::Fill(fill) => fill_on(target, fill),
             Work::Host(call) => host_functions::post_host_function(target, *call),
             Work::Record(event) => event.record(target, 0),

@@ -42,7 +42,7 @@ mod types {
             dstPitch 104, WidthInBytes 112, Height 120];
         CUgraphEdgeData, 8, [type_ 2];
         CUDA_KERNEL_NODE_PARAMS_v1, 56, [kernelParams 40];
-        CUDA_KERNEL_NODE_PARAMS, 72, [kernelParams 40, kern 56, ctx 64];
+        CUDA_KERNEL_NODE_PARAMS, 72, [v1 0, kern 56, ctx 64];
         CUDA_MEMSET_NODE_PARAMS, 40, [value 16, width 24];
         CUDA_MEMSET_NODE_PARAMS_v2, 48, [ctx 40];
         CUDA_HOST_NODE_PARAMS, 16, [];

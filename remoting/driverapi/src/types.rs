@@ -7,9 +7,10 @@
 
 use crate::attributes::CUlaunchAttributeID;
 use crate::constants::{
-    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMORYTYPE_HOST, CUmemAccess_flags,
-    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
+    CU_GRAPH_EXEC_UPDATE_SUCCESS, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMORYTYPE_HOST,
+    CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
 };
+use crate::errors::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 pub type CUresult = c_uint;
@@ -418,23 +419,6 @@ pub struct CUgraphEdgeData {
     pub reserved: [c_uchar; 5],
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct CUDA_KERNEL_NODE_PARAMS {
-    pub func: CUfunction,
-    pub gridDimX: c_uint,
-    pub gridDimY: c_uint,
-    pub gridDimZ: c_uint,
-    pub blockDimX: c_uint,
-    pub blockDimY: c_uint,
-    pub blockDimZ: c_uint,
-    pub sharedMemBytes: c_uint,
-    pub kernelParams: *mut *mut c_void,
-    pub extra: *mut *mut c_void,
-    pub kern: CUkernel,
-    pub ctx: CUcontext,
-}
-
 /// The form before CUDA 12.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -451,45 +435,18 @@ pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
     pub extra: *mut *mut c_void,
 }
 
-impl From<CUDA_KERNEL_NODE_PARAMS_v1> for CUDA_KERNEL_NODE_PARAMS {
-    fn from(old: CUDA_KERNEL_NODE_PARAMS_v1) -> Self {
-        let CUDA_KERNEL_NODE_PARAMS_v1 { func, gridDimX, gridDimY, gridDimZ, .. } = old;
-        let CUDA_KERNEL_NODE_PARAMS_v1 { blockDimX, blockDimY, blockDimZ, sharedMemBytes, .. } = old;
-        let (kern, ctx) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let CUDA_KERNEL_NODE_PARAMS_v1 { kernelParams, extra, .. } = old;
-        CUDA_KERNEL_NODE_PARAMS {
-            func,
-            gridDimX,
-            gridDimY,
-            gridDimZ,
-            blockDimX,
-            blockDimY,
-            blockDimZ,
-            sharedMemBytes,
-            kernelParams,
-            extra,
-            kern,
-            ctx,
-        }
-    }
+/// What CUDA 12 added stands behind the older form.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_KERNEL_NODE_PARAMS {
+    pub v1: CUDA_KERNEL_NODE_PARAMS_v1,
+    pub kern: CUkernel,
+    pub ctx: CUcontext,
 }
 
-impl From<CUDA_KERNEL_NODE_PARAMS> for CUDA_KERNEL_NODE_PARAMS_v1 {
-    fn from(new: CUDA_KERNEL_NODE_PARAMS) -> Self {
-        let CUDA_KERNEL_NODE_PARAMS { func, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, .. } = new;
-        let CUDA_KERNEL_NODE_PARAMS { sharedMemBytes, kernelParams, extra, .. } = new;
-        CUDA_KERNEL_NODE_PARAMS_v1 {
-            func,
-            gridDimX,
-            gridDimY,
-            gridDimZ,
-            blockDimX,
-            blockDimY,
-            blockDimZ,
-            sharedMemBytes,
-            kernelParams,
-            extra,
-        }
+impl From<CUDA_KERNEL_NODE_PARAMS_v1> for CUDA_KERNEL_NODE_PARAMS {
+    fn from(v1: CUDA_KERNEL_NODE_PARAMS_v1) -> Self {
+        Self { v1, kern: std::ptr::null_mut(), ctx: std::ptr::null_mut() }
     }
 }
 
@@ -529,6 +486,19 @@ pub struct CUgraphExecUpdateResultInfo {
     pub errorFromNode: CUgraphNode,
 }
 
+impl CUgraphExecUpdateResultInfo {
+    /// What the call itself answers.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the graph did not fit.
+    pub fn answer(&self) -> Result<(), CUresult> {
+        match self.result {
+            CU_GRAPH_EXEC_UPDATE_SUCCESS => Ok(()),
+            _ => Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE),
+        }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY_NODE_PARAMS {
@@ -564,6 +534,16 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
 }
 
 impl CUDA_MEM_ALLOC_NODE_PARAMS {
+    /// Whether it asks for memory of one device that no other reads and no handle exports. `readers`: its `accessDescs`.
+    pub fn is_plain(&self, readers: &[CUmemAccessDesc]) -> bool {
+        let CUmemPoolProps { allocType, handleTypes, location, .. } = self.poolProps;
+        allocType == CU_MEM_ALLOCATION_TYPE_PINNED
+            && handleTypes == 0
+            && location.type_ == CU_MEM_LOCATION_TYPE_DEVICE
+            && readers.iter().all(|reader| reader.location == location)
+            && self.bytesize != 0
+    }
+
     /// What is told of memory that a node allocated.
     pub fn of(device: c_int, size: u64, address: CUdeviceptr) -> Self {
         let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };

@@ -1,8 +1,13 @@
 //! `cuGraphExecUpdate`: an executable takes over what the nodes of a like graph do.
 
 use crate::{Graph, NodeId, Work, lock};
-use driverapi::constants::{CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED};
+use driverapi::constants::{
+    CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
+    CU_GRAPH_EXEC_UPDATE_SUCCESS,
+};
+use driverapi::types::CUgraphExecUpdateResultInfo;
 use std::collections::BTreeMap;
+use std::ptr::without_provenance_mut;
 
 /// Why a graph does not fit an executable, as `CUgraphExecUpdateResultInfo` tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +18,18 @@ pub struct Misfit {
     pub node: Option<NodeId>,
     /// The node from which an edge to it does not fit.
     pub from: Option<NodeId>,
+}
+
+impl Misfit {
+    /// As the program is told of it, or that a graph fits.
+    pub fn told(misfit: Option<Self>) -> CUgraphExecUpdateResultInfo {
+        let handle = |node: Option<NodeId>| without_provenance_mut(node.unwrap_or(0));
+        CUgraphExecUpdateResultInfo {
+            result: misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result),
+            errorNode: handle(misfit.and_then(|misfit| misfit.node)),
+            errorFromNode: handle(misfit.and_then(|misfit| misfit.from)),
+        }
+    }
 }
 
 /// Gives an executable the works of a graph, whose nodes are paired with its own in the order in which they were made.

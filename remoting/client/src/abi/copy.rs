@@ -143,61 +143,44 @@ fn linear(
     timing: Timing,
 ) -> Result<(), Code> {
     let (to, from) = (Side::linear(to, len as u64), Side::linear(from, len as u64));
-    run(stream, default, places, to, from, Shape::linear(len as u64), timing)
+    run(
+        stream,
+        default,
+        Copying { to: (to, places.0), from: (from, places.1), shape: Shape::linear(len as u64) },
+        timing,
+    )
 }
 
-fn run(
-    stream: CUstream,
-    default: DefaultStream,
-    (to_place, from_place): Places,
-    to: Side,
-    from: Side,
-    shape: Shape,
-    timing: Timing,
-) -> Result<(), Code> {
+fn run(stream: CUstream, default: DefaultStream, copying: Copying, timing: Timing) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
     if timing == Synchronous {
         graph::check_waiting_call(&target)?;
-    } else if !shape.is_empty() {
-        let copying = Copying { to: (to, to_place), from: (from, from_place), shape };
-        if graph::capture(&target, || Ok(Work::Copy(copying)))? {
-            return Ok(());
-        }
+    } else if !copying.shape.is_empty() && graph::capture(&target, || Ok(Work::Copy(copying)))? {
+        return Ok(());
     }
-    run_on(&target, (to, to_place), (from, from_place), shape, timing)
+    run_on(&target, &copying, timing)
 }
 
 /// Copies in the order of a stream.
 ///
 /// # Errors
 /// As [`copy::between`].
-pub fn run_on(
-    target: &Target,
-    (to, to_place): (Side, Place),
-    (from, from_place): (Side, Place),
-    shape: Shape,
-    timing: Timing,
-) -> Result<(), Code> {
+pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), Code> {
     let session = &target.live.session;
+    let Copying { to, from, shape } = *copying;
     let (on_to, on_from) = (mirrored(target, to, &shape), mirrored(target, from, &shape));
-    if on_to.is_some() || on_from.is_some() {
-        let to = (on_to.unwrap_or(to), if on_to.is_some() { Place::Mirror } else { to_place });
-        let from = (on_from.unwrap_or(from), if on_from.is_some() { Place::Mirror } else { from_place });
-        copy::between(target, to, from, shape, timing)?;
-        if timing == Synchronous {
-            session.synchronise_stream(target.stream_id)?;
-        }
-    } else {
-        copy::between(target, (to, to_place), (from, from_place), shape, timing)?;
+    copy::between(target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
+    if timing == Synchronous && (on_to.is_some() || on_from.is_some()) {
+        session.synchronise_stream(target.stream_id)?;
     }
     // A copy that has been waited for says that what was before it is complete.
     if timing == Synchronous { mapped::after_wait(session) } else { Ok(()) }
 }
 
 /// The mirror of the program's memory, if that is what a side is.
-fn mirrored(target: &Target, side: Side, shape: &Shape) -> Option<Side> {
+fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
     let address = mapped::device_address(&target.live.session, side.address, side.span(shape)?)?;
-    Some(Side { address, ..side })
+    Some((Side { address, ..side }, Place::Mirror))
 }
 
 /// One side of a box copy as the program describes it.
@@ -285,8 +268,7 @@ impl End {
 }
 
 fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timing) -> Result<(), Code> {
-    let (to, from) = copy.ends()?;
-    run(stream, default, (to.1, from.1), to.0, from.0, copy.shape, timing)
+    run(stream, default, copy.copying()?, timing)
 }
 
 /// A box copy as a node of a graph describes it.
@@ -294,9 +276,7 @@ fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timin
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`, or `CUDA_ERROR_NOT_SUPPORTED` for arrays.
 pub fn describe_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<Copying, Code> {
-    let copy = of_3d(copy)?;
-    let (to, from) = copy.ends()?;
-    Ok(Copying { to, from, shape: copy.shape })
+    of_3d(copy)?.copying()
 }
 
 /// The opposite of [`describe_3d`].
@@ -316,8 +296,7 @@ pub fn box_of(copying: &Copying) -> CUDA_MEMCPY3D_PEER {
 }
 
 impl BoxCopy {
-    /// Where it goes to, and from.
-    fn ends(&self) -> Result<(Placed, Placed), Code> {
+    fn copying(&self) -> Result<Copying, Code> {
         const HOST: u32 = CU_MEMORYTYPE_HOST;
         const DEVICE: u32 = CU_MEMORYTYPE_DEVICE;
         const UNIFIED: u32 = CU_MEMORYTYPE_UNIFIED;
@@ -331,6 +310,6 @@ impl BoxCopy {
             return refused("copies of CUDA arrays").and(Err(CUDA_ERROR_NOT_SUPPORTED));
         }
         let end = |end: &End| Ok::<_, Code>((end.side(&self.shape)?, place(end.kind)?));
-        Ok((end(&self.to)?, end(&self.from)?))
+        Ok(Copying { to: end(&self.to)?, from: end(&self.from)?, shape: self.shape })
     }
 }

@@ -100,21 +100,16 @@ exports! {
         error_node: *mut CUgraphNode,
         result: *mut c_uint,
     ) {
-        let misfit = take_over(executable, graph)?;
-        write(error_node, without_provenance_mut(misfit.and_then(|misfit| misfit.node).unwrap_or(0)))?;
-        write(result, misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result))?;
-        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+        let told = take_over(executable, graph)?;
+        write(error_node, told.errorNode)?;
+        write(result, told.result)?;
+        told.answer()
     }
 
     fn cuGraphExecUpdate_v2(executable: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
-        let misfit = take_over(executable, graph)?;
-        let told = CUgraphExecUpdateResultInfo {
-            result: misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result),
-            errorNode: without_provenance_mut(misfit.and_then(|misfit| misfit.node).unwrap_or(0)),
-            errorFromNode: without_provenance_mut(misfit.and_then(|misfit| misfit.from).unwrap_or(0)),
-        };
+        let told = take_over(executable, graph)?;
         write(info, told)?;
-        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+        told.answer()
     }
 
     fn cuGraphInstantiate(
@@ -193,9 +188,9 @@ fn set(executable: CUgraphExec, node: CUgraphNode, work: Work) -> Result<(), Cod
 }
 
 /// Gives an executable the works of a graph, or says what does not fit.
-fn take_over(executable: CUgraphExec, graph: CUgraph) -> Result<Option<Misfit>, Code> {
+fn take_over(executable: CUgraphExec, graph: CUgraph) -> Result<CUgraphExecUpdateResultInfo, Code> {
     let from = GRAPHS.graph(graph.addr())?;
-    executable::get(executable.addr())?.change(|graph| Ok(update(graph, &lock(&from), &may_become).err()))
+    executable::get(executable.addr())?.change(|graph| Ok(Misfit::told(update(graph, &lock(&from), &may_become).err())))
 }
 
 /// Whether a work of an executable may become another of its kind.

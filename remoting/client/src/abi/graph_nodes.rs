@@ -175,7 +175,7 @@ exports! {
     }
 
     fn cuGraphKernelNodeGetParams(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v1) {
-        write(params, describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.of.kernel.into())
+        write(params, describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.of.kernel.v1)
     }
 
     fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS) {
@@ -369,18 +369,12 @@ fn copied_child(child: CUgraph) -> Result<Work, Code> {
 }
 
 unsafe fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Arc<graphs::Memory>, Code> {
-    let properties = &params.poolProps;
     // SAFETY: as the caller of the exported function vouches.
     let readers = unsafe { inputs(params.accessDescs, params.accessDescCount)? };
-    let location = properties.location;
-    let known = properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED
-        && properties.handleTypes == 0
-        && location.type_ == CU_MEM_LOCATION_TYPE_DEVICE
-        && readers.iter().all(|reader| reader.location == location);
-    if !known || params.bytesize == 0 {
+    if !params.is_plain(&readers) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let live = devices::get(location.id)?.primary.live().or_else(|_| context::current())?;
+    let live = devices::get(params.poolProps.location.id)?.primary.live().or_else(|_| context::current())?;
     graph::allocate(&live, params.bytesize as u64)
 }
 
@@ -441,7 +435,7 @@ fn params_of(work: &Work) -> CUgraphNodeParams {
 
 fn kernel_params(prepared: &Prepared) -> CUDA_KERNEL_NODE_PARAMS {
     let (grid, block) = (prepared.grid, prepared.block);
-    CUDA_KERNEL_NODE_PARAMS {
+    let v1 = CUDA_KERNEL_NODE_PARAMS_v1 {
         func: without_provenance_mut(prepared.function.handle),
         gridDimX: grid[0],
         gridDimY: grid[1],
@@ -452,9 +446,9 @@ fn kernel_params(prepared: &Prepared) -> CUDA_KERNEL_NODE_PARAMS {
         sharedMemBytes: prepared.shared,
         kernelParams: prepared.pointers(),
         extra: null_mut(),
-        kern: null_mut(),
-        ctx: without_provenance_mut(prepared.function.module.live.handle),
-    }
+    };
+    let ctx = without_provenance_mut(prepared.function.module.live.handle);
+    CUDA_KERNEL_NODE_PARAMS { v1, kern: null_mut(), ctx }
 }
 
 fn kernel(node: CUgraphNode) -> Result<Arc<Prepared>, Code> {

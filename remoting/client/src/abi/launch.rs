@@ -280,15 +280,16 @@ impl Prepared {
 /// # Safety
 /// The parameters are as CUDA documents them for `cuLaunchKernel`.
 pub unsafe fn prepare(live: &Arc<Live>, params: &CUDA_KERNEL_NODE_PARAMS) -> Result<Prepared, Code> {
-    let handle = if params.func.is_null() { params.kern } else { params.func };
+    let size = &params.v1;
+    let handle = if size.func.is_null() { params.kern } else { size.func };
     let function = resolve(handle, live)?;
     let kernel = function.description()?;
-    let grid = [params.gridDimX, params.gridDimY, params.gridDimZ];
-    let block = [params.blockDimX, params.blockDimY, params.blockDimZ];
-    let shared = params.sharedMemBytes;
+    let grid = [size.gridDimX, size.gridDimY, size.gridDimZ];
+    let block = [size.blockDimX, size.blockDimY, size.blockDimZ];
+    let shared = size.sharedMemBytes;
     checked(&function, (grid, block, shared), &[])?;
     // SAFETY: as the caller vouches.
-    let parameters = unsafe { find_parameters(kernel, params.kernelParams, params.extra)?.packed(kernel) };
+    let parameters = unsafe { find_parameters(kernel, size.kernelParams, size.extra)?.packed(kernel) };
     Prepared::new(function, (grid, block, shared), Vec::new(), parameters)
 }
 

@@ -36,10 +36,10 @@ fn set(which: CUgraphExec, node: CUgraphNode, work: Work) -> R {
 }
 
 /// Gives an executable the works of a graph, or says what does not fit.
-fn take_over(which: CUgraphExec, from: CUgraph) -> R<Option<Misfit>> {
+fn take_over(which: CUgraphExec, from: CUgraph) -> R<CUgraphExecUpdateResultInfo> {
     let driver = driver()?;
     let (executable, from) = (executable(driver, which)?, graph(driver, from)?);
-    Ok(update(&mut lock(&executable.graph), &lock(&from), &may_become).err())
+    Ok(Misfit::told(update(&mut lock(&executable.graph), &lock(&from), &may_become).err()))
 }
 
 /// Whether a work of an executable may become another of its kind.
@@ -127,20 +127,16 @@ entry_points! {
     }
 
     fn cuGraphExecUpdate(which: CUgraphExec, from: CUgraph, node: Out<CUgraphNode>, result: Out<c_uint>) {
-        let misfit = take_over(which, from)?;
-        node.set(handle(misfit.and_then(|misfit| misfit.node).unwrap_or(0)))?;
-        result.set(misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result))?;
-        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+        let told = take_over(which, from)?;
+        node.set(told.errorNode)?;
+        result.set(told.result)?;
+        told.answer()
     }
 
     fn cuGraphExecUpdate_v2(which: CUgraphExec, from: CUgraph, info: Out<CUgraphExecUpdateResultInfo>) {
-        let misfit = take_over(which, from)?;
-        info.set(CUgraphExecUpdateResultInfo {
-            result: misfit.map_or(CU_GRAPH_EXEC_UPDATE_SUCCESS, |misfit| misfit.result),
-            errorNode: handle(misfit.and_then(|misfit| misfit.node).unwrap_or(0)),
-            errorFromNode: handle(misfit.and_then(|misfit| misfit.from).unwrap_or(0)),
-        })?;
-        misfit.map_or(Ok(()), |_| Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))
+        let told = take_over(which, from)?;
+        info.set(told)?;
+        told.answer()
     }
 
     /// The forms before CUDA 12 told which node was at fault; none is.

@@ -37,16 +37,17 @@ fn context_of(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
 pub fn launch_work(p: CUDA_KERNEL_NODE_PARAMS) -> R<Work> {
     let driver = driver()?;
     let context = context_of(driver, p.ctx)?;
-    let which = if p.func.is_null() { p.kern } else { p.func };
+    let size = p.v1;
+    let which = if size.func.is_null() { p.kern } else { size.func };
     let function = driver.function_or_kernel(id(which), &context)?;
     let shape = Shape {
-        grid: [p.gridDimX, p.gridDimY, p.gridDimZ],
-        block: [p.blockDimX, p.blockDimY, p.blockDimZ],
-        dynamic_shared: p.sharedMemBytes,
+        grid: [size.gridDimX, size.gridDimY, size.gridDimZ],
+        block: [size.blockDimX, size.blockDimY, size.blockDimZ],
+        dynamic_shared: size.sharedMemBytes,
         cluster: None,
         cooperative: false,
     };
-    let launch = Launch::new(driver, &function, shape, arguments(p.kernelParams, p.extra), &context)?;
+    let launch = Launch::new(driver, &function, shape, arguments(size.kernelParams, size.extra), &context)?;
     Ok(Work::Launch(Arc::new(launch)))
 }
 
@@ -103,18 +104,13 @@ pub fn allocate(driver: &'static Driver, context: &Context, size: u64) -> R<Arc<
 
 fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> R<Arc<Memory>> {
     let driver = driver()?;
-    let (properties, location) = (&params.poolProps, params.poolProps.location);
     let count = params.accessDescCount;
     let readers = if count == 0 { Vec::new() } else { In::at(params.accessDescs).list(count)? };
-    let known = properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED
-        && properties.handleTypes == 0
-        && location.type_ == CU_MEM_LOCATION_TYPE_DEVICE
-        && readers.iter().all(|reader| reader.location == location);
-    if !known || params.bytesize == 0 {
+    if !params.is_plain(&readers) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let context = current()?;
-    if context.device.ordinal != driver.device(location.id)?.ordinal {
+    if context.device.ordinal != driver.device(params.poolProps.location.id)?.ordinal {
         return Err(CUDA_ERROR_INVALID_DEVICE);
     }
     allocate(driver, &context, params.bytesize as u64)
@@ -192,7 +188,7 @@ fn params_of(driver: &Driver, work: &Work) -> CUgraphNodeParams_union {
 
 fn kernel_params(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS {
     let Shape { grid, block, dynamic_shared, .. } = launch.shape;
-    CUDA_KERNEL_NODE_PARAMS {
+    let v1 = CUDA_KERNEL_NODE_PARAMS_v1 {
         func: handle(launch.function.id),
         gridDimX: grid[0],
         gridDimY: grid[1],
@@ -203,9 +199,8 @@ fn kernel_params(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS {
         sharedMemBytes: dynamic_shared,
         kernelParams: launch.pointers(),
         extra: ptr::null_mut(),
-        kern: handle(0),
-        ctx: handle(launch.context().id),
-    }
+    };
+    CUDA_KERNEL_NODE_PARAMS { v1, kern: handle(0), ctx: handle(launch.context().id) }
 }
 
 fn fill_params(fill: &Fill) -> CUDA_MEMSET_NODE_PARAMS {
@@ -334,7 +329,7 @@ entry_points! {
 
     fn cuGraphKernelNodeGetParams(node: CUgraphNode, params: Out<CUDA_KERNEL_NODE_PARAMS_v1>) {
         // SAFETY: as above.
-        params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.kernel }.into())
+        params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.kernel.v1 })
     }
 
     fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: Out<CUDA_KERNEL_NODE_PARAMS>) {

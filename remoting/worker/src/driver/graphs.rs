@@ -2,7 +2,7 @@
 
 use super::{Copy3d, Driver, Handle, Raw, RawAttribute, Result, code};
 use driverapi::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE};
-use driverapi::types::{CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS};
+use driverapi::types::{CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMSET_NODE_PARAMS};
 use std::ptr::null_mut;
 
 /// A kernel; `parameters` is its packed parameter buffer, which the driver copies.
@@ -39,7 +39,7 @@ impl Driver {
             (&raw mut size).cast(),
             null_mut(),
         ];
-        let params = CUDA_KERNEL_NODE_PARAMS {
+        let v1 = CUDA_KERNEL_NODE_PARAMS_v1 {
             func: kernel.function.raw(),
             gridDimX: kernel.grid[0],
             gridDimY: kernel.grid[1],
@@ -50,9 +50,8 @@ impl Driver {
             sharedMemBytes: kernel.shared,
             kernelParams: null_mut(),
             extra: extra.as_mut_ptr(),
-            kern: null_mut(),
-            ctx: null_mut(),
         };
+        let params = v1.into();
         get!(self.graph_add_kernel(null_mut(), graph.raw(), after.as_ptr(), after.len(), &params)).map(Handle::from)
     }
 
