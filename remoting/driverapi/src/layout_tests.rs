@@ -41,8 +41,6 @@ mod types {
             srcPitch 48, dstXInBytes 56, dstY 64, dstMemoryType 72, dstHost 80, dstDevice 88, dstArray 96,
             dstPitch 104, WidthInBytes 112, Height 120];
         CUgraphEdgeData, 8, [type_ 2];
-        CUDA_KERNEL_NODE_PARAMS_v1, 56, [kernelParams 40];
-        CUDA_KERNEL_NODE_PARAMS, 72, [v1 0, kern 56, ctx 64];
         CUDA_MEMSET_NODE_PARAMS, 40, [value 16, width 24];
         CUDA_MEMSET_NODE_PARAMS_v2, 48, [ctx 40];
         CUDA_HOST_NODE_PARAMS, 16, [];
@@ -66,8 +64,9 @@ mod types {
         CUmemcpyAttributes, 24, [srcAccessOrder 0, srcLocHint 4, dstLocHint 12, flags 20];
         CUtensorMap, 128, [opaque 0];
         CUgraphEdgeData, 8, [from_port 0, to_port 1, type_ 2, reserved 3];
-        CUDA_KERNEL_NODE_PARAMS, 72, [func 0, gridDimX 8, gridDimY 12, gridDimZ 16, blockDimX 20, blockDimY 24,
-            blockDimZ 28, sharedMemBytes 32, kernelParams 40, extra 48, kern 56, ctx 64];
+        CUDA_KERNEL_NODE_PARAMS_v1, 56, [func 0, gridDimX 8, gridDimY 12, gridDimZ 16, blockDimX 20, blockDimY 24,
+            blockDimZ 28, sharedMemBytes 32, kernelParams 40, extra 48];
+        CUDA_KERNEL_NODE_PARAMS, 72, [v1 0, kern 56, ctx 64];
     }
 }
 
