@@ -29,8 +29,7 @@ def left_out(table: Table, turn: Turn) -> None:
     print(f"==> What ran: core, and {f'shard {turn.shard.name}' if turn.shard else 'no shard'}. Left out of this run:")
     for shard in table.shards:
         if shard != turn.shard:
-            note = f" (never chosen by itself: {shard.unproven})" if shard.unproven else ""
-            print(f"    shard {table.number(shard)}, {shard.name}: {shard.what}{note}")
+            print(f"    shard {table.number(shard)}, {shard.name}: {shard.what}")
     for each in table.by_hand:
         print(f"    make {each.target}: {each.what}")
     print("    make test-all runs core, every shard and all of these but those on a real GPU")

@@ -132,7 +132,7 @@ def test_ci_runs_both() -> None:
 SHARDS = (
     Shard("one", "", ("a",), ("src/one",)),
     Shard("two", "", ("b",), ("src/two", "one.py")),
-    Shard("three", "", ("c",), (), "not tried"),
+    Shard("three", "", ("c",), ()),
 )
 SMALL = Table(SHARDS, ("a/x.py::test", "a/x.py::kind[1]", "b/y.py::test[fast-*"), (ByHand("gpu", "test-gpu", ""),))
 
@@ -155,12 +155,12 @@ def test_the_longest_entry_decides(test: str, part: str) -> None:
     assert SMALL.part_of(test) == part
 
 
-def test_the_hash_chooses_among_what_was_proven_and_a_change_forces() -> None:
+def test_the_hash_chooses_unless_a_change_forces() -> None:
     def chosen(tree: int, *changed: str, asked: str = "") -> str | None:
         turn = shards.choose(SMALL, f"{tree:040x}", list(changed), asked)
         return turn.shard.name if turn.shard else None
 
-    assert [chosen(tree) for tree in range(4)] == ["one", "two", "one", "two"]
+    assert [chosen(tree) for tree in range(4)] == ["one", "two", "three", "one"]
     assert [chosen(tree, "src/two/deep/file.rs") for tree in range(2)] == ["two", "two"]
     assert [chosen(tree, "src/two.rs", "one.py") for tree in range(2)] == ["two", "two"]
     assert [chosen(tree, "src/one/x", "src/two/x") for tree in range(2)] == ["one", "two"]

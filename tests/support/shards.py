@@ -34,8 +34,6 @@ class Shard:
     tests: tuple[str, ...]
     # Folders and files; a change there makes it this shard's turn.
     forced_by: tuple[str, ...]
-    # Why chance may not choose it; empty where it may.
-    unproven: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def names(entry: str, test: str) -> bool:
 def load(file: Path = TABLE) -> Table:
     content = tomllib.loads(file.read_text())
     shards = [
-        Shard(each["name"], each["what"], tuple(each["tests"]), tuple(each["forced_by"]), each.get("unproven", ""))
+        Shard(each["name"], each["what"], tuple(each["tests"]), tuple(each["forced_by"]))
         for each in content["shard"]
     ]
     return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(ByHand(**each) for each in content["by_hand"]))
@@ -111,9 +109,8 @@ def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn
         return Turn(None, "REMOTEGPU_SHARD=none")
     if asked:
         return Turn(table.find(asked), f"REMOTEGPU_SHARD={asked}")
-    proven = [shard for shard in table.shards if not shard.unproven]
-    forced = [shard for shard in proven if table.forced(shard, changed)]
-    among = forced or proven
+    forced = [shard for shard in table.shards if table.forced(shard, changed)]
+    among = forced or list(table.shards)
     shard = among[int(tree, 16) % len(among)]
     why = f"by the hash {tree[:12]} of the tree, of {', '.join(each.name for each in among)}"
     return Turn(shard, f"{why}, which the last changes force" if forced else why)
