@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from null.counting import LONG, PYTHON, SHORT, Run, cost_of_a_step, run
+from null.counting import LONG, PYTHON, SECONDS, SHORT, Run, cost_of_a_step, run
 from null.published import costs
 
 PUBLISHED = costs()
@@ -19,6 +19,7 @@ TOLERANCE = 1.1
 
 
 @pytest.mark.null_frameworks
+@pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize("program", PUBLISHED)
 def test_a_program_runs_and_costs_what_is_published(program: str, tmp_path: Path) -> None:
     assert PYTHON.exists(), "run `make test-null-frameworks`, which installs the wheels"
