@@ -29,7 +29,7 @@ def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> No
                 states = _save(session, old)
                 _load(session, there[0], states)
                 session.take(there)
-                old.resume(there[0])
+                old.activity.resume(there[0])
         except BaseException:
             there[0].close()
             raise
@@ -55,7 +55,7 @@ def resume(session: "Session", lost: Peer) -> None:
     with session.moving:
         if session.moved_from(lost):
             return
-        reason = lost.lost_reason
+        reason = lost.activity.lost
         seconds = session.config.session.resume_seconds
         if seconds is None:
             raise LostError(reason)
@@ -80,7 +80,7 @@ def resume(session: "Session", lost: Peer) -> None:
             there[0].close()
             raise
         session.take(there)
-        lost.resume(there[0])
+        lost.activity.resume(there[0])
         lost.close()
 
 
@@ -119,7 +119,7 @@ def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[No
                 if holding is not None:
                     stack.enter_context(holding())
             try:
-                peer.pause(max(0.0, left))
+                peer.activity.pause(max(0.0, left))
             except TimeoutError:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise
@@ -127,7 +127,7 @@ def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[No
                 try:
                     yield
                 finally:
-                    peer.resume()
+                    peer.activity.resume()
                 return
         time.sleep(_CALM_SECONDS)
 

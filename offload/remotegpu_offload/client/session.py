@@ -109,7 +109,7 @@ class Session:
         """
         peer = self._peer
         # Who was told of the loss sees it here, also before the connection is closed for all others.
-        if peer.lost_reason and not self._closed:
+        if peer.activity.lost and not self._closed:
             moving.resume(self, peer)
             return self._peer
         return peer

@@ -154,7 +154,7 @@ def test_many_logical_threads_are_refused_and_others_go_on() -> None:
         with pytest.raises(RemoteFailure, match="more than 1024 threads"):
             other.request(Service.CALL)
         release.set()
-        until(lambda: not any(each.executor for each in list(peer._logical.values())), 60, "the threads end")
+        until(lambda: not any(each.executor for each in list(peer.threads._logical.values())), 60, "the threads end")
     finally:
         release.set()
         other.close()
@@ -179,7 +179,7 @@ def test_ctrl_c_asks_the_other_side_to_stop_and_its_thread_is_usable_after(pair:
 
     def session(request: Request) -> None:
         assert request.header["op"] == "cancel"
-        acceptor.interrupt(request.header["thread"])
+        acceptor.threads.interrupt(request.header["thread"])
 
     def work(request: Request) -> Message:
         if request.header.get("quick"):
@@ -251,7 +251,7 @@ def test_a_forked_child_forgets_the_connection(pair: tuple[Peer, Peer]) -> None:
     client, acceptor = pair
     acceptor.serve(Service.CALL, echo)
     client.request(Service.CALL)
-    with client._lock:
+    with client.activity.lock:
         child = os.fork()
         if child == 0:
             code = 1

@@ -48,7 +48,7 @@ def inventory(remote: Remote) -> tuple[dict[str, int], dict[str, int]]:  # noqa:
         "templates": sum(map(len, remote.engine._caches)),
         "misses": remote.engine.misses,
         "waiting": len(current().peer._waiting),
-        "logical threads": len(current().peer._logical),
+        "logical threads": len(current().peer.threads._logical),
         "objects there": int(stats["objects"]["held"]),
     }
     sizes = {
