@@ -52,6 +52,7 @@ class Numbers:
         self.session = session
         self.loads = 0
         self.lock = threading.RLock()
+        self.held = 0
         self.number = 0
         session.register(self)
 
@@ -64,6 +65,7 @@ class Numbers:
         self.loads += 1
 
     def holding(self) -> contextlib.AbstractContextManager[object]:
+        self.held += 1
         return self.lock
 
     def add(self, key: str, n: int = 1) -> tuple[int, int]:
@@ -167,19 +169,26 @@ def test_a_move_that_fails_leaves_everything_as_it_was(acceptors: LocalAcceptors
 def test_a_move_waits_for_calls_and_gives_up_in_time(acceptors: LocalAcceptors) -> None:
     with toy(acceptors) as session:
         numbers = Numbers(session)
-        asleep = threading.Event()
+        running, release = threading.Event(), threading.Event()
 
-        def hear(request: Request) -> None:
-            asleep.set()
+        def called_back(request: Request) -> None:
+            running.set()
+            assert release.wait(60)
 
-        session.serve(Service.APP, hear)
-        with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(session.peer.request, Service.APP, {"op": "sleep", "seconds": 3})
-            assert asleep.wait(60)
-            with pytest.raises(TimeoutError, match="still busy with calls"):
+        session.serve(Service.APP, called_back)
+        with ThreadPoolExecutor(2) as pool:
+            call = pool.submit(session.peer.request, Service.APP, {"op": "call back"})
+            assert running.wait(60)
+            with pytest.raises(TimeoutError):
                 session.switch(timeout=0.3)
             numbers.add("meanwhile")
-            session.switch()
+            tries = numbers.held
+            move = pool.submit(session.switch)
+            # It holds the parts at each try to begin: the second one comes after a first that was in vain.
+            until(lambda: numbers.held > tries + 1, 60, "the move waits")
+            assert not move.done()
+            release.set()
+            move.result(60)
             assert call.done()
             call.result()
         assert numbers.add("meanwhile")[0] == 2
