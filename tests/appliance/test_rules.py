@@ -82,7 +82,7 @@ def test_any_bytes_are_a_packet_or_none(data: bytes) -> None:
     assert packet is None or isinstance(packet, dict)
 
 
-def test_deeply_nested_packets_are_none() -> None:
+def test_deeply_nested_packets_are_refused() -> None:
     assert decode(b"[" * 60_000) is None
 
 

@@ -107,7 +107,7 @@ def test_a_result_holds_the_arguments_own_objects(session: Session, local: Any) 
     assert USER.ruled(session, "look", mutates="auto")(x)[0] is x["node"]
 
 
-def test_what_cannot_be_changed_in_place_is_said_and_nothing_changes(session: Session, local: Any) -> None:
+def test_what_cannot_be_changed_in_place_is_an_error_and_nothing_changes(session: Session, local: Any) -> None:
     with pytest.raises(TypeError, match=r"Fixed was changed .* return it instead"):
         USER.ruled(session, "use_up", mutates=("x",))(local.Fixed(3))
     node = local.Node(1)
