@@ -186,11 +186,11 @@ def test_files_that_cannot_be_read_say_which_and_why(tmp_path: Path) -> None:
         load(tmp_path / "absent.yaml")
     large = tmp_path / "large.yaml"
     large.write_bytes(b"#" * (1 << 20) + b"\nversion: 1")
-    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+    with pytest.raises(ConfigError, match=r"large\.yaml:1: "):
         load(large)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\x80\x81" * 10)
-    with pytest.raises(ConfigError, match="is no YAML"):
+    with pytest.raises(ConfigError, match=r"binary\.yaml:1: "):
         load(binary)
 
 

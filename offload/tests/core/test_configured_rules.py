@@ -69,7 +69,5 @@ def test_a_profile_replaces_its_module() -> None:
 
 
 def test_a_module_without_a_profile_is_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        ConfigError, match=r"3: module tensorflow: there is no stub profile 'tensorflow'; there are .*sklearn"
-    ):
+    with pytest.raises(ConfigError, match=r"3: module tensorflow: .*\bsklearn\b"):
         profiles.rules(Config(rules=(ModuleRule("tensorflow", line=3),)))

@@ -22,7 +22,7 @@ from remotegpu_offload.client import control
 from remotegpu_offload.client.connect import ConnectError
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import Config, SessionRules
-from remotegpu_offload.wire import LostError
+from remotegpu_offload.wire import LostError, OffloadError
 
 ENVIRONMENTS = (f"first={sys.executable}:cpu", f"second={sys.executable}:cpu")
 
@@ -106,11 +106,12 @@ def test_what_is_missing_is_named(appliance: StandIn, monkeypatch: pytest.Monkey
         opened()
     assert caught.value.kind == "unreachable"
     monkeypatch.setenv("REMOTEGPU_CONNECT", "/nowhere/remotegpu-connect")
-    with pytest.raises(Exception, match="/nowhere/remotegpu-connect"):
+    with pytest.raises(OffloadError, match="/nowhere/remotegpu-connect"):
         opened()
     monkeypatch.setenv("REMOTEGPU_CONNECT", "/bin/true")
-    with pytest.raises(ConnectError, match="ended without a word"):
+    with pytest.raises(ConnectError) as caught:
         opened()
+    assert caught.value.kind == "internal"
 
 
 def test_a_lost_share_is_skipped(appliance: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
