@@ -102,7 +102,7 @@ def test_deletions_while_nobody_watched_are_reported(api_kube: Kube) -> None:
     asyncio.run(follow())
 
 
-def test_refusals_are_in_the_servers_words_and_deleting_twice_is_none(api_kube: Kube) -> None:
+def test_refusals_name_the_object_and_deleting_twice_is_allowed(api_kube: Kube) -> None:
     async def ask() -> None:
         async with Api(await configuration(api_kube.kubeconfig)) as api:
             with pytest.raises(ApiError, match="nothing") as caught:

@@ -151,8 +151,8 @@ def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
 def import_features() -> list[ModuleType]:
     """Those that this environment can have. All before one is attached, because from then on the client's modules are
     found too."""
-    there = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
-    return [importlib.import_module(name) for name in there]
+    available = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
+    return [importlib.import_module(name) for name in available]
 
 
 def _take_over(variables: Mapping[str, str], argv: list[str] | None) -> None:

@@ -238,7 +238,7 @@ BAD: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_mistakes_are_told_in_onnxruntimes_words(offloaded: Any, name: str) -> None:
+def test_mistakes_are_reported_as_onnxruntime_does(offloaded: Any, name: str) -> None:
     with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever it is, it is the same
         BAD[name](onnxruntime)
     with pytest.raises(type(expected.value)) as found:
@@ -248,7 +248,7 @@ def test_mistakes_are_told_in_onnxruntimes_words(offloaded: Any, name: str) -> N
         assert str(found.value) == str(expected.value)
 
 
-def test_cuda_without_one_is_told_as_onnxruntime_does(offloaded: Any) -> None:
+def test_cuda_without_a_gpu_is_reported_as_onnxruntime_does(offloaded: Any) -> None:
     def opened(library: Any) -> tuple[list[str], Any]:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -263,7 +263,7 @@ def test_cuda_without_one_is_told_as_onnxruntime_does(offloaded: Any) -> None:
     assert offloaded.get_device() == onnxruntime.get_device() == "CPU"
 
 
-def test_options_have_their_effect_there(offloaded: Any, tmp_path: Path) -> None:
+def test_options_have_their_effect_in_the_acceptor(offloaded: Any, tmp_path: Path) -> None:
     def shapes(library: Any) -> Any:
         options = library.SessionOptions()
         options.log_severity_level = 3
@@ -283,7 +283,7 @@ def test_options_have_their_effect_there(offloaded: Any, tmp_path: Path) -> None
     assert written[0].graph == written[1].graph and "Constant" not in {node.op_type for node in written[0].graph.node}
 
 
-def test_an_initializer_from_a_value_that_lives_there(offloaded: Any) -> None:
+def test_an_initializer_from_a_value_in_the_acceptor(offloaded: Any) -> None:
     weights = np.arange(12, dtype="float32").reshape(4, 3)
 
     def result(library: Any) -> Any:
@@ -310,7 +310,7 @@ def test_options_of_a_run(session: Session, offloaded: Any) -> None:
         remote.run(["h"], {"x": X}, options)
 
 
-def test_values_and_bindings_live_there(session: Session, offloaded: Any) -> None:
+def test_values_and_bindings_stay_in_the_acceptor(session: Session, offloaded: Any) -> None:
     expected = onnxruntime.InferenceSession(SMALL).run(["y"], {"x": X})
     remote = offloaded.InferenceSession(SMALL)
     value = offloaded.OrtValue.ortvalue_from_numpy(X)
@@ -431,7 +431,7 @@ def test_sessions_move_to_another_acceptor(tmp_path: Path) -> None:
         equal(sessions[0].run(None, {"x": X}), expected[0])
 
 
-def test_nothing_is_left_there(session: Session, offloaded: Any) -> None:
+def test_nothing_is_left_in_the_acceptor(session: Session, offloaded: Any) -> None:
     gc.collect()
     offloaded.get_device()
     before = session.stats()["acceptor"]["objects"]["held"]

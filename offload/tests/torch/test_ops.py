@@ -268,7 +268,7 @@ def test_devices_do_not_mix() -> None:
         B @ to_remote(A).t()
 
 
-def test_shapes_that_do_not_fit_are_told_at_once() -> None:
+def test_shapes_that_do_not_fit_are_an_error_at_once() -> None:
     with pytest.raises(RuntimeError, match=r"size of tensor a \(6\) must match"):
         to_remote(A) + to_remote(torch.ones(5))
 
@@ -316,7 +316,7 @@ def test_the_host_cannot_see_the_memory() -> None:
     assert to_cpu(x).numpy().shape == (4, 6)
 
 
-def test_too_large_is_said() -> None:
+def test_too_large_a_tensor_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="1 TiB"):
         torch.empty(1 << 41, dtype=torch.uint8, device=device.NAME)
 
@@ -397,7 +397,7 @@ def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:  
     assert fates["aten::quantize_per_tensor"] == "not dense"
 
 
-def test_a_result_that_is_not_dense_is_said_to_be() -> None:
+def test_a_result_that_is_not_dense_is_an_error() -> None:
     """Of an operation that no rule knows, the acceptor finds out."""
     executor = Executor(torch.device("cpu"))
     executor._allocate(1 << codec.SHIFT, 8)
@@ -435,7 +435,7 @@ def test_copies(non_blocking: bool) -> None:
     assert x.half().cpu().dtype is torch.float16
 
 
-def test_what_is_copied_is_what_was_there(remote: Remote) -> None:  # noqa: F811
+def test_a_copy_has_the_content_of_its_time(remote: Remote) -> None:  # noqa: F811
     """The copy is done when `to` returns, though nobody has waited: the source may change."""
     for size in (10, 300_000):
         source = torch.arange(float(size))

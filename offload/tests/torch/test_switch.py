@@ -319,7 +319,7 @@ def test_generators_begin_anew_on_another_kind_of_device(session: Session, monke
     assert torch.rand(3, device="cuda").tolist() == want
 
 
-def test_too_long_a_journal_is_said(session: Session) -> None:
+def test_too_long_a_journal_is_reported(session: Session) -> None:
     journal = device.current().stream.journal
     assert journal is not None
     session.snapshot()

@@ -364,7 +364,7 @@ def run_alone_unsupported() -> str:
     ).stdout
 
 
-def test_the_device_is_there_once() -> None:
+def test_there_is_one_remote_device() -> None:
     with pytest.raises(Exception, match="has its remote device already"):
         device.activate(device.current().source)
     assert issubclass(UnsupportedTorchError, RuntimeError)

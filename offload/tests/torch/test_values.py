@@ -61,7 +61,7 @@ def test_a_view_of_a_remote_tensor_comes_back_as_one(steps: Any) -> None:
     same(x, torch.zeros(2, 3))
 
 
-def test_named_results_end_there_too(steps: Any) -> None:
+def test_named_results_end_in_the_acceptor_too(steps: Any) -> None:
     remote = device.current()
     x = to_remote(torch.ones(3, 3))
 
@@ -110,7 +110,7 @@ def test_tensors_on_the_host_cross_by_value(steps: Any, x: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [lambda x: x, to_remote], ids=["host", "remote"])
-def test_a_result_with_a_history_over_there_says_why_it_has_no_gradients(steps: Any, place: Any) -> None:
+def test_a_result_with_a_history_in_the_acceptor_says_why_it_has_no_gradients(steps: Any, place: Any) -> None:
     torch.manual_seed(0)
     model, x = nn.Linear(3, 1), torch.ones(2, 3)
     expected = model(x)
@@ -154,7 +154,7 @@ def test_structures_and_identity(steps: Any) -> None:
     same(told["tuple"][1], torch.tensor(0.0))
 
 
-def test_an_operation_that_failed_is_told_in_the_call(steps: Any) -> None:
+def test_an_operation_that_failed_is_raised_in_the_call(steps: Any) -> None:
     wrong = to_remote(torch.ones(3))[to_remote(torch.tensor([8]))]
     with pytest.raises(RuntimeError, match=r"aten::index\.Tensor"):
         steps.double(wrong)
