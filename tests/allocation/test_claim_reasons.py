@@ -88,7 +88,7 @@ def test_memory_is_charged_as_the_thousandths_that_hold_it() -> None:
     assert decision.allocations == (Allocation("a", "node of a", "GPU-0", "NVIDIA A100", GIB // 2 + 1, 501),)
 
 
-def test_a_claim_that_waits_is_told_once_and_served_when_it_fits() -> None:
+def test_a_waiting_claim_gets_one_reason_and_is_served_when_it_fits() -> None:
     pool = allocator(appliance("a", gpu(0)))
     first, second, third = (request(name, Ask(milli_per_gpu=600)) for name in "abc")
     assert {name: type(d) for name, d in settled(pool, first, second, third).items()} == {

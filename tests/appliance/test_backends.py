@@ -36,7 +36,7 @@ def test_our_own_client_is_not_taken_for_the_driver(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{client}:{driver}")
     assert cuda.find_driver(tmp_path / "dist") == driver / "libcuda.so.580.1"
     monkeypatch.setenv("LD_LIBRARY_PATH", str(client))
-    with pytest.raises(BackendError, match="is the NVIDIA driver installed"):
+    with pytest.raises(BackendError):
         cuda.find_driver(tmp_path / "dist")
 
 

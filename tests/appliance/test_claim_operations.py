@@ -17,7 +17,7 @@ from support.claims import ClaimAppliance, Cluster, Tls, refusal
 from support.faultproxy import FaultProxy
 from support.system import MIB, REMOTEGPU, free_port, until
 
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
 
 SHARE = 256 * MIB
 
@@ -108,7 +108,7 @@ def test_a_new_certificate_is_used_at_once_on_both_ports(dist: Path, cluster: Cl
         assert appliance.client.hello()
 
 
-def test_an_appliance_made_anew_has_the_same_gpus(dist: Path, cluster: Cluster) -> None:
+def test_a_recreated_appliance_has_the_same_gpus(dist: Path, cluster: Cluster) -> None:
     def uuids(name: str) -> list[str]:
         with ClaimAppliance(dist, cluster, "--gpus", "2", name=name) as appliance:
             assert appliance.client.inventory().appliance == name
@@ -138,7 +138,7 @@ def test_it_drains_until_no_session_is_left(dist: Path, cluster: Cluster) -> Non
         assert appliance.process.wait(10) == 0, "a claim without sessions keeps nobody waiting"
 
 
-def test_it_says_that_there_is_no_cluster(tmp_path: Path) -> None:
+def test_a_missing_cluster_is_reported(tmp_path: Path) -> None:
     done = subprocess.run(
         [REMOTEGPU, "appliance", "--kubernetes", "--name", "a", "--listen", f"127.0.0.1:{free_port()}"],
         env={**os.environ, "KUBECONFIG": str(tmp_path / "missing")},
@@ -150,9 +150,11 @@ def test_it_says_that_there_is_no_cluster(tmp_path: Path) -> None:
     assert "--kubernetes" in done.stderr and "KUBECONFIG" in done.stderr
 
 
-def test_the_operator_is_told_why_it_is_refused(dist: Path, cluster: Cluster) -> None:
+def test_the_operator_gets_the_reason_of_a_refusal(dist: Path, cluster: Cluster) -> None:
     with ClaimAppliance(dist, cluster, "--operator-account", "elsewhere:operator") as appliance:
         stranger = ApplianceClient(parse_endpoint(appliance.endpoint), Access(cluster.operator_token))
-        with pytest.raises(ApplianceError, match="only the operator's account elsewhere:operator"):
+        with pytest.raises(ApplianceError) as refused:
             stranger.inventory()
+        assert refused.value.failure is Failure.DENIED
+        assert "elsewhere:operator" in str(refused.value), "whose account it is to be"
         stranger.close()

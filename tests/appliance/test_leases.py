@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from support.stand_in import StandIn, Tenant, all_back
 from support.system import until
@@ -49,14 +50,15 @@ def test_hello_shows_the_lease_to_its_holder_only(appliance: StandIn) -> None:
     )
     assert list(stub.Hello(request).devices) == list(granted.devices)
     request.lease_secret = "00" * 32
-    with pytest.raises(Exception, match="no such lease, or not its secret"):
+    with pytest.raises(grpc.RpcError) as refused:
         stub.Hello(request)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
     lease.close()
 
 
 def test_what_is_not_free_is_refused_with_the_reason(appliance: StandIn) -> None:
     lease = appliance.lease(Ask(count=2, milli_per_gpu=800))
-    with pytest.raises(ApplianceError, match=r"0.5 of a GPU .*0.20 \(204.8 MiB\) .*gpu 0") as caught:
+    with pytest.raises(ApplianceError, match=r"0.5 .*0.20 \(204.8 MiB\) .*gpu 0") as caught:
         appliance.lease(Ask(milli_per_gpu=500))
     assert caught.value.failure is Failure.BUSY
     lease.close()
@@ -117,7 +119,7 @@ def test_waiting_requests_are_served_in_order(appliance: StandIn) -> None:
     assert sorted(order[1:]) == ["half", "small"], "they fit together, so their threads may report in either order"
 
 
-def test_who_waits_is_told_why_and_how_long(appliance: StandIn) -> None:
+def test_a_waiting_client_hears_why_and_how_long(appliance: StandIn) -> None:
     holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
     with appliance.client.open_lease(Ask(milli_per_gpu=500), "test", wait=True) as events:
         seen = [next(events).waiting for _ in range(3)]
@@ -154,5 +156,6 @@ def test_fifty_at_once_never_get_more_than_there_is(appliance: StandIn) -> None:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_senseless_or_impossible_counts(appliance: StandIn, count: int) -> None:
-    with pytest.raises(ApplianceError, match="GPUs were asked for"):
+    with pytest.raises(ApplianceError) as refused:
         appliance.lease(Ask(count=count))
+    assert refused.value.failure is (Failure.INVALID if count == 0 else Failure.BUSY)

@@ -40,5 +40,5 @@ def test_outside_of_kubernetes_a_lease_serves_both() -> None:
 
 def test_a_claim_of_a_later_version_is_reported_and_not_guessed_at() -> None:
     assert claim_here(stored(), "a") is not None and claim_here(stored(mode="offload"), "a").mode is Mode.OFFLOAD  # type: ignore[union-attr]
-    with pytest.raises(BadClaimError, match="its spec cannot be read: 'quantum' is not a valid Mode"):
+    with pytest.raises(BadClaimError, match="quantum"):
         claim_here(stored(mode="quantum"), "a")

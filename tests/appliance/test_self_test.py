@@ -37,7 +37,7 @@ def test_a_gpu_that_fails_takes_no_lease_and_says_why(dist: Path) -> None:
         assert refused.stderr.count("\n") == 1
 
 
-def test_a_driver_that_cannot_be_loaded_is_said(dist: Path) -> None:
+def test_a_driver_that_cannot_be_loaded_is_reported(dist: Path) -> None:
     """Here the real worker looks at the empty file."""
     from remotegpu.paths import find_dist
 

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from support.stand_in import Session, StandIn, Tenant, all_back, make_dist
 from support.system import until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc import pb
+from remotegpu.rpc.client import ApplianceError, Failure
 
 MIB = 1 << 20
 SHARE = 256 * MIB
@@ -148,7 +150,7 @@ def test_a_lying_worker_harms_only_itself(appliance: StandIn, tenant: Tenant, pa
     assert all(gpu.healthy for gpu in appliance.gpus), "a tenant cannot take a GPU away from others"
 
 
-def test_a_worker_that_does_not_start_is_said(dist: Path) -> None:
+def test_a_worker_that_does_not_start_is_reported(dist: Path) -> None:
     with StandIn(dist, env={"REMOTEGPU_LOG": "broken"}) as appliance:
         lease = appliance.lease(Ask(milli_per_gpu=250))
         reply = lease.open_session()
@@ -160,8 +162,9 @@ def test_limits(dist: Path) -> None:
     options = ("--sessions-per-lease", "2", "--sessions-per-gpu", "3", "--max-leases", "2")
     with StandIn(dist, *options) as appliance:
         one, two = appliance.lease(Ask(milli_per_gpu=250)), appliance.lease(Ask(milli_per_gpu=250))
-        with pytest.raises(Exception, match="limit of 2 leases"):
+        with pytest.raises(ApplianceError) as refused:
             appliance.lease(Ask(milli_per_gpu=250))
+        assert refused.value.failure is Failure.BUSY
         with ThreadPoolExecutor(8) as pool:
             replies = list(pool.map(one.open_session, range(8)))
         refusals = [reply.refusal for reply in replies if reply.refusal]
@@ -199,8 +202,9 @@ def test_a_session_can_be_closed_by_its_client(tenant: Tenant) -> None:
     session = tenant.session()
     session.grant(MIB)
     stub = tenant.appliance.client._stub
-    with pytest.raises(Exception, match="not its secret"):
+    with pytest.raises(grpc.RpcError) as refused:
         stub.CloseSession(pb.CloseSessionRequest(session_id=session.reply.session_id, lease_secret="00"))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
     secret = tenant.granted.lease_secret
     request = pb.CloseSessionRequest(session_id=session.reply.session_id, lease_secret=secret)
     assert stub.CloseSession(request).exit_code == 0

@@ -95,7 +95,7 @@ def test_our_own_folder_is_not_swept() -> None:
     assert not folder.exists()
 
 
-def test_what_is_no_folder_of_ours_stays(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_others_stay(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("kept")

@@ -95,7 +95,7 @@ def test_the_default_matrix_is_short_and_the_whole_one_whole() -> None:
     }
 
 
-def test_one_cpu_is_said_to_be_too_few_for_two_ends() -> None:
+def test_the_benchmark_warns_that_one_cpu_is_too_few_for_two_ends() -> None:
     for everything in (False, True):
         configurations, notes = matrix([3], everything=everything)
         assert {c.placement for c in configurations} == {"same"}

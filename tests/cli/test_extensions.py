@@ -72,5 +72,5 @@ def test_it_is_what_the_protocol_says() -> None:
     assert found is extensions.offload()
     assert found.commands().info.name == extensions.OFFLOAD
     assert found.options([f"here={sys.executable}:cpu"])[0].name == "here"
-    with pytest.raises(ValueError, match="'fpga' is no back end"):
+    with pytest.raises(ValueError, match="fpga"):
         found.options([f"{sys.executable}:fpga"])

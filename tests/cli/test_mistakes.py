@@ -67,7 +67,7 @@ def test_usage(appliance: StandIn, arguments: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["run", "--", "true"], ["ls"], ["smi"]], ids=["run", "ls", "smi"])
-def test_no_appliance_there(appliance: StandIn, command: list[str]) -> None:
+def test_an_address_without_an_appliance(appliance: StandIn, command: list[str]) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
     code, message = refused(appliance, command[0], "-a", endpoint, *command[1:])
     assert code == UNAVAILABLE
@@ -94,14 +94,14 @@ def test_the_data_port_instead_of_the_control_port(appliance: StandIn) -> None:
     assert "data port" in message
 
 
-def test_tls_where_there_is_none(appliance: StandIn) -> None:
+def test_tls_against_an_appliance_without_tls(appliance: StandIn) -> None:
     code, message = refused(appliance, "ls", "--ca", "/etc/hostname")
     assert code == USAGE
     assert "/etc/hostname cannot be used" in message
 
 
 @pytest.mark.parametrize("count", ["3", "1000"])
-def test_more_than_there_is(appliance: StandIn, count: str) -> None:
+def test_a_request_for_more_than_the_appliance_has(appliance: StandIn, count: str) -> None:
     code, message = refused(appliance, "run", "-n", count, "--", "true")
     assert code == BUSY
     assert f"{count} GPUs were asked for, this appliance has 2 GPUs" in message

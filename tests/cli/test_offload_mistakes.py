@@ -57,7 +57,7 @@ def test_mistakes_are_one_line_and_say_what_to_do(tmp_path: Path, arguments: lis
     assert line.startswith("remotegpu: ") and said in line
 
 
-def test_a_configuration_that_cannot_be_is_told_by_its_line(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text("")
     (tmp_path / "remotegpu.yaml").write_text("version: 1\ntrust: everybody\n")
     done = offload(tmp_path, "explain", "good.py")

@@ -96,7 +96,7 @@ def test_a_call_that_kills_its_process_says_so(project: Path) -> None:
     assert "SIGABRT" in done.stdout
 
 
-def test_what_is_wrong_is_said_before_anything_is_started(project: Path) -> None:
+def test_mistakes_are_reported_before_anything_is_started(project: Path) -> None:
     (project / "bad.yaml").write_text("version: 1\nfils: {}\n")
     for arguments, code, words in (
         (["--config", "bad.yaml", "main.py"], 2, "fils"),
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_before_anything_is_started(project: Path) -> None
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_no_such_script_is_said_in_pythons_words(project: Path) -> None:
+def test_a_missing_script_is_reported_as_python_does(project: Path) -> None:
     done = run(project, "--split", "app", "nowhere.py")
     assert done.returncode == 2
     assert done.stderr.startswith(f"{sys.executable}: can't open file '{project}/nowhere.py': [Errno 2]")

@@ -248,7 +248,7 @@ def test_the_command_has_a_default_sigpipe(appliance: StandIn) -> None:
     assert "status 141" in done.stderr
 
 
-def test_several_appliances_are_spread_over(appliance: StandIn, second: StandIn) -> None:
+def test_processes_are_spread_over_several_appliances(appliance: StandIn, second: StandIn) -> None:
     both = f"{appliance.endpoint},{second.endpoint}"
     with all_back(appliance), all_back(second):
         seen = environment_of(appliance, "--appliance", both, "-n", "2", "-p", "0.25")
@@ -321,7 +321,7 @@ def test_the_holding_connection_survives_a_new_gateway(brief: StandIn) -> None:
         assert process.poll() is None
 
 
-def test_an_appliance_that_ends_the_lease_is_said(dist: Path) -> None:
+def test_the_end_of_a_lease_by_the_appliance_is_reported(dist: Path) -> None:
     with StandIn(dist) as appliance, running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: children_of(process.pid), 10, "the command runs")
         appliance.process.terminate()

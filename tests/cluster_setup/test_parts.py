@@ -35,7 +35,7 @@ def test_a_part_is_killed_and_started_again_by_its_record(part: Part) -> None:
     assert part.pid not in {None, first}
 
 
-def test_a_paused_part_is_still_there_goes_on_and_ends_while_paused(part: Part) -> None:
+def test_a_paused_part_exists_continues_and_can_be_ended(part: Part) -> None:
     pid = part.launch(["sleep", "600"])
     part.pause()
     until(lambda: state(pid) == "T", 5, "the process is stopped")

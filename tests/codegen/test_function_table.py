@@ -79,9 +79,9 @@ def test_contradictions_are_refused(entries: list[dict[str, Any]], sentence: str
 def test_a_number_is_never_given_to_another_symbol() -> None:
     lock = {7: "cuGone", 9: "cuAsk"}
     assert numbers.extend(lock, table(ASK).driver) == lock
-    with pytest.raises(RegistryError, match="number 7 belongs to cuGone forever"):
+    with pytest.raises(RegistryError, match=r"\b7\b.*\bcuGone\b"):
         numbers.extend(lock, table(FILL).driver)
-    with pytest.raises(RegistryError, match="has the number 9, which cannot change"):
+    with pytest.raises(RegistryError, match=r"\b9\b"):
         numbers.extend(lock, table(ASK | {"number": 10}).driver)
 
 

@@ -244,6 +244,6 @@ def test_durations(text: str, seconds: int, shortest: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "5x", "-5s", "1s1m", "1.5h", " 5s"])
-def test_what_is_no_duration_is_refused_in_the_words_of_the_schema(text: str) -> None:
+def test_invalid_durations_are_refused_in_the_words_of_the_schema(text: str) -> None:
     with pytest.raises(ValueError, match="is no time: write hours, minutes and seconds, as 90s, 10m or 1h30m"):
         parse_duration(text)

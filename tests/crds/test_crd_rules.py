@@ -99,9 +99,7 @@ def test_a_share_is_accepted_and_read_as_what_it_says(served: Served, spec: dict
     ],
     ids=str,
 )
-def test_what_is_no_share_is_refused_with_what_would_be_one(
-    served: Served, spec: dict[str, Any], sentence: str
-) -> None:
+def test_invalid_shares_are_refused_with_a_valid_example(served: Served, spec: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(served.create, "GPUClaim", spec)
 
 
@@ -177,7 +175,7 @@ def test_a_pool_is_accepted(served: Served, spec: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_pool_is_refused_with_what_would_be_one(served: Served, spec: dict[str, Any], sentence: str) -> None:
+def test_invalid_pools_are_refused_with_a_valid_example(served: Served, spec: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(served.create, "GPUPool", spec)
 
 

@@ -14,7 +14,7 @@ def pool(milli: int | None, backend: str = "software") -> dict[str, object]:
     return {"spec": {"backend": backend}, **status}
 
 
-def test_a_node_is_told_twice_the_sum_of_all_pools() -> None:
+def test_a_node_advertises_twice_the_sum_of_all_pools() -> None:
     assert Pools.from_objects([pool(2000), pool(None), pool(3000, "cuda")]).wanted == 10_000
 
 

@@ -165,7 +165,7 @@ def test_the_figure_outlives_the_plugin_without_an_api_server(pool: ApiServer, n
         assert node.kubelet.heard[MILLI] == [6000]
 
 
-def test_nothing_is_said_of_pools_that_were_never_seen(pool: ApiServer, node: Node) -> None:
+def test_pools_that_were_never_seen_are_not_advertised(pool: ApiServer, node: Node) -> None:
     """A zero would reach the scheduler."""
     nowhere = node.plugins.parent / "kubeconfig"
     nowhere.write_text(pool.kubeconfig.read_text().replace(pool.url, "https://127.0.0.1:1"))

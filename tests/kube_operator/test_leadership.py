@@ -49,7 +49,7 @@ def may_write(candidate: Leadership) -> bool:
     return True
 
 
-def test_there_is_no_time_at_which_two_may_write(leases: Kube) -> None:
+def test_two_leaders_never_may_write_at_the_same_time(leases: Kube) -> None:
     async def follow() -> None:
         async with Api(await configuration(leases.kubeconfig)) as api:
             clock = Clock()

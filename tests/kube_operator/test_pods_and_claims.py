@@ -130,11 +130,11 @@ def test_the_forms_in_which_a_pod_asks() -> None:
 
 @pytest.mark.parametrize("asked", [pod(container()), pod(container("1500")), pod(container("0"))])
 def test_a_gated_pod_that_asks_for_nothing_that_can_be_given(asked: dict[str, Any]) -> None:
-    with pytest.raises(PodError, match=r"\w{3,}"):
+    with pytest.raises(PodError):
         pods.ask_of(asked)
 
 
-def test_where_a_pod_stands() -> None:
+def test_gated_started_and_ended_pods() -> None:
     waiting = pod(
         container("1"), schedulingGates=[{"name": "remotegpu.io/claim"}, {"name": "kueue.x-k8s.io/admission"}]
     )

@@ -59,7 +59,7 @@ def test_an_appliance_that_stops_drains_while_it_answers() -> None:
     assert seen(pod(), draining="NewTemplate").phase is DRAINING
 
 
-def test_an_appliance_that_does_not_answer_is_lost_if_it_was_there() -> None:
+def test_an_appliance_that_no_longer_answers_is_lost() -> None:
     for gone in (None, pod(ip=""), pod(state={"terminated": {"reason": "OOMKilled"}})):
         assert seen(gone).phase is LOST
         assert seen(gone, known=False, answers=False).phase is STARTING
@@ -70,7 +70,7 @@ def test_an_appliance_that_does_not_answer_is_lost_if_it_was_there() -> None:
     assert (status.phase, status.reason, status.message) == (STARTING, "ImagePullBackOff", "no such image")
 
 
-def test_an_appliance_that_started_anew_is_another_incarnation() -> None:
+def test_a_restarted_appliance_is_another_incarnation() -> None:
     assert incarnation(pod()) != incarnation(pod(restarts=1))
     assert pod_address(pod(state={"waiting": {"reason": "CrashLoopBackOff"}})) == ""
 
@@ -87,7 +87,7 @@ def test_a_pod_of_an_older_template() -> None:
     assert not outdated(stateful_set(2, "two"), None)
 
 
-def test_how_a_pool_stands() -> None:
+def test_the_phase_of_a_pool() -> None:
     def status(*phases: AppliancePhase, mixed: str = "") -> Any:
         appliances = tuple(ApplianceStatus(f"a{number}", "n", phase) for number, phase in enumerate(phases))
         amount = Amount(1000, 8)

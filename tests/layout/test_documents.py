@@ -63,7 +63,7 @@ def test_bars_are_the_ratios_of_the_run(tmp_path: Path) -> None:
     assert widths[1] == pytest.approx(2 * widths[0], rel=1e-4)
 
 
-def test_a_run_without_raw_tcp_is_no_plot(tmp_path: Path) -> None:
+def test_a_run_without_raw_tcp_gives_no_plot(tmp_path: Path) -> None:
     document = json.loads(RUN.read_text())
     for configuration in document["configurations"]:
         configuration["ratios"] = {}

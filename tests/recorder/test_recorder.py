@@ -130,7 +130,7 @@ def test_another_call_ends_the_program_with_one_sentence(simple: tuple[Path, Pat
     assert "cuMemAlloc_v2" in trace.read_text().splitlines()[int(found[1]) - 1]
 
 
-def test_a_program_that_ends_early_is_told(simple: tuple[Path, Path]) -> None:
+def test_a_program_that_ends_early_is_reported(simple: tuple[Path, Path]) -> None:
     program, trace = simple
     early = replay(trace, sys.executable, program, "100", "0")
     assert early.returncode == DIVERGED
@@ -244,6 +244,6 @@ def test_mistakes_are_one_line(arguments: tuple[str, ...], names: list[str]) -> 
     assert all(name in wrong.stderr for name in names), wrong.stderr
 
 
-def test_a_program_without_calls_is_told(tmp_path: Path) -> None:
+def test_a_program_without_calls_is_reported(tmp_path: Path) -> None:
     silent = run(*NATIVE, REMOTEGPU, "trace", "--record", tmp_path / "trace", "--", "true")
     assert silent.returncode == 70 and silent.stderr.count("\n") == 1

@@ -151,7 +151,7 @@ def test_program_with_a_silent_endpoint() -> None:
         assert code != 0
 
 
-def test_program_with_a_lease_that_is_none(unharmed: Appliance) -> None:
+def test_a_program_with_an_unknown_lease(unharmed: Appliance) -> None:
     code, message = program(shares(unharmed.endpoint))
     assert code != 0 and "lease" in message
 

@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 from support.faultproxy import FaultProxy
 from support.system import PROGRAMS, REMOTEGPU, Appliance, Watch, line
+from support.tcp_timers import until_asked_for
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
+# For how long bytes may stay unacknowledged: SILENCE_MS of remoting/carrier/src/socket.rs.
+SILENCE_SECONDS = 8
 # The proxies' address: the ports are the appliance's own.
 BEHIND_PROXIES = "127.0.0.2"
 
@@ -75,7 +77,7 @@ def test_a_client_that_is_stopped_within_a_copy_goes_on(own_remote: Appliance, c
     with program:
         pid = int(line(program))
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(20)
+        until_asked_for(int(own_remote.endpoint.split(":")[1]) + 1, SILENCE_SECONDS, 60)
         # As a shell's job: the command line stopped with its program, and continues with it.
         program.send_signal(signal.SIGCONT)
         assert program.stdin is not None

@@ -91,7 +91,7 @@ def test_the_share_is_the_limit_and_nvidia_smi_shows_it(
         (lambda folder: (folder / "token").write_text("x"), "does not accept the token"),
     ],
 )
-def test_what_is_missing_is_said_with_the_next_step(
+def test_what_is_missing_is_reported_with_the_next_step(
     appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path, change: object, words: str
 ) -> None:
     directory = appliance.pod_directory(tmp_path, claim, pod)

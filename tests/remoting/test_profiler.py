@@ -26,7 +26,7 @@ print("ok")
 
 
 @pytest.mark.parametrize("where", ["natively", "on a share"])
-def test_it_is_said_once_that_kernels_are_not_recorded(remote: Appliance, tmp_path: Path, where: str) -> None:
+def test_one_warning_says_that_kernels_are_not_recorded(remote: Appliance, tmp_path: Path, where: str) -> None:
     program = tmp_path / "ask.py"
     program.write_text(ASK)
     run: Callable[..., subprocess.CompletedProcess[str]] = native if where == "natively" else remote.run

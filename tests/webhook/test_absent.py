@@ -26,7 +26,7 @@ def absent(admission: Admission) -> Iterator[Space]:
     admission.call(admission.replica.url)
 
 
-def test_who_asks_for_a_share_is_refused_and_told_by_whom(absent: Space) -> None:
+def test_a_pod_that_asks_for_a_share_is_refused_and_the_refusal_names_us(absent: Space) -> None:
     for document in (
         pod("new", {FRACTION: 0.5}),
         pod("new", {MILLI: 500}),

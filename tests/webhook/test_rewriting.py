@@ -136,14 +136,14 @@ def test_done_twice_it_is_as_done_once(entry: Any, spec: Object) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 @pytest.mark.parametrize("document", [{}, {"spec": None, "metadata": None, "template": None}])
-def test_what_is_no_object_yet_is_left_to_the_api_servers_own_validation(entry: Any, document: Object) -> None:
+def test_malformed_objects_are_left_to_the_api_servers_own_validation(entry: Any, document: Object) -> None:
     for operation in entry.operations:
         old, response = rewritten(entry.resources[0], document, operation=operation, oldObject=document)
         assert response == {"uid": "u", "allowed": True}
         assert old == document
 
 
-def test_an_annotation_that_is_no_manifest_takes_nothing_back() -> None:
+def test_a_malformed_last_applied_annotation_changes_nothing() -> None:
     old = {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": f'["{FRACTION}"'}}}
     _, response = rewritten(("apps", "deployments"), {"spec": {}}, operation="UPDATE", oldObject=old)
     assert response == {"uid": "u", "allowed": True}
@@ -153,5 +153,5 @@ def test_an_annotation_that_is_no_manifest_takes_nothing_back() -> None:
     "body", [{}, [], {"request": None}, {"request": {}}, review(("apps", "scales"), {}), review(("", "secrets"), {})]
 )
 def test_what_no_rule_of_ours_sends_is_an_error(body: Any) -> None:
-    with pytest.raises(ReviewError, match="not an AdmissionReview"):
+    with pytest.raises(ReviewError):
         answer(body)

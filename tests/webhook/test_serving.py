@@ -72,7 +72,7 @@ def test_it_waits_for_its_certificate_and_takes_the_next_one(certificates: Path)
         until(lambda: accepted(it, second), 20, "the next certificate is in use")
 
 
-def test_requests_that_are_none_of_the_api_servers(running: tuple[Replica, bytes]) -> None:
+def test_requests_that_are_not_an_api_servers_are_refused(running: tuple[Replica, bytes]) -> None:
     it, authority = running
     assert post(it, authority, "{")[0] == 400
     status, text = post(it, authority, "{}")

@@ -62,7 +62,7 @@ def describe(name: str, backend: str = "") -> Environment:
     Raises NoBackendError if `backend` is given and its devices are not there.
     """
     found, devices = find_backend(backend)
-    packages = versions.here()
+    packages = versions.installed()
     return Environment(name, found, packages.pop("python"), packages, devices)
 
 

@@ -26,8 +26,9 @@ from remotegpu_offload.acceptor import versions
 from remotegpu_offload.acceptor.environment import VISIBLE, Environment, describe
 from remotegpu_offload.wire.errors import LostError, OffloadError
 from remotegpu_offload.wire.frames import Message, Service
-from remotegpu_offload.wire.peer import MAIN_THREAD, Peer
+from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import Request
+from remotegpu_offload.wire.threads import MAIN_THREAD
 
 # Modules with `attach(session)`, in this order; with what each needs beside us.
 FEATURES: Final = (
@@ -82,7 +83,7 @@ class AcceptorSession:
             case "stats":
                 return Message(self._statistics())
             case "cancel":
-                self.peer.interrupt(int(request.header.get("thread", MAIN_THREAD)))
+                self.peer.threads.interrupt(int(request.header.get("thread", MAIN_THREAD)))
                 return None
             case "bye":
                 # Our answer goes out first.
@@ -150,8 +151,8 @@ def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
 def import_features() -> list[ModuleType]:
     """Those that this environment can have. All before one is attached, because from then on the client's modules are
     found too."""
-    there = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
-    return [importlib.import_module(name) for name in there]
+    available = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
+    return [importlib.import_module(name) for name in available]
 
 
 def _take_over(variables: Mapping[str, str], argv: list[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""Which versions two interpreters have, and whether what one writes the other can read. Pure but for `here`."""
+"""Which versions two interpreters have, and whether what one writes the other can read. Pure but for `installed`."""
 
 import importlib.metadata
 import platform
@@ -26,7 +26,7 @@ class Skew:
         return f"{place} does not fit: {'; '.join(self.refusals)}: {SKEW_ADVICE}" if self.refusals else ""
 
 
-def here() -> dict[str, str]:
+def installed() -> dict[str, str]:
     """`python` and every one of PACKAGES that this interpreter has, without importing them."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:

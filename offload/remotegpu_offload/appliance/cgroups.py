@@ -120,8 +120,8 @@ def _delegated(folder: Path) -> tuple[str, ...]:
     """Version 2: the controllers that groups below ours have; asks for them if need be."""
     control = folder / "cgroup.subtree_control"
     with contextlib.suppress(OSError):
-        there = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
-        wanted = [name for name in _CONTROLLERS if name in there]
+        available = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
+        wanted = [name for name in _CONTROLLERS if name in available]
         # EBUSY where our group has processes and is not the root: then it stays as it is.
         with contextlib.suppress(OSError):
             control.write_text(" ".join(f"+{name}" for name in wanted), encoding="ascii")

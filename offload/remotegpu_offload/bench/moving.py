@@ -26,9 +26,9 @@ def move(environment: str, tensors: list[torch.Tensor]) -> float:
 
 
 def main() -> None:
-    mib, there, back = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    mib, away, back = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     tensors = [torch.ones(4, device="cuda")]
-    little = move(there, tensors)
+    little = move(away, tensors)
     tensors += [torch.randn(_PIECE_MIB << 18, device="cuda") for _ in range(mib // _PIECE_MIB)]
     much = move(back, tensors)
     print(json.dumps({"switch_s": little, "switch_s_per_gib": (much - little) / mib * 1024}))  # noqa: T201

@@ -116,8 +116,8 @@ def measure(options: BenchOptions) -> dict[str, Any]:
         results = []
         for configuration in configurations(cpus, everything=options.everything):
             tell(configuration.name)
-            found, here = measuring.runs(configuration, runs)
-            results.append({"name": _name(configuration), "figures": _with_ratios(_medians(found), _medians(here))})
+            found, local = measuring.runs(configuration, runs)
+            results.append({"name": _name(configuration), "figures": _with_ratios(_medians(found), _medians(local))})
     return {
         "version": __version__,
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -154,7 +154,7 @@ class _Measuring:
         )
         (lab.folder / "data").write_bytes(os.urandom(sizes.mib << 20))
 
-    def here(self) -> dict[str, float]:
+    def local(self) -> dict[str, float]:
         """The steps on this machine's CPU, where the acceptor would compute."""
         _, far = ends("split" if len(self._lab.cpus) > 1 else "same", self._lab.cpus)
         with on_cpus(far):
@@ -170,12 +170,12 @@ class _Measuring:
         offered = [word for name in _ENVIRONMENTS for word in ("--offload", f"{name}={self._python}:cpu")]
         with self._lab.site(configuration, *offered) as site:
             near, _ = ends(configuration.placement, self._lab.cpus)
-            there, here = [], []
+            remote, local = [], []
             for _ in range(count):
-                here.append(self.here())
+                local.append(self.local())
                 with on_cpus(near):
-                    there.append(self._measured(configuration, site))
-            return there, here
+                    remote.append(self._measured(configuration, site))
+            return remote, local
 
     def _measured(self, configuration: Configuration, site: Site) -> dict[str, float]:
         since = time.time()
@@ -249,11 +249,11 @@ def _steps(said: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _with_ratios(found: Mapping[str, float], here: Mapping[str, float]) -> dict[str, float]:
+def _with_ratios(found: Mapping[str, float], local: Mapping[str, float]) -> dict[str, float]:
     result = dict(found)
     for kind in ("tiny", "heavy"):
-        result[f"{kind}_step_here_ms"] = here[f"{kind}_step_ms"]
-        result[f"{kind}_ratio"] = found[f"{kind}_step_ms"] / here[f"{kind}_step_ms"]
+        result[f"{kind}_step_here_ms"] = local[f"{kind}_step_ms"]
+        result[f"{kind}_ratio"] = found[f"{kind}_step_ms"] / local[f"{kind}_step_ms"]
     return {name: value for name, value in result.items() if name in FIGURES}
 
 

@@ -90,12 +90,12 @@ def _print_one(one: dict[str, Any]) -> None:
     table.add_row("notices", str(counters["notices"]))
     table.add_row("asked by the acceptor", _counted(sum(counters["served"].values()), counters["served"]))
     table.add_row("sent, received", f"{format_bytes(counters['bytes_out'])}, {format_bytes(counters['bytes_in'])}")
-    there = one["acceptor"]
-    if there is None:
+    acceptor = one["acceptor"]
+    if acceptor is None:
         table.add_row("acceptor", "is gone" if one["lost"] else "does not answer")
     else:
-        most = format_bytes(there["most_memory_bytes"])
-        table.add_row("memory there", f"{format_bytes(there['memory_bytes'])}, at most {most}")
+        most = format_bytes(acceptor["most_memory_bytes"])
+        table.add_row("memory there", f"{format_bytes(acceptor['memory_bytes'])}, at most {most}")
     show.console().print(table)
 
 

@@ -23,15 +23,15 @@ def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> No
     with session.moving:
         old = session.peer
         # First, so that what is wrong with the wish costs nobody anything.
-        there = session.connect(wanted)
+        opened = session.connect(wanted)
         try:
             with _still(session, old, timeout):
                 states = _save(session, old)
-                _load(session, there[0], states)
-                session.take(there)
-                old.resume(there[0])
+                _load(session, opened[0], states)
+                session.take(opened)
+                old.activity.resume(opened[0])
         except BaseException:
-            there[0].close()
+            opened[0].close()
             raise
         session.states = states if session.keeps else {}
         session.wish = wanted
@@ -55,7 +55,7 @@ def resume(session: "Session", lost: Peer) -> None:
     with session.moving:
         if session.moved_from(lost):
             return
-        reason = lost.lost_reason
+        reason = lost.activity.lost
         seconds = session.config.session.resume_seconds
         if seconds is None:
             raise LostError(reason)
@@ -68,19 +68,19 @@ def resume(session: "Session", lost: Peer) -> None:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                there = session.connect(session.wish)
+                opened = session.connect(session.wish)
                 break
             except (OffloadError, TimeoutError) as error:
                 if time.monotonic() + _PAUSE_SECONDS > deadline:
                     raise LostError(f"{reason}; within {seconds} s there was no other: {error}") from None
                 time.sleep(_PAUSE_SECONDS)
         try:
-            _load(session, there[0], session.states)
+            _load(session, opened[0], session.states)
         except BaseException:
-            there[0].close()
+            opened[0].close()
             raise
-        session.take(there)
-        lost.resume(there[0])
+        session.take(opened)
+        lost.activity.resume(opened[0])
         lost.close()
 
 
@@ -119,7 +119,7 @@ def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[No
                 if holding is not None:
                     stack.enter_context(holding())
             try:
-                peer.pause(max(0.0, left))
+                peer.activity.pause(max(0.0, left))
             except TimeoutError:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise
@@ -127,7 +127,7 @@ def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[No
                 try:
                     yield
                 finally:
-                    peer.resume()
+                    peer.activity.resume()
                 return
         time.sleep(_CALM_SECONDS)
 

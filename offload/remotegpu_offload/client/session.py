@@ -68,7 +68,7 @@ class Session:
         self.states: dict[str, object] = {}
         self.services = parts_of_greeting
         self.connector = connector
-        self.wish = wish(config, versions.here())
+        self.wish = wish(config, versions.installed())
         self.moves = 0
         self._served: list[_Served] = []
         self._since = time.time()
@@ -109,7 +109,7 @@ class Session:
         """
         peer = self._peer
         # Who was told of the loss sees it here, also before the connection is closed for all others.
-        if peer.lost_reason and not self._closed:
+        if peer.activity.lost and not self._closed:
             moving.resume(self, peer)
             return self._peer
         return peer
@@ -149,11 +149,11 @@ class Session:
 
     def stats(self) -> dict[str, Any]:
         """What crossed, for people and tools; `acceptor` is the acceptor's own account, null while it is away."""
-        there: Any = None
+        statistics: Any = None
         if not self._peer.closed.is_set():
             with contextlib.suppress(OffloadError, TimeoutError):
-                there = self._peer.request(Service.SESSION, {"op": "stats"}, timeout=_BYE_SECONDS).header
-        return {**self.describe(), "counters": self.counters(), "acceptor": there}
+                statistics = self._peer.request(Service.SESSION, {"op": "stats"}, timeout=_BYE_SECONDS).header
+        return {**self.describe(), "counters": self.counters(), "acceptor": statistics}
 
     def describe(self) -> dict[str, Any]:
         """Who and where, without asking the acceptor."""
@@ -221,7 +221,7 @@ class Session:
             for served in self._served:
                 peer.serve(served.service, served.handler, inline=served.inline)
             peer.start()
-            greeting = {"op": "hello", "versions": versions.here(), "allow_skew": wanted.allow_skew}
+            greeting = {"op": "hello", "versions": versions.installed(), "allow_skew": wanted.allow_skew}
             greeting |= process(self.config) | {name: service.hello() for name, service in self.services.items()}
             answer = peer.request(Service.SESSION, greeting, timeout=_GREETING_SECONDS).header
         except RemoteFailure as failure:

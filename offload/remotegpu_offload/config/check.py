@@ -154,8 +154,8 @@ def _matching(rule: FunctionRule | ClassRule, kind: str) -> list[tuple[str, Any]
     }
     found = [(name, value) for name, value in sorted(names.items()) if rule.matches(name)]
     if not found:
-        there = ", ".join(name.rpartition(".")[2] for name in sorted(names)) or "nothing"
-        raise _UnresolvedError(f"matches no {kind}: {'.'.join(fixed)} has {there}")
+        possible = ", ".join(name.rpartition(".")[2] for name in sorted(names)) or "nothing"
+        raise _UnresolvedError(f"matches no {kind}: {'.'.join(fixed)} has {possible}")
     return found
 
 

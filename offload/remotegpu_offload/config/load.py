@@ -26,8 +26,8 @@ def find(
         return Path(explicit)
     if named := environ.get(CONFIG_ENV):
         return Path(named)
-    here = (directory or Path.cwd()) / FILE_NAME
-    return here if here.is_file() else None
+    default = (directory or Path.cwd()) / FILE_NAME
+    return default if default.is_file() else None
 
 
 def load(

@@ -10,15 +10,15 @@ from remotegpu_offload.config.suggest import suggestion
 
 def warn_of_module(config: Config, module: ModuleType) -> None:
     """Rules for a name that this module, just imported, does not have, or has as something else."""
-    there = vars(module)
+    members = vars(module)
     # A package may get the name as a module below it; others make their names when they are asked.
-    if "__path__" in there or "__getattr__" in there:
+    if "__path__" in members or "__getattr__" in members:
         return
     for rule, name in _plain(config, module.__name__):
-        if name not in there:
-            known = [own for own in there if not own.startswith("_")]
+        if name not in members:
+            known = [own for own in members if not own.startswith("_")]
             _warn(config, rule, f"{module.__name__} has no {name!r}; {suggestion(name, known)}")
-        elif isinstance(rule, ClassRule) != isinstance(there[name], type):
+        elif isinstance(rule, ClassRule) != isinstance(members[name], type):
             right = "function" if isinstance(rule, ClassRule) else "class"
             _warn(config, rule, f"it is a {right}: write `{right}: {rule.pattern}`")
 

@@ -20,7 +20,7 @@ from remotegpu_offload.client.session import Session
 from remotegpu_offload.config import ConfigError, SessionRules, load
 from remotegpu_offload.jupyter.channels import BOTH_WAYS, IOPUB, Relay
 from remotegpu_offload.wire import OffloadError, RemoteFailure, Request, Service
-from remotegpu_offload.wire.peer import MAIN_THREAD
+from remotegpu_offload.wire.threads import MAIN_THREAD
 
 HEARTBEAT: Final = "hb"
 UNAVAILABLE: Final = 69

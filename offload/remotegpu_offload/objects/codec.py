@@ -239,7 +239,7 @@ class Codec:
             raise RefusedError("the acceptor's answer refers to pages, which only a client sends")
         given = iter(buffers)
         layout: dict[int, Any] = {int(index): listed for index, listed in header["pages"].items()}
-        carried = sum(1 for listed in layout.values() for _, _, here in listed if here)
+        carried = sum(1 for listed in layout.values() for _, _, inline in listed if inline)
         found: dict[str, Buffer] = {}
         lacking: dict[str, int] = {}
         pieces: list[Buffer] = []
@@ -248,13 +248,13 @@ class Codec:
                 pieces.append(next(given))
                 continue
             pieces.append(b"")
-            for name, size, here in layout[index]:
-                page = next(given) if here else found.get(name) or self.cache.get(name)
+            for name, size, inline in layout[index]:
+                page = next(given) if inline else found.get(name) or self.cache.get(name)
                 if page is None:
                     lacking[name] = size
                     continue
                 found[name] = page
-                if here:
+                if inline:
                     lacking.pop(name, None)
                     self.cache.put(name, page)
         for wanted in _batches(lacking):

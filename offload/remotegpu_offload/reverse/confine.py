@@ -43,9 +43,9 @@ def variables(permissions: Permissions, of: Mapping[str, str]) -> dict[str, str]
     return {name: value for name, value in of.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 
-def folder_of(pattern: str, here: Path) -> Path:
+def folder_of(pattern: str, base: Path) -> Path:
     """Where the files of a glob lie: its path up to the first wildcard. A path without one is itself."""
-    whole = Path(os.path.normpath(here / Path(pattern).expanduser()))
+    whole = Path(os.path.normpath(base / Path(pattern).expanduser()))
     parts: list[str] = []
     for part in whole.parts:
         if any(letter in part for letter in "*?["):
@@ -54,13 +54,13 @@ def folder_of(pattern: str, here: Path) -> Path:
     return Path(*parts)
 
 
-def folders(patterns: Iterable[str], here: Path) -> list[Path]:
+def folders(patterns: Iterable[str], base: Path) -> list[Path]:
     """The folders in which the files of globs lie; a path without a wildcard has none."""
-    found = ((pattern, folder_of(pattern, here)) for pattern in patterns)
+    found = ((pattern, folder_of(pattern, base)) for pattern in patterns)
     return [folder for pattern, folder in found if any(letter in pattern for letter in "*?[")]
 
 
-def confine(permissions: Permissions, here: Path, *, readable: Iterable[Path], writable: Iterable[Path]) -> None:
+def confine(permissions: Permissions, base: Path, *, readable: Iterable[Path], writable: Iterable[Path]) -> None:
     """From now on: read the system's files and what is permitted or `readable`, write what is permitted or `writable`.
 
     For good, for this thread and those that it starts. Raises OSError if the kernel refuses.
@@ -71,8 +71,8 @@ def confine(permissions: Permissions, here: Path, *, readable: Iterable[Path], w
     handled = (ctypes.c_uint64 * 1)(reading | changing)
     ruleset = _call("landlock_create_ruleset", _CREATE_RULESET, handled, ctypes.sizeof(handled), 0)
     own = {Path(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
-    read = [*map(Path, _SYSTEM), *own, *readable, *(folder_of(pattern, here) for pattern in permissions.read)]
-    write = [*map(Path, _DEVICES), *writable, *(folder_of(pattern, here) for pattern in permissions.write)]
+    read = [*map(Path, _SYSTEM), *own, *readable, *(folder_of(pattern, base) for pattern in permissions.read)]
+    write = [*map(Path, _DEVICES), *writable, *(folder_of(pattern, base) for pattern in permissions.write)]
     try:
         for path in read:
             _allow(ruleset, path, reading)

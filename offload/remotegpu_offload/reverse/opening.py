@@ -49,7 +49,7 @@ class Plan:
     cache: str
     root: str
     manifest: str  # its file
-    here: str
+    base: str
     confined: bool
     stats: str
     trips: int
@@ -85,7 +85,7 @@ def prepare(wish: Wish, ask: Callable[[str], bool]) -> tuple[Plan, dict[str, str
         cache=str(folder),
         root=str(root),
         manifest=str(file),
-        here=str(Path.cwd()),
+        base=str(Path.cwd()),
         confined=confine.available(),
         stats=str(wish.stats.resolve()) if wish.stats else "",
         trips=fetcher.trips,
@@ -114,8 +114,8 @@ def _check(manifest: Manifest, name: str) -> None:
         raise ReverseError(f"the server answers with {manifest.name} where {name} was asked for: do not trust it")
     minor = int(manifest.python.partition(".")[2])
     if sys.version_info < (3, minor):
-        here = f"{sys.version_info.major}.{sys.version_info.minor}"
-        raise ReverseError(f"{name} needs Python {manifest.python}, and this is {here}: open it with a newer one")
+        running = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise ReverseError(f"{name} needs Python {manifest.python}, and this is {running}: open it with a newer one")
     lacking = [each for each in manifest.requirements if not satisfied(each)]
     if lacking:
         raise ReverseError(
@@ -130,10 +130,10 @@ def satisfied(requirement: str) -> bool:
     if found is None:
         return False
     try:
-        here = _version(metadata.version(found[1]))
+        installed = _version(metadata.version(found[1]))
     except metadata.PackageNotFoundError:
         return False
-    return all(_within(here, sign, _version(bound)) for sign, bound in _BOUND.findall(found[2]))
+    return all(_within(installed, sign, _version(bound)) for sign, bound in _BOUND.findall(found[2]))
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -151,12 +151,12 @@ _SIGNS: Final[dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]]] = {
 }
 
 
-def _within(here: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:
-    most = max(len(here), len(bound))
-    mine, other = ((*each, *(0,) * (most - len(each))) for each in (here, bound))
+def _within(version: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:
+    most = max(len(version), len(bound))
+    ours, other = ((*each, *(0,) * (most - len(each))) for each in (version, bound))
     if sign == "~=":
-        return mine >= other and mine[: len(bound) - 1] == bound[:-1]
-    return _SIGNS[sign](mine, other)
+        return ours >= other and ours[: len(bound) - 1] == bound[:-1]
+    return _SIGNS[sign](ours, other)
 
 
 def _trusted(wish: Wish, register: Register, manifest: Manifest, key: str, ask: Callable[[str], bool]) -> Permissions:

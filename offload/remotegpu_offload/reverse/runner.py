@@ -39,12 +39,12 @@ def main() -> None:
     root = sys.path.pop(0)
     readable = [Path(root), cache, Path(plan.manifest), *([server.ca] if server.ca else [])]
     if plan.confined:
-        for folder in confine.folders(manifest.permissions.write, Path(plan.here)):
+        for folder in confine.folders(manifest.permissions.write, Path(plan.base)):
             # What is not there cannot be opened to it, and it may not make it beside what else is yours.
             folder.mkdir(parents=True, exist_ok=True)
         confine.confine(
             manifest.permissions,
-            Path(plan.here),
+            Path(plan.base),
             readable=readable,
             writable=[cache / "pages", Path(plan.root), Path(scratch)],
         )

@@ -247,7 +247,7 @@ def copies(
             None
             if device is None
             else torch._C._get_privateuse1_backend_name()
-            if device.type not in _HERE
+            if device.type not in _LOCAL
             else device.type
         )
         there = bool(address_of(tensor))
@@ -269,7 +269,7 @@ def copies(
     return {"copy_": copy_, "_to_copy": to_copy, "_local_scalar_dense": transfers.number}
 
 
-_HERE: Final = frozenset(("cpu", "meta"))
+_LOCAL: Final = frozenset(("cpu", "meta"))
 
 
 def _likeness(tensor: Any) -> Any:

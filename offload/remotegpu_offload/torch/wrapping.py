@@ -249,12 +249,12 @@ def _wrap_moves() -> None:
 
     @functools.wraps(original)
     def swaps() -> bool:
-        return getattr(swapping, "here", False) or original()
+        return getattr(swapping, "active", False) or original()
 
     def move(self: Any, fn: Callable[[Any], Any], recurse: bool) -> Any:
         if swaps():
             return apply(self, fn, recurse)
-        swapping.here = True
+        swapping.active = True
         try:
             return apply(self, fn, recurse)
         except RuntimeError as error:
@@ -262,7 +262,7 @@ def _wrap_moves() -> None:
             if "Couldn't swap" not in str(error):
                 raise
         finally:
-            swapping.here = False
+            swapping.active = False
         return apply(self, fn, recurse)
 
     @functools.wraps(apply)

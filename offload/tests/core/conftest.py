@@ -35,7 +35,7 @@ def local(user: UserModule) -> ModuleType:
 
 
 @pytest.fixture
-def there(user: UserModule, session: Session) -> ModuleType:
+def remote(user: UserModule, session: Session) -> ModuleType:
     """The user's module with all that its rules name replaced."""
     return user.replaced(session)
 

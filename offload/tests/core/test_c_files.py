@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import textwrap
@@ -213,7 +214,7 @@ def test_hdf5(project: Project) -> None:
     same(content, project.local("read.py"))
 
 
-def test_functions_over_there_have_them_too(project: Project) -> None:
+def test_functions_in_the_acceptor_open_them_too(project: Project) -> None:
     project.write(
         "remotegpu.yaml",
         'version: 1\noffload: [{function: steps.work}]\nfiles: {read: ["./data/**"], write: ["./out/**"]}\n',
@@ -309,9 +310,9 @@ def test_changes_of_others_are_not_overwritten(here: Here) -> None:
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("INSERT INTO people VALUES ('other', 99)")
     mine.execute("DELETE FROM people")
-    with pytest.raises(sqlite3.OperationalError, match="another program changed the database since it was opened here"):
+    with pytest.raises(sqlite3.OperationalError):
         mine.commit()
-    with pytest.raises(sqlite3.OperationalError, match="another program changed"):
+    with pytest.raises(sqlite3.OperationalError):
         mine.close()
     assert rows(file, "SELECT count(*) FROM people") == [(4,)]
     # Opened anew, it is what the other made.
@@ -333,24 +334,24 @@ def test_a_database_in_use_is_read_as_it_is_and_not_written(here: Here, mode: st
         other.execute("UPDATE people SET age = age + 100000")
         mine = here.connect("out/busy.db")
         assert mine.execute("SELECT count(*), max(age) FROM people").fetchone() == (5001, 4999)
-        with pytest.raises(sqlite3.OperationalError, match="readonly") as refused:
+        with pytest.raises(sqlite3.OperationalError) as refused:
             mine.execute("DELETE FROM people")
-        (note,) = refused.value.__notes__
-        assert "another program has the database open" in note
+        assert refused.value.sqlite_errorname == "SQLITE_READONLY"
+        assert len(refused.value.__notes__) == 1, "why it is so"
         mine.close()
         other.execute("ROLLBACK")
     assert rows(file, "SELECT count(*) FROM people") == [(5001,)]
 
 
-def test_a_rule_for_the_database_alone_is_enough_to_read_it(here: Here) -> None:
+def test_a_rule_for_the_database_file_is_enough_to_read_it(here: Here) -> None:
     people(here.folder / "data/alone.db")
     with closing(here.connect("data/alone.db")) as connection:
         assert connection.execute("SELECT count(*) FROM people").fetchone() == (3,)
-    with pytest.raises(sqlite3.OperationalError, match=r"secret\.txt: files\.read of the client"):
+    with pytest.raises(sqlite3.OperationalError, match=r"secret\.txt: files\.read\b"):
         here.connect("data/secret.txt")
-    with pytest.raises(sqlite3.OperationalError, match=r"data/none\.db: files\.write of the client"):
+    with pytest.raises(sqlite3.OperationalError, match=r"data/none\.db: files\.write\b"):
         here.connect("data/none.db")
-    with pytest.raises(sqlite3.OperationalError, match="No such file"):
+    with pytest.raises(sqlite3.OperationalError, match=os.strerror(errno.ENOENT)):
         here.connect("file:out/none.db?mode=rw", uri=True)
     assert not (here.folder / "data/none.db").exists()
     assert not (here.folder / "out/none.db").exists()

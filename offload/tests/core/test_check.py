@@ -86,7 +86,7 @@ code: {page: [mypkg]}
     assert (code, report["good"]) == (0, True)
 
 
-def test_a_class_of_torchs_modules_is_said_to_have_no_gradients(project: Path) -> None:
+def test_the_check_notes_that_a_rule_for_a_torch_module_has_no_gradients(project: Path) -> None:
     home = project / "torch" / "nn" / "modules"
     home.mkdir(parents=True)
     for folder in (home, home.parent, home.parent.parent):
@@ -151,7 +151,7 @@ def test_a_module_with_a_profile_must_be_here_with_its_names(project: Path) -> N
     assert (level, code) == ("FAIL", 2) and "has no not_installed_here: install it there" in text
 
 
-def test_source_that_may_not_leave_is_told(project: Path) -> None:
+def test_the_check_names_source_that_may_not_be_sent(project: Path) -> None:
     _, report = check(project, "offload: [{function: mypkg.train.score}]\ncode: {page: [mypkg], never: [mypkg.train]}")
     assert "its source stays here" in said(report)["function mypkg.train.score"][2]
 
@@ -207,7 +207,7 @@ def test_it_is_the_user_s_interpreter_that_is_asked_even_one_without_any_package
     assert (code, report["python"]) == (2, python)
 
 
-def test_without_a_file_there_is_cut_a_which_needs_torch_only_when_it_runs(tmp_path: Path) -> None:
+def test_without_a_file_torch_mode_is_used_which_needs_torch_only_when_it_runs(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "remotegpu"), "offload", "check", "--python", sys.executable]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     assert done.stdout.startswith(f"no remotegpu.yaml, for {sys.executable}\n")

@@ -63,7 +63,7 @@ def test_it_is_a_real_class(session: Session, models: Any, local: Any) -> None:
     )
 
 
-def test_methods_attributes_and_properties_are_those_there(session: Session, models: Any) -> None:
+def test_methods_attributes_and_properties_are_the_acceptors(session: Session, models: Any) -> None:
     start = trips(session)
     model = models.Model(3, name="x")
     assert model.where() not in (0, os.getpid()) and model.total(extra=1) == 4
@@ -73,15 +73,15 @@ def test_methods_attributes_and_properties_are_those_there(session: Session, mod
     assert (model.name, model.size, model.new) == ("y", 4, {"a": 1}) and model.describe() == "base y 3"
     del model.new
     assert not hasattr(model, "new") and hasattr(model, "size") and getattr(model, "other", 5) == 5
-    with pytest.raises(AttributeError, match="'Model' object has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="nothing"):
         _ = model.nothing
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'size'"):
+    with pytest.raises(TypeError, match="size"):
         models.Model()
     with pytest.raises(LookupError, match="y"):
         model.fail()
 
 
-def test_special_methods_are_those_there(session: Session, models: Any) -> None:
+def test_special_methods_are_the_acceptors(session: Session, models: Any) -> None:
     model, other = models.Model(3), models.Model(4)
     assert len(model) == 3 and model[1] == 1 and 2 in model and 9 not in model and list(model) == [0, 1, 2]
     model[0] = 7
@@ -108,7 +108,7 @@ def test_special_methods_are_those_there(session: Session, models: Any) -> None:
     assert array.tolist() == [3, 3]
 
 
-def test_results_that_are_instances_live_there(session: Session, models: Any) -> None:
+def test_results_that_are_instances_stay_in_the_acceptor(session: Session, models: Any) -> None:
     model = models.Model(2, name="x")
     assert model.itself() is model
     sibling = model.sibling()
@@ -159,7 +159,7 @@ def _use(store: Any) -> list[Any]:
     return [*told, items, by_name, names, store.added, list(vars(store)), *store.seen()]
 
 
-def test_containers_of_an_instance_are_changed_there(session: Session, models: Any, local: Any) -> None:
+def test_containers_of_an_instance_are_changed_in_the_acceptor(session: Session, models: Any, local: Any) -> None:
     store = models.Store()
     assert _use(store) == _use(local.Store())
     assert [attribute for attribute in dir(store) if attribute[0] != "_"] == [
@@ -187,7 +187,7 @@ def _added(store: Any) -> Any:
     return store
 
 
-def test_an_answer_that_is_no_attribute_is_refused(session: Session, models: Any) -> None:
+def test_a_malformed_answer_for_an_attribute_is_refused(session: Session, models: Any) -> None:
     kept = models.Store().items
     answers: list[Any] = [[1], (1, 2), (1, 2, 3), ((), kept), ({}, kept), (None, kept), kept]
     for answer in answers:
@@ -196,13 +196,13 @@ def test_an_answer_that_is_no_attribute_is_refused(session: Session, models: Any
     assert kept == [3, 1] and containers.taken(([5], kept)) is kept == [5] and containers.taken((1, None)) == 1
 
 
-def test_instances_are_arguments_of_functions_and_methods_there(session: Session, models: Any) -> None:
+def test_instances_are_arguments_of_functions_and_methods_in_the_acceptor(session: Session, models: Any) -> None:
     model = models.Model(3)
     start = trips(session)
     assert models.weigh(model) == 3 and trips(session) - start == 1
 
 
-def test_copies_are_made_there(session: Session, models: Any) -> None:
+def test_copies_are_made_in_the_acceptor(session: Session, models: Any) -> None:
     model = models.Model(3)
     shallow, deep = copy.copy(model), copy.deepcopy({"m": model, "again": model})
     assert type(shallow) is models.Model and deep["m"] is deep["again"] is not model
@@ -210,9 +210,7 @@ def test_copies_are_made_there(session: Session, models: Any) -> None:
     assert shallow[0] == 9 and deep["m"][0] == 0
 
 
-def test_pickles_have_the_state_and_open_where_there_is_no_offload(
-    session: Session, models: Any, tmp_path: Path
-) -> None:
+def test_pickles_have_the_state_and_load_without_offload(session: Session, models: Any, tmp_path: Path) -> None:
     model = models.Model(3, name="kept")
     model[0] = 5
     data = pickle.dumps([model, model])
@@ -237,7 +235,7 @@ def test_a_class_with_slots(session: Session, models: Any) -> None:
     assert pickle.loads(pickle.dumps(slim)).b == 6
 
 
-def test_a_class_derived_from_it_is_executed_there_as_a_whole(session: Session, models: Any) -> None:
+def test_a_derived_class_is_executed_in_the_acceptor_as_a_whole(session: Session, models: Any) -> None:
     model = models.Derived(3, name="d")
     assert isinstance(model, models.Model) and model.where() != os.getpid()
     assert model.total() == 1003 and model.describe() == "derived d 1003" and models.weigh(model) == 1003
@@ -245,7 +243,7 @@ def test_a_class_derived_from_it_is_executed_there_as_a_whole(session: Session, 
     assert type(models.Derived.of("2")) is models.Derived
 
 
-def test_one_that_is_no_modules_travels_by_value(session: Session, models: Any) -> None:
+def test_a_local_class_is_sent_by_value(session: Session, models: Any) -> None:
     class Mine(models.Model):  # type: ignore[misc]
         def __init__(self, size: int, more: int) -> None:
             super().__init__(size, name="mine")
@@ -290,13 +288,13 @@ def test_a_constructor_that_fails_leaves_nothing(session: Session, models: Any) 
     assert held(session)[:2] == (0, 0)
 
 
-def test_an_instance_of_a_class_without_a_rule_is_none(session: Session, models: Any) -> None:
+def test_an_instance_of_a_class_without_a_rule_is_refused(session: Session, models: Any) -> None:
     from remotegpu_offload.functions import classes
     from remotegpu_offload.objects.table import Handle
 
     caller: Any = client.of(session)
     for kind in (int, object, "text", models.Base):
-        with pytest.raises(RefusedError, match="which no rule names"):
+        with pytest.raises(RefusedError):
             classes.received(caller, Handle(1, "instance", caller.codec.held.dead), kind)
     caller.codec.held.dead.clear()
 

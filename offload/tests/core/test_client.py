@@ -21,7 +21,7 @@ from support.system import until
 from remotegpu_offload.client import control
 from remotegpu_offload.client.session import Session, current, opened, use
 from remotegpu_offload.config.model import Config, EnvRules, SessionRules
-from remotegpu_offload.wire import LostError, Message, OffloadError, Peer, Request, Service
+from remotegpu_offload.wire import LostError, Message, OffloadError, Peer, RemoteFailure, Request, Service
 
 TOY = str(Path(__file__).parents[1] / "support" / "offload_toy.py")
 
@@ -52,6 +52,7 @@ class Numbers:
         self.session = session
         self.loads = 0
         self.lock = threading.RLock()
+        self.held = 0
         self.number = 0
         session.register(self)
 
@@ -64,6 +65,7 @@ class Numbers:
         self.loads += 1
 
     def holding(self) -> contextlib.AbstractContextManager[object]:
+        self.held += 1
         return self.lock
 
     def add(self, key: str, n: int = 1) -> tuple[int, int]:
@@ -90,8 +92,9 @@ def test_a_session_greets_once_and_is_that_of_the_process(acceptors: LocalAccept
             counters = session.stats()["counters"]
             assert counters["by_service"] == {"SESSION": 2, "APP": 1}
             other = Session.open(config, connector=acceptors, offered={})
-            with pytest.raises(OffloadError, match="has a session already"):
+            with pytest.raises(OffloadError):
                 use(other)
+            assert current() is session
             other.close()
             other.close()
     finally:
@@ -147,15 +150,18 @@ def test_a_move_that_fails_leaves_everything_as_it_was(acceptors: LocalAcceptors
         numbers = Numbers(session)
         _, pid = numbers.add("a", 5)
         acceptors.environ["TOY_FULL"] = "1"
-        with pytest.raises(OffloadError, match="no room for numbers"):
+        with pytest.raises(RemoteFailure) as failed:
             session.switch(backend="rocm")
+        assert failed.value.details["type"] == "MemoryError"
         assert acceptors.wishes[-1].backends == ("rocm",)
         assert acceptors.processes[-1].wait(60) == 0
         assert numbers.add("a") == (6, pid)
         broken = session.connector
-        session.connector = lambda wish: (_ for _ in ()).throw(OffloadError("no share has rocm: a:1 has x (cpu)"))
-        with pytest.raises(OffloadError, match="no share has rocm"):
+        unreachable = OffloadError("no share has rocm: a:1 has x (cpu)")
+        session.connector = lambda wish: (_ for _ in ()).throw(unreachable)
+        with pytest.raises(OffloadError) as refused:
             session.switch(backend="rocm")
+        assert refused.value is unreachable
         session.connector = broken
         del acceptors.environ["TOY_FULL"]
         assert numbers.add("a") == (7, pid)
@@ -167,19 +173,26 @@ def test_a_move_that_fails_leaves_everything_as_it_was(acceptors: LocalAcceptors
 def test_a_move_waits_for_calls_and_gives_up_in_time(acceptors: LocalAcceptors) -> None:
     with toy(acceptors) as session:
         numbers = Numbers(session)
-        asleep = threading.Event()
+        running, release = threading.Event(), threading.Event()
 
-        def hear(request: Request) -> None:
-            asleep.set()
+        def called_back(request: Request) -> None:
+            running.set()
+            assert release.wait(60)
 
-        session.serve(Service.APP, hear)
-        with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(session.peer.request, Service.APP, {"op": "sleep", "seconds": 3})
-            assert asleep.wait(60)
-            with pytest.raises(TimeoutError, match="still busy with calls"):
+        session.serve(Service.APP, called_back)
+        with ThreadPoolExecutor(2) as pool:
+            call = pool.submit(session.peer.request, Service.APP, {"op": "call back"})
+            assert running.wait(60)
+            with pytest.raises(TimeoutError):
                 session.switch(timeout=0.3)
             numbers.add("meanwhile")
-            session.switch()
+            tries = numbers.held
+            move = pool.submit(session.switch)
+            # It holds the parts at each try to begin: the second one comes after a first that was in vain.
+            until(lambda: numbers.held > tries + 1, 60, "the move waits")
+            assert not move.done()
+            release.set()
+            move.result(60)
             assert call.done()
             call.result()
         assert numbers.add("meanwhile")[0] == 2
@@ -193,8 +206,9 @@ def test_a_call_does_not_move_the_session_that_executes_it(acceptors: LocalAccep
             return Message({})
 
         session.serve(Service.APP, move)
-        with pytest.raises(OffloadError, match="move it after the call"):
+        with pytest.raises(RemoteFailure) as failed:
             session.peer.request(Service.APP, {"op": "call back"})
+        assert failed.value.details["type"] == "RemoteFailure"
         assert session.moves == 0
         session.switch()
 
@@ -227,11 +241,11 @@ def test_what_cannot_be_resumed_says_why(acceptors: LocalAcceptors) -> None:
         numbers = Numbers(session)
         numbers.add("a")
         kill(acceptors, session)
-        with pytest.raises(LostError, match=r"is gone .*nothing was kept of numbers \(set `snapshots: 30s`"):
+        with pytest.raises(LostError, match=r"\bnumbers\b.*`snapshots: 30s`"):
             numbers.add("a")
     with toy(acceptors) as session:
         kill(acceptors, session)
-        with pytest.raises(LostError, match="acceptor local1 of this test is gone"):
+        with pytest.raises(LostError, match="acceptor local1"):
             session.peer.request(Service.APP, {"op": "save"})
     with toy(acceptors, resume_seconds=1) as session:
         kill(acceptors, session)
@@ -240,7 +254,7 @@ def test_what_cannot_be_resumed_says_why(acceptors: LocalAcceptors) -> None:
             raise OffloadError("nothing listens at a:1")
 
         session.connector = none
-        with pytest.raises(LostError, match="within 1 s there was no other: nothing listens at a:1"):
+        with pytest.raises(LostError, match="nothing listens at a:1"):
             session.peer.request(Service.APP, {"op": "save"})
         assert session.stats()["acceptor"] is None
 
@@ -253,7 +267,7 @@ def test_the_appliance_says_why_it_ends_a_session(acceptors: LocalAcceptors) -> 
 def test_an_acceptor_that_dies_before_the_greeting_is_an_error_and_nothing_stays(acceptors: LocalAcceptors) -> None:
     acceptors.program = ("-c", "")
     before = threading.active_count()
-    with pytest.raises(LostError, match="local0 of this test is gone"), toy(acceptors):
+    with pytest.raises(LostError, match="acceptor local0"), toy(acceptors):
         pass
     assert acceptors.processes[0].wait(60) == 2 or acceptors.processes[0].returncode == 0
     until(lambda: threading.active_count() == before, 60, "its threads end")
@@ -302,7 +316,7 @@ def test_a_session_is_controlled_from_another_process(acceptors: LocalAcceptors)
     assert list(control.sessions()) == []
 
 
-def test_what_a_dead_program_left_behind_is_no_session(acceptors: LocalAcceptors) -> None:
+def test_sockets_of_dead_programs_are_not_listed_as_sessions(acceptors: LocalAcceptors) -> None:
     with toy(acceptors) as session:
         path = session._control.path
         assert path is not None
@@ -311,7 +325,7 @@ def test_what_a_dead_program_left_behind_is_no_session(acceptors: LocalAcceptors
         assert [one["id"] for one in found] == [session.id]
         assert not path.with_name("00000000.sock").exists()
         for name in ("00000000", "../../etc", session.id + "0"):
-            with pytest.raises(control.UnknownSessionError, match="no session"):
+            with pytest.raises(control.UnknownSessionError):
                 control.ask(name, op="describe")
 
 
@@ -320,7 +334,7 @@ def test_nothing_listens_where_somebody_else_could_reach_into(tmp_path: Path, ac
     (tmp_path / "runtime" / "remotegpu").chmod(0o777)
     with toy(acceptors) as session:
         assert session._control.path is None
-        with pytest.raises(OffloadError, match="not this user's own folder"):
+        with pytest.raises(OffloadError, match=str(tmp_path / "runtime")):
             list(control.sessions())
 
 

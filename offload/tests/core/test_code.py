@@ -165,8 +165,9 @@ def test_what_is_kept_is_refused_with_the_line_that_keeps_it(side: Callable[...,
     it = side(page=("open", "vault"), never=("open.secrets", "vault"))
     assert it.server.names() == ["open"]
     load(it.finder, "open")
-    with pytest.raises(ModuleNotFoundError, match=r"open\.secrets stays with the client: code\.never names it"):
+    with pytest.raises(ModuleNotFoundError, match=r"code\.never\b") as refused:
         it.finder.find_spec("open.secrets", None)
+    assert refused.value.name == "open.secrets"
     assert it.finder.find_spec("vault", None) is None
     # A stranger asks all the same.
     for name, words in (
@@ -191,8 +192,9 @@ def test_machine_code_and_byte_code_are_not_sent(side: Callable[..., Side], path
     (paths / "compiled.py").unlink()
     it = side()
     load(it.finder, "native")
-    with pytest.raises(ImportError, match=r"_fast is compiled .* install native in the acceptor's environment"):
+    with pytest.raises(ImportError, match="install native") as refused:
         it.finder.find_spec("native._fast", None)
+    assert refused.value.name == "native._fast"
     reply = it.finder.link.request(Service.CODE, {"op": "page", "name": "compiled"})
     assert "not served" in reply.header["refused"]
 
@@ -236,7 +238,9 @@ def test_the_main_module_has_another_name_and_its_guard_is_not_run(installed: Ca
     assert it.server.refresh(it.client) == []
 
 
-def test_changed_sources_are_imported_anew_with_who_imports_them(installed: Callable[..., Side], paths: Path) -> None:
+def test_changed_sources_are_imported_again_with_the_modules_that_import_them(
+    installed: Callable[..., Side], paths: Path
+) -> None:
     write(paths, low="VALUE = 1\n", high="import low\nVALUE = low.VALUE * 10\n", aside="VALUE = 5\n")
     it = installed()
     import aside  # type: ignore[import-not-found]

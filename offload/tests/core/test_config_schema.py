@@ -196,7 +196,7 @@ def test_a_file_is_valid_for_both_or_for_neither(text: str, good: bool) -> None:
     assert (is_read(document), VALIDATOR.is_valid(document)) == (good, good)
 
 
-def test_every_default_of_the_model_is_immutable_or_made_anew() -> None:
+def test_every_default_of_the_model_is_immutable_or_made_for_each_instance() -> None:
     for model in (*SECTIONS.values(), *KINDS.values(), Config):
         for field in fields(model):
             assert field.default is MISSING or not isinstance(field.default, list | dict | set)
@@ -229,5 +229,5 @@ def test_every_example_is_a_configuration(name: str, text: str) -> None:
     assert parse(text).source is None, name
 
 
-def test_there_are_examples() -> None:
+def test_documented_examples_are_found() -> None:
     assert {"examples/10-offload/remotegpu.yaml", "docs/offload.md#0"} <= {name for name, _ in documented()}

@@ -47,7 +47,7 @@ def test_results_may_hold_instances_of_classes_that_are_named_but_not_of_onnxrun
     assert profiles.packages(config) == {"a", "sklearn", "c"}
 
 
-def test_what_a_rule_names_really_runs_there(tmp_path: Path) -> None:
+def test_what_a_rule_names_runs_in_the_acceptor(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("remotegpu.yaml", "version: 1\noffload: [{function: '__main__.pid'}, {class: mine.Home}]\n")
     project.write("mine.py", "import os\nclass Home:\n    def pid(self):\n        return os.getpid()\n")
@@ -60,7 +60,7 @@ def test_what_a_rule_names_really_runs_there(tmp_path: Path) -> None:
     assert project.offloaded("main.py", split="rules").stdout == "2 True\n"
 
 
-def test_a_profile_stands_in_its_modules_place() -> None:
+def test_a_profile_replaces_its_module() -> None:
     config = Config(rules=(FunctionRule("a.b"), ModuleRule("sklearn", line=4), ClassRule("c.D")))
     found = profiles.rules(config)
     assert found[0] == FunctionRule("a.b") and found[-1] == ClassRule("c.D") and len(found) > 30
@@ -69,7 +69,5 @@ def test_a_profile_stands_in_its_modules_place() -> None:
 
 
 def test_a_module_without_a_profile_is_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        ConfigError, match=r"3: module tensorflow: there is no stub profile 'tensorflow'; there are .*sklearn"
-    ):
+    with pytest.raises(ConfigError, match=r"3: module tensorflow: .*\bsklearn\b"):
         profiles.rules(Config(rules=(ModuleRule("tensorflow", line=3),)))

@@ -19,7 +19,7 @@ def test_outermost_folders() -> None:
     assert sorted(mounts.outermost(given)) == [Path("/a/b"), Path("/a/bc"), Path("/d")]
 
 
-def test_folders_that_a_stranger_may_not_pass(tmp_path: Path) -> None:
+def test_folders_that_other_users_cannot_enter(tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     (shut / "deep" / "deeper").mkdir(parents=True)
     (tmp_path / "open").mkdir()

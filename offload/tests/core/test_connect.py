@@ -22,7 +22,7 @@ from remotegpu_offload.client import control
 from remotegpu_offload.client.connect import ConnectError
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import Config, SessionRules
-from remotegpu_offload.wire import LostError
+from remotegpu_offload.wire import LostError, OffloadError
 
 ENVIRONMENTS = (f"first={sys.executable}:cpu", f"second={sys.executable}:cpu")
 
@@ -85,32 +85,36 @@ def test_a_session_opens_moves_and_ends_over_every_carrier(
         until(lambda: sessions(appliance) == 0, PATIENCE, "the session has ended")
 
 
-def test_what_is_not_there_is_named(appliance: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConnectError, match=r"no GPU share: REMOTEGPU_SHARES is not set"):
+def test_what_is_missing_is_named(appliance: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConnectError, match="REMOTEGPU_SHARES") as caught:
         opened()
+    assert caught.value.kind == "settings"
     with lease(appliance) as tenant:
         monkeypatch.setenv("REMOTEGPU_SHARES", shares_to_env([share(tenant)]))
-        with pytest.raises(ConnectError, match=r"named third: .* has first \(cpu\), second \(cpu\)") as caught:
+        with pytest.raises(ConnectError, match=r"\bthird\b.*\bfirst \(cpu\), second \(cpu\)") as caught:
             opened(environment="third")
         assert caught.value.kind == "settings"
-        with pytest.raises(ConnectError, match="an environment with rocm or xpu: "):
+        with pytest.raises(ConnectError, match=r"\brocm\b.*\bxpu\b") as caught:
             opened(backends=("rocm", "xpu"))
+        assert caught.value.kind == "settings"
         monkeypatch.setenv("REMOTEGPU_CARRIER", "pigeon")
-        with pytest.raises(ConnectError, match="REMOTEGPU_CARRIER=pigeon"):
+        with pytest.raises(ConnectError, match="REMOTEGPU_CARRIER=pigeon") as caught:
             opened()
+        assert caught.value.kind == "settings"
     monkeypatch.setenv("REMOTEGPU_SHARES", shares_to_env([Share("127.0.0.1:1", "ab" * 16, "cd" * 32)]))
-    with pytest.raises(ConnectError, match=r"nothing listens at 127\.0\.0\.1:1") as caught:
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1\b") as caught:
         opened()
     assert caught.value.kind == "unreachable"
     monkeypatch.setenv("REMOTEGPU_CONNECT", "/nowhere/remotegpu-connect")
-    with pytest.raises(Exception, match="/nowhere/remotegpu-connect cannot be started: No such file"):
+    with pytest.raises(OffloadError, match="/nowhere/remotegpu-connect"):
         opened()
     monkeypatch.setenv("REMOTEGPU_CONNECT", "/bin/true")
-    with pytest.raises(ConnectError, match="ended without a word"):
+    with pytest.raises(ConnectError) as caught:
         opened()
+    assert caught.value.kind == "internal"
 
 
-def test_a_share_that_is_gone_is_passed_over(appliance: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_share_is_skipped(appliance: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     with lease(appliance) as tenant:
         gone = Share("127.0.0.1:1", "ab" * 16, "cd" * 32)
         monkeypatch.setenv("REMOTEGPU_SHARES", shares_to_env([gone, share(tenant)]))
@@ -141,7 +145,7 @@ def test_the_end_of_the_lease_is_the_end_of_the_session(appliance: StandIn, monk
         try:
             tenant.close()
             assert session._peer.closed.wait(60)
-            with pytest.raises(LostError, match=r"acceptor first .* is gone"):
+            with pytest.raises(LostError, match="acceptor first"):
                 session.peer.request(1)  # type: ignore[arg-type]
         finally:
             session.close()

@@ -75,7 +75,7 @@ def work(session: Session, steps: Any) -> list[Callable[[int], None]]:
         assert things == [number, number]
 
     def raised(number: int) -> None:
-        with pytest.raises(LookupError, match="as asked") as caught:
+        with pytest.raises(LookupError) as caught:
             steps.fail(number)
         assert caught.value.args == (number, "as asked")
 
@@ -119,7 +119,7 @@ def work(session: Session, steps: Any) -> list[Callable[[int], None]]:
 @pytest.mark.timeout(1200)
 def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: Any) -> None:
     kinds = work(session, steps)
-    there = client.wrap(steps.inventory, FunctionRule("endurance.inventory"), session)
+    remote = client.wrap(steps.inventory, FunctionRule("endurance.inventory"), session)
 
     def calls() -> int:
         return session.peer.counters.by_service["CALL"] + session.peer.counters.served["CALL"]
@@ -133,8 +133,8 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: 
 
     def inventories() -> tuple[Any, Any]:
         # What died here is said with the next message.
-        there()
-        return steps.inventory(), there()
+        remote()
+        return steps.inventory(), remote()
 
     repeat(EARLY)
     before = inventories()

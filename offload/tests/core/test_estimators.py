@@ -69,7 +69,7 @@ def session() -> Iterator[Session]:
 
 
 @pytest.fixture
-def there(session: Session) -> Iterator[Replaced]:
+def remote(session: Session) -> Iterator[Replaced]:
     replaced = Replaced(session)
     try:
         yield replaced
@@ -81,12 +81,12 @@ def trips(session: Session) -> int:
     return session.peer.counters.round_trips
 
 
-def test_fitting_and_predicting_are_one_trip_each(session: Session, there: Replaced) -> None:
+def test_fitting_and_predicting_are_one_trip_each(session: Session, remote: Replaced) -> None:
     start = trips(session)
-    forest = there.RandomForestClassifier(5, random_state=1)
+    forest = remote.RandomForestClassifier(5, random_state=1)
     assert forest.get_params()["n_estimators"] == 5 and forest.max_depth is None
     assert repr(forest) == "RandomForestClassifier(n_estimators=5, random_state=1)"
-    assert is_classifier(forest) and isinstance(forest, there.local("RandomForestClassifier"))
+    assert is_classifier(forest) and isinstance(forest, remote.local("RandomForestClassifier"))
     with pytest.raises(NotFittedError):
         check_is_fitted(forest)
     assert not hasattr(forest, "classes_")
@@ -94,7 +94,7 @@ def test_fitting_and_predicting_are_one_trip_each(session: Session, there: Repla
     assert forest.fit(X, Y) is forest
     # To make it there with its parameters, and to fit it.
     assert trips(session) - start == 2
-    expected = there.local("RandomForestClassifier")(5, random_state=1).fit(X, Y)
+    expected = remote.local("RandomForestClassifier")(5, random_state=1).fit(X, Y)
     np.testing.assert_array_equal(forest.predict(X), expected.predict(X))
     np.testing.assert_array_equal(forest.predict_proba(X), expected.predict_proba(X))
     assert trips(session) - start == 4
@@ -105,16 +105,16 @@ def test_fitting_and_predicting_are_one_trip_each(session: Session, there: Repla
     check_is_fitted(forest)
 
 
-def test_cloning_costs_no_trip_and_forgets_what_was_fitted(session: Session, there: Replaced) -> None:
-    forest = there.RandomForestClassifier(3, class_weight={0: 0.1}, random_state=0).fit(X, Y)
+def test_cloning_costs_no_trip_and_forgets_what_was_fitted(session: Session, remote: Replaced) -> None:
+    forest = remote.RandomForestClassifier(3, class_weight={0: 0.1}, random_state=0).fit(X, Y)
     start = trips(session)
     again = clone(forest)
     assert type(again) is type(forest) and again.get_params() == forest.get_params()
     assert not hasattr(again, "classes_") and trips(session) == start
 
 
-def test_parameters_that_are_set_go_there(session: Session, there: Replaced) -> None:
-    forest = there.RandomForestClassifier(3, random_state=0).fit(X, Y)
+def test_parameters_that_are_set_reach_the_acceptor(session: Session, remote: Replaced) -> None:
+    forest = remote.RandomForestClassifier(3, random_state=0).fit(X, Y)
     assert forest.set_params(n_estimators=4) is forest
     forest.max_depth = 2
     forest.fit(X, Y)
@@ -123,22 +123,22 @@ def test_parameters_that_are_set_go_there(session: Session, there: Replaced) -> 
         forest.set_params(nothing=1)
 
 
-def test_a_pipeline_and_a_search_here_use_them(session: Session, there: Replaced) -> None:
+def test_a_pipeline_and_a_search_here_use_them(session: Session, remote: Replaced) -> None:
     def search(kind: Any) -> Any:
         pipeline = Pipeline([("scale", StandardScaler()), ("forest", kind(random_state=0))])
         return sklearn.model_selection.GridSearchCV(pipeline, {"forest__n_estimators": [2, 4]}, cv=2)
 
-    there.restore()
-    expected = search(there.local("RandomForestClassifier")).fit(X, Y)
+    remote.restore()
+    expected = search(remote.local("RandomForestClassifier")).fit(X, Y)
     # The search is scikit-learn's own here.
-    local_search = there.local("GridSearchCV")
+    local_search = remote.local("GridSearchCV")
     found = local_search(
         Pipeline(
             [
                 ("scale", StandardScaler()),
                 (
                     "forest",
-                    client.decorated(there.local("RandomForestClassifier"), NAMES[0], CONFIG, session)(random_state=0),
+                    client.decorated(remote.local("RandomForestClassifier"), NAMES[0], CONFIG, session)(random_state=0),
                 ),
             ]
         ),
@@ -149,14 +149,14 @@ def test_a_pipeline_and_a_search_here_use_them(session: Session, there: Replaced
     np.testing.assert_array_equal(found.predict(X), expected.predict(X))
 
 
-def test_a_search_there_is_one_call(session: Session, there: Replaced) -> None:
-    pipeline = make_pipeline(StandardScaler(), there.local("LogisticRegression")(max_iter=500))
+def test_a_search_in_the_acceptor_is_one_call(session: Session, remote: Replaced) -> None:
+    pipeline = make_pipeline(StandardScaler(), remote.local("LogisticRegression")(max_iter=500))
     grid = {"logisticregression__C": [0.1, 1.0]}
-    search = there.GridSearchCV(pipeline, grid, cv=2)
+    search = remote.GridSearchCV(pipeline, grid, cv=2)
     start = trips(session)
     search.fit(X, Y)
     assert trips(session) - start == 2
-    expected = there.local("GridSearchCV")(pipeline, grid, cv=2).fit(X, Y)
+    expected = remote.local("GridSearchCV")(pipeline, grid, cv=2).fit(X, Y)
     assert search.best_params_ == expected.best_params_ and search.best_score_ == expected.best_score_
     assert set(search.cv_results_) == set(expected.cv_results_)
     np.testing.assert_array_equal(search.predict(X), expected.predict(X))
@@ -164,15 +164,15 @@ def test_a_search_there_is_one_call(session: Session, there: Replaced) -> None:
     assert cross_val_score(search, X, Y, cv=2).shape == (2,)
 
 
-def test_methods_that_only_some_have(session: Session, there: Replaced) -> None:
-    one = there.GridSearchCV(there.local("LogisticRegression")(), {"C": [1.0]}, cv=2)
-    none = there.GridSearchCV(sklearn.linear_model.RidgeClassifier(), {}, cv=2).fit(X, Y)
+def test_methods_that_only_some_have(session: Session, remote: Replaced) -> None:
+    one = remote.GridSearchCV(remote.local("LogisticRegression")(), {"C": [1.0]}, cv=2)
+    none = remote.GridSearchCV(sklearn.linear_model.RidgeClassifier(), {}, cv=2).fit(X, Y)
     assert hasattr(one, "predict_proba") and not hasattr(none, "predict_proba")
     one.fit(X, Y)
     assert one.predict_proba(X[:2]).shape == (2, 10)
 
 
-def test_frames_come_out_where_they_are_asked_for(session: Session, there: Replaced) -> None:
+def test_frames_come_out_where_they_are_asked_for(session: Session, remote: Replaced) -> None:
     scaler = client.decorated(
         StandardScaler,
         "sklearn.preprocessing.StandardScaler",
@@ -183,23 +183,23 @@ def test_frames_come_out_where_they_are_asked_for(session: Session, there: Repla
     assert type(scaler.transform(X[:2])) is pd.DataFrame and type(clone(scaler).fit_transform(X[:2])) is pd.DataFrame
 
 
-def test_pickles_and_copies_have_what_was_fitted(session: Session, there: Replaced) -> None:
-    forest = there.RandomForestClassifier(3, random_state=0).fit(X, Y)
+def test_pickles_and_copies_have_what_was_fitted(session: Session, remote: Replaced) -> None:
+    forest = remote.RandomForestClassifier(3, random_state=0).fit(X, Y)
     expected = forest.predict(X)
     data = pickle.dumps(forest)
     for made in (pickle.loads(data), copy.deepcopy(forest), copy.copy(forest)):
         assert type(made) is type(forest) and made is not forest and made.n_estimators == 3
         np.testing.assert_array_equal(made.predict(X), expected)
-    unfitted = copy.deepcopy(there.RandomForestClassifier(7))
+    unfitted = copy.deepcopy(remote.RandomForestClassifier(7))
     assert unfitted.n_estimators == 7 and not hasattr(unfitted, "classes_")
-    there.restore()
+    remote.restore()
     local = pickle.loads(data)
-    assert type(local) is there.local("RandomForestClassifier")
+    assert type(local) is remote.local("RandomForestClassifier")
     np.testing.assert_array_equal(local.predict(X), expected)
 
 
-def test_a_users_own_estimator_derived_from_one(session: Session, there: Replaced) -> None:
-    class Doubled(there.RandomForestClassifier):  # type: ignore[misc,name-defined]
+def test_a_users_own_estimator_derived_from_one(session: Session, remote: Replaced) -> None:
+    class Doubled(remote.RandomForestClassifier):  # type: ignore[misc,name-defined]
         def __init__(self, n_estimators: int = 3, factor: int = 2, random_state: int | None = None) -> None:
             super().__init__(n_estimators, random_state=random_state)
             self.factor = factor
@@ -213,18 +213,18 @@ def test_a_users_own_estimator_derived_from_one(session: Session, there: Replace
     model = Doubled(3, factor=3, random_state=0)
     assert clone(model).get_params() == {"n_estimators": 3, "factor": 3, "random_state": 0}
     model.fit(X, Y)
-    plain = there.local("RandomForestClassifier")(3, random_state=0).fit(X, Y)
+    plain = remote.local("RandomForestClassifier")(3, random_state=0).fit(X, Y)
     np.testing.assert_array_equal(model.predict(X), plain.predict(X) * 3)
     # What scikit-learn calls there is the user's.
     assert model.score(X, Y) == np.mean(plain.predict(X) * 3 == Y) and model.where() != os.getpid()
 
 
-def test_warnings_of_fitting_are_raised_here(session: Session, there: Replaced) -> None:
+def test_warnings_of_fitting_are_raised_here(session: Session, remote: Replaced) -> None:
     with pytest.warns(ConvergenceWarning, match="failed to converge"):
-        there.LogisticRegression(max_iter=2).fit(X, Y)
+        remote.LogisticRegression(max_iter=2).fit(X, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        there.LogisticRegression(max_iter=2).fit(X, Y)
+        remote.LogisticRegression(max_iter=2).fit(X, Y)
 
 
 def test_an_estimator_without_a_rule_is_sent_and_comes_back_fitted(session: Session) -> None:

@@ -300,8 +300,8 @@ def test_the_rules_that_are_printed_change_nothing_of_what_the_program_says(proj
     }.items():
         assert re.search(rf"^  # - function: lib\.{name}  # not as it is: {why}", rules, re.MULTILINE), (name, rules)
     (project.folder / "remotegpu.yaml").write_text(f"version: 1\n{rules}")
-    there = project.offloaded("main.py", split="rules")
-    same(local, there)
+    remote = project.offloaded("main.py", split="rules")
+    same(local, remote)
 
 
 def test_rules_that_ignored_the_changes_would_be_seen(project: Project) -> None:
@@ -309,9 +309,9 @@ def test_rules_that_ignored_the_changes_would_be_seen(project: Project) -> None:
     (project.folder / "lib.py").write_text(LIB)
     (project.folder / "main.py").write_text(CHANGES)
     (project.folder / "remotegpu.yaml").write_text("version: 1\noffload:\n  - function: lib.smooth\n")
-    local, there = project.local("main.py"), project.offloaded("main.py", split="rules")
-    assert there.returncode == 0, there.stderr
-    assert there.stdout != local.stdout
+    local, remote = project.local("main.py"), project.offloaded("main.py", split="rules")
+    assert remote.returncode == 0, remote.stderr
+    assert remote.stdout != local.stdout
 
 
 def test_what_only_some_arguments_tell_is_not_looked_at_in_those_that_are_too_large(

@@ -128,8 +128,8 @@ def test_lengths_that_do_not_add_up_are_refused_before_the_buffers_are_allocated
 
 
 @pytest.mark.parametrize("header", [b"", b"[]", b"1", b"{", b"\xff\xff", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"])
-def test_a_header_that_is_no_object_is_refused(header: bytes) -> None:
-    with pytest.raises(FrameError, match="header"):
+def test_a_header_that_is_not_a_json_object_is_refused(header: bytes) -> None:
+    with pytest.raises(FrameError):
         decode(head(24 + len(header), len(header), 0) + header)
 
 

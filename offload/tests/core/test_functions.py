@@ -25,43 +25,45 @@ from remotegpu_offload.objects.codec import CrossingError
 USER = UserModule("user_steps", FunctionRule("user_steps.*"))
 
 
-def test_a_call_runs_there_in_one_round_trip(session: Session, there: Any) -> None:
-    assert there.where() != os.getpid()
+def test_a_call_runs_in_the_acceptor_in_one_round_trip(session: Session, remote: Any) -> None:
+    assert remote.where() != os.getpid()
     trips = Trips(session)
-    assert there.add(1, 3, 4, scale=2, more=5) == 26
+    assert remote.add(1, 3, 4, scale=2, more=5) == 26
     assert trips.count == 1
-    assert there.add.__doc__ == "Add them." and inspect.signature(there.add) == inspect.signature(there.add.__wrapped__)
-    assert there.add.__name__ == "add"
+    assert remote.add.__doc__ == "Add them." and inspect.signature(remote.add) == inspect.signature(
+        remote.add.__wrapped__
+    )
+    assert remote.add.__name__ == "add"
 
 
-def test_large_arguments_travel_with_the_call_and_only_once(session: Session, there: Any) -> None:
+def test_large_arguments_travel_with_the_call_and_only_once(session: Session, remote: Any) -> None:
     data = np.random.default_rng(0).random(1 << 18)
     trips = Trips(session)
     sent = session.peer.counters.bytes_out
-    assert there.total(data) == pytest.approx(data.sum())
+    assert remote.total(data) == pytest.approx(data.sum())
     assert trips.count == 1
     first = session.peer.counters.bytes_out - sent
-    assert there.size(data) == 1 << 18
+    assert remote.size(data) == 1 << 18
     assert first > data.nbytes and session.peer.counters.bytes_out - sent - first < 2000
 
 
-def test_huge_arguments_are_fetched_in_parts(session: Session, there: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_arguments_are_fetched_in_parts(session: Session, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "CARRIED", 2 << 20)
     data = os.urandom(20 << 20)
     trips = Trips(session)
-    assert there.size(data) == 20 << 20
+    assert remote.size(data) == 20 << 20
     # The call, and the rest in one request: it is the acceptor's own limit that cuts it.
     assert trips.count == 2
 
 
-def test_values_of_the_programs_classes_come_back(session: Session, there: Any) -> None:
-    found = there.result(1.5)
-    assert found == there.Result(1.5, 1) and type(found) is there.Result
+def test_values_of_the_programs_classes_come_back(session: Session, remote: Any) -> None:
+    found = remote.result(1.5)
+    assert found == remote.Result(1.5, 1) and type(found) is remote.Result
 
 
-def test_arguments_are_copies_unless_the_rule_says_that_they_change(session: Session, there: Any) -> None:
+def test_arguments_are_copies_unless_the_rule_says_that_they_change(session: Session, remote: Any) -> None:
     array = np.zeros(3)
-    assert there.fill(array).tolist() == [7, 7, 7] and array.sum() == 0
+    assert remote.fill(array).tolist() == [7, 7, 7] and array.sum() == 0
 
 
 @pytest.mark.parametrize("mutates", [("array",), "auto"])
@@ -91,7 +93,7 @@ def test_arrays_are_changed_in_place(session: Session, local: Any, mutates: Any,
         np.testing.assert_array_equal(array.base, expected.base)
 
 
-def test_only_changed_parts_of_an_array_come_back(session: Session, there: Any) -> None:
+def test_only_changed_parts_of_an_array_come_back(session: Session, remote: Any) -> None:
     array = np.random.default_rng(0).random((3, 1 << 19))
     before, second = session.peer.counters.bytes_in, array[1:].copy()
     both = USER.ruled(session, "both", mutates="auto")
@@ -118,25 +120,25 @@ def test_containers_frames_and_instances_are_changed_in_place(session: Session, 
     pd.testing.assert_frame_equal(frame, pd.DataFrame({"x": [1, 2], "y": [2, 4]}))
 
 
-def test_exceptions_are_of_the_same_type_and_show_where_they_were_raised(session: Session, there: Any) -> None:
-    with pytest.raises(there.StepError) as raised:
-        there.boom(3)
+def test_exceptions_are_of_the_same_type_and_show_where_they_were_raised(session: Session, remote: Any) -> None:
+    with pytest.raises(remote.StepError) as raised:
+        remote.boom(3)
     assert raised.value.args == (3,) and raised.value.step == 3 and raised.value.why == "because"
     assert isinstance(raised.value.__cause__, RemoteTraceback)
     shown = str(raised.value.__cause__)
     assert 'raise StepError(step, why="because")' in shown and str(USER.path) in shown and "remotegpu" not in shown
     assert any("acceptor local0" in note for note in raised.value.__notes__)
     with pytest.raises(ValueError, match="outer") as chained:
-        there.boom_within(1)
+        remote.boom_within(1)
     assert "direct cause" in str(chained.value.__cause__) and "because" in str(chained.value.__cause__)
-    with pytest.raises(RemoteError, match="only there") as hidden:
-        there.hard()
+    with pytest.raises(RemoteError) as hidden:
+        remote.hard()
     assert hidden.value.type_name == "user_steps.hard.<locals>.HiddenError"
-    with pytest.raises(TypeError, match="missing 1 required"):
-        there.add()
+    with pytest.raises(TypeError, match=r"\badd\b"):
+        remote.add()
 
 
-def test_functions_of_main_and_of_functions_travel_by_value(session: Session, there: Any) -> None:
+def test_functions_of_main_and_of_functions_travel_by_value(session: Session, remote: Any) -> None:
     base, offset = 100, np.ones(3)
 
     def step(x: int, depth: int = 2) -> Any:
@@ -152,7 +154,7 @@ def test_functions_of_main_and_of_functions_travel_by_value(session: Session, th
     assert wrapped(1)[1] == 1 + 201 + 2
 
 
-def test_a_recursive_function_by_value_is_itself_there(session: Session) -> None:
+def test_a_recursive_function_by_value_calls_itself_in_the_acceptor(session: Session) -> None:
     def fibonacci(n: int) -> int:
         return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
 
@@ -162,33 +164,35 @@ def test_a_recursive_function_by_value_is_itself_there(session: Session) -> None
 
 
 def test_logging_and_warnings_are_the_programs_own(
-    session: Session, there: Any, caplog: pytest.LogCaptureFixture
+    session: Session, remote: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "user_steps"), pytest.warns(UserWarning, match="warned hello"):
-        assert there.speak("hello") == "hello"
+        assert remote.speak("hello") == "hello"
     records = [(record.name, record.levelname, record.getMessage(), record.funcName) for record in caplog.records]
     assert records == [("user_steps", "INFO", "logged hello", "speak")]
     # As errors they are raised here, by the filters here.
     with pytest.raises(UserWarning, match="warned again"):
-        there.speak("again")
+        remote.speak("again")
     with caplog.at_level(logging.WARNING, "user_steps"), pytest.warns(UserWarning, match="warned quiet"):
-        there.speak("quiet")
+        remote.speak("quiet")
     assert "quiet" not in caplog.text
 
 
-def test_an_unpicklable_argument_is_named(session: Session, there: Any) -> None:
-    with pytest.raises(CrossingError, match=r"^argument things: \['a'\]\[1\], a _thread\.lock, cannot be sent"):
-        there.change(things={"a": [1, threading.Lock()]})
-    with pytest.raises(CrossingError, match=r"^argument 1 \(b\), a _thread\.lock"):
-        there.add(1, threading.Lock())
+def test_an_unpicklable_argument_is_named(session: Session, remote: Any) -> None:
+    with pytest.raises(CrossingError) as nested:
+        remote.change(things={"a": [1, threading.Lock()]})
+    assert nested.value.path == "argument things: ['a'][1]"
+    with pytest.raises(CrossingError) as plain:
+        remote.add(1, threading.Lock())
+    assert plain.value.path == "argument 1 (b)"
 
 
-def test_threads_call_at_the_same_time(session: Session, there: Any) -> None:
+def test_threads_call_at_the_same_time(session: Session, remote: Any) -> None:
     together = threading.Barrier(3, timeout=60)
     found: dict[int, int] = {}
 
     def work(n: int) -> None:
-        found[n] = there.apply(lambda: (together.wait(), n * n)[1])
+        found[n] = remote.apply(lambda: (together.wait(), n * n)[1])
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
     for thread in threads:
@@ -198,21 +202,21 @@ def test_threads_call_at_the_same_time(session: Session, there: Any) -> None:
     assert found == {0: 0, 1: 1, 2: 4}
 
 
-def test_an_interrupt_stops_the_call_there(session: Session, there: Any) -> None:
+def test_an_interrupt_stops_the_call_in_the_acceptor(session: Session, remote: Any) -> None:
     def press() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     timer = threading.Timer(0.1, press)
     with pytest.raises(KeyboardInterrupt):
         # When the call is under way, wherever it is then.
-        there.spin(timer.start)
+        remote.spin(timer.start)
     timer.join()
-    assert there.add(1) == 3
+    assert remote.add(1) == 3
 
 
-def test_asynchronous_functions_do_not_hold_up_the_loop(session: Session, there: Any) -> None:
+def test_asynchronous_functions_do_not_hold_up_the_loop(session: Session, remote: Any) -> None:
     async def main() -> list[int]:
-        return list(await asyncio.gather(*(there.later(n) for n in range(3))))
+        return list(await asyncio.gather(*(remote.later(n) for n in range(3))))
 
     assert asyncio.run(main()) == [1, 2, 3]
 
@@ -226,9 +230,9 @@ def test_methods_of_a_class_can_be_named(session: Session, local: Any) -> None:
         assert pid != os.getpid() and value == 6
 
 
-def test_module_globals_there_are_the_modules_own(session: Session, there: Any) -> None:
-    first = there.count_calls()
-    assert there.count_calls() == first + 1 and there.calls == 0
+def test_module_globals_of_the_acceptor_are_its_own(session: Session, remote: Any) -> None:
+    first = remote.count_calls()
+    assert remote.count_calls() == first + 1 and remote.calls == 0
 
 
 def test_a_glob_means_what_a_module_defines(session: Session, local: Any) -> None:
@@ -237,7 +241,7 @@ def test_a_glob_means_what_a_module_defines(session: Session, local: Any) -> Non
     assert client.install(local, USER.under(FunctionRule("user_steps.m*")), session) == []
 
 
-def test_views_of_one_array_share_memory_there_too(session: Session, local: Any) -> None:
+def test_views_of_one_array_share_memory_in_the_acceptor_too(session: Session, local: Any) -> None:
     base = np.zeros(10)
     expected = local.both(base, base[:4].copy())
     assert expected == 0.0
@@ -253,5 +257,5 @@ def test_a_lost_acceptor_names_itself(session: Session) -> None:
     with session_beside(session) as other:
         USER.load()
         kill = client.wrap(os._exit, FunctionRule("os._exit"), other)
-        with pytest.raises(LostError, match="acceptor local0 of this test is gone"):
+        with pytest.raises(LostError, match="acceptor local0"):
             kill(3)

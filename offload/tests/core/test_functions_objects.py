@@ -24,7 +24,7 @@ from remotegpu_offload.objects.codec import CrossingError, UnknownObjectError
 USER = UserModule("user_steps", FunctionRule("user_steps.*"))
 
 
-def test_functions_of_the_program_run_here_when_they_are_called_there(session: Session, there: Any) -> None:
+def test_callbacks_run_in_the_program(session: Session, remote: Any) -> None:
     seen: list[tuple[int, int, int]] = []
 
     def note(x: int) -> int:
@@ -32,22 +32,22 @@ def test_functions_of_the_program_run_here_when_they_are_called_there(session: S
         return x * 10
 
     trips = Trips(session)
-    assert there.each([1, 2], note) == [10, 20]
+    assert remote.each([1, 2], note) == [10, 20]
     assert seen == [(os.getpid(), threading.get_ident(), 1), (os.getpid(), threading.get_ident(), 2)]
     assert trips.count == 3
     out: list[int] = []
-    there.each([3, 4], out.append)
+    remote.each([3, 4], out.append)
     assert out == [3, 4]
-    assert there.apply(functools.partial(note, 5)) == 50
-    assert there.apply([note, {}][0], 1) == 10
+    assert remote.apply(functools.partial(note, 5)) == 50
+    assert remote.apply([note, {}][0], 1) == 10
     # A function of a module is found there by its name.
-    assert there.apply(os.getpid) != os.getpid()
-    assert there.apply(np.sum, np.ones(3)) == 3
+    assert remote.apply(os.getpid) != os.getpid()
+    assert remote.apply(np.sum, np.ones(3)) == 3
     held_now = held(session)
     assert held_now == (0, 0, 0)
 
 
-def test_what_a_callback_raises_comes_back_as_itself(session: Session, there: Any) -> None:
+def test_what_a_callback_raises_comes_back_as_itself(session: Session, remote: Any) -> None:
     class OwnError(Exception):
         pass
 
@@ -55,32 +55,32 @@ def test_what_a_callback_raises_comes_back_as_itself(session: Session, there: An
         raise OwnError("mine", 3)
 
     with pytest.raises(OwnError) as raised:
-        there.apply(fail)
+        remote.apply(fail)
     assert raised.value.args == ("mine", 3) and raised.traceback[-1].name == "fail"
     # Also where it has passed through several calls.
     with pytest.raises(OwnError):
-        there.apply(lambda: there.apply(lambda: there.apply(fail)))
+        remote.apply(lambda: remote.apply(lambda: remote.apply(fail)))
 
 
-def test_calls_nest_and_end_with_a_sentence_when_too_deep(session: Session, there: Any) -> None:
+def test_calls_nest_and_end_with_a_sentence_when_too_deep(session: Session, remote: Any) -> None:
     def down(n: int) -> int:
-        return n if n == 0 else 1 + int(there.apply(down, n - 1))
+        return n if n == 0 else 1 + int(remote.apply(down, n - 1))
 
-    assert there.apply(down, 12) == 12
-    with pytest.raises(TooDeepError, match="called each other back 40 times"):
-        there.apply(down, 500)
+    assert remote.apply(down, 12) == 12
+    with pytest.raises(TooDeepError, match=r"\b40\b"):
+        remote.apply(down, 500)
     # It goes on to work.
-    assert there.apply(down, 3) == 3
+    assert remote.apply(down, 3) == 3
 
 
-def test_generators_are_pulled_in_growing_parts(session: Session, there: Any) -> None:
+def test_generators_are_pulled_in_growing_parts(session: Session, remote: Any) -> None:
     trips = Trips(session)
-    found = there.squares(200)
+    found = remote.squares(200)
     assert isinstance(found, RemoteIterator)
     assert list(found) == [n * n for n in range(200)]
     assert trips.count < 40
-    assert [float(array[0]) for array in there.same_array(20)] == list(range(20))
-    failing = there.fails_in_the_middle()
+    assert [float(array[0]) for array in remote.same_array(20)] == list(range(20))
+    failing = remote.fails_in_the_middle()
     assert [next(failing), next(failing)] == [1, 2]
     with pytest.raises(KeyError, match="three"):
         next(failing)
@@ -88,14 +88,14 @@ def test_generators_are_pulled_in_growing_parts(session: Session, there: Any) ->
         next(failing)
 
 
-def test_a_generator_takes_values_and_ends(session: Session, there: Any) -> None:
-    generator = there.echo()
+def test_a_generator_takes_values_and_ends(session: Session, remote: Any) -> None:
+    generator = remote.echo()
     assert next(generator) == [] and generator.send(1) == [1] and generator.send("b") == [1, "b"]
     with pytest.raises(StopIteration) as ended:
         next(generator)
     assert ended.value.value == "end"
     del ended  # its traceback holds the generator
-    abandoned = there.squares(10_000)
+    abandoned = remote.squares(10_000)
     assert next(abandoned) == 0
     abandoned.close()
     assert list(abandoned) == []
@@ -103,7 +103,7 @@ def test_a_generator_takes_values_and_ends(session: Session, there: Any) -> None
     assert held(session) == (0, 0, 0)
 
 
-def test_the_programs_own_generators_are_pulled_from_there(session: Session, there: Any) -> None:
+def test_the_programs_own_generators_are_read_by_the_acceptor(session: Session, remote: Any) -> None:
     ended = []
 
     def numbers() -> Iterator[int]:
@@ -113,25 +113,25 @@ def test_the_programs_own_generators_are_pulled_from_there(session: Session, the
             ended.append(True)
 
     trips = Trips(session)
-    assert there.total(numbers()) == 44850 and ended == [True] and trips.count < 40
-    assert there.total(map(str.__len__, ["a", "bc"])) == 3
+    assert remote.total(numbers()) == 44850 and ended == [True] and trips.count < 40
+    assert remote.total(map(str.__len__, ["a", "bc"])) == 3
     assert held(session) == (0, 0, 0)
 
 
-def test_open_files_are_read_and_written_here(session: Session, there: Any, tmp_path: Path) -> None:
+def test_open_files_are_read_and_written_here(session: Session, remote: Any, tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with path.open("w") as file:
-        there.write_to(file, "a\n")
+        remote.write_to(file, "a\n")
         file.write("b\n")
-        there.write_to(file, "c\n")
+        remote.write_to(file, "c\n")
     assert path.read_text() == "a\nb\nc\n"
     with path.open() as file:
         assert file.readline() == "a\n"
-        assert there.read_lines(file) == ["b", "c"]
-    assert there.read_lines(io.StringIO("x\ny\n")) == ["x", "y"]
+        assert remote.read_lines(file) == ["b", "c"]
+    assert remote.read_lines(io.StringIO("x\ny\n")) == ["x", "y"]
 
 
-def test_what_a_call_returns_may_stay_there(session: Session, local: Any) -> None:
+def test_what_a_call_returns_may_stay_in_the_acceptor(session: Session, local: Any) -> None:
     make = USER.ruled(session, "identity", returns="ref")
     handle = make({"n": 1})
     assert isinstance(handle, RemoteObject) and repr(handle) == "<dict of the other end>"
@@ -143,7 +143,7 @@ def test_what_a_call_returns_may_stay_there(session: Session, local: Any) -> Non
     assert held(session) == (0, 0, 0)
 
 
-def test_an_argument_by_ref_lives_there_from_its_first_call_on(session: Session, local: Any) -> None:
+def test_an_argument_by_ref_stays_in_the_acceptor_from_its_first_call_on(session: Session, local: Any) -> None:
     weigh = USER.ruled(session, "weigh", args={"model": "ref"})
     model = local.Result(1.0)
     assert [weigh(model), weigh(model), weigh(model=model)] == [1, 2, 3] and model.step == 0
@@ -153,16 +153,16 @@ def test_an_argument_by_ref_lives_there_from_its_first_call_on(session: Session,
     del model
     weigh(local.Result(1.0))
     assert held(session) == (0, 0, 0)
-    with pytest.raises(CrossingError, match=r"a builtins\.list, cannot go by `ref`"):
+    with pytest.raises(CrossingError, match=r"\bbuiltins\.list\b.*`ref`"):
         weigh([1])
 
 
-def test_results_that_cannot_travel(session: Session, there: Any) -> None:
-    adder = there.make_adder(3)
+def test_results_that_cannot_travel(session: Session, remote: Any) -> None:
+    adder = remote.make_adder(3)
     assert isinstance(adder, RemoteFunction) and adder(4) == 7
-    assert there.apply(adder, 1) == 4
-    with pytest.raises(CrossingError, match=r"a _thread\.lock, cannot be sent"):
-        there.make_lock()
+    assert remote.apply(adder, 1) == 4
+    with pytest.raises(CrossingError, match=r"\b_thread\.lock\b"):
+        remote.make_lock()
     assert isinstance(USER.ruled(session, "make_lock", returns="auto")(), RemoteObject)
     assert USER.ruled(session, "identity", returns="auto")(5) == 5
 
@@ -173,7 +173,7 @@ def test_a_handle_is_good_only_at_its_own_acceptor(session: Session, local: Any)
         USER.ruled(other, "identity")(handle)
 
 
-def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, there: Any) -> None:
+def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, remote: Any) -> None:
     """In a loop there, so that it is quick: each calls back here, with a handle that lives for that call."""
     count = 0
 
@@ -185,10 +185,10 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, there: 
     for _ in range(300):
         make([1])
     for n in range(20):
-        there.each(range(100), note)
-        there.total(iter([n]))
+        remote.each(range(100), note)
+        remote.total(iter([n]))
     assert count == 2000
-    identity = there.identity
+    identity = remote.identity
     codec = client.of(session).codec
     # Sent and let go without a message each, as many as there are.
     for _ in range(1000):
@@ -198,7 +198,7 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, there: 
     assert held(session) == (0, 0, 0) and len(codec.outgoing) == 0 and len(codec.residents) == 0
 
 
-def test_unknown_handles_are_refused_there(session: Session, there: Any) -> None:
+def test_unknown_handles_are_refused_by_the_acceptor(session: Session, remote: Any) -> None:
     link = client.of(session).link
-    with pytest.raises(UnknownObjectError, match="holds no object 12345"):
+    with pytest.raises(UnknownObjectError, match="12345"):
         link.ask({"o": 12345, "m": "__call__"}, ((), {}))

@@ -71,11 +71,11 @@ def test_a_function_of_the_program_finds_modules_as_they_are_now(session: Sessio
     """It travels once, and holds modules that it refers to."""
     names: dict[str, Any] = {"__name__": "__main__", "edited_steps": importlib.import_module("edited_constants")}
     exec("def f(value):\n    return value * edited_steps.FACTOR\n", names)
-    there = client.wrap(names["f"], FunctionRule("__main__.f"), session)
-    assert [there(3), there(4)] == [6, 8]
+    remote = client.wrap(names["f"], FunctionRule("__main__.f"), session)
+    assert [remote(3), remote(4)] == [6, 8]
     (folder / "edited_constants.py").write_text("FACTOR = 500\n")
     importlib.reload(sys.modules["edited_constants"])
-    assert [there(3), there(4)] == [1500, 2000]
+    assert [remote(3), remote(4)] == [1500, 2000]
 
 
 def test_what_a_call_writes_through_a_map_is_in_the_file_when_it_returns(session: Session, folder: Path) -> None:

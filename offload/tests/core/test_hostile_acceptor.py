@@ -362,7 +362,7 @@ def test_a_deep_key_is_not_hashed(codec: Codec) -> None:
     doubled = b")" + b"\x94h\x00\x86" + b"".join(b"\x94h" + bytes([n]) + b"\x86" for n in range(1, 200))
     for key in (deep, doubled):
         for stream in (b"}" + key + b"Ns.", b"}(" + key + b"Nu.", b"\x8f(" + key + b"\x90.", b"(" + key + b"\x91."):
-            with pytest.raises(RefusedError, match="too many parts"):
+            with pytest.raises(RefusedError):
                 read(codec, b"\x80\x05" + stream)
 
 

@@ -51,7 +51,7 @@ HERE = __name__
         {"v": 1, "changes": True, "same": 0},
     ],
 )
-def test_an_answer_that_is_none_is_an_error_and_nothing_else(header: dict[str, Any]) -> None:
+def test_a_malformed_answer_is_an_error_and_nothing_else(header: dict[str, Any]) -> None:
     def answer(request: Request) -> Message:
         return Message(
             header, [pickle.dumps((trap, ([], [(-1, 0, True, [1])])), 5)] if "changes" in header else [b"\x80\x05N."]
@@ -92,7 +92,7 @@ def test_an_acceptor_that_closes_instead_of_answering(tmp_path: Any) -> None:
         acceptor.closed.wait(30)
         return None
 
-    with hostile(answer) as (session, acceptor), pytest.raises(LostError, match="is gone"):
+    with hostile(answer) as (session, acceptor), pytest.raises(LostError):
         client.wrap(len, FunctionRule("builtins.len"), session)([1])
 
 

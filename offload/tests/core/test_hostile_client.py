@@ -63,7 +63,7 @@ def goes_on(session: Session) -> bool:
         ({"op": "call", "v": 1, "t": ["builtins", "list"], "pages": 7}, [NOTHING]),
     ],
 )
-def test_no_call_is_carried_out_that_is_none(session: Session, header: dict[str, Any], buffers: list[bytes]) -> None:
+def test_malformed_calls_are_not_executed(session: Session, header: dict[str, Any], buffers: list[bytes]) -> None:
     reply = session.peer.request(Service.CALL, header, buffers)
     assert reply.header["raised"]["text"] and "items" not in reply.header
     assert goes_on(session)
@@ -84,7 +84,7 @@ def test_no_call_is_carried_out_that_is_none(session: Session, header: dict[str,
         {"op": "take", "stream": 1},
     ],
 )
-def test_no_operation_on_objects_is_carried_out_that_is_none(session: Session, header: dict[str, Any]) -> None:
+def test_malformed_operations_on_objects_are_not_executed(session: Session, header: dict[str, Any]) -> None:
     with pytest.raises(RemoteFailure):
         session.peer.request(Service.OBJECTS, header)
     assert goes_on(session)

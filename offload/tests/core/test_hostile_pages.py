@@ -117,7 +117,7 @@ def test_no_path_leads_out(attacker: Attacker) -> None:
     assert len(attacker.files.refused) <= 100
 
 
-def test_status_is_told_only_of_what_may_be_read(attacker: Attacker) -> None:
+def test_status_is_given_only_of_readable_files(attacker: Attacker) -> None:
     for path in (f"{attacker.folder}/secret", f"{attacker.folder}/nothing", "/etc/passwd", "/root", "/etc/none"):
         assert "does not name it" in attacker.refused(op="stat", path=path)
         assert attacker.ask(op="access", path=path, mode=os.R_OK).header == {"access": False}
@@ -128,7 +128,7 @@ def test_status_is_told_only_of_what_may_be_read(attacker: Attacker) -> None:
     assert b".key" not in listed
 
 
-def test_what_is_no_path_or_number_is_refused(attacker: Attacker) -> None:
+def test_invalid_paths_and_numbers_are_refused(attacker: Attacker) -> None:
     inside = f"{attacker.folder}/data/free"
     paths: list[Any] = [None, 7, [], "", "data/free", "\0", inside + "\0", "/" + "x" * 5000, "/x" * 3000, {}]
     for path in paths:

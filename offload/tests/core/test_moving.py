@@ -107,7 +107,7 @@ def test_handles_from_after_a_snapshot_are_not_taken_for_others() -> None:
         with contextlib.suppress(LostError):
             store.seen()
         assert store.by_name == {"a": [1]} and store.nested == [[1], [2]] and store.items == [3, 1]
-        with pytest.raises(UnknownObjectError, match="holds no object"):
+        with pytest.raises(UnknownObjectError):
             items.append(6)
         assert store.seen()[0] == store.items == [3, 1]
 
@@ -116,7 +116,7 @@ def test_what_cannot_move_stays_and_goes_on() -> None:
     with program() as (session, _, models, steps):
         model, generator = models.Model(2), steps.squares(5)
         assert next(generator) == 0
-        with pytest.raises(OffloadError, match=r"cannot move: .*a builtins\.generator, cannot be sent"):
+        with pytest.raises(OffloadError, match=r"\bbuiltins\.generator\b"):
             session.switch()
         assert list(generator) == [1, 4, 9, 16] and model.total() == 1
         del generator
@@ -143,7 +143,7 @@ def test_what_lived_at_a_lost_acceptor_is_missed() -> None:
         acceptors.processes[0].wait(60)
         with pytest.raises(LostError):
             model.total()
-        with pytest.raises(LostError, match="1 objects that lived there"):
+        with pytest.raises(LostError, match=r"\b1 objects\b"):
             model.total()
 
 

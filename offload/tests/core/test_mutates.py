@@ -107,15 +107,15 @@ def test_a_result_holds_the_arguments_own_objects(session: Session, local: Any) 
     assert USER.ruled(session, "look", mutates="auto")(x)[0] is x["node"]
 
 
-def test_what_cannot_be_changed_in_place_is_said_and_nothing_changes(session: Session, local: Any) -> None:
-    with pytest.raises(TypeError, match=r"Fixed was changed .* return it instead"):
+def test_what_cannot_be_changed_in_place_is_an_error_and_nothing_changes(session: Session, local: Any) -> None:
+    with pytest.raises(TypeError, match=r"\bFixed\b"):
         USER.ruled(session, "use_up", mutates=("x",))(local.Fixed(3))
     node = local.Node(1)
-    with pytest.raises(TypeError, match=r"a Node became a Other there: return it instead"):
+    with pytest.raises(TypeError, match=r"\bNode\b.*\bOther\b"):
         USER.ruled(session, "turn", mutates=("x",))([node])
     assert type(node) is local.Node
     given: dict[str, Any] = {"a": [0], "b": np.arange(3)}
-    with pytest.raises(TypeError, match=r"array of shape \(3,\) was resized to \(3, 1\) there"):
+    with pytest.raises(TypeError, match=r"\(3,\).*\(3, 1\)"):
         USER.ruled(session, "resize", mutates=("x",))(given)
     assert given["a"] == [0] and given["b"].tolist() == [0, 1, 2]
 

@@ -83,9 +83,9 @@ def shown(output: Any) -> Any:
 
 
 def test_a_notebook_in_an_acceptor_shows_what_it_shows_here(kernels: Path) -> None:
-    local, there = (run(kernel, kernels, *CELLS) for kernel in ("local", "there"))
-    assert there == local
-    assert [len(outputs) for outputs in there] == [0, 0, 0, 1, 1] and "accuracy 0." in there[3][0][1]
+    local, remote = (run(kernel, kernels, *CELLS) for kernel in ("local", "there"))
+    assert remote == local
+    assert [len(outputs) for outputs in remote] == [0, 0, 0, 1, 1] and "accuracy 0." in remote[3][0][1]
 
 
 @pytest.mark.parametrize("provisioned", [True, False])
@@ -132,7 +132,7 @@ def test_an_interrupt_stops_the_cell_and_not_the_kernel(kernels: Path) -> None:
     assert ("KeyboardInterrupt", "") in [shown(output) for output in done.cells[0].outputs]
 
 
-def test_where_there_is_no_acceptor_the_kernel_says_so(
+def test_without_an_acceptor_the_kernel_reports_it(
     kernels: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("REMOTEGPU_CONNECT", str(kernels / "nothing"))

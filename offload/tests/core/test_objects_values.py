@@ -199,7 +199,7 @@ LONG: list[Any] = [
 
 @pytest.mark.parametrize("value", LONG, ids=[str(number) for number in range(len(LONG))])
 def test_long_plain_values_come_back_equal(ends: Ends, value: Any) -> None:
-    found = ends.back(value)
+    found = ends.to_client(value)
     assert found == value and type(found) is type(value)
 
 

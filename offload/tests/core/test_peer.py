@@ -12,9 +12,9 @@ from support.system import until
 from remotegpu_offload.wire import (
     DEFERRED,
     Deferred,
+    FrameError,
     LostError,
     Message,
-    OffloadError,
     Peer,
     RemoteFailure,
     Request,
@@ -77,20 +77,22 @@ def test_failures_name_themselves(pair: tuple[Peer, Peer]) -> None:
         return Message({"not": object()})
 
     acceptor.serve(Service.CALL, handler)
-    with pytest.raises(RemoteFailure, match="the shelf is empty; fill it") as failure:
+    with pytest.raises(RemoteFailure) as failure:
         client.request(Service.CALL, {"how": "fail"})
-    assert failure.value.details == {"shelf": 3}
-    with pytest.raises(RemoteFailure, match="shelf") as failure:
+    assert (failure.value.error, failure.value.details) == ("the shelf is empty; fill it", {"shelf": 3})
+    with pytest.raises(RemoteFailure) as failure:
         client.request(Service.CALL, {"how": "raise"})
     assert failure.value.details["type"] == "KeyError"
     assert "test_peer" in failure.value.details["traceback"]
     with pytest.raises(RemoteFailure) as failure:
         client.request(Service.CALL, {"how": "exit"})
     assert failure.value.details["type"] == "SystemExit"
-    with pytest.raises(RemoteFailure, match="cannot be written as JSON"):
+    with pytest.raises(RemoteFailure) as failure:
         client.request(Service.CALL, {"how": "reply"})
-    with pytest.raises(RemoteFailure, match="FILES is not served"):
+    assert failure.value.details["type"] == "FrameError"
+    with pytest.raises(RemoteFailure) as failure:
         client.request(Service.FILES)
+    assert failure.value.details["type"] == "NotServed"
     acceptor.serve(Service.CALL, echo)
     assert client.request(Service.CALL, {"a": 1}).header == {"got": {"a": 1}}
 
@@ -98,7 +100,7 @@ def test_failures_name_themselves(pair: tuple[Peer, Peer]) -> None:
 def test_what_was_sent_wrongly_leaves_the_connection_usable(pair: tuple[Peer, Peer]) -> None:
     client, acceptor = pair
     acceptor.serve(Service.CALL, echo)
-    with pytest.raises(OffloadError, match="JSON"):
+    with pytest.raises(FrameError):
         client.request(Service.CALL, {"a": {1, 2}})
     assert client.request(Service.CALL, {}).header == {"got": {}}
 
@@ -113,7 +115,7 @@ def test_a_request_that_is_given_up_does_not_disturb_the_next(pair: tuple[Peer, 
         return Message({"n": request.header["n"]})
 
     acceptor.serve(Service.CALL, handler)
-    with pytest.raises(TimeoutError, match=r"no answer .* within 0.05 s"):
+    with pytest.raises(TimeoutError):
         client.request(Service.CALL, {"n": 0}, timeout=0.05)
     go_on.set()
     for number in range(1, 5):
@@ -137,23 +139,23 @@ def test_a_lost_peer_fails_all_who_wait_and_all_later_ones(pair: tuple[Peer, Pee
             assert arrived.acquire(timeout=60)
         acceptor.close()
         for future in waiting:
-            with pytest.raises(LostError, match=r"acceptor of this test is gone .*on_disconnect"):
+            with pytest.raises(LostError, match=r"^the acceptor of this test\b.*`on_disconnect: "):
                 future.result(60)
-    with pytest.raises(LostError, match="gone"):
+    with pytest.raises(LostError):
         client.request(Service.CALL)
-    with pytest.raises(LostError, match="gone"):
+    with pytest.raises(LostError):
         client.notify(Service.CALL)
     assert client.closed.is_set()
     until(lambda: len(reasons) == 1, 60, "the loss is told once")
 
 
-def test_closing_is_no_loss(pair: tuple[Peer, Peer]) -> None:
+def test_closing_is_not_reported_as_a_loss(pair: tuple[Peer, Peer]) -> None:
     client, _acceptor = pair
     reasons: list[str] = []
     client.on_lost.append(reasons.append)
     client.close()
     client.close()
-    with pytest.raises(LostError, match="was closed"):
+    with pytest.raises(LostError):
         client.request(Service.CALL)
     assert not reasons
 

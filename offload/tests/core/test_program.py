@@ -13,14 +13,14 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.parametrize("name", ["package", "numbers", "table", "learn", "compiled", "files"])
-def test_programs_run_there_as_here(tmp_path: Path, name: str) -> None:
+def test_programs_run_in_an_acceptor_as_locally(tmp_path: Path, name: str) -> None:
     project = Project(tmp_path, name)
     local = project.local("main.py", "an argument")
     assert local.returncode == 0, local.stderr
     written = project.take("out")
     (project.folder / "out").mkdir()
-    there = project.offloaded("main.py", "an argument")
-    same(local, there)
+    remote = project.offloaded("main.py", "an argument")
+    same(local, remote)
     found = project.files("out")
     assert sorted(found) == sorted(path for path in written if path != "keep")
     # Pickles of the same objects may differ in how often a string is written.
@@ -72,11 +72,11 @@ def test_errors_in_modules_show_the_users_source(project: Project) -> None:
     project.write("main.py", "import pkg\n\npkg.fail(2)\n")
     same(project.local("main.py"), project.offloaded("main.py"))
     project.write("pkg/inner.py", "import nowhere_at_all\n")
-    local, there = project.local("main.py"), project.offloaded("main.py")
-    assert there.returncode == local.returncode == 1
+    local, remote = project.local("main.py"), project.offloaded("main.py")
+    assert remote.returncode == local.returncode == 1
     # The same, and one line more: what to do.
-    assert there.stderr.startswith(local.stderr.rstrip("\n"))
-    (note,) = there.stderr[len(local.stderr.rstrip("\n")) :].strip().splitlines()
+    assert remote.stderr.startswith(local.stderr.rstrip("\n"))
+    (note,) = remote.stderr[len(local.stderr.rstrip("\n")) :].strip().splitlines()
     assert note.startswith("remotegpu: nowhere_at_all is neither installed in the acceptor's environment nor served")
     project.write("pkg/inner.py", "def broken(:\n    pass\n")
     same(project.local("main.py"), project.offloaded("main.py"))
@@ -99,11 +99,11 @@ def test_modules_and_commands_run_as_with_python(project: Project) -> None:
         ["-c", "1/0"],
         ["tool"],
     ):
-        local, there = project.local(*arguments), project.offloaded(*arguments)
+        local, remote = project.local(*arguments), project.offloaded(*arguments)
         if arguments != ["tool"]:
-            same(local, there)
+            same(local, remote)
         # A folder is run as its __main__.py, which has no package around it.
-        assert (local.returncode, "ImportError" in local.stderr) == (there.returncode, "ImportError" in there.stderr)
+        assert (local.returncode, "ImportError" in local.stderr) == (remote.returncode, "ImportError" in remote.stderr)
 
 
 PROCESSES = """
@@ -132,7 +132,7 @@ if __name__ == "__main__":
 """
 
 
-def test_multiprocessing_works_there(project: Project) -> None:
+def test_multiprocessing_works_in_an_acceptor(project: Project) -> None:
     project.write("main.py", PROCESSES)
     project.write("data.txt", "some data")
     project.write(
@@ -149,40 +149,40 @@ def test_multiprocessing_works_there(project: Project) -> None:
 def test_what_may_cross_of_the_environment(project: Project) -> None:
     project.write("main.py", "import os\nprint(os.environ.get('MYAPP_X'), os.environ.get('SECRET'))\n")
     project.write("remotegpu.yaml", 'version: 1\nenv: {pass: ["MYAPP_*"]}\n')
-    there = project.offloaded("main.py", environment={"MYAPP_X": "1", "SECRET": "2"})
-    assert (there.stdout, there.stderr) == ("1 None\n", "")
+    remote = project.offloaded("main.py", environment={"MYAPP_X": "1", "SECRET": "2"})
+    assert (remote.stdout, remote.stderr) == ("1 None\n", "")
 
 
-def test_an_acceptor_that_dies_is_said_to_be_gone(project: Project) -> None:
+def test_a_dead_acceptor_is_reported(project: Project) -> None:
     project.write("main.py", "import os, signal\nprint('alive', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    there = project.offloaded("main.py")
-    assert there.stdout == "alive\n"
-    assert there.returncode == 69
-    assert there.stderr.startswith("remotegpu: acceptor here")
+    remote = project.offloaded("main.py")
+    assert remote.stdout == "alive\n"
+    assert remote.returncode == 69
+    assert remote.stderr.startswith("remotegpu: acceptor here")
 
 
-def test_no_such_script_is_said_in_pythons_words(project: Project) -> None:
+def test_a_missing_script_is_reported_as_python_does(project: Project) -> None:
     same(project.local("nowhere.py"), project.offloaded("nowhere.py"))
     for arguments, name in (([], "script"), (["--split", "quantum", "x.py"], "quantum"), (["-x"], "script")):
-        there = project.offloaded(*arguments)
-        assert there.returncode == 2
-        assert name in there.stderr.lower(), there.stderr
+        remote = project.offloaded(*arguments)
+        assert remote.returncode == 2
+        assert name in remote.stderr.lower(), remote.stderr
 
 
 def test_a_wrong_configuration_is_one_sentence(project: Project) -> None:
     project.write("main.py", "print('not run')\n")
     project.write("remotegpu.yaml", "version: 1\nfils: {}\n")
-    there = project.offloaded("main.py")
-    assert (there.returncode, there.stdout) == (2, "")
-    (line,) = there.stderr.splitlines()
+    remote = project.offloaded("main.py")
+    assert (remote.returncode, remote.stdout) == (2, "")
+    (line,) = remote.stderr.splitlines()
     assert line.startswith("remotegpu: ") and "fils" in line
 
 
 def test_an_unreadable_main_is_refused_like_pythons(project: Project, tmp_path: Path) -> None:
     (project.folder / "main.py").mkdir()
-    local, there = project.local("main.py"), project.offloaded("main.py")
-    assert there.returncode != 0 and local.returncode != 0
-    assert "main.py" in there.stderr
+    local, remote = project.local("main.py"), project.offloaded("main.py")
+    assert remote.returncode != 0 and local.returncode != 0
+    assert "main.py" in remote.stderr
 
 
 @pytest.mark.parametrize("split", ["rules", "torch"])
@@ -234,8 +234,8 @@ def test_a_named_temporary_file_is_removed_here(project: Project) -> None:
         "left = tempfile.NamedTemporaryFile(dir='out')\n",
     )
     project.write("remotegpu.yaml", "version: 1\nfiles: {read: ['./out/**'], write: ['./out/**', out]}\n")
-    there = project.offloaded("main.py")
-    assert (there.stdout, there.stderr) == ("True kept?\n[]\n[]\n", "")
+    remote = project.offloaded("main.py")
+    assert (remote.stdout, remote.stderr) == ("True kept?\n[]\n[]\n", "")
     assert not list((project.folder / "out").iterdir())
 
 

@@ -30,7 +30,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_whoever_watches_is_told_after_the_module_ran(modules: Path) -> None:
+def test_watchers_are_called_after_the_module_ran(modules: Path) -> None:
     (modules / "watched_a.py").write_text("VALUE = 1\nLOADER = __spec__.loader\n")
     told: list[ModuleType] = []
     when_imported("watched_a", told.append)
@@ -47,7 +47,7 @@ def test_whoever_watches_is_told_after_the_module_ran(modules: Path) -> None:
     assert told == [watched_a, watched_a]
 
 
-def test_two_who_watch_are_both_told_and_errors_reach_the_import(modules: Path) -> None:
+def test_two_watchers_are_both_called_and_errors_reach_the_import(modules: Path) -> None:
     (modules / "watched_b.py").write_text("")
     (modules / "watched_c.py").write_text("1 / 0\n")
     told: list[str] = []
@@ -65,7 +65,7 @@ def test_two_who_watch_are_both_told_and_errors_reach_the_import(modules: Path) 
 
 
 @pytest.mark.parametrize("arguments", [["main.py"], ["-m", "main"]], ids=" ".join)
-def test_functions_that_a_rule_names_run_there(arguments: list[str], project: Project) -> None:
+def test_functions_that_a_rule_names_run_in_the_acceptor(arguments: list[str], project: Project) -> None:
     project.write(
         "steps.py", "import os\n\ndef where():\n    return os.getpid()\n\ndef here():\n    return os.getpid()\n"
     )
@@ -79,10 +79,10 @@ def test_functions_that_a_rule_names_run_there(arguments: list[str], project: Pr
         "    print(steps.where() == main_where())\n",
     )
     project.write("remotegpu.yaml", RULES)
-    there = project.offloaded(*arguments, split="rules")
-    assert there.stderr == ""
-    assert there.stdout.splitlines()[0] == "[False, True, False, True]"
-    assert there.stdout.splitlines()[-1] == "True"
+    remote = project.offloaded(*arguments, split="rules")
+    assert remote.stderr == ""
+    assert remote.stdout.splitlines()[0] == "[False, True, False, True]"
+    assert remote.stdout.splitlines()[-1] == "True"
     # The torch rule alone leaves functions here.
     assert project.offloaded(*arguments, split="torch").stdout.splitlines()[0] == "[True, True, True, True]"
 
@@ -173,7 +173,9 @@ def test_only_two_libraries_are_lent(tmp_path: Path) -> None:
         ("function: __main__.main_wher", "the script has no 'main_wher'; did you mean 'main_where'?"),
     ],
 )
-def test_a_rule_that_names_nothing_is_said_and_the_program_runs_here(project: Project, rule: str, words: str) -> None:
+def test_a_rule_that_names_nothing_is_reported_and_the_program_runs_locally(
+    project: Project, rule: str, words: str
+) -> None:
     project.write("remotegpu.yaml", f"version: 1\noffload:\n  - {rule}\n")
     project.write("steps.py", "import os\nclass Thing: pass\ndef where(): return os.getpid()\n")
     project.write("main.py", "import os, steps\ndef main_where(): pass\nprint(steps.where() == os.getpid())\n")

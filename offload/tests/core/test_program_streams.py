@@ -73,7 +73,7 @@ def test_a_reader_that_leaves_ends_the_program(project: Project) -> None:
         assert process.wait(PATIENCE) in (1, 120)
 
 
-def test_a_terminal_is_a_terminal_there(project: Project) -> None:
+def test_a_terminal_is_a_terminal_in_the_acceptor(project: Project) -> None:
     project.write(
         "main.py",
         "import os, sys\nprint(sys.stdout.isatty(), sys.stdin.isatty(), os.isatty(1), os.get_terminal_size().columns)\n"

@@ -74,7 +74,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (tmp_path / "keys" / "serve.pem").stat().st_mode & 0o077 == 0
     assert parse_key(key_text(signer.public)) == signer.public
     (tmp_path / "keys" / "serve.pem").write_text("no key")
-    with pytest.raises(ReverseError, match="cannot be used"):
+    with pytest.raises(ReverseError, match=r"serve\.pem"):
         Signer(tmp_path / "keys" / "serve.pem")
 
 
@@ -134,13 +134,13 @@ def test_files_come_with_what_they_import() -> None:
 
 
 def test_a_folder_without_a_program_is_not_published(tmp_path: Path) -> None:
-    with pytest.raises(ReverseError, match=r"none of __main__.py, main.py, app.py .* by --entry"):
+    with pytest.raises(ReverseError, match=r"\b__main__\.py, main\.py, app\.py\b.*--entry"):
         collect(tmp_path, "x")
-    with pytest.raises(ReverseError, match=r"no file run\.py"):
+    with pytest.raises(ReverseError, match=r"\brun\.py\b"):
         collect(tmp_path, "x", entry="run.py")
-    with pytest.raises(ReverseError, match="is no name"):
+    with pytest.raises(ReverseError, match="X y"):
         collect(tmp_path, "X y")
-    with pytest.raises(ReverseError, match="is no folder"):
+    with pytest.raises(ReverseError, match="nowhere"):
         collect(tmp_path / "nowhere", "x")
 
 

@@ -46,9 +46,9 @@ def test_a_function_travels_once(session: Session) -> None:
     program = Program(
         session, "import math\nfactor = 3\ndef g(x):\n    return x * factor\ndef f(x):\n    return math.floor(g(x))\n"
     )
-    there = program.offloaded()
-    first, much = program.sent(there, 1.5)
-    second, little = program.sent(there, 2.5)
+    remote = program.offloaded()
+    first, much = program.sent(remote, 1.5)
+    second, little = program.sent(remote, 2.5)
     assert (first, second) == (4, 7)
     assert little < _CALL < much
 
@@ -76,11 +76,11 @@ def test_what_has_changed_counts(session: Session, change: str) -> None:
                 return str(error)
         """
     program = Program(session, source)
-    there = program.offloaded()
-    assert there() == 3
+    remote = program.offloaded()
+    assert remote() == 3
     exec(change, program.names)
-    assert there() == program.names["f"]()
-    assert there() == program.names["f"]()
+    assert remote() == program.names["f"]()
+    assert remote() == program.names["f"]()
 
 
 @pytest.mark.parametrize(
@@ -97,33 +97,33 @@ def test_what_has_changed_counts(session: Session, change: str) -> None:
     ],
     ids=["global", "default", "list", "attribute", "nonlocal", "class", "inner default"],
 )
-def test_what_a_call_changes_there_is_not_found_by_the_next(session: Session, source: str) -> None:
+def test_what_a_call_changes_in_the_acceptor_is_not_found_by_the_next(session: Session, source: str) -> None:
     """A call begins with what the program has, as if the function had travelled again."""
-    there = Program(session, source).offloaded()
-    assert [there(), there(), there()] == [1, 1, 1]
+    remote = Program(session, source).offloaded()
+    assert [remote(), remote(), remote()] == [1, 1, 1]
 
 
 def test_an_error_does_not_count_as_sent(session: Session) -> None:
     program = Program(session, "def f(x):\n    return 1 / x\n")
-    there = program.offloaded()
+    remote = program.offloaded()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            there(0)
-    assert [there(2), there(4)] == [0.5, 0.25]
+            remote(0)
+    assert [remote(2), remote(4)] == [0.5, 0.25]
 
 
 # Its collection meets what tests before it have left.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_functions_that_are_no_more_are_forgotten_there(session: Session) -> None:
+def test_deleted_functions_are_forgotten_in_the_acceptor(session: Session) -> None:
     kept = Program(session, "def f():\n    return 0\n").offloaded()
     kept()
     gc.collect()
     sent = client.of(session)._sent
     before = len(sent._seen)
     for number in range(10):
-        there = Program(session, f"def f():\n    return {number}\n").offloaded()
-        assert (there(), there()) == (number, number)
-        del there
+        remote = Program(session, f"def f():\n    return {number}\n").offloaded()
+        assert (remote(), remote()) == (number, number)
+        del remote
         gc.collect()
     assert len(sent.gone()) <= 1
     assert len(sent._seen) <= before + 1
@@ -131,11 +131,11 @@ def test_functions_that_are_no_more_are_forgotten_there(session: Session) -> Non
 
 def test_an_acceptor_that_lacks_it_gets_it_again(session: Session) -> None:
     program = Program(session, "def f(x):\n    return x + 1\n")
-    there = program.offloaded()
-    assert there(1) == 2
+    remote = program.offloaded()
+    assert remote(1) == 2
     # As when the session has moved between two calls.
     client.of(session)._sent._gone.append(client.of(session).codec.identify(program.names["f"]))
-    assert program.sent(there, 2)[0] == 3
-    result, little = program.sent(there, 3)
+    assert program.sent(remote, 2)[0] == 3
+    result, little = program.sent(remote, 3)
     assert result == 4
     assert little < _CALL

@@ -59,7 +59,7 @@ def _free_uids() -> int:
 
 def open_session(tenant: Tenant, process_name: str = "test", **wish: Any) -> pb.OpenSessionReply:
     """Ask for an offload session, as the program remotegpu-connect does; the reply as it is, refused or not."""
-    found = {**versions.here(), **wish.pop("versions", {})}
+    found = {**versions.installed(), **wish.pop("versions", {})}
     python = found.pop("python")
     reply: pb.OpenSessionReply = tenant.appliance.client._stub.OpenSession(
         pb.OpenSessionRequest(
@@ -86,7 +86,7 @@ def session(tenant: Tenant, *, greet: bool = True, **wish: Any) -> Iterator[Peer
     peer.start()
     try:
         if greet:
-            peer.request(Service.SESSION, {"op": "hello", "versions": versions.here()}, timeout=PATIENCE)
+            peer.request(Service.SESSION, {"op": "hello", "versions": versions.installed()}, timeout=PATIENCE)
         yield peer
     finally:
         peer.close()

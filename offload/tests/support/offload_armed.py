@@ -66,11 +66,11 @@ class Programs:
         self.connect.write_text(_CONNECT)
         self.connect.chmod(0o755)
 
-    def here(self, program: str, *options: str) -> dict[str, Any]:
+    def on_cpu(self, program: str, *options: str) -> dict[str, Any]:
         """What it writes when it runs on this machine's CPU."""
         return self._run([str(PROGRAMS / f"{program}.py")], "cpu", options)
 
-    def there(self, program: str, *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def on_remote(self, program: str, *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """What it writes, unmodified, with its `cuda` in an acceptor, and what crossed."""
         counters = self.folder / "counters.json"
         found = self._run(["-c", _RUN, str(counters), str(PROGRAMS / f"{program}.py")], "cuda", options)

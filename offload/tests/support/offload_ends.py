@@ -49,7 +49,7 @@ class Ends:
         self.acceptor = Codec(client=False, **options)
         self.acceptor.fetch = lambda hold, names: self.client.outgoing.pages(hold, names)
 
-    def there(self, value: Any) -> Any:
+    def to_acceptor(self, value: Any) -> Any:
         """What the acceptor gets; and how many bytes have travelled."""
         packed = self.client.dumps(value, paged=True)
         try:
@@ -57,7 +57,7 @@ class Ends:
         finally:
             self.client.sent(packed)
 
-    def back(self, value: Any) -> Any:
+    def to_client(self, value: Any) -> Any:
         """What the client gets."""
         packed = self.acceptor.dumps(value)
         return self.client.loads(packed.header, [bytearray(buffer) for buffer in packed.buffers])
@@ -75,4 +75,4 @@ class Ends:
         return counts
 
     def both(self, value: Any) -> Any:
-        return self.back(self.there(value)[0])
+        return self.to_client(self.to_acceptor(value)[0])

@@ -94,8 +94,8 @@ def held(session: Session) -> tuple[int, int, int]:
     gc.collect()
     # What died is said with the next message.
     client.of(session).link.ask({"op": "call", "t": ["builtins", "len"]}, (([],), {}))
-    there = session.stats()["acceptor"]["objects"]["held"]
-    return there, len(codec.held), len(codec.exports)
+    remote = session.stats()["acceptor"]["objects"]["held"]
+    return remote, len(codec.held), len(codec.exports)
 
 
 @contextlib.contextmanager

@@ -114,11 +114,11 @@ class Project:
         return found
 
 
-def same(local: subprocess.CompletedProcess[str], there: subprocess.CompletedProcess[str]) -> None:
+def same(local: subprocess.CompletedProcess[str], remote: subprocess.CompletedProcess[str]) -> None:
     """Both ended alike and said the same, but for addresses of objects and how deep a recursion went."""
-    assert _without_numbers(there.stderr) == _without_numbers(local.stderr)
-    assert there.stdout == local.stdout
-    assert there.returncode == local.returncode
+    assert _without_numbers(remote.stderr) == _without_numbers(local.stderr)
+    assert remote.stdout == local.stdout
+    assert remote.returncode == local.returncode
 
 
 def _without_numbers(text: str) -> str:

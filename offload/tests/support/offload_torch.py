@@ -17,26 +17,26 @@ def remote() -> Iterator[device.Remote]:
         yield device.activate(session)
 
 
-def there(value: Any) -> Any:
+def to_remote(value: Any) -> Any:
     """Every tensor of a structure on the remote device, gradients and all wanted as before."""
     return _map(value, lambda tensor: tensor.detach().to(device.NAME).requires_grad_(tensor.requires_grad))
 
 
-def here(value: Any) -> Any:
+def to_cpu(value: Any) -> Any:
     """Every tensor of a structure on the CPU, without its history."""
     return _map(value, lambda tensor: tensor.detach().cpu())
 
 
 def same(got: Any, want: Any, **how: Any) -> None:
     """Both are equal up to rounding, on whatever devices they are."""
-    torch.testing.assert_close(here(got), here(want), equal_nan=True, **how)
+    torch.testing.assert_close(to_cpu(got), to_cpu(want), equal_nan=True, **how)
 
 
 def both(function: Any, *args: Any, **how: Any) -> Any:
     """What a function returns for arguments on the CPU, after it was shown to return the same on the remote device."""
     copies = _map(args, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     want = function(*copies)
-    same(function(*there(args)), want, **how)
+    same(function(*to_remote(args)), want, **how)
     return want
 
 

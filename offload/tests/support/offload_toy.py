@@ -35,10 +35,6 @@ def attach(session: Any) -> None:
                 return Message({})
             case "call back":
                 return Message(session.peer.request(Service.APP, {}).header)
-            case "sleep":
-                session.peer.notify(Service.APP, {"asleep": True})
-                time.sleep(header["seconds"])
-                return Message({})
             case "save":
                 return Message({"numbers": numbers, "expected": expected[0]})
             case "load":

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import both, by_line, remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -77,7 +77,7 @@ def test_hooks() -> None:
         seen.append(grad.device.type)
         return grad * 10
 
-    x = there(A).requires_grad_()
+    x = to_remote(A).requires_grad_()
     y = x * 2
     y.register_hook(tenfold)
     x.register_post_accumulate_grad_hook(lambda leaf: seen.append("leaf"))
@@ -87,7 +87,7 @@ def test_hooks() -> None:
 
 
 def test_saved_tensors_can_be_packed() -> None:
-    x = there(A).requires_grad_()
+    x = to_remote(A).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.cpu(), lambda t: t.to(device.NAME)):
         y = x.exp()
     y.sum().backward()
@@ -96,11 +96,11 @@ def test_saved_tensors_can_be_packed() -> None:
 
 def test_inference_mode_and_no_grad() -> None:
     with torch.inference_mode():
-        x = there(A)
+        x = to_remote(A)
         same(x.add(1).mul_(2), (A + 1) * 2)
         assert x.add(1).is_inference()
     with torch.no_grad():
-        assert not (there(A).requires_grad_() + 1).requires_grad
+        assert not (to_remote(A).requires_grad_() + 1).requires_grad
 
 
 def test_gradcheck() -> None:

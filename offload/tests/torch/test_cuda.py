@@ -17,7 +17,7 @@ from remotegpu_offload.client.session import Session
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
 
-def test_the_device_is_there_and_says_what_it_is() -> None:
+def test_the_device_is_available_and_has_its_properties() -> None:
     assert torch.cuda.is_available() and torch.cuda.is_initialized()
     assert torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
     torch.cuda.set_device(0)

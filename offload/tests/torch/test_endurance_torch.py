@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from offload_torch import remote, there  # noqa: F401 - a fixture
+from offload_torch import remote, to_remote  # noqa: F401 - a fixture
 
 from remotegpu_offload.client.session import current
 from remotegpu_offload.torch.device import Remote
@@ -48,7 +48,7 @@ def inventory(remote: Remote) -> tuple[dict[str, int], dict[str, int]]:  # noqa:
         "templates": sum(map(len, remote.engine._caches)),
         "misses": remote.engine.misses,
         "waiting": len(current().peer._waiting),
-        "logical threads": len(current().peer._logical),
+        "logical threads": len(current().peer.threads._logical),
         "objects there": int(stats["objects"]["held"]),
     }
     sizes = {
@@ -64,8 +64,8 @@ def inventory(remote: Remote) -> tuple[dict[str, int], dict[str, int]]:  # noqa:
 
 @pytest.mark.timeout(400)
 def test_a_hundred_thousand_steps_leave_nothing_behind(remote: Remote) -> None:  # noqa: F811
-    weight = there(torch.zeros(8))
-    target = there(torch.arange(8.0))
+    weight = to_remote(torch.zeros(8))
+    target = to_remote(torch.arange(8.0))
     here = torch.zeros(8)
     rate = 1 / 16
 
@@ -87,7 +87,7 @@ def test_a_hundred_thousand_steps_leave_nothing_behind(remote: Remote) -> None: 
             (wanted * target).sum().backward()
             assert torch.equal(wanted.grad.cpu(), torch.arange(8.0))
             with pytest.raises(RuntimeError):
-                torch.linalg.cholesky(there(-torch.eye(2)))[0].sum().item()
+                torch.linalg.cholesky(to_remote(-torch.eye(2)))[0].sum().item()
 
     for number in range(EARLY):
         step(number)

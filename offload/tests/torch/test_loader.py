@@ -43,10 +43,10 @@ def test_loaders_feed_the_device(armed: Session, workers: int, pin: bool) -> Non
     for batch in loader:
         assert batch.device == torch.device("cpu")
         assert batch.is_pinned() == pin
-        there = batch.to("cuda", non_blocking=True)
-        found += there[:, 0].tolist()
-        pids |= set(there[:, 1].tolist())
-        assert there[:, 2].tolist() == [1] * 4
+        remote = batch.to("cuda", non_blocking=True)
+        found += remote[:, 0].tolist()
+        pids |= set(remote[:, 1].tolist())
+        assert remote[:, 2].tolist() == [1] * 4
     assert found == [index * index for index in range(24)]
     assert (os.getpid() in pids) == (workers == 0)
     # The workers have ended; what they had inherited is still there.

@@ -105,20 +105,20 @@ def test_training_is_that_of_the_same_loop_here(trainer: Any, ruled: Ruled, kind
 def test_a_remote_model_is_trained_where_it_is(trainer: Any, ruled: Ruled, args: Any) -> None:
     given, expected = trainer.make()[0], trainer.make()[0]
     batch = trainer.make()[2]
-    there = device.current().device
-    given.to(there)
+    remote = device.current().device
+    given.to(remote)
     # Their parameters are others from now on, as on any device that torch does not have of its own.
     given.tied = given.first.weight
     opt, local_opt = (torch.optim.Adam(model.parameters(), lr=0.05) for model in (given, expected))
     epoch, parameters = ruled("train_epoch", args=args, mutates=("model", "opt")), list(given.parameters())
     for _ in range(3):
-        loss = epoch(given, opt, batch.to(there))
+        loss = epoch(given, opt, batch.to(remote))
         assert loss == pytest.approx(trainer.train_epoch(expected, local_opt, batch), rel=1e-4)
     for one, other in zip(given.state_dict().values(), expected.state_dict().values(), strict=True):
-        assert one.device == there
+        assert one.device == remote
         torch.testing.assert_close(one.cpu(), other)
     assert all(one is other for one, other in zip(parameters, given.parameters(), strict=True))
-    assert all(one.grad.device == there for one in parameters)
+    assert all(one.grad.device == remote for one in parameters)
 
 
 def test_schedules_hooks_and_frozen_parameters(trainer: Any, ruled: Ruled) -> None:

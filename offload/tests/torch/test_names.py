@@ -215,7 +215,7 @@ def test_other_devices_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:1", torch.device("cuda", 3), 2])
-def test_a_device_that_is_not_there(device: Any) -> None:
+def test_a_device_that_does_not_exist(device: Any) -> None:
     with pytest.raises(RuntimeError, match=r"invalid device ordinal.*cuda:0"):
         torch.zeros(2).to(device)
     if not isinstance(device, int):

@@ -103,7 +103,7 @@ def under_rules(session: Session) -> Any:
 
 
 @pytest.fixture
-def there(session: Session) -> Any:
+def offloaded(session: Session) -> Any:
     return under_rules(session)
 
 
@@ -130,10 +130,10 @@ def test_every_name_of_the_profile_exists() -> None:
         assert isinstance(value, type) is isinstance(rule, ClassRule) is not isinstance(rule, FunctionRule)
 
 
-def test_each_run_is_one_trip_and_equal_bit_for_bit(session: Session, there: Any) -> None:
+def test_each_run_is_one_trip_and_equal_bit_for_bit(session: Session, offloaded: Any) -> None:
     local = onnxruntime.InferenceSession(SMALL)
     start = trips(session)
-    remote = there.InferenceSession(SMALL)
+    remote = offloaded.InferenceSession(SMALL)
     assert trips(session) - start == 1 and isinstance(remote, onnxruntime.InferenceSession)
     for _ in range(3):
         for ours, theirs in zip(
@@ -155,20 +155,20 @@ def test_each_run_is_one_trip_and_equal_bit_for_bit(session: Session, there: Any
     equal(remote.run(["h"], {"x": X}), local.run(["h"], {"x": X}))
 
 
-def test_results_of_every_kind(there: Any) -> None:
+def test_results_of_every_kind(offloaded: Any) -> None:
     given = {"x": X, "text": np.array(["a", "grüße"], dtype=object)}
-    found = there.InferenceSession(labels()).run(None, given)
+    found = offloaded.InferenceSession(labels()).run(None, given)
     equal(found, onnxruntime.InferenceSession(labels()).run(None, given))
     assert type(found[1]) is list and type(found[1][0]) is dict and found[3].dtype == np.float16
 
 
-def test_the_file_is_this_programs_and_travels_once(session: Session, there: Any, tmp_path: Path) -> None:
+def test_the_file_is_this_programs_and_travels_once(session: Session, offloaded: Any, tmp_path: Path) -> None:
     path = tmp_path / "wide.onnx"
     onnx.save(model_of(4, width=100_000), path)
     before = session.peer.counters.as_dict()["bytes_out"]
-    one = there.InferenceSession(path)
+    one = offloaded.InferenceSession(path)
     first = session.peer.counters.as_dict()["bytes_out"] - before
-    two = there.InferenceSession(str(path))
+    two = offloaded.InferenceSession(str(path))
     second = session.peer.counters.as_dict()["bytes_out"] - before - first
     assert first > path.stat().st_size > 100 * second
     expected = onnxruntime.InferenceSession(path).run(None, {"x": X})
@@ -177,14 +177,14 @@ def test_the_file_is_this_programs_and_travels_once(session: Session, there: Any
 
 
 @pytest.mark.parametrize("constant", [False, True])
-def test_weights_beside_a_model_travel_with_it(there: Any, tmp_path: Path, constant: bool) -> None:
+def test_weights_beside_a_model_travel_with_it(offloaded: Any, tmp_path: Path, constant: bool) -> None:
     path = tmp_path / "split.onnx"
     (tmp_path / "sub").mkdir()
     settings: dict[str, Any] = {"save_as_external_data": True, "size_threshold": 0, "convert_attribute": True}
     onnx.save(model_of(constant=constant), path, location="sub/weights.bin", **settings)
     assert external_files(path.read_bytes()) == {"sub/weights.bin"}
     expected = onnxruntime.InferenceSession(path).run(None, {"x": X})
-    remote = there.InferenceSession(path)
+    remote = offloaded.InferenceSession(path)
     equal(remote.run(None, {"x": X}), expected)
     remote.set_providers(["CPUExecutionProvider"])
     equal(remote.run(None, {"x": X}), expected)
@@ -202,7 +202,7 @@ def test_the_files_of_a_model_are_those_that_onnx_names() -> None:
         assert external_files(model.SerializeToString()) == set()
 
 
-def test_nothing_outside_of_a_models_folder_is_sent(there: Any, tmp_path: Path) -> None:
+def test_nothing_outside_of_a_models_folder_is_sent(offloaded: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"x" * 48)
     (tmp_path / "model").mkdir()
     model = model_of()
@@ -212,7 +212,7 @@ def test_nothing_outside_of_a_models_folder_is_sent(there: Any, tmp_path: Path) 
     path = tmp_path / "model" / "model.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(Exception, match="External data path"):
-        there.InferenceSession(path)
+        offloaded.InferenceSession(path)
 
 
 BAD: dict[str, Callable[[Any], Any]] = {
@@ -238,17 +238,17 @@ BAD: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_mistakes_are_told_in_onnxruntimes_words(there: Any, name: str) -> None:
+def test_mistakes_are_reported_as_onnxruntime_does(offloaded: Any, name: str) -> None:
     with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever it is, it is the same
         BAD[name](onnxruntime)
     with pytest.raises(type(expected.value)) as found:
-        BAD[name](there)
+        BAD[name](offloaded)
     assert type(found.value) is type(expected.value)
     if name not in ("option", "option's value", "copy"):
         assert str(found.value) == str(expected.value)
 
 
-def test_cuda_without_one_is_told_as_onnxruntime_does(there: Any) -> None:
+def test_cuda_without_a_gpu_is_reported_as_onnxruntime_does(offloaded: Any) -> None:
     def opened(library: Any) -> tuple[list[str], Any]:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -257,19 +257,19 @@ def test_cuda_without_one_is_told_as_onnxruntime_does(there: Any) -> None:
             )
         return [str(each.message) for each in told], made.get_providers()
 
-    assert opened(there) == opened(onnxruntime)
-    assert opened(there)[1] == ["CPUExecutionProvider"] and "CUDAExecutionProvider" in opened(there)[0][0]
-    assert there.get_available_providers() == onnxruntime.get_available_providers()
-    assert there.get_device() == onnxruntime.get_device() == "CPU"
+    assert opened(offloaded) == opened(onnxruntime)
+    assert opened(offloaded)[1] == ["CPUExecutionProvider"] and "CUDAExecutionProvider" in opened(offloaded)[0][0]
+    assert offloaded.get_available_providers() == onnxruntime.get_available_providers()
+    assert offloaded.get_device() == onnxruntime.get_device() == "CPU"
 
 
-def test_options_have_their_effect_there(there: Any, tmp_path: Path) -> None:
+def test_options_have_their_effect_in_the_acceptor(offloaded: Any, tmp_path: Path) -> None:
     def shapes(library: Any) -> Any:
         options = library.SessionOptions()
         options.log_severity_level = 3
         options.execution_mode = library.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = library.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.optimized_model_filepath = str(tmp_path / f"{library is there}.onnx")
+        options.optimized_model_filepath = str(tmp_path / f"{library is offloaded}.onnx")
         options.add_free_dimension_override_by_name("batch", 5)
         options.add_session_config_entry("session.disable_prepacking", "1")
         assert options.get_session_config_entry("session.disable_prepacking") == "1"
@@ -278,12 +278,12 @@ def test_options_have_their_effect_there(there: Any, tmp_path: Path) -> None:
         assert made.get_session_options().optimized_model_filepath == options.optimized_model_filepath
         return [each.shape for each in (*made.get_inputs(), *made.get_outputs())]
 
-    assert shapes(there) == shapes(onnxruntime) == [[5, 4], [5, 3], [5, 3]]
+    assert shapes(offloaded) == shapes(onnxruntime) == [[5, 4], [5, 3], [5, 3]]
     written = [onnx.load(tmp_path / f"{name}.onnx") for name in (True, False)]
     assert written[0].graph == written[1].graph and "Constant" not in {node.op_type for node in written[0].graph.node}
 
 
-def test_an_initializer_from_a_value_that_lives_there(there: Any) -> None:
+def test_an_initializer_from_a_value_in_the_acceptor(offloaded: Any) -> None:
     weights = np.arange(12, dtype="float32").reshape(4, 3)
 
     def result(library: Any) -> Any:
@@ -292,16 +292,16 @@ def test_an_initializer_from_a_value_that_lives_there(there: Any) -> None:
         options.add_initializer("w", value)
         return library.InferenceSession(SMALL, options).run(["h"], {"x": X})
 
-    equal(result(there), result(onnxruntime))
-    assert np.allclose(result(there)[0], X @ weights)
+    equal(result(offloaded), result(onnxruntime))
+    assert np.allclose(result(offloaded)[0], X @ weights)
 
 
-def test_options_of_a_run(session: Session, there: Any) -> None:
-    options = there.RunOptions()
+def test_options_of_a_run(session: Session, offloaded: Any) -> None:
+    options = offloaded.RunOptions()
     options.only_execute_path_to_fetches = True
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     assert options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
-    remote = there.InferenceSession(SMALL)
+    remote = offloaded.InferenceSession(SMALL)
     before = trips(session)
     equal(remote.run(["h"], {"x": X}, options), onnxruntime.InferenceSession(SMALL).run(["h"], {"x": X}))
     assert trips(session) - before == 1
@@ -310,17 +310,17 @@ def test_options_of_a_run(session: Session, there: Any) -> None:
         remote.run(["h"], {"x": X}, options)
 
 
-def test_values_and_bindings_live_there(session: Session, there: Any) -> None:
+def test_values_and_bindings_stay_in_the_acceptor(session: Session, offloaded: Any) -> None:
     expected = onnxruntime.InferenceSession(SMALL).run(["y"], {"x": X})
-    remote = there.InferenceSession(SMALL)
-    value = there.OrtValue.ortvalue_from_numpy(X)
+    remote = offloaded.InferenceSession(SMALL)
+    value = offloaded.OrtValue.ortvalue_from_numpy(X)
     assert isinstance(value, onnxruntime.OrtValue) and value.shape() == [5, 4] and value.data_type() == "tensor(float)"
     before = trips(session)
     (result,) = remote.run_with_ort_values(["y"], {"x": value})
     assert trips(session) - before == 1 and type(result) is type(value)
     equal([result.numpy()], expected)
     assert np.asarray(result).tobytes() == expected[0].tobytes()
-    bindings = [remote.io_binding(), there.IOBinding(remote)]
+    bindings = [remote.io_binding(), offloaded.IOBinding(remote)]
     for binding in bindings:
         binding.bind_cpu_input("x", X)
         binding.bind_output("y", "cpu")
@@ -328,7 +328,7 @@ def test_values_and_bindings_live_there(session: Session, there: Any) -> None:
         equal(binding.copy_outputs_to_cpu(), expected)
         equal([binding.get_outputs()[0].numpy()], expected)
         binding.bind_input("x", "cpu", 0, np.float32, value.shape(), value.data_ptr())
-        target = there.OrtValue.ortvalue_from_shape_and_type([5, 3], np.float32)
+        target = offloaded.OrtValue.ortvalue_from_shape_and_type([5, 3], np.float32)
         binding.bind_output("y", "cpu", 0, np.float32, [5, 3], target.data_ptr())
         remote.run_with_iobinding(binding)
         equal([target.numpy()], expected)
@@ -337,7 +337,7 @@ def test_values_and_bindings_live_there(session: Session, there: Any) -> None:
                 bind("x", "cpu", 0, np.float32, X.shape, X.ctypes.data)
 
 
-def test_asynchronous_runs_call_back_here(there: Any) -> None:
+def test_asynchronous_runs_call_back_here(offloaded: Any) -> None:
     def results(library: Any, given: Any) -> tuple[Any, str, bool]:
         done, mine = threading.Event(), object()
         told: list[Any] = []
@@ -351,26 +351,28 @@ def test_asynchronous_runs_call_back_here(there: Any) -> None:
         assert done.wait(120)
         return told[0], told[2], told[1] is mine
 
-    found, expected = results(there, X), results(onnxruntime, X)
+    found, expected = results(offloaded, X), results(onnxruntime, X)
     equal(found[0], expected[0])
     assert found[1:] == expected[1:] == ("", True)
-    assert results(there, X.T)[0] == [] and "invalid dimensions" in results(there, X.T)[1]
+    assert results(offloaded, X.T)[0] == [] and "invalid dimensions" in results(offloaded, X.T)[1]
 
 
-def test_what_profiling_writes_is_written_here(there: Any, tmp_path: Path) -> None:
-    options = there.SessionOptions()
+def test_what_profiling_writes_is_written_here(offloaded: Any, tmp_path: Path) -> None:
+    options = offloaded.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "mine")
-    remote = there.InferenceSession(SMALL, options)
+    remote = offloaded.InferenceSession(SMALL, options)
     remote.run(None, {"x": X})
     name = remote.end_profiling()
     assert Path(name).parent == tmp_path and Path(name).name.startswith("mine")
     assert "model_run" in {each["name"] for each in json.loads(Path(name).read_text())}
-    assert there.InferenceSession(SMALL).end_profiling() == onnxruntime.InferenceSession(SMALL).end_profiling() == ""
+    assert (
+        offloaded.InferenceSession(SMALL).end_profiling() == onnxruntime.InferenceSession(SMALL).end_profiling() == ""
+    )
 
 
-def test_a_class_of_the_programs_own_derived_from_it(there: Any) -> None:
-    class Doubled(there.InferenceSession):  # type: ignore[misc]
+def test_a_class_of_the_programs_own_derived_from_it(offloaded: Any) -> None:
+    class Doubled(offloaded.InferenceSession):  # type: ignore[misc]
         def __init__(self, data: bytes, factor: int) -> None:
             self.factor = factor
             super().__init__(data, providers=["CPUExecutionProvider"])
@@ -384,20 +386,20 @@ def test_a_class_of_the_programs_own_derived_from_it(there: Any) -> None:
     assert found.tobytes() == expected.tobytes() and process != os.getpid() and made.get_inputs()[0].name == "x"
 
 
-def test_options_derived_by_the_program(there: Any) -> None:
-    class Mine(there.SessionOptions):  # type: ignore[misc]
+def test_options_derived_by_the_program(offloaded: Any) -> None:
+    class Mine(offloaded.SessionOptions):  # type: ignore[misc]
         def __init__(self, size: int) -> None:
             super().__init__()
             self.add_free_dimension_override_by_name("batch", size)
 
-    made = there.InferenceSession(SMALL, Mine(2))
+    made = offloaded.InferenceSession(SMALL, Mine(2))
     assert made.get_inputs()[0].shape == [2, 4]
     with pytest.raises(TypeError, match=r"sess_options is a str that cannot travel: make it by onnxruntime.Sess"):
-        there.InferenceSession(SMALL, "fast")
+        offloaded.InferenceSession(SMALL, "fast")
 
 
-def test_threads_of_the_program_run_at_the_same_time(there: Any) -> None:
-    remote = there.InferenceSession(SMALL)
+def test_threads_of_the_program_run_at_the_same_time(offloaded: Any) -> None:
+    remote = offloaded.InferenceSession(SMALL)
     inputs = [np.full((3, 4), number, np.float32) for number in range(8)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda given: remote.run(None, {"x": given}), inputs))
@@ -411,10 +413,10 @@ def test_sessions_move_to_another_acceptor(tmp_path: Path) -> None:
     onnx.save(model_of(), path, save_as_external_data=True, location="w.bin", size_threshold=0)
     acceptors = LocalAcceptors()
     with contextlib.closing(acceptors), contextlib.closing(Session.open(CONFIG, connector=acceptors)) as session:
-        there = under_rules(session)
-        options = there.SessionOptions()
+        offloaded = under_rules(session)
+        options = offloaded.SessionOptions()
         options.intra_op_num_threads = 1
-        sessions = [there.InferenceSession(SMALL, options), there.InferenceSession(path)]
+        sessions = [offloaded.InferenceSession(SMALL, options), offloaded.InferenceSession(path)]
         expected = [each.run(None, {"x": X}) for each in sessions]
         path.unlink()
         session.switch()
@@ -429,27 +431,27 @@ def test_sessions_move_to_another_acceptor(tmp_path: Path) -> None:
         equal(sessions[0].run(None, {"x": X}), expected[0])
 
 
-def test_nothing_is_left_there(session: Session, there: Any) -> None:
+def test_nothing_is_left_in_the_acceptor(session: Session, offloaded: Any) -> None:
     gc.collect()
-    there.get_device()
+    offloaded.get_device()
     before = session.stats()["acceptor"]["objects"]["held"]
     for _ in range(20):
-        remote = there.InferenceSession(SMALL)
-        remote.run_with_ort_values(None, {"x": there.OrtValue.ortvalue_from_numpy(X)})
+        remote = offloaded.InferenceSession(SMALL)
+        remote.run_with_ort_values(None, {"x": offloaded.OrtValue.ortvalue_from_numpy(X)})
     del remote
     gc.collect()
-    there.get_device()
+    offloaded.get_device()
     assert session.stats()["acceptor"]["objects"]["held"] == before
 
 
 @pytest.mark.parametrize("name", ["NodeArg", "SessionOptions", "GraphOptimizationLevel", "OrtValue", "IOBinding"])
-def test_no_unfinished_object_is_made_of_an_acceptors_answer(there: Any, session: Session, name: str) -> None:
+def test_no_unfinished_object_is_made_of_an_acceptors_answer(offloaded: Any, session: Session, name: str) -> None:
     """To use one that was made without its constructor ends the process."""
     kind = getattr(onnxruntime, name)
     codec = client.of(session).codec
-    options = there.SessionOptions()
-    options.graph_optimization_level = there.GraphOptimizationLevel.ORT_ENABLE_ALL
-    there.InferenceSession(SMALL, options)
+    options = offloaded.SessionOptions()
+    options.graph_optimization_level = offloaded.GraphOptimizationLevel.ORT_ENABLE_ALL
+    offloaded.InferenceSession(SMALL, options)
     module, qualified = kind.__module__.encode(), kind.__qualname__.encode()
     named = b"".join(b"\x8c" + bytes([len(each)]) + each for each in (module, qualified)) + b"\x93"
     for stream in (b"\x80\x04" + named + b")\x81.", b"\x80\x04" + named + b")R."):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import both, by_line, here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import both, by_line, remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
 
 from remotegpu_offload.torch import codec, device, layouts
 from remotegpu_offload.torch.device import Remote
@@ -55,7 +55,7 @@ def test_views(function: Any) -> None:
 
 
 def test_views_send_nothing(remote: Remote) -> None:  # noqa: F811
-    x = there(A)
+    x = to_remote(A)
     remote.synchronize()
     before = remote.stream.operations
     _ = x.view(6, 4), x.t(), x[1:], x.expand(2, 4, 6), x.unsqueeze(0), x.detach()
@@ -88,7 +88,7 @@ def test_in_place(function: Any) -> None:
 
 def test_in_place_counts_versions() -> None:
     """autograd notices a saved tensor that was written to, as everywhere."""
-    x = there(A).requires_grad_()
+    x = to_remote(A).requires_grad_()
     y = x.exp()
     y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -100,9 +100,9 @@ def test_out_takes_the_size_of_the_result(size: tuple[int, ...]) -> None:
     out = torch.empty(size, device=device.NAME)
     if 0 not in size and size != (4, 6):
         with pytest.warns(UserWarning, match="resized"):
-            result = torch.add(there(A), there(B), out=out)
+            result = torch.add(to_remote(A), to_remote(B), out=out)
     else:
-        result = torch.add(there(A), there(B), out=out)
+        result = torch.add(to_remote(A), to_remote(B), out=out)
     assert result is out
     same(out, A + B)
     same(out * 2, (A + B) * 2)
@@ -110,25 +110,25 @@ def test_out_takes_the_size_of_the_result(size: tuple[int, ...]) -> None:
 
 def test_out_of_a_view_writes_the_base() -> None:
     base = torch.zeros(2, 4, 6, device=device.NAME)
-    torch.mul(there(A), there(B), out=base[1])
+    torch.mul(to_remote(A), to_remote(B), out=base[1])
     same(base[1], A * B)
-    assert not here(base[0]).any()
+    assert not to_cpu(base[0]).any()
 
 
 def test_out_of_unknown_size() -> None:
     out = torch.empty(0, dtype=torch.int64, device=device.NAME)
-    torch.nonzero(there(A) > 0, out=out)
+    torch.nonzero(to_remote(A) > 0, out=out)
     same(out, torch.nonzero(A > 0))
 
 
 def test_several_results_into_out() -> None:
     values, places = torch.empty(0, device=device.NAME), torch.empty(0, dtype=torch.int64, device=device.NAME)
-    torch.sort(there(A), dim=1, out=(values, places))
+    torch.sort(to_remote(A), dim=1, out=(values, places))
     same((values, places), tuple(torch.sort(A, dim=1)))
 
 
 def test_resize_keeps_the_content_and_grows() -> None:
-    x = there(torch.arange(6.0))
+    x = to_remote(torch.arange(6.0))
     alias = x.view(2, 3)
     x.resize_(2, 2)
     same(x, torch.arange(4.0).view(2, 2))
@@ -210,12 +210,12 @@ def test_types(dtype: torch.dtype) -> None:
     x = (A * 3).to(dtype)
     both(lambda y: y.to(torch.float32), x)
     both(lambda y: y.clone().t(), x)
-    assert there(x).dtype is dtype
+    assert to_remote(x).dtype is dtype
 
 
 def test_types_that_dlpack_does_not_know() -> None:
     x = A.to(torch.float8_e4m3fn)
-    assert here(there(x)).view(torch.uint8).equal(x.view(torch.uint8))
+    assert to_cpu(to_remote(x)).view(torch.uint8).equal(x.view(torch.uint8))
     both(lambda y: y.to(torch.float32), x)
 
 
@@ -223,15 +223,15 @@ def test_plain_numbers_do_not_promote() -> None:
     """A number, a tensor without dimensions that is here, and one that is there each promote in their own way."""
     x = torch.ones(3, dtype=torch.float16)
     for number in (2, 2.5, True, torch.tensor(2.5), torch.tensor(2.5, dtype=torch.float64), torch.tensor(3)):
-        assert (there(x) * number).dtype is (x * number).dtype
-        same(there(x) * number, x * number)
+        assert (to_remote(x) * number).dtype is (x * number).dtype
+        same(to_remote(x) * number, x * number)
     zero = torch.tensor(1.5)
-    assert (there(zero) * torch.tensor(2.0, dtype=torch.float64)).dtype is torch.float64
-    assert (there(zero) * 2.0).dtype is torch.float32
+    assert (to_remote(zero) * torch.tensor(2.0, dtype=torch.float64)).dtype is torch.float64
+    assert (to_remote(zero) * 2.0).dtype is torch.float32
 
 
 def test_equal_constants_of_other_types_are_other_calls() -> None:
-    x = there(torch.arange(4))
+    x = to_remote(torch.arange(4))
     assert (x + 1).dtype is torch.int64
     assert (x + 1.0).dtype is torch.float32
     assert (x + True).dtype is torch.int64
@@ -243,7 +243,7 @@ def test_equal_constants_of_other_types_are_other_calls() -> None:
 
 def test_changing_numbers_make_no_new_templates(remote: Remote) -> None:  # noqa: F811
     """A learning rate that decays must not be learnt again each step."""
-    x = there(A)
+    x = to_remote(A)
     x.mul_(0.5)
     before = remote.engine.misses
     for step in range(50):
@@ -263,19 +263,19 @@ def test_devices_do_not_mix() -> None:
     with pytest.raises(
         RuntimeError, match=r"Expected all tensors to be on the same device.*remote:0 and cpu.*aten::add"
     ):
-        there(A) + B
+        to_remote(A) + B
     with pytest.raises(RuntimeError, match="same device"):
-        B @ there(A).t()
+        B @ to_remote(A).t()
 
 
-def test_shapes_that_do_not_fit_are_told_at_once() -> None:
+def test_shapes_that_do_not_fit_are_an_error_at_once() -> None:
     with pytest.raises(RuntimeError, match=r"size of tensor a \(6\) must match"):
-        there(A) + there(torch.ones(5))
+        to_remote(A) + to_remote(torch.ones(5))
 
 
 def test_a_late_error_names_the_operation(remote: Remote) -> None:  # noqa: F811
     """The kernel finds out that an index is out of range; whoever asks next hears which operation it was."""
-    table, x = there(A), there(torch.tensor([1, 99]))
+    table, x = to_remote(A), to_remote(torch.tensor([1, 99]))
     wrong = torch.nn.functional.embedding(x, table)
     after = wrong * 2 + 1
     with pytest.raises(
@@ -291,8 +291,8 @@ def test_a_late_error_names_the_operation(remote: Remote) -> None:  # noqa: F811
 
 
 def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> None:  # noqa: F811
-    x = there(torch.zeros(4))
-    x.index_fill_(0, there(torch.tensor([9])), 1.0)
+    x = to_remote(torch.zeros(4))
+    x.index_fill_(0, to_remote(torch.tensor([9])), 1.0)
     with pytest.raises(IndexError, match="aten::index_fill_"):
         remote.synchronize()
     with pytest.raises(IndexError, match="aten::index_fill_"):
@@ -301,22 +301,22 @@ def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> Non
 
 def test_a_refused_write_spoils_nothing() -> None:
     """It was told where it was called, and the program may go on, as with any device."""
-    x = there(torch.zeros(4))
+    x = to_remote(torch.zeros(4))
     with pytest.raises(RuntimeError, match="output with shape"):
-        x.add_(there(torch.ones(3, 4)))
+        x.add_(to_remote(torch.ones(3, 4)))
     same(x.add_(1), torch.ones(4))
 
 
 def test_the_host_cannot_see_the_memory() -> None:
-    x = there(A)
+    x = to_remote(A)
     with pytest.raises(TypeError, match="can't convert remote:0 device type tensor to numpy"):
         x.numpy()
     with pytest.raises(ValueError, match="Unknown device type remote"):
         torch.from_dlpack(x)
-    assert here(x).numpy().shape == (4, 6)
+    assert to_cpu(x).numpy().shape == (4, 6)
 
 
-def test_too_large_is_said() -> None:
+def test_too_large_a_tensor_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="1 TiB"):
         torch.empty(1 << 41, dtype=torch.uint8, device=device.NAME)
 
@@ -350,7 +350,7 @@ def test_what_is_refused_for_its_name_is_not_dense(make: Any) -> None:
     """The rule of `layouts.reason`, against what torch makes: here it is no dense tensor, there it is refused."""
     assert layouts.kind(make(A)) is not None
     with pytest.raises(NotImplementedError):
-        make(there(A))
+        make(to_remote(A))
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:  
     assert fates["aten::quantize_per_tensor"] == "not dense"
 
 
-def test_a_result_that_is_not_dense_is_said_to_be() -> None:
+def test_a_result_that_is_not_dense_is_an_error() -> None:
     """Of an operation that no rule knows, the acceptor finds out."""
     executor = Executor(torch.device("cpu"))
     executor._allocate(1 << codec.SHIFT, 8)
@@ -435,7 +435,7 @@ def test_copies(non_blocking: bool) -> None:
     assert x.half().cpu().dtype is torch.float16
 
 
-def test_what_is_copied_is_what_was_there(remote: Remote) -> None:  # noqa: F811
+def test_a_copy_has_the_content_of_its_time(remote: Remote) -> None:  # noqa: F811
     """The copy is done when `to` returns, though nobody has waited: the source may change."""
     for size in (10, 300_000):
         source = torch.arange(float(size))
@@ -448,23 +448,23 @@ def test_what_is_copied_is_what_was_there(remote: Remote) -> None:  # noqa: F811
 
 
 def test_empty_tensors() -> None:
-    x = there(torch.ones(0, 3))
-    assert here(x).shape == (0, 3)
+    x = to_remote(torch.ones(0, 3))
+    assert to_cpu(x).shape == (0, 3)
     same(x.sum(0), torch.zeros(3))
-    same(torch.cat([x, there(torch.ones(2, 3))]), torch.ones(2, 3))
-    same(x @ there(torch.ones(3, 2)), torch.ones(0, 2))
+    same(torch.cat([x, to_remote(torch.ones(2, 3))]), torch.ones(2, 3))
+    same(x @ to_remote(torch.ones(3, 2)), torch.ones(0, 2))
 
 
 def test_printing() -> None:
     """As here, and with few round trips, which a large tensor's content would not be worth."""
     x = torch.arange(6.0).view(2, 3)
-    assert repr(there(x)).replace(", device='remote:0'", "") == repr(x)
+    assert repr(to_remote(x)).replace(", device='remote:0'", "") == repr(x)
     big = torch.arange(40_000.0)
-    assert repr(there(big)).replace(", device='remote:0'", "") == repr(big)
+    assert repr(to_remote(big)).replace(", device='remote:0'", "") == repr(big)
 
 
 def test_printing_costs_one_round_trip(remote: Remote) -> None:  # noqa: F811
-    x = there(A)
+    x = to_remote(A)
     before = remote.source.peer.counters.round_trips
     repr(x)
     assert remote.source.peer.counters.round_trips == before + 1

@@ -95,13 +95,13 @@ def test_threads_find_what_they_find_on_the_cpu_and_leave_nothing(programs: Prog
 
 
 def _same_in_threads(programs: Programs, *options: str) -> None:  # noqa: F811
-    here = programs.here("threads", *options)
-    there, _ = programs.there("threads", *options)
-    assert not there["failed"] and not here["failed"]
-    for ours, theirs in zip(there["results"], here["results"], strict=True):
+    here = programs.on_cpu("threads", *options)
+    remote, _ = programs.on_remote("threads", *options)
+    assert not remote["failed"] and not here["failed"]
+    for ours, theirs in zip(remote["results"], here["results"], strict=True):
         for got, want in zip(ours, theirs, strict=True):
             assert got == pytest.approx(want, rel=1e-3, abs=1e-3)
-    assert there["held"] == 0
+    assert remote["held"] == 0
 
 
 def _run(programs: Programs, name: str, text: str, *options: str) -> dict[str, Any]:  # noqa: F811

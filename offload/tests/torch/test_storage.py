@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
 from torch import nn
 
 from remotegpu_offload.torch import codec, device
@@ -29,7 +29,7 @@ def alive(remote: Remote) -> tuple[int, int]:  # noqa: F811
 
 
 def test_an_address_tells_storage_and_place(remote: Remote) -> None:  # noqa: F811
-    x = there(torch.arange(12.0).view(3, 4))
+    x = to_remote(torch.arange(12.0).view(3, 4))
     first = address_of(x)
     assert first >= codec.FLOOR
     assert first % (1 << codec.SHIFT) == 0
@@ -38,12 +38,12 @@ def test_an_address_tells_storage_and_place(remote: Remote) -> None:  # noqa: F8
     assert address_of(torch.ones(2)) == 0
     assert x.untyped_storage().nbytes() == 48
     assert x[1].untyped_storage().data_ptr() == first
-    assert address_of(there(torch.ones(4))) >> codec.SHIFT != first >> codec.SHIFT
+    assert address_of(to_remote(torch.ones(4))) >> codec.SHIFT != first >> codec.SHIFT
 
 
 def test_a_storage_ends_with_its_last_view(remote: Remote) -> None:  # noqa: F811
     before = alive(remote)
-    x = there(torch.ones(4, 4))
+    x = to_remote(torch.ones(4, 4))
     view = x.t()[1:]
     del x
     assert alive(remote) == (before[0] + 1, before[1] + 1)
@@ -55,7 +55,7 @@ def test_a_storage_ends_with_its_last_view(remote: Remote) -> None:  # noqa: F81
 def test_autograd_keeps_what_it_saved(remote: Remote) -> None:  # noqa: F811
     """A saved tensor has lost its Python object; its storage is there until the graph goes."""
     before = alive(remote)
-    x = there(torch.full((3,), 2.0)).requires_grad_()
+    x = to_remote(torch.full((3,), 2.0)).requires_grad_()
     y = x.exp().sin().sum()
     gc.collect()
     y.backward()
@@ -66,7 +66,7 @@ def test_autograd_keeps_what_it_saved(remote: Remote) -> None:  # noqa: F811
 
 def test_slots_are_used_again(remote: Remote) -> None:  # noqa: F811
     """Or there would be an end to them after 16 million tensors."""
-    x = there(torch.ones(4))
+    x = to_remote(torch.ones(4))
     seen = set()
     for _ in range(1000):
         seen.add(address_of(x + 1) >> codec.SHIFT)
@@ -78,7 +78,7 @@ def test_steps_leave_nothing(remote: Remote) -> None:  # noqa: F811
     """After each of many training steps both ends have as many storages, templates and descriptions as before."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 2)).to(device.NAME)
     optimizer = torch.optim.AdamW(model.parameters())
-    x = there(torch.randn(6, 4))
+    x = to_remote(torch.randn(6, 4))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -100,7 +100,7 @@ def test_steps_leave_nothing(remote: Remote) -> None:  # noqa: F811
 def test_templates_are_forgotten_in_time(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """A program whose shapes never repeat must not fill the memory of either end."""
     monkeypatch.setattr("remotegpu_offload.torch.dispatch.TEMPLATES", 50)
-    x = there(torch.arange(200.0))
+    x = to_remote(torch.arange(200.0))
     kept = x[:7] * 2
     for count in range(1, 180):
         same((x[:count] * 2).sum(), (torch.arange(200.0)[:count] * 2).sum())
@@ -109,7 +109,7 @@ def test_templates_are_forgotten_in_time(remote: Remote, monkeypatch: pytest.Mon
 
 
 def test_copies_are_independent(remote: Remote) -> None:  # noqa: F811
-    x = there(torch.ones(3))
+    x = to_remote(torch.ones(3))
     module = nn.Linear(3, 3).to(device.NAME)
     module.register_buffer("shared", x)
     twin = copy.deepcopy(module)
@@ -117,12 +117,12 @@ def test_copies_are_independent(remote: Remote) -> None:  # noqa: F811
     with torch.no_grad():
         module.weight.zero_()
     same(twin.shared, torch.ones(3))
-    assert bool(here(twin.weight).any())
+    assert bool(to_cpu(twin.weight).any())
     again = copy.deepcopy(x)
     again.zero_()
     same(x, torch.full((3,), 2.0))
     # What shares a storage shares it in the copy.
-    base = there(torch.zeros(4))
+    base = to_remote(torch.zeros(4))
     first, second = copy.deepcopy([base, base[1:]])
     first.fill_(5)
     same(second, torch.full((3,), 5.0))
@@ -153,7 +153,7 @@ def test_storages_end_in_any_thread(remote: Remote) -> None:  # noqa: F811
 
     def work() -> None:
         for _ in range(200):
-            there(torch.ones(3)).mul(2)
+            to_remote(torch.ones(3)).mul(2)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -170,7 +170,7 @@ def test_a_destructor_may_use_the_device(remote: Remote) -> None:  # noqa: F811
 
     class Holder:
         def __init__(self) -> None:
-            self.tensor = there(torch.ones(2))
+            self.tensor = to_remote(torch.ones(2))
             self.cycle = self
 
         def __del__(self) -> None:
@@ -178,7 +178,7 @@ def test_a_destructor_may_use_the_device(remote: Remote) -> None:  # noqa: F811
 
     for _ in range(50):
         Holder()
-    x = there(torch.zeros(2))
+    x = to_remote(torch.zeros(2))
     for _ in range(2000):
         x = x + 1
     gc.collect()
@@ -189,7 +189,7 @@ def test_a_destructor_may_use_the_device(remote: Remote) -> None:  # noqa: F811
 
 def test_a_forked_child_has_no_device(remote: Remote) -> None:  # noqa: F811
     """It ends without a word to the acceptor, and its parent goes on."""
-    x = there(torch.ones(3))
+    x = to_remote(torch.ones(3))
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -207,7 +207,7 @@ def test_large_tensors_travel_in_pages(remote: Remote, monkeypatch: pytest.Monke
     monkeypatch.setattr("remotegpu_offload.torch.kernels.PAGE", 1000)
     x = torch.randn(33, 17)
     before = remote.source.peer.counters.round_trips
-    same(there(x), x)
+    same(to_remote(x), x)
     assert remote.source.peer.counters.round_trips == before + 3
 
 

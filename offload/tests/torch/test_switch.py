@@ -98,8 +98,8 @@ def test_storages_stay_as_many_as_the_program_has(session: Session) -> None:
     training = Training()
     training.step()
     session.switch()
-    there = link.ask({"op": "stats"}).header["storages"]
-    assert there == len(device.current().storages)
+    remote = link.ask({"op": "stats"}).header["storages"]
+    assert remote == len(device.current().storages)
 
 
 def test_another_thread_switches_while_the_program_runs(session: Session, undisturbed: list[float]) -> None:
@@ -258,9 +258,9 @@ def test_an_error_in_a_backward_pass_is_raised_where_it_began(session: Session, 
     for _ in range(3):
         with pytest.raises((ValueError, RuntimeError)) as here:
             loss("cpu").backward()
-        with pytest.raises(type(here.value)) as there:
+        with pytest.raises(type(here.value)) as remote:
             loss("cuda").backward()
-        assert str(there.value).splitlines()[0] == str(here.value).splitlines()[0]
+        assert str(remote.value).splitlines()[0] == str(here.value).splitlines()[0]
     # And the device is as good as before.
     x = torch.ones(3, device="cuda", requires_grad=True)
     assert torch.autograd.grad((x * 4).sum(), x)[0].tolist() == [4, 4, 4]
@@ -319,7 +319,7 @@ def test_generators_begin_anew_on_another_kind_of_device(session: Session, monke
     assert torch.rand(3, device="cuda").tolist() == want
 
 
-def test_too_long_a_journal_is_said(session: Session) -> None:
+def test_too_long_a_journal_is_reported(session: Session) -> None:
     journal = device.current().stream.journal
     assert journal is not None
     session.snapshot()

@@ -10,8 +10,8 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 def test_digits_train_bit_for_bit_with_one_round_trip_a_step(programs: Programs, tmp_path: Path) -> None:  # noqa: F811
     steps = 40
-    want = programs.here("digits", "--steps", str(steps), "--checkpoint", str(tmp_path / "here.pt"))
-    got, crossed = programs.there("digits", "--steps", str(steps), "--checkpoint", str(tmp_path / "there.pt"))
+    want = programs.on_cpu("digits", "--steps", str(steps), "--checkpoint", str(tmp_path / "here.pt"))
+    got, crossed = programs.on_remote("digits", "--steps", str(steps), "--checkpoint", str(tmp_path / "there.pt"))
     assert got["shown"] == "cuda:0"
     assert {**got, "shown": ""} == {**want, "shown": ""}
     assert got["losses"][-1] < got["losses"][0]
@@ -27,8 +27,8 @@ def test_digits_train_bit_for_bit_with_one_round_trip_a_step(programs: Programs,
 
 
 def test_a_transformer_with_an_average_workers_and_accumulation(programs: Programs) -> None:  # noqa: F811
-    want = programs.here("transformer")
-    got, crossed = programs.there("transformer")
+    want = programs.on_cpu("transformer")
+    got, crossed = programs.on_remote("transformer")
     assert got["losses"] == pytest.approx(want["losses"], rel=1e-4)
     assert got["right"] == want["right"]
     assert got["total"] == pytest.approx(want["total"], rel=1e-4)
@@ -38,24 +38,24 @@ def test_a_transformer_with_an_average_workers_and_accumulation(programs: Progra
 
 def test_a_hugging_face_model_trains_and_generates(programs: Programs) -> None:  # noqa: F811
     pytest.importorskip("transformers")
-    want = programs.here("huggingface")
-    got, crossed = programs.there("huggingface")
+    want = programs.on_cpu("huggingface")
+    got, crossed = programs.on_remote("huggingface")
     assert got["losses"] == pytest.approx(want["losses"], rel=1e-4)
     assert got["generated"] == want["generated"]
     assert crossed["by_service"]["TORCH"] <= len(got["losses"]) + 20
 
 
 def test_an_lstm_with_packed_sequences(programs: Programs) -> None:  # noqa: F811
-    want = programs.here("lstm")
-    got, crossed = programs.there("lstm")
+    want = programs.on_cpu("lstm")
+    got, crossed = programs.on_remote("lstm")
     assert got["losses"] == pytest.approx(want["losses"], rel=1e-4)
     assert crossed["by_service"]["TORCH"] <= len(got["losses"]) + 4
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_mixed_precision_with_a_scaler(programs: Programs, dtype: str) -> None:  # noqa: F811
-    want = programs.here("amp", "--dtype", dtype)
-    got, crossed = programs.there("amp", "--dtype", dtype)
+    want = programs.on_cpu("amp", "--dtype", dtype)
+    got, crossed = programs.on_remote("amp", "--dtype", dtype)
     # The lists of CUDA's autocast are longer than the CPU's: here the loss too is computed in float32.
     assert got["losses"] == pytest.approx(want["losses"], rel=0.02)
     assert set(got["types"]) == {"torch.float32", f"torch.{dtype}"}

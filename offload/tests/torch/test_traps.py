@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import both, here, remote, same, there  # noqa: F401 - a fixture
+from offload_torch import both, remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
 from torch import nn
 
 from remotegpu_offload.torch import device
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 
 def test_1_storages_have_their_true_size() -> None:
     """With storages of no bytes deepcopy crashes, and torch's own bounds checks refuse views."""
-    x = there(torch.randn(1, 4, 1, 5))
+    x = to_remote(torch.randn(1, 4, 1, 5))
     assert x.untyped_storage().nbytes() == 80
     same(copy.deepcopy(x), x)
     assert len(x.tolist()[0]) == 4
@@ -33,7 +33,7 @@ def test_1_storages_have_their_true_size() -> None:
     both(lambda y: torch.stft(y, 8, window=torch.ones(8, device=y.device), return_complex=True), torch.randn(40))
     both(lambda y: y.quantile(torch.tensor([0.1, 0.5], device=y.device), dim=0), torch.randn(9, 3))
     saved = io.BytesIO()
-    torch.save(here(x), saved)
+    torch.save(to_cpu(x), saved)
     saved.seek(0)
     same(torch.load(saved), x)
 
@@ -50,7 +50,7 @@ def test_2_operations_that_only_change_the_shape_change_it_here() -> None:
 def test_3_the_handle_is_the_storage() -> None:
     """autograd's saved results lose their Python object, not their storage; its end is noticed exactly once."""
     ended: list[int] = []
-    x = there(torch.ones(3)).requires_grad_()
+    x = to_remote(torch.ones(3)).requires_grad_()
     y = x.exp()
     weakref.finalize(y.untyped_storage(), ended.append, 1)
     z = y.sum()
@@ -77,7 +77,7 @@ def test_4_fused_cells_that_only_cuda_has(kind: Any) -> None:
         out.square().mean().backward()
         return out, state, [p.grad for p in module.parameters()]
 
-    same(run(copy.deepcopy(net).to(device.NAME), there(x)), run(net, x), rtol=1e-4, atol=1e-6)
+    same(run(copy.deepcopy(net).to(device.NAME), to_remote(x)), run(net, x), rtol=1e-4, atol=1e-6)
     cell = nn.LSTMCell(4, 6)
     both(lambda y: copy.deepcopy(cell).to(y.device)(y), torch.randn(3, 4))
 
@@ -97,9 +97,9 @@ def test_4_sequences_are_packed_on_the_device(batch_first: bool) -> None:
 
     for x in (torch.randn(3, 5, 4), torch.randn(5, 3, 4).transpose(0, 1)):
         x = x if batch_first else x.transpose(0, 1)
-        same(run(there(x)), run(x))
+        same(run(to_remote(x)), run(x))
         for wrong in ([1, 2, 3], [3, 2, 0], [3, 2]):
-            for where in (x, there(x)):
+            for where in (x, to_remote(x)):
                 with pytest.raises(RuntimeError, match="length"):
                     nn.utils.rnn.pack_padded_sequence(where, torch.tensor(wrong), batch_first)
 
@@ -173,8 +173,8 @@ def test_4_a_whole_transformer_and_encoders_with_options() -> None:
         # The host's own transformers are as before.
         assert not encoder(x, None, PADDING)[0, 3].any()
     # In training nobody leaves padding out.
-    rows = move(encoder.train(), there(x))(there(x), None, there(PADDING))
-    assert here(rows)[0, 3].any()
+    rows = move(encoder.train(), to_remote(x))(to_remote(x), None, to_remote(PADDING))
+    assert to_cpu(rows)[0, 3].any()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -184,20 +184,20 @@ def test_4_transformers_are_scripted_as_before() -> None:
     scripted = torch.jit.script(encoder)
     with torch.no_grad():
         same(scripted(x, None, PADDING), encoder(x, None, PADDING), **CLOSE)
-        same(scripted.to(device.NAME)(there(x)), encoder(x), **CLOSE)
+        same(scripted.to(device.NAME)(to_remote(x)), encoder(x), **CLOSE)
 
 
 def test_5_out_and_results_that_are_arguments() -> None:
     """An empty `out` takes the size of the result, and what is returned is the very object that was given."""
-    x = there(torch.randn(3))
+    x = to_remote(torch.randn(3))
     out = torch.empty(0, device=device.NAME)
     assert torch.exp(x, out=out) is out
-    same(out, here(x).exp())
+    same(out, to_cpu(x).exp())
     assert x.add_(1) is x
     values, places = torch.empty(0, device=device.NAME), torch.empty(0, dtype=torch.int64, device=device.NAME)
     given = torch.max(x[None], 1, out=(values, places))
     assert given[0] is values
-    same((values, places), tuple(torch.max(here(x)[None], 1)))
+    same((values, places), tuple(torch.max(to_cpu(x)[None], 1)))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_5_out_and_results_that_are_arguments() -> None:
 )
 def test_6_one_operation_is_one_entry(remote: Remote, name: str, call: Any) -> None:  # noqa: F811
     """Not `empty` and then the same with `out`."""
-    x = there(torch.randn(4))
+    x = to_remote(torch.randn(4))
     call(x)
     gc.collect()
     remote.synchronize()
@@ -229,14 +229,14 @@ def test_10_nothing_is_registered_for_cuda_itself() -> None:
     assert "remotegpu" not in "".join(
         line for line in torch._C._dispatch_dump("aten::add.Tensor").splitlines() if line.startswith("CUDA")
     )
-    x = there(torch.ones(2)).requires_grad_()
+    x = to_remote(torch.ones(2)).requires_grad_()
     (x + 1).sum().backward()
     same(x.grad, torch.ones(2))
 
 
 def test_12_one_failure_poisons_nothing_else(remote: Remote) -> None:  # noqa: F811
     """All in one batch: what depends on the failed operation fails, what stands between them does not."""
-    x, wrong = there(torch.zeros(3)), there(torch.tensor([7]))
+    x, wrong = to_remote(torch.zeros(3)), to_remote(torch.tensor([7]))
     before = x + 1
     failed = x[wrong]
     between = before * 2
@@ -252,7 +252,7 @@ def test_12_one_failure_poisons_nothing_else(remote: Remote) -> None:  # noqa: F
 
 def test_13_an_operation_is_a_few_bytes(remote: Remote) -> None:  # noqa: F811
     """230 when pickled; a template's number and three addresses here."""
-    x = there(torch.ones(5))
+    x = to_remote(torch.ones(5))
     kept = x + x
     remote.synchronize()
     before, operations = remote.stream.bytes, remote.stream.operations
@@ -321,9 +321,9 @@ def test_16_lazy_conjugation_ends() -> None:
 def test_16_checks_are_synchronous() -> None:
     """An operation that returns nothing and raises would otherwise raise who knows where."""
     with pytest.raises(torch.linalg.LinAlgError, match="singular"):
-        torch.linalg.inv(there(torch.zeros(3, 3)))
+        torch.linalg.inv(to_remote(torch.zeros(3, 3)))
     with pytest.raises(torch.linalg.LinAlgError, match="positive-definite"):
-        torch.linalg.cholesky(there(-torch.eye(3)))
+        torch.linalg.cholesky(to_remote(-torch.eye(3)))
 
 
 def test_synchronous_mode_shows_the_line() -> None:
@@ -364,7 +364,7 @@ def run_alone_unsupported() -> str:
     ).stdout
 
 
-def test_the_device_is_there_once() -> None:
+def test_there_is_one_remote_device() -> None:
     with pytest.raises(Exception, match="has its remote device already"):
         device.activate(device.current().source)
     assert issubclass(UnsupportedTorchError, RuntimeError)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from offload_modules import UserModule
-from offload_torch import here, same, there
+from offload_torch import same, to_cpu, to_remote
 from torch import nn
 
 from remotegpu_offload.client.session import Session
@@ -42,7 +42,7 @@ def steps(session: Session) -> Any:
 
 def test_a_remote_tensor_stays_where_it_is(steps: Any, session: Session) -> None:
     """Not a byte of its content crosses, and operations before the call are done before it."""
-    x = there(torch.ones(1000, 1000))
+    x = to_remote(torch.ones(1000, 1000))
     y = x + 1
     sent, received = session.peer.counters.bytes_out, session.peer.counters.bytes_in
     steps.add_one(y)
@@ -53,7 +53,7 @@ def test_a_remote_tensor_stays_where_it_is(steps: Any, session: Session) -> None
 
 
 def test_a_view_of_a_remote_tensor_comes_back_as_one(steps: Any) -> None:
-    x = there(torch.arange(6.0).view(2, 3))
+    x = to_remote(torch.arange(6.0).view(2, 3))
     view = steps.transposed(x)
     assert view.device.type == device.NAME
     same(view, torch.arange(6.0).view(2, 3).t())
@@ -61,9 +61,9 @@ def test_a_view_of_a_remote_tensor_comes_back_as_one(steps: Any) -> None:
     same(x, torch.zeros(2, 3))
 
 
-def test_named_results_end_there_too(steps: Any) -> None:
+def test_named_results_end_in_the_acceptor_too(steps: Any) -> None:
     remote = device.current()
-    x = there(torch.ones(3, 3))
+    x = to_remote(torch.ones(3, 3))
 
     def alive() -> int:
         gc.collect()
@@ -85,7 +85,7 @@ def test_a_model_is_trained_by_a_function(steps: Any) -> None:
     x = torch.randn(16, 4)
     there_model = copy.deepcopy(model).to(device.NAME)
     want = [steps.train.__wrapped__(model, x, 0.1)]
-    got = [steps.train(there_model, there(x), 0.1)]
+    got = [steps.train(there_model, to_remote(x), 0.1)]
     assert got == pytest.approx(want, rel=1e-4)
     same(list(there_model.parameters()), list(model.parameters()), rtol=1e-4, atol=1e-5)
 
@@ -109,12 +109,12 @@ def test_tensors_on_the_host_cross_by_value(steps: Any, x: Any) -> None:
     same(got, x * 2)
 
 
-@pytest.mark.parametrize("place", [lambda x: x, there], ids=["host", "remote"])
-def test_a_result_with_a_history_over_there_says_why_it_has_no_gradients(steps: Any, place: Any) -> None:
+@pytest.mark.parametrize("place", [lambda x: x, to_remote], ids=["host", "remote"])
+def test_a_result_with_a_history_in_the_acceptor_says_why_it_has_no_gradients(steps: Any, place: Any) -> None:
     torch.manual_seed(0)
     model, x = nn.Linear(3, 1), torch.ones(2, 3)
     expected = model(x)
-    model_there = place(copy.deepcopy(model)) if place is not there else copy.deepcopy(model).to(device.NAME)
+    model_there = place(copy.deepcopy(model)) if place is not to_remote else copy.deepcopy(model).to(device.NAME)
     y = steps.forward(model_there, place(x))
     assert (y.requires_grad, y.is_leaf) == (expected.requires_grad, expected.is_leaf) == (True, False)
     same(y.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
@@ -133,7 +133,7 @@ def test_a_result_with_a_history_over_there_says_why_it_has_no_gradients(steps: 
 
 
 def test_what_describes_tensors_crosses(steps: Any) -> None:
-    told = steps.describe(there(torch.ones(2, 3, dtype=torch.float16)).requires_grad_())
+    told = steps.describe(to_remote(torch.ones(2, 3, dtype=torch.float16)).requires_grad_())
     assert told == {
         "dtype": torch.float16,
         "size": torch.Size([2, 3]),
@@ -145,7 +145,7 @@ def test_what_describes_tensors_crosses(steps: Any) -> None:
 
 
 def test_structures_and_identity(steps: Any) -> None:
-    x = there(torch.arange(3.0))
+    x = to_remote(torch.arange(3.0))
     assert steps.same([x, x])
     assert not steps.same([x, x.clone()])
     told = steps.mixed({"x": x, "host": torch.ones(2)})
@@ -154,8 +154,8 @@ def test_structures_and_identity(steps: Any) -> None:
     same(told["tuple"][1], torch.tensor(0.0))
 
 
-def test_an_operation_that_failed_is_told_in_the_call(steps: Any) -> None:
-    wrong = there(torch.ones(3))[there(torch.tensor([8]))]
+def test_an_operation_that_failed_is_raised_in_the_call(steps: Any) -> None:
+    wrong = to_remote(torch.ones(3))[to_remote(torch.tensor([8]))]
     with pytest.raises(RuntimeError, match=r"aten::index\.Tensor"):
         steps.double(wrong)
     with pytest.raises(IndexError):
@@ -189,4 +189,4 @@ def test_bytes_of_a_hostile_acceptor_are_measured() -> None:
     with pytest.raises(ValueError, match="another size"):
         values.host(b"12345678", ["float32", [2], [5], 0], False, False)
     same(values.host(b"\0" * 8, ["float32", [2], [1], 0], True, True), torch.zeros(2))
-    assert here(torch.zeros(1)) == 0
+    assert to_cpu(torch.zeros(1)) == 0

@@ -12,7 +12,7 @@ from offload_programs import Project, same
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 
 
-def test_a_jax_program_runs_there_as_here(tmp_path: Path) -> None:
+def test_a_jax_program_runs_in_an_acceptor_as_locally(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     project = Project(tmp_path, "gradients")
     (project.folder / "data").mkdir()

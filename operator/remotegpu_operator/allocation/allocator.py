@@ -58,67 +58,67 @@ class Allocator:
         self._ledger = Ledger()
         self._queues: dict[str, list[Request]] = {}
         self._waiting: dict[str, Request] = {}
-        self._told: dict[str, Reason] = {}
+        self._reported: dict[str, Reason] = {}
         # Pools whose queue may have something new to say.
-        self._stirred: set[str] = set()
+        self._unsettled: set[str] = set()
 
     def set_pool(self, name: str, appliances: Iterable[ApplianceStatus]) -> None:
         """The whole inventory of a pool, whether it changed or not."""
         inventory = Inventory.of(name, appliances)
         if self._inventories.get(name) != inventory:
             self._inventories[name] = inventory
-            self._stirred.add(name)
+            self._unsettled.add(name)
 
     def remove_pool(self, name: str) -> None:
         if self._inventories.pop(name, None) is not None:
-            self._stirred.add(name)
+            self._unsettled.add(name)
 
     def set_quotas(self, namespace: str, hard: Mapping[str, int]) -> None:
         """The thousandths that each ResourceQuota of the namespace allows; none for no limit."""
         if self._quotas.get(namespace, {}) != hard:
             self._quotas[namespace] = dict(hard)
-            self._stirred.update(self._queues)
+            self._unsettled.update(self._queues)
 
     def hold(self, request: Request, allocations: Iterable[Allocation]) -> None:
         """A claim whose status says that it has these GPUs. It is believed: its pod may be at work on them."""
         self._forget_waiting(request.uid)
         self._ledger.put(request, allocations)
-        self._stir(request)
+        self._unsettle(request)
 
     def submit(self, request: Request) -> None:
         """A claim that wants its GPUs, or wants them with another priority; nothing new if it is known like that."""
         if self._ledger.get(request.uid) is not None or self._waiting.get(request.uid) == request:
             return
-        told = self._told.get(request.uid)
+        reported = self._reported.get(request.uid)
         self._forget_waiting(request.uid)
-        if told is not None:
-            self._told[request.uid] = told
+        if reported is not None:
+            self._reported[request.uid] = reported
         self._waiting[request.uid] = request
         insort(self._queues.setdefault(request.pool, []), request, key=_turn)
-        self._stirred.add(request.pool)
+        self._unsettled.add(request.pool)
 
     def release(self, uid: str) -> None:
         """The claim is gone, or has no right to its GPUs any more; unknown ones are no error."""
         request = self._forget_waiting(uid)
         entry = self._ledger.take(uid)
         if request is not None:
-            self._stirred.add(request.pool)
+            self._unsettled.add(request.pool)
         if entry is not None:
-            self._stir(entry.request)
+            self._unsettle(entry.request)
 
     def settle(self) -> list[Decision]:
         """Place what fits now; and tell each request that has to wait why, once for each reason."""
         decisions: list[Decision] = []
         walked: set[str] = set()
-        while self._stirred:
-            pool = min(self._stirred)
-            self._stirred.remove(pool)
+        while self._unsettled:
+            pool = min(self._unsettled)
+            self._unsettled.remove(pool)
             walked.add(pool)
             decisions += self._place(pool)
         for pool in sorted(walked):
             for refused in self._refusals(pool):
-                if self._told.get(refused.request.uid) != refused.reason:
-                    self._told[refused.request.uid] = refused.reason
+                if self._reported.get(refused.request.uid) != refused.reason:
+                    self._reported[refused.request.uid] = refused.reason
                     decisions.append(Waiting(refused.request, refused.reason, self._sentence(refused)))
         return decisions
 
@@ -166,7 +166,7 @@ class Allocator:
             if isinstance(outcome, Placed):
                 self._forget_waiting(request.uid)
                 self._ledger.put(request, outcome.allocations)
-                self._stir_namespace(request.namespace)
+                self._unsettle_namespace(request.namespace)
                 yield outcome
 
     def _refusals(self, pool: str) -> Iterator[_Refused]:
@@ -249,18 +249,18 @@ class Allocator:
         closed = some(dict.fromkeys(slot.closed for slot in slots if slot.closed), 2)
         return "; ".join([said, *([closed] if closed else []), *([queue] if refused.ahead else [])])
 
-    def _stir(self, request: Request) -> None:
+    def _unsettle(self, request: Request) -> None:
         """What the request has of its pool has changed."""
-        self._stirred.add(request.pool)
-        self._stir_namespace(request.namespace)
+        self._unsettled.add(request.pool)
+        self._unsettle_namespace(request.namespace)
 
-    def _stir_namespace(self, namespace: str) -> None:
+    def _unsettle_namespace(self, namespace: str) -> None:
         """What the namespace has has changed; where it is limited, that matters to its requests in every pool."""
         if self._quotas.get(namespace):
-            self._stirred.update(self._queues)
+            self._unsettled.update(self._queues)
 
     def _forget_waiting(self, uid: str) -> Request | None:
-        self._told.pop(uid, None)
+        self._reported.pop(uid, None)
         request = self._waiting.pop(uid, None)
         if request is not None:
             queue = self._queues[request.pool]

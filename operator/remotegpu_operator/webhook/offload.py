@@ -28,8 +28,7 @@ def with_offload(spec: Object, config_map: str, chosen: Callable[[Object], bool]
     """The pod spec with the ConfigMap and the variables in the `chosen` containers."""
     # As the API server stores it: a second call then changes nothing.
     volume = {"name": OFFLOAD_VOLUME, "configMap": {"name": config_map, "defaultMode": 0o644}}
-    spec = with_volume(spec, volume)
-    return each_container(spec, lambda container: _with_client(container) if chosen(container) else container)
+    return each_container(with_volume(spec, volume), _with_client, chosen)
 
 
 def _with_client(container: Object) -> Object:

@@ -19,7 +19,7 @@ from remotegpu.api.kubernetes import (
 )
 from remotegpu.api.pods import Object, PodError, containers, limits, milli_of, read_ask
 from remotegpu_operator.webhook.offload import with_offload
-from remotegpu_operator.webhook.template import at, each_container, with_milli
+from remotegpu_operator.webhook.template import at, each_container, replaced, with_milli
 from remotegpu_operator.webhook.volumes import with_mount, with_volume
 
 TOKEN_SECONDS: Final = 3600
@@ -58,27 +58,23 @@ class Rewritten:
 
 def rewrite_pod(pod: Object) -> Rewritten:
     """The pod held by our gate, with the client in the containers that have a share; as it was if it asks for none."""
-    annotations = at(pod, ("metadata", "annotations"))
-    copied = SESSION_ANNOTATION in annotations
-    annotations = {key: value for key, value in annotations.items() if key != SESSION_ANNOTATION}
+    written = at(pod, ("metadata", "annotations"))
+    annotations = {key: value for key, value in written.items() if key != SESSION_ANNOTATION}
     spec = with_milli(at(pod, ("spec",)), annotations)
     ask = read_ask(annotations, spec)
     _refuse_forgeries(pod, annotations, asks=ask is not None)
     if ask is None:
         return Rewritten(pod)
     refuse_node_name(spec)
-    if not any(has_client(container) for container in containers(spec)):
-        # Not in init containers: kubelet refuses a pod with a device in both kinds when it starts anew (k/k #138446).
-        spec = {**spec, "containers": [_with_client(container) for container in spec.get("containers") or ()]}
-    labels = {**at(pod, ("metadata", "labels")), POD_LABEL: POD_LABEL_VALUE}
-    metadata = {**at(pod, ("metadata",)), "labels": labels}
-    if copied:
-        metadata["annotations"] = annotations
-    warning = f"annotation {SESSION_ANNOTATION} was left out: the pod gets a session of its own"
-    spec = _mounted(_gated(spec))
+    spec = _mounted(_gated(_with_clients(spec)))
     if ask.offload:
         spec = with_offload(spec, ask.offload, has_client)
-    return Rewritten({**pod, "metadata": metadata, "spec": spec}, (warning,) if copied else ())
+    labels = {**at(pod, ("metadata", "labels")), POD_LABEL: POD_LABEL_VALUE}
+    document = replaced({**pod, "spec": spec}, ("metadata", "labels"), labels)
+    if SESSION_ANNOTATION not in written:
+        return Rewritten(document)
+    warning = f"annotation {SESSION_ANNOTATION} was left out: the pod gets a session of its own"
+    return Rewritten(replaced(document, ("metadata", "annotations"), annotations), (warning,))
 
 
 def refuse_node_name(spec: Object) -> None:
@@ -107,6 +103,14 @@ def has_client(container: Object) -> bool:
     return milli_of(container) > 0 or CLIENT in limits(container)
 
 
+def _with_clients(spec: Object) -> Object:
+    """The client in every container of a pod whose share is not written at one of them."""
+    if any(has_client(container) for container in containers(spec)):
+        return spec
+    # Not in init containers: kubelet refuses a pod with a device in both kinds when it starts anew (k/k #138446).
+    return {**spec, "containers": [_with_client(container) for container in spec.get("containers") or ()]}
+
+
 def _with_client(container: Object) -> Object:
     resources = container.get("resources") or {}
     amounts = {name: {**(resources.get(name) or {}), CLIENT: "1"} for name in ("limits", "requests")}
@@ -122,5 +126,4 @@ def _gated(spec: Object) -> Object:
 
 def _mounted(spec: Object) -> Object:
     """The volume with session and token, in every container that has the client."""
-    spec = with_volume(spec, VOLUME)
-    return each_container(spec, lambda container: with_mount(container, MOUNT) if has_client(container) else container)
+    return each_container(with_volume(spec, VOLUME), lambda container: with_mount(container, MOUNT), has_client)

@@ -83,8 +83,15 @@ def replaced(document: Object, path: Path, value: Object) -> Object:
     return {**document, path[0]: replaced(document.get(path[0]) or {}, path[1:], value)}
 
 
-def each_container(spec: Object, change: Callable[[Object], Object]) -> Object:
-    lists = {name: [change(c) for c in spec[name]] for name in ("initContainers", "containers") if spec.get(name)}
+def each_container(
+    spec: Object, change: Callable[[Object], Object], where: Callable[[Object], bool] = lambda _: True
+) -> Object:
+    """The spec with `change` made to the containers `where` it applies."""
+    lists = {
+        name: [change(container) if where(container) else container for container in spec[name]]
+        for name in ("initContainers", "containers")
+        if spec.get(name)
+    }
     return {**spec, **lists}
 
 

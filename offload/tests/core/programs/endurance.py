@@ -72,14 +72,14 @@ def inventory():
     for _ in range(3):
         gc.collect()
     objects = gc.get_objects()
-    ours = [each for each in objects if str(type(each).__module__).startswith("remotegpu.")]
+    ours = [each for each in objects if str(type(each).__module__).startswith("remotegpu_offload.")]
     kinds = collections.Counter(map(_kind, ours))
     found = {f"objects {kind}": number for kind, number in kinds.items()}
     for each in ours:
         match _kind(each):
             case "remotegpu_offload.wire.peer.Peer":
                 found["waiting"] = len(each._waiting)
-                found["logical threads"] = len(each._logical)
+                found["logical threads"] = len(each.threads._logical)
                 found["unsent"] = len(each._sender._outbox)
             case "remotegpu_offload.objects.codec.Codec":
                 for name in ("exports", "held", "residents", "outgoing", "cache", "sent_types", "reducers"):

@@ -1,0 +1,112 @@
+"""What is running on a connection, and whether more may begin: it can be paused, replaced by another one, or lost."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from remotegpu_offload.wire.errors import LostError, OffloadError
+
+Successor = TypeVar("Successor")
+
+
+class _Local(threading.local):
+    """Of each thread of this process. `depth`: requests that it waits for or executes, one inside the other."""
+
+    depth: int = 0
+
+
+class Activity(Generic[Successor]):
+    """Counts what a connection is busy with.
+
+    Args:
+        name: of the other side, for people.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.lost = ""
+        """Why the connection is closed, for the LostError; empty while it is not."""
+        self.lock = threading.Lock()
+        """Of all that a connection's threads share."""
+        self._changed = threading.Condition(self.lock)
+        self._local = _Local()
+        self._active = 0
+        self._paused_by = 0
+        self._successor: Successor | None = None
+
+    def pause(self, timeout: float | None = None) -> None:
+        """Wait until nothing is asked or executed in either direction, and let only the calling thread begin anything.
+
+        Raises:
+            OffloadError: the calling thread is itself in a request.
+            TimeoutError: what is running took longer than `timeout` seconds; nothing is paused.
+        """
+        if self._local.depth:
+            raise OffloadError("a session cannot move while it executes a call of this thread: move it after the call")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self.lock:
+            self._wait_until(lambda: not self._paused_by, deadline)
+            self._paused_by = threading.get_ident()
+            try:
+                self._wait_until(lambda: not self._active, deadline)
+            except BaseException:
+                self._paused_by = 0
+                self._changed.notify_all()
+                raise
+
+    def resume(self, successor: Successor | None = None) -> None:
+        """Let everybody continue: here, or with the one that takes this connection's place from now on."""
+        with self.lock:
+            self._paused_by = 0
+            self._successor = successor or self._successor
+            self._changed.notify_all()
+
+    def enter(self) -> Successor | None:
+        """Begin something, or return who does it instead. With the lock.
+
+        Raises:
+            LostError: the connection is closed.
+        """
+        depth = self._local.depth
+        if self._paused_by and not depth and self._paused_by != threading.get_ident():
+            self._changed.wait_for(lambda: not self._paused_by or self.lost)
+        if self._successor is not None and not depth:
+            return self._successor
+        if self.lost:
+            raise LostError(self.lost)
+        self.begin()
+        return None
+
+    def begin(self) -> None:
+        """Begin what a pause waits for, but does not hold back. With the lock."""
+        self._local.depth += 1
+        self._active += 1
+
+    def end(self) -> None:
+        """With the lock."""
+        self._local.depth -= 1
+        self._active -= 1
+        if not self._active and self._paused_by:
+            self._changed.notify_all()
+
+    def lose(self, reason: str) -> None:
+        """With the lock."""
+        self.lost = reason
+        self._changed.notify_all()
+
+    def never_pause_this_thread(self) -> None:
+        """For a thread that a pause waits for."""
+        self._local.depth = 1
+
+    def abandon(self, reason: str) -> None:
+        """In a forked child: the parent's threads may hold the lock."""
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self._paused_by = 0
+        self.lost = reason
+
+    def _wait_until(self, condition: Callable[[], bool], deadline: float | None) -> None:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not self._changed.wait_for(condition, left):
+            raise TimeoutError(f"{self._name} is still busy with calls; try again when they have ended")
