@@ -83,7 +83,7 @@ STRUCTURES = {
         client="*const CUlaunchConfig",
         reader="launch::read_shape",
         wire="LaunchShape",
-        driver="*const LaunchConfig",
+        driver="*const CUlaunchConfig",
         rebuilder="AskedLaunch",
     ),
 }

@@ -250,7 +250,7 @@ exports! {
 
     fn cuGraphKernelNodeGetAttribute(node: CUgraphNode, attribute: c_uint, value: *mut CUlaunchAttributeValue) {
         let prepared = kernel(node)?;
-        let found = prepared.attributes.iter().find(|each| each.id == attribute);
+        let found = prepared.shape.attributes.iter().find(|each| each.id == attribute);
         let mut pad = [0; 64];
         for (bytes, word) in pad.chunks_exact_mut(8).zip(found.map_or([0; 8], |each| each.value)) {
             bytes.copy_from_slice(&word.to_le_bytes());
@@ -263,12 +263,12 @@ exports! {
         let Some(given) = super::launch::attribute(&given) else { return Err(CUDA_ERROR_INVALID_VALUE) };
         let given = given?;
         let old = kernel(node)?;
-        let others = old.attributes.iter().filter(|each| each.id != attribute).cloned();
+        let others = old.shape.attributes.iter().filter(|each| each.id != attribute).cloned();
         set(node, Work::Launch(Arc::new(old.with_attributes(others.chain([given]).collect())?)))
     }
 
     fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) {
-        let attributes: Vec<LaunchAttribute> = kernel(from)?.attributes.clone();
+        let attributes: Vec<LaunchAttribute> = kernel(from)?.shape.attributes.clone();
         set(to, Work::Launch(Arc::new(kernel(to)?.with_attributes(attributes)?)))
     }
 }
@@ -434,7 +434,7 @@ fn params_of(work: &Work) -> CUgraphNodeParams {
 }
 
 fn kernel_params(prepared: &Prepared) -> CUDA_KERNEL_NODE_PARAMS {
-    let (grid, block) = (prepared.grid, prepared.block);
+    let (grid, block) = (prepared.shape.grid, prepared.shape.block);
     let v1 = CUDA_KERNEL_NODE_PARAMS_v1 {
         func: without_provenance_mut(prepared.function.handle),
         gridDimX: grid[0],
@@ -443,7 +443,7 @@ fn kernel_params(prepared: &Prepared) -> CUDA_KERNEL_NODE_PARAMS {
         blockDimX: block[0],
         blockDimY: block[1],
         blockDimZ: block[2],
-        sharedMemBytes: prepared.shared,
+        sharedMemBytes: prepared.shape.shared,
         kernelParams: prepared.pointers(),
         extra: null_mut(),
     };

@@ -33,8 +33,9 @@ stream_exports! {
         parameters: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) |default| {
-        let shape = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared);
-        launch(function, shape, (stream, default), Vec::new(), &[], parameters, extra)
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let shape = LaunchShape { grid, block, shared, attributes: Vec::new() };
+        launch(function, shape, (stream, default), &[], parameters, extra)
     }
 
     fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz(
@@ -45,9 +46,8 @@ stream_exports! {
     ) |default| {
         let stream = input(config)?.hStream;
         let shape = read_shape(config)?;
-        let size = (shape.grid, shape.block, shape.shared);
         let events = launch_events::read(config)?;
-        launch(function, size, (stream, default), shape.attributes, &events, parameters, extra)
+        launch(function, shape, (stream, default), &events, parameters, extra)
     }
 
     fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz(
@@ -62,14 +62,12 @@ stream_exports! {
         stream: CUstream,
         parameters: *mut *mut c_void,
     ) |default| {
-        let shape = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared);
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let cooperative = LaunchAttribute { id: CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value: [1, 0, 0, 0, 0, 0, 0, 0] };
-        launch(function, shape, (stream, default), vec![cooperative], &[], parameters, std::ptr::null_mut())
+        let shape = LaunchShape { grid, block, shared, attributes: vec![cooperative] };
+        launch(function, shape, (stream, default), &[], parameters, std::ptr::null_mut())
     }
 }
-
-/// Grid, block, dynamic shared memory.
-type LaunchSize = ([c_uint; 3], [c_uint; 3], c_uint);
 
 /// Reads a launch configuration.
 ///
@@ -119,9 +117,8 @@ fn resolve(handle: CUfunction, live: &Arc<Live>) -> Result<Arc<Function>, Code> 
 
 unsafe fn launch(
     handle: CUfunction,
-    (grid, block, shared): LaunchSize,
+    shape: LaunchShape,
     (stream, default): (CUstream, DefaultStream),
-    attributes: Vec<LaunchAttribute>,
     events: &[LaunchEvent],
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
@@ -129,13 +126,13 @@ unsafe fn launch(
     let target = stream::resolve(stream, default)?;
     let function = resolve(handle, &target.live)?;
     let kernel = function.description()?;
-    checked(&function, (grid, block, shared), &attributes)?;
+    check(&function, &shape)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(kernel, parameters, extra)? };
     if GRAPHS.ask(|captures| Ok(captures.graph(target.stream_id).is_some()))? {
         // SAFETY: as the caller of the exported function vouches.
         let parameters = unsafe { source.packed(kernel) };
-        let prepared = Prepared::new(function, (grid, block, shared), attributes, parameters)?;
+        let prepared = Prepared::new(function, shape, parameters)?;
         // Events of a captured launch would be edges of their own.
         let work =
             || if events.is_empty() { Ok(Work::Launch(Arc::new(prepared))) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
@@ -144,7 +141,7 @@ unsafe fn launch(
     GRAPHS.ask(|captures| captures.check_work(graph::for_capture(&target)))?;
     // SAFETY: as the caller of the exported function vouches.
     pinned::before_launch(&target, || unsafe { source.packed(kernel) })?;
-    post(&target, &function, (grid, block, shared), events, attributes, |w| {
+    post(&target, &function, shape, events, |w| {
         // SAFETY: as the caller of the exported function vouches.
         unsafe { source.pack(kernel, w) };
     })?;
@@ -155,20 +152,19 @@ unsafe fn launch(
     Ok(())
 }
 
-fn command(function: &Function, (grid, block, shared): LaunchSize, attributes: Vec<LaunchAttribute>) -> Launch {
-    Launch { module: function.module.id, kernel: function.index, grid, block, shared, attributes }
+fn command(function: &Function, shape: LaunchShape) -> Launch {
+    Launch { module: function.module.id, kernel: function.index, shape }
 }
 
 fn post(
     target: &Target,
     function: &Function,
-    (grid, block, shared): LaunchSize,
+    shape: LaunchShape,
     events: &[LaunchEvent],
-    attributes: Vec<LaunchAttribute>,
     parameters: impl FnOnce(&mut Writer),
 ) -> Result<(), Code> {
-    launch_events::post(target, events, attributes, |attributes| {
-        let launch = command(function, (grid, block, shared), attributes);
+    launch_events::post(target, events, shape, |shape| {
+        let launch = command(function, shape);
         let body = |w: &mut Writer| {
             w.put(&launch);
             parameters(w);
@@ -180,10 +176,7 @@ fn post(
 /// A launch that was checked, to be sent as often as a graph is launched.
 pub struct Prepared {
     pub function: Arc<Function>,
-    pub grid: [c_uint; 3],
-    pub block: [c_uint; 3],
-    pub shared: c_uint,
-    pub attributes: Vec<LaunchAttribute>,
+    pub shape: LaunchShape,
     /// The packed parameter buffer.
     parameters: Vec<u8>,
     /// The addresses of the parameters in it.
@@ -191,15 +184,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    fn new(
-        function: Arc<Function>,
-        (grid, block, shared): LaunchSize,
-        attributes: Vec<LaunchAttribute>,
-        parameters: Vec<u8>,
-    ) -> Result<Self, Code> {
+    fn new(function: Arc<Function>, shape: LaunchShape, parameters: Vec<u8>) -> Result<Self, Code> {
         let start = parameters.as_ptr().expose_provenance();
         let pointers = function.description()?.info.params.iter().map(|each| start + each.offset as usize).collect();
-        Ok(Prepared { function, grid, block, shared, attributes, parameters, pointers })
+        Ok(Prepared { function, shape, parameters, pointers })
     }
 
     /// The same launch with other attributes.
@@ -208,8 +196,9 @@ impl Prepared {
     /// As a launch with them.
     pub fn with_attributes(&self, attributes: Vec<LaunchAttribute>) -> Result<Self, Code> {
         let function = Arc::clone(&self.function);
-        checked(&function, (self.grid, self.block, self.shared), &attributes)?;
-        Self::new(function, (self.grid, self.block, self.shared), attributes, self.parameters.clone())
+        let shape = LaunchShape { attributes, ..self.shape.clone() };
+        check(&function, &shape)?;
+        Self::new(function, shape, self.parameters.clone())
     }
 
     /// One pointer for each parameter, as `cuLaunchKernel` takes them. They are good as long as this is.
@@ -236,7 +225,7 @@ impl Prepared {
                     | CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             )
         };
-        self.attributes.iter().all(|attribute| known(attribute.id))
+        self.shape.attributes.iter().all(|attribute| known(attribute.id))
     }
 
     /// Whether it is given an address of page-locked memory.
@@ -256,8 +245,9 @@ impl Prepared {
     /// more than the attribute asks for.
     pub fn put(&self, w: &mut Writer) {
         let is_edge = |id| id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        let attributes = self.attributes.iter().filter(|attribute| !is_edge(attribute.id)).cloned().collect();
-        w.put(&command(&self.function, (self.grid, self.block, self.shared), attributes));
+        let mut shape = self.shape.clone();
+        shape.attributes.retain(|attribute| !is_edge(attribute.id));
+        w.put(&command(&self.function, shape));
         w.raw(&self.parameters);
     }
 
@@ -265,8 +255,7 @@ impl Prepared {
     /// As a launch of the same kind.
     pub fn send(&self, target: &Target) -> Result<(), Code> {
         self.mirror_host_memory(target)?;
-        let size = (self.grid, self.block, self.shared);
-        post(target, &self.function, size, &[], self.attributes.clone(), |w| {
+        post(target, &self.function, self.shape.clone(), &[], |w| {
             w.raw(&self.parameters);
         })
     }
@@ -286,16 +275,16 @@ pub unsafe fn prepare(live: &Arc<Live>, params: &CUDA_KERNEL_NODE_PARAMS) -> Res
     let kernel = function.description()?;
     let grid = [size.gridDimX, size.gridDimY, size.gridDimZ];
     let block = [size.blockDimX, size.blockDimY, size.blockDimZ];
-    let shared = size.sharedMemBytes;
-    checked(&function, (grid, block, shared), &[])?;
+    let shape = LaunchShape { grid, block, shared: size.sharedMemBytes, attributes: Vec::new() };
+    check(&function, &shape)?;
     // SAFETY: as the caller vouches.
     let parameters = unsafe { find_parameters(kernel, size.kernelParams, size.extra)?.packed(kernel) };
-    Prepared::new(function, (grid, block, shared), Vec::new(), parameters)
+    Prepared::new(function, shape, parameters)
 }
 
 /// Refuses what the driver would refuse at the call.
-fn checked(function: &Function, (grid, block, shared): LaunchSize, attributes: &[LaunchAttribute]) -> Result<(), Code> {
-    let asked = Asked::new(grid, block, shared, attributes);
+fn check(function: &Function, shape: &LaunchShape) -> Result<(), Code> {
+    let asked = Asked::new(shape);
     let (rules, limits) = (function.launch_rules(), function.module.live.device.launch_limits());
     launch_check::check(&asked, &rules, limits, |question| ask(function, question))
 }
