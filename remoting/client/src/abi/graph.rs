@@ -1,7 +1,8 @@
 //! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
 
 use super::capture::{dependencies, edge_data};
-use crate::call::{Code, input, inputs, write};
+use crate::Code;
+use crate::boundary::{input, inputs, write};
 use crate::graph::{GRAPHS, Work};
 use crate::{devices, exports};
 use driverapi::constants::*;

@@ -2,10 +2,12 @@
 
 use super::capture::dependencies;
 use super::copy::{box_of, describe_3d};
-use super::launch::{Prepared, prepare};
-use crate::call::{Code, input, inputs, write};
+use crate::Code;
+use crate::boundary::{input, inputs, write};
 use crate::context::{self, Live};
-use crate::graph::{self, GRAPHS, HostCall, Work};
+use crate::graph::{self, GRAPHS, Work};
+use crate::host_function::HostCall;
+use crate::launch::{Prepared, prepare};
 use crate::{copy, devices, event, exports, fill};
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -344,14 +346,10 @@ pub fn copy_work(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Work, Cod
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for memory that is not the program's, or elements of another size than 1, 2 or 4.
+/// As [`fill::find`].
 pub fn fill_work(params: CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Result<Work, Code> {
-    let size = u64::from(params.elementSize);
-    let (width, height) = (params.width as u64 * size, params.height as u64);
-    let to = copy::Side { address: params.dst, pitch: params.pitch as u64, slice: 0 };
-    fill::find(&*context_of(context)?, to, copy::Shape { width, height, depth: 1 })?;
-    let aligned = params.dst.is_multiple_of(size.max(1)) && (height < 2 || to.pitch.is_multiple_of(size.max(1)));
-    if matches!(size, 1 | 2 | 4) && aligned { Ok(Work::Fill(params)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    fill::find(&*context_of(context)?, &params)?;
+    Ok(Work::Fill(params))
 }
 
 /// # Errors

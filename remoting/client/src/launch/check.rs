@@ -1,6 +1,6 @@
 //! What a driver refuses a launch for at the call, in its order: pure functions of what was read at load.
 
-use crate::call::Code;
+use crate::Code;
 use crate::devices::LaunchLimits;
 use crate::module::LaunchRules;
 use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE};

@@ -3,7 +3,8 @@
 //! CUDA takes events without timing, and no flags:
 //! <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>, `CUlaunchAttributeID`.
 
-use crate::call::{Code, input, inputs};
+use crate::Code;
+use crate::boundary::{input, inputs};
 use crate::event::{self, Event};
 use crate::stream::Target;
 use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT};
