@@ -76,10 +76,7 @@ def _start(function: Function) -> str:
     number = f"function::{constant(function.wire or function.symbol)}"
     mutable = "mut " if _fields(function) else ""
     of_function = function.of_kind(kinds.FUNCTION)
-    if of_function:
-        start = f"Call::on_function({number}, {of_function.name})"
-    else:
-        start = f"Call::in_context({number})"
+    start = f"Call::on_function({number}, {of_function.name})" if of_function else f"Call::in_context({number})"
     return f"let {mutable}call = {start}?;"
 
 
