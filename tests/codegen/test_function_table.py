@@ -6,13 +6,11 @@ import pytest
 from remotegpu_codegen import client, numbers, protocol, sources, worker
 from remotegpu_codegen.registry import (
     Class,
-    Extent,
     Parameter,
     Registry,
     RegistryError,
     check,
     driver_functions,
-    parameter,
 )
 from remotegpu_codegen.report import render
 from remotegpu_codegen.text import constant
@@ -23,9 +21,10 @@ FILL = {
     "since": 3020,
     "per_thread": "ptsz",
     "class": "async",
-    "parameters": ["dptr(count*1) address", "u8 value", "size count", "stream stream"],
+    "client": "handwritten",
+    "parameters": ["dptr address", "u8 value", "size count", "stream stream"],
 }
-FILL_NOW = {"number": 8, "symbol": "cuFill", "since": 3020, "class": "async", "wire": "cuFillAsync_v2"}
+FILL_NOW = FILL | {"number": 8, "symbol": "cuFill", "per_thread": None, "wire": "cuFillAsync_v2", "parameters": []}
 ASK = {
     "number": 9,
     "symbol": "cuAsk",
@@ -45,8 +44,6 @@ def test_an_entry_is_read() -> None:
     fill, now = table(FILL, FILL_NOW).driver
     assert (fill.base, fill.symbols) == ("cuFillAsync", ("cuFillAsync_v2", "cuFillAsync_v2_ptsz"))
     assert fill.parameters[2] == Parameter("size", "count")
-    assert fill.parameters[0].extent == Extent("count", 1)
-    assert parameter("dptr(width*4, height, pitch) address").extent == Extent("width", 4, "height", "pitch")
     assert [p.name for p in now.parameters] == ["address", "value", "count"]
     assert (fill.travels, now.travels) == (True, False)
 
@@ -63,8 +60,8 @@ def test_an_entry_is_read() -> None:
         ([FILL | {"parameters": ["colour c"]}], "'colour c' is not"),
         ([FILL | {"parameters": ["out u32 answer"]}], "an async function has no outputs"),
         ([ASK | {"parameters": ["out u32 a", "out u32 b"]}], "several outputs"),
-        ([FILL | {"parameters": ["dptr(length*1) address", "stream stream"]}], "extent of an address"),
-        ([FILL | {"parameters": ["size(count*1) size", "size count", "stream stream"]}], "is not"),
+        ([{**FILL, "client": None}], "client's end of an async function"),
+        ([ASK | {"parameters": ["out size answer", "stream stream"]}], "not in the order of a stream"),
         ([ASK | {"class": "refused"}], "a refused function needs a reason"),
         ([ASK | {"class": "local"}], "only async and sync functions have parameters"),
         ([FILL_NOW], "wire names a function"),
@@ -118,7 +115,7 @@ def test_both_ends_of_a_function_agree_on_the_fields() -> None:
     fn cuAsk(answer: *mut usize, kernel: CUfunction, blocks: i32) {
         let mut call = Call::on_function(function::CU_ASK, kernel)?;
         call.put(&blocks);
-        call::write(answer, call.reply()?.decode::<u64>()? as usize)
+        boundary::write(answer, call.reply()?.decode::<u64>()? as usize)
     }"""
         in stubs
     )
@@ -130,18 +127,14 @@ def test_both_ends_of_a_function_agree_on_the_fields() -> None:
             let blocks: i32 = args.get()?;
             finish(args)?;
             let kernel = objects.function(kernel_module, kernel_index)?;
-            let run = functions.cuAsk.ok_or(code::NOT_SUPPORTED)?;
+            let run = functions.cuAsk.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
             let mut answer = usize::default();
             check(unsafe { run(&mut answer, kernel, blocks) })?;
             out.put(&(answer as u64));
         }"""
         in dispatch
     )
-    assert (
-        "        let address = call.fills(address, &value.to_le_bytes(), (count, 1, 0), Timing::Synchronous)?;\n"
-        "        call.put(&address);" in stubs
-    )
-    assert "fn cuFill(address: u64, value: u8, count: usize) {\n        let mut call = Call::on_stream(" in stubs
+    assert "cuFill" not in stubs, "it is written by hand"
     assert "cuFill:" not in dispatch
 
 
@@ -158,11 +151,11 @@ def test_exports_are_found_in_rust_sources() -> None:
 
 def test_the_report_names_what_table_and_sources_do_not_agree_on() -> None:
     local = {"number": 20, "symbol": "cuHere", "since": 2000, "class": Class.LOCAL.value}
-    agreed = render(table(FILL, local), {"cuHere"}, {"cuHere"}, {"a.c": ["cuHere"]})
+    agreed = render(table(ASK, local), {"cuHere"}, {"cuHere"}, {"a.c": ["cuHere"]})
     assert "in the client's sources" not in agreed.lower()
     assert "| a group | 2 | 2 | 1 |" in agreed
     assert "| a group | `cuHere` | `a.c` |" in agreed
-    assert "| a group | `cuFillAsync_v2` | **none** |" in agreed
-    differing = render(table(FILL, local), {"cuThere"}, set(), {})
+    assert "| a group | `cuAsk` | **none** |" in agreed
+    differing = render(table(ASK, local), {"cuThere"}, set(), {})
     assert "not in the client's sources\n\n`cuHere`" in differing
     assert "not expected by the table\n\n`cuThere`" in differing

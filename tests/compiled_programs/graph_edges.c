@@ -1,4 +1,5 @@
 /* What waits for what in a graph, events of the outside, and captures into a graph that exists. */
+#include <unistd.h>
 #include "driver.h"
 
 static CUfunction scale;
@@ -17,6 +18,8 @@ static unsigned word(void)
     OK(cuMemcpyDtoH(&value, data, sizeof value));
     return value;
 }
+
+static void CUDA_CB until(void *is_open) { while (!*(volatile int *)is_open) usleep(1000); }
 
 static void edges(void)
 {
@@ -96,9 +99,13 @@ static void events(void)
     OK(cuGraphExecEventWaitNodeSetEvent(exec, wait, after));
     OK(cuGraphExecEventRecordNodeSetEvent(exec, record, third));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphExecEventWaitNodeSetEvent(exec, fill, after));
-    OK(launch(other, 1));
+    volatile int is_open = 0;
+    OK(cuLaunchHostFunc(other, until, (void *)&is_open));
     OK(cuEventRecord(after, other));
     OK(cuGraphLaunch(exec, stream));
+    /* The graph waits, and so does what it records. */
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(third));
+    is_open = 1;
     OK(cuStreamWaitEvent(other, third, 0));
     OK(launch(other, 3));
     OK(cuStreamSynchronize(other));

@@ -1,23 +1,26 @@
 //! Contexts, and which one each thread uses.
 
+use crate::Code;
 use crate::answers::Answers;
-use crate::call::Code;
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
-use crate::memory::pinned;
+use crate::process;
 use crate::session::{Session, in_callback, lock, mint};
-use crate::{event, library, module, process, stream};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUcontext;
-use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamWaitEvent};
+use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
 use std::cell::RefCell;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 static CONTEXTS: Table<Context> = Table::new(Kind::Context);
+
+/// Highest and lowest priority that streams can have here, as CUDA numbers them.
+pub const GREATEST_PRIORITY: i32 = -5;
+pub const LEAST_PRIORITY: i32 = 0;
 
 /// A handle. A primary context has the same one whether it is active or not.
 pub struct Context {
@@ -29,6 +32,8 @@ pub struct Context {
     /// How often a primary context is retained.
     retained: Mutex<u32>,
 }
+
+type End = fn(&Arc<Live>);
 
 /// A context that exists on the appliance.
 pub struct Live {
@@ -45,6 +50,8 @@ pub struct Live {
     pub answers: Answers,
     /// Streams of the library's own that nothing uses at the moment.
     pub spare_streams: Mutex<Vec<u64>>,
+    /// For each kind of object that the context has: what is done when it is destroyed.
+    ends: Mutex<Vec<End>>,
 }
 
 /// The last copy that the program takes for complete because the call has returned. Streams that do not wait for the
@@ -58,6 +65,15 @@ struct CopyMark {
 }
 
 impl Live {
+    /// Has `end` called when the context is destroyed, before it is on the appliance: it forgets all objects of its kind.
+    /// Whoever makes an object in a context says so.
+    pub fn at_end(&self, end: End) {
+        let mut ends = lock(&self.ends);
+        if !ends.iter().any(|known| std::ptr::fn_addr_eq(*known, end)) {
+            ends.push(end);
+        }
+    }
+
     /// Has all work that could use device memory completed?
     pub fn is_idle(&self) -> bool {
         self.session.last_work() <= self.synchronised.load(SeqCst)
@@ -72,6 +88,16 @@ impl Live {
         self.session.synchronise_context(self.id)?;
         self.synchronised.fetch_max(last, SeqCst);
         Ok(())
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn start_stream(&self, flags: u32, priority: i32) -> Result<u64, Code> {
+        let stream = mint();
+        self.session.post(0, &StreamCreate { stream, context: self.id, flags, priority })?;
+        Ok(stream)
     }
 
     /// Notes that the legacy stream has been given a copy whose call returns before the copy is complete.
@@ -179,6 +205,7 @@ impl Context {
             copies: CopyMark::default(),
             spare_streams: Mutex::default(),
             answers: Answers::default(),
+            ends: Mutex::default(),
         };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
         Ok(())
@@ -189,11 +216,8 @@ impl Context {
         let live = self.live.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(live) = live else { return Ok(()) };
         context_storage::drop_context(without_provenance_mut(self.handle));
-        event::forget_context(live.id);
-        stream::forget_context(live.id);
-        module::forget_context(live.id);
-        library::forget_context(live.id);
-        pinned::forget_context(&live);
+        let ends = std::mem::take(&mut *lock(&live.ends));
+        ends.iter().for_each(|end| end(&live));
         live.device.memory.free_context(&live);
         live.session.post(0, &ContextDestroy { context: live.id }).map(drop)
     }

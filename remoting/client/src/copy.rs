@@ -1,6 +1,6 @@
 //! Copies: which way the bytes go, and when the caller's memory is read or written.
 
-use crate::call::Code;
+use crate::Code;
 use crate::context::Live;
 use crate::memory::{Piece, find_allocation, host, mapped};
 use crate::session::{DeviceBox, HostBox, is_unsettled};
@@ -194,8 +194,8 @@ fn on_device_command(live: &Live, to: Side, from: Side, shape: &Shape) -> CopyOn
 }
 
 /// A copy within the device memory of one context, as a command of it; `None` for any other.
-pub fn in_one_context(live: &Live, to: (Side, Place), from: (Side, Place), shape: &Shape) -> Option<CopyOnDevice> {
-    let inside = |(side, place): (Side, Place)| {
+pub fn in_one_context(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Option<CopyOnDevice> {
+    let inside = |(side, place): Placed| {
         let of_device = place != Place::Mirror && place.is_device(live, &side, shape) == Ok(true);
         of_device && host::find(side.address as usize).is_none() && side.owner(shape).is_ok_and(|own| own.id == live.id)
     };
@@ -214,7 +214,7 @@ fn copy_on_stream(live: &Live, stream_id: u64, to: Side, from: Side, shape: Shap
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`.
-pub fn check(live: &Live, to: (Side, Place), from: (Side, Place), shape: &Shape) -> Result<(), Code> {
+pub fn check(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Result<(), Code> {
     for (side, place) in [to, from] {
         if place.is_device(live, &side, shape)? && host::find(side.address as usize).is_none() {
             side.owner(shape)?;
@@ -279,14 +279,46 @@ impl Place {
     }
 }
 
+/// Memory, and what the program says of it.
+pub type Placed = (Side, Place);
+
+#[derive(Clone, Copy)]
+pub struct Copying {
+    pub to: (Side, Place),
+    pub from: (Side, Place),
+    pub shape: Shape,
+}
+
+/// Copies in the order of a stream.
+///
+/// # Errors
+/// As [`between`].
+pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), Code> {
+    let session = &target.live.session;
+    let Copying { to, from, shape } = *copying;
+    let (on_to, on_from) = (mirrored(target, to, &shape), mirrored(target, from, &shape));
+    between(target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
+    if timing == Timing::Synchronous && (on_to.is_some() || on_from.is_some()) {
+        session.synchronise_stream(target.stream_id)?;
+    }
+    // A copy that has been waited for says that what was before it is complete.
+    if timing == Timing::Synchronous { mapped::after_wait(session) } else { Ok(()) }
+}
+
+/// The mirror of the program's memory, if that is what a side is.
+fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
+    let address = mapped::device_address(&target.live.session, side.address, side.span(shape)?)?;
+    Some((Side { address, ..side }, Place::Mirror))
+}
+
 /// Copies between places as the program names them.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it turns out to be.
-pub fn between(
+fn between(
     target: &Target,
-    (to, to_place): (Side, Place),
-    (from, from_place): (Side, Place),
+    (to, to_place): Placed,
+    (from, from_place): Placed,
     shape: Shape,
     timing: Timing,
 ) -> Result<(), Code> {

@@ -1,6 +1,6 @@
 //! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`.
 
-use crate::call::Code;
+use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Share};
 use crate::context::Context;
 use crate::memory::DeviceMemory;

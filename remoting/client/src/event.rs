@@ -1,8 +1,8 @@
 //! Events. The client counts the records of an event; the worker reports which record is complete.
 
-use crate::call::{Code, refused};
+use crate::Code;
+use crate::boundary::refused;
 use crate::context::{self, Live};
-use crate::graph::GRAPHS;
 use crate::handles::{Kind, Table};
 use crate::process;
 use crate::session::{Progress, lock, mint};
@@ -81,6 +81,7 @@ pub fn create_in(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
 
 fn make(live: Arc<Live>, flags: u32) -> Result<Arc<Event>, Code> {
     let (id, progress) = (mint(), Arc::new(Progress::default()));
+    live.at_end(end_in);
     live.session.follow_event(id, &progress);
     live.session.post(0, &EventCreate { event: id, context: live.id, flags })?;
     let make = |handle| Arc::new(Event { handle, id, live, flags, record: Mutex::default(), progress });
@@ -96,18 +97,20 @@ pub fn get(handle: CUevent) -> Result<Arc<Event>, Code> {
     Ok(event)
 }
 
+/// Ends an event, and tells its id.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`.
-pub fn destroy(handle: CUevent) -> Result<(), Code> {
+pub fn destroy(handle: CUevent) -> Result<u64, Code> {
     let event = get(handle)?;
     EVENTS.remove(handle.addr());
-    GRAPHS.with(|captures| captures.forget_event(event.id));
     event.live.session.forget_event(event.id);
-    event.live.session.post(0, &EventDestroy { event: event.id }).map(drop)
+    event.live.session.post(0, &EventDestroy { event: event.id })?;
+    Ok(event.id)
 }
 
-pub fn forget_context(context: u64) {
-    for event in EVENTS.remove_where(|event| event.live.id == context) {
+fn end_in(live: &Arc<Live>) {
+    for event in EVENTS.remove_where(|event| event.live.id == live.id) {
         event.live.session.forget_event(event.id);
     }
 }

@@ -1,12 +1,13 @@
 //! Executable graphs. What the device does by itself is built once in the worker, and then one command launches it; the
 //! rest is sent as calls of the same kind would be: host functions, copies from and to the host, events.
 
-use crate::abi::launch::Prepared;
-use crate::call::{Code, refused};
+use crate::Code;
+use crate::boundary::refused;
 use crate::context::{self, Context, Live};
 use crate::event::{self, Event};
 use crate::graph::{GRAPHS, Work, capture};
 use crate::handles::{Kind, Table};
+use crate::launch::Prepared;
 use crate::memory::host;
 use crate::session::{lock, mint};
 use crate::stream::Target;

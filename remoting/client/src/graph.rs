@@ -1,19 +1,18 @@
 //! Graphs: what their nodes do, and the launch of an executable one. The rules of captures are in the crate `graphs`.
 
-use crate::abi::launch::Prepared;
-use crate::abi::{copy, stream as host_functions};
-use crate::call::{Call, Code};
+use crate::Code;
 use crate::context::{Context, Live};
-use crate::copy::{Place, Shape, Side, Timing, in_one_context};
+use crate::copy::{self, Copying, Timing, in_one_context};
 use crate::event::Event;
 use crate::fill::{self, Found};
+use crate::host_function::HostCall;
+use crate::launch::Prepared;
 use crate::memory::Origin;
 use crate::stream::Target;
 use driverapi::constants::*;
-use driverapi::errors::*;
-use driverapi::types::{CUDA_MEMSET_NODE_PARAMS, CUhostFn};
+use driverapi::types::CUDA_MEMSET_NODE_PARAMS;
 use graphs::{Captures, Memory, MemoryUse, Registry, SharedGraph, StreamKind};
-use protocol::{CopyOnDevice, Launch, Message, Writer, function};
+use protocol::{CopyOnDevice, Launch, Message, Writer};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -35,20 +34,6 @@ pub enum Work {
     Wait(Arc<Event>),
     Allocate(Arc<Memory>),
     Free(Arc<Memory>),
-}
-
-#[derive(Clone, Copy)]
-pub struct Copying {
-    pub to: (Side, Place),
-    pub from: (Side, Place),
-    pub shape: Shape,
-}
-
-/// A function of the program, with its argument as an address.
-#[derive(Clone, Copy)]
-pub struct HostCall {
-    pub function: CUhostFn,
-    pub data: usize,
 }
 
 impl graphs::Work for Work {
@@ -98,47 +83,12 @@ impl Work {
             Work::Empty | Work::Child(_) | Work::Allocate(_) | Work::Free(_) => Ok(()),
             Work::Launch(prepared) => prepared.send(target),
             Work::Copy(copying) => copy::run_on(target, copying, Timing::InGraph),
-            Work::Fill(fill) => fill_on(target, fill),
-            Work::Host(call) => host_functions::post_host_function(target, *call),
+            Work::Fill(fill) => fill::run(target, fill, Timing::InGraph),
+            Work::Host(call) => call.post(target),
             Work::Record(event) => event.record(target, 0),
             Work::Wait(event) => event.hold_up(target, 0),
         }
     }
-}
-
-fn fill_function(fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<u32, Code> {
-    match fill.elementSize {
-        1 => Ok(function::CU_MEMSET_D2D8_ASYNC),
-        2 => Ok(function::CU_MEMSET_D2D16_ASYNC),
-        4 => Ok(function::CU_MEMSET_D2D32_ASYNC),
-        _ => Err(CUDA_ERROR_INVALID_VALUE),
-    }
-}
-
-/// The arguments of that function.
-fn put_fill(w: &mut Writer, fill: &CUDA_MEMSET_NODE_PARAMS, address: u64) {
-    w.put(&address).put(&(fill.pitch as u64));
-    match fill.elementSize {
-        1 => w.put(&(fill.value as u8)),
-        2 => w.put(&(fill.value as u16)),
-        _ => w.put(&fill.value),
-    };
-    w.put(&(fill.width as u64)).put(&(fill.height as u64));
-}
-
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`, or the session's sticky error.
-fn fill_on(target: &Target, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<(), Code> {
-    let number = fill_function(fill)?;
-    let mut call = Call::on_target(number, target);
-    let rows = (fill.width, fill.height, fill.pitch);
-    let bytes = fill.value.to_le_bytes();
-    let element = &bytes[..fill.elementSize as usize];
-    let address = call.fills(fill.dst, element, rows, Timing::Asynchronous)?;
-    let mut arguments = Writer::new();
-    put_fill(&mut arguments, fill, address);
-    call.raw(&arguments.bytes);
-    call.send()
 }
 
 impl Work {
@@ -155,14 +105,8 @@ impl Work {
                 Some((CopyOnDevice::CODE, w.bytes))
             }
             Work::Fill(fill) => {
-                let width = fill.width as u64 * u64::from(fill.elementSize);
-                let shape = Shape { width, height: fill.height as u64, depth: 1 };
-                let to = Side { address: fill.dst, pitch: fill.pitch as u64, slice: 0 };
-                if fill::find(live, to, shape) != Ok(Found::Device) {
-                    return None;
-                }
-                put_fill(&mut w, fill, fill.dst);
-                Some((fill_function(fill).ok()?, w.bytes))
+                let (number, arguments) = fill::in_rows(fill);
+                (fill::find(live, fill) == Ok(Found::Device)).then_some((number, arguments.bytes))
             }
             _ => None,
         }

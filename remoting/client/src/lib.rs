@@ -10,6 +10,7 @@
 
 mod abi;
 mod answers;
+pub mod boundary;
 pub mod call;
 pub mod connect;
 mod context;
@@ -21,6 +22,8 @@ mod fill;
 mod generated;
 mod graph;
 mod handles;
+mod host_function;
+mod launch;
 mod library;
 mod log;
 mod memory;
@@ -36,3 +39,6 @@ mod stream;
 mod sys;
 mod tensor_map;
 mod vmm;
+
+/// A `CUresult` other than success.
+pub type Code = driverapi::types::CUresult;

@@ -1,6 +1,6 @@
 //! Libraries: images that are loaded into a context as a module when something of them is first used there.
 
-use crate::call::Code;
+use crate::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::module::{Function, Image, JitOptions, Module};
@@ -71,11 +71,11 @@ pub fn unload(handle: CUlibrary) -> Result<(), Code> {
     modules.iter().try_for_each(|(_, module)| module.unload())
 }
 
-pub fn forget_context(context: u64) {
+fn end_in(live: &Arc<Live>) {
     for library in LIBRARIES.all() {
-        lock(&library.modules).remove(&context);
+        lock(&library.modules).remove(&live.id);
         for kernel in lock(&library.kernels).values() {
-            lock(&kernel.functions).retain(|(id, _)| *id != context);
+            lock(&kernel.functions).retain(|(id, _)| *id != live.id);
         }
     }
 }
@@ -103,6 +103,7 @@ impl Library {
         }
         let module = Module::load(live, &self.image, options)?;
         modules.insert(live.id, Arc::clone(&module));
+        live.at_end(end_in);
         Ok(module)
     }
 

@@ -1,10 +1,10 @@
 //! Streams and memory of different appliances in one process: what one does for the other, in stream order, while the
 //! program's threads go on.
 
-use crate::call::Code;
-use crate::context::Live;
+use crate::Code;
+use crate::context::{LEAST_PRIORITY, Live};
 use crate::session::{DeviceBox, PeerSource, Session, lock};
-use crate::stream::{self, Target};
+use crate::stream::Target;
 use driverapi::constants::CU_STREAM_NON_BLOCKING;
 use protocol::{StreamSynchronize, UNCOUNTED};
 use std::sync::atomic::AtomicU64;
@@ -20,8 +20,7 @@ impl SpareStream {
     /// What the program takes for complete is complete for the stream, too.
     fn take(live: &Arc<Live>) -> Result<SpareStream, Code> {
         let spare = lock(&live.spare_streams).pop();
-        let stream_id =
-            spare.map_or_else(|| stream::start(live, CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY), Ok)?;
+        let stream_id = spare.map_or_else(|| live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY), Ok)?;
         let it = SpareStream { live: Arc::clone(live), stream_id };
         live.wait_for_copies(stream_id, &AtomicU64::new(0))?;
         Ok(it)
@@ -90,7 +89,7 @@ pub fn on_behalf(
         return issue(target);
     }
     let spare = SpareStream::take(live)?;
-    let (flags, priority) = (CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY);
+    let (flags, priority) = (CU_STREAM_NON_BLOCKING, LEAST_PRIORITY);
     let there = Target { live: Arc::clone(live), stream_id: spare.stream_id, flags, priority };
     follow((session, target.stream_id), (&live.session, spare.stream_id), None)?;
     issue(&there)?;

@@ -1,6 +1,6 @@
 //! Memory pools. All pools of a device share its slabs; a pool is an account and a set of preferences.
 
-use crate::call::Code;
+use crate::Code;
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
 use crate::process;

@@ -1,6 +1,6 @@
 //! The life of this library in a process: fresh, initialised, a forked child of an initialised process, gone.
 
-use crate::call::Code;
+use crate::Code;
 use crate::{connect, session, stats, sys};
 use driverapi::errors::{CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED};
 use std::fs;

@@ -1,16 +1,16 @@
 //! Streams, the default ones included.
 
-use crate::call::{Code, DefaultStream};
-use crate::context::{self, Context, Live};
-use crate::graph::GRAPHS;
+use crate::Code;
+use crate::boundary::DefaultStream;
+use crate::context::{self, Context, GREATEST_PRIORITY, LEAST_PRIORITY, Live};
 use crate::handles::{Kind, Table};
 use crate::memory::mapped;
 use crate::process;
-use crate::session::{lock, mint};
+use crate::session::lock;
 use driverapi::constants::{CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
 use driverapi::errors::*;
 use driverapi::types::CUstream;
-use protocol::{StreamCreate, StreamDestroy};
+use protocol::StreamDestroy;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -42,20 +42,6 @@ pub struct Target {
     pub priority: i32,
 }
 
-/// Highest and lowest priority that streams can have here, as CUDA numbers them.
-pub const GREATEST_PRIORITY: i32 = -5;
-pub const LEAST_PRIORITY: i32 = 0;
-
-/// A new stream of the context.
-///
-/// # Errors
-/// The session's sticky error.
-pub fn start(live: &Live, flags: u32, priority: i32) -> Result<u64, Code> {
-    let stream_id = mint();
-    live.session.post(0, &StreamCreate { stream: stream_id, context: live.id, flags, priority })?;
-    Ok(stream_id)
-}
-
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for unknown flags.
 pub fn create(flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
@@ -64,26 +50,29 @@ pub fn create(flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-    let id = start(&live, flags, priority)?;
+    let id = live.start_stream(flags, priority)?;
+    live.at_end(end_in);
     let copies_seen = AtomicU64::new(0);
     let make = |handle| Arc::new(Stream { handle, id, live, flags, priority, copies_seen });
     STREAMS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
+/// Ends a stream, and tells its id.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`.
-pub fn destroy(handle: CUstream) -> Result<(), Code> {
+pub fn destroy(handle: CUstream) -> Result<u64, Code> {
     process::check_initialised()?;
     let stream = STREAMS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     context::usable(&stream.live)?;
     STREAMS.remove(handle.addr());
-    GRAPHS.with(|captures| captures.forget_stream(stream.id));
     lock(&ATTRIBUTES).retain(|(stream_id, _), _| *stream_id != stream.id);
-    stream.live.session.post(stream.id, &StreamDestroy { stream: stream.id }).map(drop)
+    stream.live.session.post(stream.id, &StreamDestroy { stream: stream.id })?;
+    Ok(stream.id)
 }
 
-pub fn forget_context(context: u64) {
-    STREAMS.remove_where(|stream| stream.live.id == context);
+fn end_in(live: &Arc<Live>) {
+    STREAMS.remove_where(|stream| stream.live.id == live.id);
 }
 
 /// The streams of a thread, one for each context it used per-thread streams in; they end with the thread.
@@ -105,19 +94,19 @@ impl Drop for PerThread {
 }
 
 thread_local! {
-    static PER_THREAD: RefCell<PerThread> = RefCell::default();
+    static STREAMS_OF_THREAD: RefCell<PerThread> = RefCell::default();
 }
 
 fn per_thread_stream(live: &Arc<Live>) -> Result<u64, Code> {
     let known =
         |streams: &PerThread| streams.0.iter().find(|(l, _)| Arc::ptr_eq(l, live)).map(|(_, stream_id)| *stream_id);
-    PER_THREAD
+    STREAMS_OF_THREAD
         .try_with(|streams| {
             let mut streams = streams.borrow_mut();
             if let Some(stream_id) = known(&streams) {
                 return Ok(stream_id);
             }
-            let stream_id = start(live, CU_STREAM_DEFAULT, LEAST_PRIORITY)?;
+            let stream_id = live.start_stream(CU_STREAM_DEFAULT, LEAST_PRIORITY)?;
             streams.0.retain(|(l, _)| Context::is_live(l));
             streams.0.push((Arc::clone(live), stream_id));
             Ok(stream_id)

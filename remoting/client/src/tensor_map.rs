@@ -1,7 +1,7 @@
 //! Tensor maps: encoded by the device's driver, because only it knows their form. The same arguments give the same map,
 //! so that a program that encodes one before every launch asks once.
 
-use crate::call::Code;
+use crate::Code;
 use crate::context::Live;
 use crate::session::lock;
 use protocol::{Message, TensorMap, Writer};

@@ -4,7 +4,7 @@
 //! most one place: mapping it twice at once, or in parts, is refused. One that is unmapped stays where it is (*parked*)
 //! as long as the program holds its handle, and is moved if it is mapped elsewhere or its addresses are wanted.
 
-use crate::call::Code;
+use crate::Code;
 use crate::context::{Context, Live};
 use crate::copy::{self, Shape, Side};
 use crate::devices::{self, Device};
@@ -233,7 +233,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
     }
     let home = lock(&allocation.state).home;
     if home == Home::Mapped || size != allocation.size {
-        return crate::call::refused("cuMemMap of an allocation in parts or at two places");
+        return crate::boundary::refused("cuMemMap of an allocation in parts or at two places");
     }
     if home == Home::Parked(address) {
         space.parked.remove(&address);

@@ -10,25 +10,19 @@ INDENT = " " * 8
 
 
 def rust(registry: Registry) -> str:
-    stubs = [f for f in registry.driver if f.handling in (Class.ASYNC, Class.SYNC) and not f.client_by_hand]
-    paired = "\n".join(_paired(f) for f in stubs if f.per_thread)
-    single = "\n".join(_single(f) for f in stubs if not f.per_thread)
+    stubs = [f for f in registry.driver if f.handling is Class.SYNC and not f.client_by_hand]
+    asking = "\n".join(_stub(f) for f in stubs)
     refused = "\n".join(_refused(f) for f in registry.driver if f.handling is Class.REFUSED)
     return f"""{banner("//!", registry.driver)}
 
 use crate::abi::launch;
-use crate::call::{{self, Call}};
-use crate::copy::Timing;
+use crate::boundary;
+use crate::call::Call;
 use driverapi::types::{{{", ".join(_imported_types(stubs))}}};
 use protocol::function;
-use std::ptr;
-
-crate::stream_exports! {{
-{paired}
-}}
 
 crate::exports! {{
-{single}
+{asking}
 }}
 
 // What is not provided needs no parameters: the caller of a C function clears them away.
@@ -43,20 +37,14 @@ def _imported_types(functions: Iterable[Function]) -> list[str]:
     return sorted(name.removeprefix("*const ") for name in used)
 
 
-def _paired(function: Function) -> str:
-    return f"""    fn {function.symbol} | {function.per_thread_symbol}({_signature(function)}) |default| {{
-{_body(function)}
-    }}"""
-
-
-def _single(function: Function) -> str:
+def _stub(function: Function) -> str:
     return f"""    fn {function.symbol}({_signature(function)}) {{
 {_body(function)}
     }}"""
 
 
 def _refused(function: Function) -> str:
-    return "\n".join(f'    fn {symbol}() {{ call::refused("{function.symbol}") }}' for symbol in function.symbols)
+    return "\n".join(f'    fn {symbol}() {{ boundary::refused("{function.symbol}") }}' for symbol in function.symbols)
 
 
 def _signature(function: Function) -> str:
@@ -73,43 +61,23 @@ def _client_type(parameter: Parameter) -> str:
 
 
 def _body(function: Function) -> str:
-    statements = [_start(function), *_checks(function), *_fields(function)]
+    statements = [_start(function), *_fields(function)]
     output = function.output
-    if function.handling is Class.ASYNC:
-        statements.append("call.send()")
-    elif output is None:
+    if output is None:
         statements.append("call.reply().map(drop)")
     else:
         scalar = kinds.SCALARS[output.kind]
         value = scalar.from_wire(f"call.reply()?.decode::<{scalar.wire}>()?")
-        statements.append(f"call::write({output.name}, {value})")
+        statements.append(f"boundary::write({output.name}, {value})")
     return "\n".join(INDENT + s for s in statements)
 
 
 def _start(function: Function) -> str:
     number = f"function::{constant(function.wire or function.symbol)}"
     mutable = "mut " if _fields(function) else ""
-    of_function, stream = function.of_kind(kinds.FUNCTION), function.of_kind(kinds.STREAM)
-    if stream or function.on_default_stream:
-        default = "default" if function.per_thread else "call::LEGACY"
-        start = f"Call::on_stream({number}, {stream.name if stream else 'ptr::null_mut()'}, {default})"
-    elif of_function:
-        start = f"Call::on_function({number}, {of_function.name})"
-    else:
-        start = f"Call::in_context({number})"
+    of_function = function.of_kind(kinds.FUNCTION)
+    start = f"Call::on_function({number}, {of_function.name})" if of_function else f"Call::in_context({number})"
     return f"let {mutable}call = {start}?;"
-
-
-def _checks(function: Function) -> list[str]:
-    """What is written is a fill: the one parameter that does not say where is what the memory is filled with."""
-    timing = "Asynchronous" if function.of_kind(kinds.STREAM) else "Synchronous"
-    checks = []
-    for address, e in ((p.name, p.extent) for p in function.inputs if p.extent):
-        where = (address, e.count, e.rows, e.pitch)
-        (value,) = (p.name for p in function.inputs if p.kind in kinds.SCALARS and p.name not in where)
-        rows = f"({e.count}, {e.rows or '1'}, {e.pitch or '0'})"
-        checks.append(f"let {address} = call.fills({address}, &{value}.to_le_bytes(), {rows}, Timing::{timing})?;")
-    return checks
 
 
 def _fields(function: Function) -> list[str]:

@@ -64,8 +64,6 @@ SCALARS = {
     "dptr": _plain("u64"),
 }
 
-ADDRESS = "dptr"
-"""May say how much memory it stands for; the client refuses a call that goes beyond what is allocated."""
 STREAM = "stream"
 """Not in the payload: the frame's stream."""
 FUNCTION = "function"
@@ -83,7 +81,7 @@ STRUCTURES = {
         client="*const CUlaunchConfig",
         reader="launch::read_shape",
         wire="LaunchShape",
-        driver="*const LaunchConfig",
+        driver="*const CUlaunchConfig",
         rebuilder="AskedLaunch",
     ),
 }

@@ -28,21 +28,10 @@ GENERATED = (Class.ASYNC, Class.SYNC)
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How much device memory an address stands for, in terms of other parameters."""
-
-    count: str
-    element: int
-    rows: str | None = None
-    pitch: str | None = None
-
-
-@dataclass(frozen=True)
 class Parameter:
     kind: str
     name: str
     out: bool = False
-    extent: Extent | None = None
 
     def __str__(self) -> str:
         return f"{'out ' if self.out else ''}{self.kind} {self.name}"
@@ -176,21 +165,18 @@ def _is_by_hand(value: str | None) -> bool:
     return value is not None
 
 
-PARAMETER = re.compile(
-    r"(?P<out>out )?(?P<kind>\w+)(\((?P<count>\w+)\*(?P<element>\d)(, (?P<rows>\w+), (?P<pitch>\w+))?\))? (?P<name>\w+)"
-)
+PARAMETER = re.compile(r"(?P<out>out )?(?P<kind>\w+) (?P<name>\w+)")
 
 
 def parameter(text: str) -> Parameter:
-    """Reads `[out] kind name`, where kind may be `dptr(count*element, rows, pitch)`.
+    """Reads `[out] kind name`.
 
     Raises ValueError if it is something else.
     """
     found = PARAMETER.fullmatch(text)
-    if found is None or found["kind"] not in kinds.NAMES or (found["count"] and found["kind"] != kinds.ADDRESS):
+    if found is None or found["kind"] not in kinds.NAMES:
         raise ValueError(f"{text!r} is not '[out] kind name' with a known kind")
-    extent = Extent(found["count"], int(found["element"]), found["rows"], found["pitch"]) if found["count"] else None
-    return Parameter(found["kind"], found["name"], found["out"] is not None, extent)
+    return Parameter(found["kind"], found["name"], found["out"] is not None)
 
 
 def nvml_functions(groups: Mapping[str, list[dict[str, Any]]]) -> Iterator[NvmlFunction]:
@@ -235,18 +221,13 @@ def _problem(function: Function) -> str | None:
         "per_thread is ptsz or ptds": function.per_thread in (None, "ptsz", "ptds"),
         "only async and sync functions have parameters, wire or client": generated
         or not (function.parameters or function.wire or function.client_by_hand),
+        "the client's end of an async function is written by hand": function.handling is not Class.ASYNC
+        or function.client_by_hand,
+        "a sync function is not in the order of a stream": function.handling is not Class.SYNC
+        or not function.of_kind(kinds.STREAM),
         "an async function has no outputs": function.handling is not Class.ASYNC or not outs,
         "functions with several outputs are written by hand": len(outs) <= 1,
         "outputs are plain values": all(p.kind in kinds.SCALARS for p in outs),
-        "the extent of an address is told by parameters": all(
-            name in {q.name for q in function.parameters}
-            for p in function.parameters
-            if p.extent
-            for name in (p.extent.count, p.extent.rows or p.extent.count, p.extent.pitch or p.extent.count)
-        ),
-        "only what is sent to a stream says what memory it writes": all(
-            not p.extent or function.on_default_stream or function.of_kind(kinds.STREAM) for p in function.parameters
-        ),
         "at most one stream and one function": all(
             sum(p.kind == kind for p in function.parameters) <= 1 for kind in (kinds.STREAM, kinds.FUNCTION)
         ),

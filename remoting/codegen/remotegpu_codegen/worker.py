@@ -13,8 +13,10 @@ def rust(registry: Registry) -> str:
     return f"""{banner("//!", functions)}
 
 use crate::calls::Objects;
-use crate::driver::{{LaunchConfig, Raw, code}};
+use crate::driver::Raw;
 use crate::launch_shape::AskedLaunch;
+use driverapi::errors::*;
+use driverapi::types::CUlaunchConfig;
 use protocol::{{DecodeError, LaunchShape, Reader, Writer, function}};
 use std::ffi::CStr;
 use std::mem::transmute;
@@ -149,7 +151,7 @@ def _body(function: Function) -> str:
         *_reads(function),
         "finish(args)?;",
         *_lookups(function),
-        f"let run = functions.{function.symbol}.ok_or(code::NOT_SUPPORTED)?;",
+        f"let run = functions.{function.symbol}.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;",
     ]
     if output:
         lines.append(f"let mut {output.name} = {kinds.SCALARS[output.kind].driver}::default();")
@@ -190,7 +192,7 @@ def _lookups(function: Function) -> list[str]:
         if p.kind in (kinds.FUNCTION, kinds.EVENT)
     ]
     rebuilt = [
-        f"let mut {p.name} = {kinds.STRUCTURES[p.kind].rebuilder}::new(&{p.name})?;"
+        f"let mut {p.name} = {kinds.STRUCTURES[p.kind].rebuilder}::new({p.name})?;"
         for p in function.inputs
         if p.kind in kinds.STRUCTURES
     ]

@@ -187,6 +187,17 @@ pub struct CUlaunchAttribute {
     pub value: CUlaunchAttributeValue,
 }
 
+impl CUlaunchAttribute {
+    /// `words`: the bytes of the value, as little-endian numbers.
+    pub fn new(id: CUlaunchAttributeID, words: [u64; 8]) -> Self {
+        let mut pad = [0; 64];
+        for (bytes, word) in pad.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        Self { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUlaunchConfig {

@@ -36,13 +36,9 @@ fn encoded(value: &impl Wire) -> Vec<u8> {
 /// One frame of each message, messages with lists and texts in them, several frames in a row.
 pub fn frames() -> Vec<Vec<u8>> {
     let mut seeds: Vec<_> = protocol::samples().iter().map(|(code, payload)| frame(*code, payload)).collect();
-    let launch = protocol::Launch {
-        module: 1,
-        grid: [1, 2, 3],
-        block: [32, 1, 1],
-        attributes: vec![protocol::LaunchAttribute { id: 4, value: [5; 8] }],
-        ..Default::default()
-    };
+    let attributes = vec![protocol::LaunchAttribute { id: 4, value: [5; 8] }];
+    let shape = protocol::LaunchShape { grid: [1, 2, 3], block: [32, 1, 1], shared: 0, attributes };
+    let launch = protocol::Launch { module: 1, kernel: 0, shape };
     let launch = [encoded(&launch), vec![6; 40]].concat();
     let link = protocol::Link {
         context: 1,

@@ -93,7 +93,7 @@ record! {
     /// records an event has a [`crate::Recording`] as its value.
     struct LaunchAttribute { id: u32, value: [u64; 8] }
 
-    /// A launch that is only asked about (`cuOccupancyMaxActiveClusters`): what it would take.
+    /// How large a launch is, and what else it asks for.
     struct LaunchShape { grid: [u32; 3], block: [u32; 3], shared: u32, attributes: Vec<LaunchAttribute> }
 
     /// A box of bytes: `width` bytes a row, `height` rows, `depth` slices, laid out in device memory with `pitch` bytes
@@ -177,7 +177,7 @@ messages! {
     0x8033 ModuleGlobal { module: u64, name: String }
     /// Tail: the packed parameter buffer.
     0x8034 Launch tail {
-        module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, attributes: Vec<LaunchAttribute>,
+        module: u64, kernel: u32, shape: LaunchShape,
     }
     /// Loads a kernel of a module, which nothing that is on its way waits for. Replies `KernelInfo`. Sent before the
     /// first command that names the kernel.

@@ -1,8 +1,8 @@
 //! The properties of a wire: what is written is read, sizes are predicted, truncation is refused, nothing is over-allocated.
 
 use protocol::{
-    Decoder, Extent, HEADER_BYTES, Header, KernelInfo, KernelParam, Launch, LaunchAttribute, MAX_PAYLOAD, Message,
-    ModuleLoad, Preface, PrefaceKind, Reader, Wire, Writer, reencode, samples,
+    Decoder, Extent, HEADER_BYTES, Header, KernelInfo, KernelParam, Launch, LaunchAttribute, LaunchShape, MAX_PAYLOAD,
+    Message, ModuleLoad, Preface, PrefaceKind, Reader, Wire, Writer, reencode, samples,
 };
 
 fn encoded<T: Wire>(value: &T) -> Vec<u8> {
@@ -13,14 +13,9 @@ fn encoded<T: Wire>(value: &T) -> Vec<u8> {
 }
 
 fn launch() -> Launch {
-    Launch {
-        module: 7,
-        kernel: 3,
-        grid: [1, 2, 3],
-        block: [4, 5, 6],
-        shared: 48,
-        attributes: vec![LaunchAttribute { id: 4, value: [9; 8] }],
-    }
+    let attributes = vec![LaunchAttribute { id: 4, value: [9; 8] }];
+    let shape = LaunchShape { grid: [1, 2, 3], block: [4, 5, 6], shared: 48, attributes };
+    Launch { module: 7, kernel: 3, shape }
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What the generated calls see of a session: real handles for the client's ids.
 
-use crate::driver::{Driver, Handle, Raw, Result, code};
+use crate::driver::{Driver, Handle, Raw, Result};
 use crate::generated;
 use crate::objects::{Context, Event, Module, Table};
 use crate::session::{Outcome, Session};
 use crate::settings::{Change, Setting};
+use driverapi::errors::*;
 use protocol::{Reader, Writer};
 use std::cell::Cell;
 
@@ -47,7 +48,7 @@ impl Objects for Lookup<'_> {
     fn event(&self, id: u64) -> Result<Raw> {
         let event = self.events.get(id)?;
         self.enter(event.context)?;
-        event.latest().ok_or(code::INVALID_HANDLE)?.map(|record| record.handle.raw())
+        event.latest().ok_or(CUDA_ERROR_INVALID_HANDLE)?.map(|record| record.handle.raw())
     }
 
     fn function(&self, module: u64, kernel: u32) -> Result<Raw> {
@@ -82,7 +83,7 @@ impl Session {
 
     pub fn generated(&mut self, seq: u64, stream_id: u64, number: u32, payload: &[u8]) -> Result<Outcome> {
         let Some(class) = generated::class(number) else {
-            self.end(code::UNKNOWN, &format!("there is no function {number}"));
+            self.end(CUDA_ERROR_UNKNOWN, &format!("there is no function {number}"));
             return Ok(Outcome::Done);
         };
         let stream = match stream_id {
@@ -115,7 +116,7 @@ impl Session {
         let result = match called {
             Ok(result) => result,
             Err(e) => {
-                self.end(code::UNKNOWN, &format!("call of function {number} is malformed: {e}"));
+                self.end(CUDA_ERROR_UNKNOWN, &format!("call of function {number} is malformed: {e}"));
                 return Ok(Outcome::Done);
             }
         };

@@ -96,7 +96,7 @@ impl Frame {
             Command::EventSynchronize(c) => vec![c.event],
             Command::EventQuery(c) => vec![c.event],
             Command::StreamWaitEvent(c) => vec![c.event],
-            Command::Launch(c) => c.attributes.iter().filter_map(|a| Some(a.recording()?.event)).collect(),
+            Command::Launch(c) => c.shape.attributes.iter().filter_map(|a| Some(a.recording()?.event)).collect(),
             _ => Vec::new(),
         }
     }
@@ -248,7 +248,7 @@ impl Topology {
             }
             Command::Launch(c) => {
                 let mut keys = self.stream_keys(frame.stream_id);
-                let records = c.attributes.iter().filter_map(|a| a.recording());
+                let records = c.shape.attributes.iter().filter_map(|a| a.recording());
                 keys.extend(records.map(|r| (Key::Record(r.event, r.generation), Exclusive)));
                 keys
             }

@@ -4,10 +4,11 @@
 //! done when their event is, or, without one, when all before them are. Events are only ever queried.
 
 use crate::calls::CurrentContext;
-use crate::driver::{Code, Driver, Handle, code};
+use crate::driver::{Code, Driver, Handle};
 use crate::objects::{LoadedModule, RealEvent};
 use crate::session::Session;
 use crate::staging::Buffer;
+use driverapi::errors::*;
 use protocol::{Callback, Consumed, Fenced, HostBytes, Message};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -83,7 +84,7 @@ impl Action {
 fn state(driver: &Driver, current: &CurrentContext, event: &RealEvent) -> Option<Code> {
     match current.set(driver, event.context()).and_then(|()| driver.event_query(event.handle)) {
         Ok(()) => Some(0),
-        Err(code::NOT_READY) => None,
+        Err(CUDA_ERROR_NOT_READY) => None,
         Err(code) => Some(code),
     }
 }
@@ -228,7 +229,7 @@ impl Session {
         let too_many = stream.entries.len() > MOST_ENTRIES;
         self.completions.active.insert(stream_id);
         if too_many {
-            self.end(code::UNKNOWN, "too many completions of a stream are waited for");
+            self.end(CUDA_ERROR_UNKNOWN, "too many completions of a stream are waited for");
         }
     }
 
@@ -244,7 +245,7 @@ impl Session {
     /// `action` happens when this record of an event is complete, whatever else its stream does.
     pub fn watch(&mut self, seq: u64, event: Rc<RealEvent>, action: Action) {
         if self.completions.watches.len() >= MOST_WATCHES {
-            return self.end(code::UNKNOWN, "too many events are waited for");
+            return self.end(CUDA_ERROR_UNKNOWN, "too many events are waited for");
         }
         self.completions.news_pending += usize::from(action.is_news());
         self.completions.watches.push(Watch { seq, event, action });
@@ -358,7 +359,7 @@ impl Session {
     }
 
     fn publish(&mut self, seq: u64, code: Code, action: Action) {
-        if code::is_sticky(code) {
+        if is_sticky(code) {
             self.note_sticky(code);
         }
         match action {

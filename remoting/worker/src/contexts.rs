@@ -2,10 +2,11 @@
 
 use crate::command::StreamKind;
 use crate::completer::Then;
-use crate::driver::{Code, Driver, Handle, Result, code};
+use crate::driver::{Code, Driver, Handle, Result};
 use crate::objects::{Context, EventPool, Stream};
 use crate::session::{Outcome, Session};
 use crate::staging::{Growth, LARGE, Pool, SMALL};
+use driverapi::errors::*;
 use protocol::ContextCreate;
 
 /// Page-locked memory of a new context, so that its first copies need not wait for more.
@@ -34,10 +35,10 @@ fn allocate(driver: &Driver, growth: &Growth) -> Result<Vec<Handle>> {
 impl Session {
     pub fn context_create(&mut self, seq: u64, c: &ContextCreate) -> Result<Outcome> {
         if self.contexts.contains(c.context) || self.streams.contains(c.legacy_stream) || self.contexts.is_full() {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if c.device >= self.device_count {
-            return self.poison_context(c.context, c.legacy_stream, code::INVALID_DEVICE);
+            return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_DEVICE);
         }
         let (context, device, flags, primary, legacy) = (c.context, c.device, c.flags, c.primary, c.legacy_stream);
         self.helpers.start(
@@ -99,7 +100,7 @@ impl Session {
     pub fn close_context(&mut self, seq: u64, id: u64) -> bool {
         let Ok(context) = self.contexts.get(id) else {
             // Destroyed twice, before the first was done.
-            self.late(code::INVALID_CONTEXT);
+            self.late(CUDA_ERROR_INVALID_CONTEXT);
             self.finish(seq);
             return true;
         };

@@ -2,6 +2,7 @@
 
 use crate::driver::Code;
 use crate::session::{Session, Stats};
+use driverapi::errors::*;
 use protocol::{Granted, MemoryState};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
@@ -109,7 +110,7 @@ impl Session {
                 let Some((seq, device)) = self.requests.grants.remove(&id) else { return };
                 self.memory.granted(device, size);
                 match size {
-                    0 => self.reply(seq, crate::driver::code::OUT_OF_MEMORY),
+                    0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
                     _ => self.reply_with(seq, 0, &Granted { size }, &[]),
                 }
             }

@@ -2,17 +2,16 @@
 
 use crate::command::{Command, Frame};
 use crate::completer::Action;
-use crate::driver::{Copy3d, CopySide, Driver, Handle, Result, code};
+use crate::driver::{Driver, Handle, Result};
 use crate::frames::Payload;
 use crate::layout::{Layout, Piece};
 use crate::session::{Outcome, Session};
 use crate::staging::Buffer;
+use driverapi::constants::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
+use driverapi::errors::*;
+use driverapi::types::{BoxEnd, CUDA_MEMCPY3D};
 use protocol::{BULK_CHUNK, Consumed, CopyOnDevice, CopyToDeviceLate, Extent, Message, NeedBytes, SupplyBytes};
 use std::collections::{HashMap, VecDeque};
-use std::ptr::null_mut;
-
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
 
 /// Bytes on their way to the client beyond which a copy that nothing waits for makes no more: so few stay in the
 /// processor's cache until they are sent.
@@ -38,43 +37,22 @@ struct LateCopy {
 #[derive(Default)]
 pub struct LateCopies(HashMap<u64, LateCopy>);
 
-fn host_side(host: Handle, piece: &Piece) -> CopySide {
-    CopySide {
-        memory_type: HOST,
-        host: host.raw(),
-        pitch: piece.width as usize,
-        height: piece.height as usize,
-        ..nothing()
-    }
+fn host_side(host: Handle, piece: &Piece) -> BoxEnd {
+    let (pitch, slice) = (piece.width, piece.width * piece.height);
+    BoxEnd { kind: CU_MEMORYTYPE_HOST, address: host.0 as u64, pitch, slice }
 }
 
-fn device_side(device: u64, pitch: u64, slice: u64, piece: &Piece) -> Result<CopySide> {
+fn device_side(address: u64, pitch: u64, slice: u64, piece: &Piece) -> Result<BoxEnd> {
     // The driver takes the distance of slices as a number of rows.
-    let rows = if piece.depth == 1 { piece.height } else { slice.checked_div(pitch).unwrap_or(0) };
-    if piece.depth > 1 && rows * pitch != slice {
-        return Err(code::INVALID_VALUE);
+    let slice = if piece.depth == 1 { pitch * piece.height } else { slice };
+    if piece.depth > 1 && slice.checked_div(pitch).unwrap_or(0) * pitch != slice {
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    Ok(CopySide { memory_type: DEVICE, device, pitch: pitch as usize, height: rows as usize, ..nothing() })
+    Ok(BoxEnd { kind: CU_MEMORYTYPE_DEVICE, address, pitch, slice })
 }
 
-fn nothing() -> CopySide {
-    CopySide {
-        x_in_bytes: 0,
-        y: 0,
-        z: 0,
-        lod: 0,
-        memory_type: 0,
-        host: null_mut(),
-        device: 0,
-        array: null_mut(),
-        reserved: null_mut(),
-        pitch: 0,
-        height: 0,
-    }
-}
-
-fn boxed(source: CopySide, target: CopySide, piece: &Piece) -> Copy3d {
-    Copy3d { source, target, width: piece.width as usize, height: piece.height as usize, depth: piece.depth as usize }
+fn boxed(from: &BoxEnd, to: &BoxEnd, piece: &Piece) -> CUDA_MEMCPY3D {
+    CUDA_MEMCPY3D::between(to, from, [piece.width, piece.height, piece.depth])
 }
 
 /// The target of a copy in device memory.
@@ -91,7 +69,7 @@ impl Target {
             return driver.copy_to_device(device, host, piece.width as usize, self.stream);
         }
         let target = device_side(device, self.layout.pitch, self.layout.slice, piece)?;
-        driver.copy_3d(&boxed(host_side(host, piece), target, piece), self.stream)
+        driver.copy_3d(&boxed(&host_side(host, piece), &target, piece), self.stream)
     }
 
     fn to_host(&self, driver: &Driver, piece: &Piece, host: Handle) -> Result<()> {
@@ -100,7 +78,7 @@ impl Target {
             return driver.copy_to_host(host, device, piece.width as usize, self.stream);
         }
         let source = device_side(device, self.layout.pitch, self.layout.slice, piece)?;
-        driver.copy_3d(&boxed(source, host_side(host, piece), piece), self.stream)
+        driver.copy_3d(&boxed(&source, &host_side(host, piece), piece), self.stream)
     }
 }
 
@@ -137,7 +115,8 @@ impl Session {
         len: usize,
     ) -> Result<()> {
         for piece in target.layout.pieces(offset, len as u64)? {
-            let host = buffer.address(from + piece.host as usize, piece.bytes() as usize).ok_or(code::INVALID_VALUE)?;
+            let host =
+                buffer.address(from + piece.host as usize, piece.bytes() as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?;
             target.to_device(&self.driver, &piece, host)?;
             self.issued(stream_id);
         }
@@ -145,12 +124,12 @@ impl Session {
     }
 
     pub fn copy_to_device(&mut self, frame: &mut Frame) -> Result<Outcome> {
-        let Command::CopyToDevice(c) = &frame.command else { return Err(code::INVALID_VALUE) };
+        let Command::CopyToDevice(c) = &frame.command else { return Err(CUDA_ERROR_INVALID_VALUE) };
         let (context, address, offset) = (c.context, c.address, c.offset);
         let layout = self.target(address, &c.extent)?;
         let len = frame.tail().len();
         if len > BULK_CHUNK {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         layout.pieces(offset, len as u64)?;
         self.same_context(frame.stream_id, context)?;
@@ -179,7 +158,7 @@ impl Session {
 
     /// A copy's context is that of its stream.
     fn same_context(&self, stream_id: u64, context: u64) -> Result<()> {
-        if self.streams.get(stream_id)?.context == context { Ok(()) } else { Err(code::INVALID_CONTEXT) }
+        if self.streams.get(stream_id)?.context == context { Ok(()) } else { Err(CUDA_ERROR_INVALID_CONTEXT) }
     }
 
     /// The stream is held until all bytes were supplied.
@@ -250,7 +229,7 @@ impl Session {
             Some((buffer, copy.stream_id, copy.address, copy.layout, copy.answered == copy.layout.bytes()))
         });
         let Some((mut buffer, stream_id, address, layout, last)) = asked else {
-            self.end(code::UNKNOWN, "bytes were supplied that were not asked for");
+            self.end(CUDA_ERROR_UNKNOWN, "bytes were supplied that were not asked for");
             return Ok(());
         };
         buffer.bytes_mut().copy_from_slice(bytes);
@@ -261,7 +240,7 @@ impl Session {
             self.ask_for_bytes(c.command);
         }
         // The stream is empty, so there is room; nothing of it runs before this returns.
-        let stream = self.begin(stream_id)?.ok_or(code::UNKNOWN)?;
+        let stream = self.begin(stream_id)?.ok_or(CUDA_ERROR_UNKNOWN)?;
         let sent = self.send(stream_id, &Target { address, layout, stream }, c.offset, &buffer, 0, bytes.len());
         let marked = self.entry(stream_id, c.command, Action::Consumed { bytes: 0, _buffer: buffer });
         sent.and(marked)
@@ -269,14 +248,14 @@ impl Session {
 
     /// The bytes will not come; what came stays.
     pub fn supply_cancel(&mut self, command: u64) -> Result<()> {
-        self.late_copies.0.remove(&command).ok_or(code::INVALID_VALUE)?;
+        self.late_copies.0.remove(&command).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.finish(command);
         Ok(())
     }
 
     /// In pieces, as buffers become free; the stream is held until the last is on its way.
     pub fn copy_to_host(&mut self, frame: &mut Frame) -> Result<Outcome> {
-        let Command::CopyToHost(c) = &frame.command else { return Err(code::INVALID_VALUE) };
+        let Command::CopyToHost(c) = &frame.command else { return Err(CUDA_ERROR_INVALID_VALUE) };
         let (context, address, stream_id, seq) = (c.context, c.address, frame.stream_id, frame.seq);
         let layout = self.target(address, &c.extent)?;
         self.same_context(stream_id, context)?;
@@ -292,7 +271,8 @@ impl Session {
             let Some(buffer) = self.buffer(context, len as usize)? else { return Ok(Outcome::Blocked) };
             let target = Target { address, layout, stream };
             for piece in layout.pieces(start + frame.progress, len)? {
-                let host = buffer.address(piece.host as usize, piece.bytes() as usize).ok_or(code::INVALID_VALUE)?;
+                let host =
+                    buffer.address(piece.host as usize, piece.bytes() as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?;
                 if let Err(code) = target.to_host(&self.driver, &piece, host) {
                     failed = code;
                     break;
@@ -335,13 +315,13 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE` for what is no device memory, or a distance of slices that is not one of rows.
-    pub fn box_on_device(&self, c: &CopyOnDevice) -> Result<Copy3d> {
+    pub fn box_on_device(&self, c: &CopyOnDevice) -> Result<CUDA_MEMCPY3D> {
         self.ends(c)?;
         let e = &c.extent;
         let piece = Piece { host: 0, device: 0, width: e.width, height: e.height, depth: e.depth };
         let source = device_side(c.from, e.pitch, e.slice, &piece)?;
         let target = device_side(c.to, c.to_pitch, c.to_slice, &piece)?;
-        Ok(boxed(source, target, &piece))
+        Ok(boxed(&source, &target, &piece))
     }
 
     pub fn copy_on_device(&mut self, stream_id: u64, c: &CopyOnDevice) -> Result<Outcome> {

@@ -3,8 +3,9 @@
 use crate::calls::replies;
 use crate::command::{Command, Frame};
 use crate::completer::Then;
-use crate::driver::{Code, Result, code};
+use crate::driver::{Code, Result};
 use crate::session::{Outcome, Session};
+use driverapi::errors::*;
 use protocol::{Fenced, Message};
 
 impl Session {
@@ -21,7 +22,7 @@ impl Session {
 
     /// Answers a command that could not be executed.
     fn fail(&mut self, frame: &Frame, code: Code) {
-        if code::is_sticky(code) {
+        if is_sticky(code) {
             self.note_sticky(code);
         }
         if frame.is_launch() {
@@ -41,7 +42,7 @@ impl Session {
             }
             Command::Launch(c) => {
                 self.late(code);
-                self.launch_not_recorded(&c.attributes, code);
+                self.launch_not_recorded(&c.shape.attributes, code);
             }
             Command::StreamQuery(_)
             | Command::EventQuery(_)

@@ -1,11 +1,16 @@
 //! Executable graphs: the driver builds them of what commands would do, and launches each as one.
 
 use crate::completer::Then;
-use crate::driver::{Copy3d, Driver, Handle, KernelNode, MemsetNode, RawAttribute, Result, code};
+use crate::driver::{Driver, Handle, Result};
+use crate::launch_shape::config;
 use crate::modules::attribute;
 use crate::objects::{Graph, Kernel};
 use crate::session::{Outcome, Session};
-use protocol::{CopyOnDevice, DecodeError, GraphBuild, GraphLaunch, GraphNode, Launch, Message, Reader, function};
+use driverapi::errors::*;
+use driverapi::types::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUlaunchAttribute};
+use protocol::{
+    CopyOnDevice, DecodeError, GraphBuild, GraphLaunch, GraphNode, Launch, LaunchShape, Message, Reader, function,
+};
 
 /// Flags that the driver is told: the others are the client's business.
 const USE_NODE_PRIORITY: u64 = 8;
@@ -14,16 +19,14 @@ const USE_NODE_PRIORITY: u64 = 8;
 enum Node {
     Empty,
     Kernel(Call),
-    Copy(Copy3d),
-    Fill(MemsetNode),
+    Copy(CUDA_MEMCPY3D),
+    Fill(CUDA_MEMSET_NODE_PARAMS),
 }
 
 struct Call {
     function: Handle,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    attributes: Vec<RawAttribute>,
+    shape: LaunchShape,
+    attributes: Vec<CUlaunchAttribute>,
     parameters: Vec<u8>,
 }
 
@@ -43,16 +46,15 @@ fn build(driver: &Driver, context: Handle, flags: u64, nodes: &mut [(Vec<u32>, N
 fn add_all(driver: &Driver, context: Handle, graph: Handle, nodes: &mut [(Vec<u32>, Node)]) -> Result<()> {
     let mut handles: Vec<Handle> = Vec::with_capacity(nodes.len());
     for (after, node) in nodes {
-        let after = after.iter().map(|&place| handles.get(place as usize).copied().ok_or(code::INVALID_VALUE));
+        let after = after.iter().map(|&place| handles.get(place as usize).copied().ok_or(CUDA_ERROR_INVALID_VALUE));
         let after: Vec<Handle> = after.collect::<Result<_>>()?;
         handles.push(match node {
             Node::Empty => driver.graph_add_empty(graph, &after)?,
             Node::Copy(copy) => driver.graph_add_copy(graph, &after, copy, context)?,
             Node::Fill(fill) => driver.graph_add_fill(graph, &after, fill, context)?,
             Node::Kernel(call) => {
-                let Call { function, grid, block, shared, .. } = *call;
-                let kernel = KernelNode { function, grid, block, shared, parameters: &call.parameters };
-                let added = driver.graph_add_kernel(graph, &after, &kernel)?;
+                let config = config(&call.shape, &mut [], Handle::NULL);
+                let added = driver.graph_add_kernel(graph, &after, call.function, &config, &call.parameters)?;
                 call.attributes.iter().try_for_each(|each| driver.graph_set_attribute(added, each))?;
                 added
             }
@@ -63,7 +65,7 @@ fn add_all(driver: &Driver, context: Handle, graph: Handle, nodes: &mut [(Vec<u3
 
 /// The arguments of `cuMemsetD2D*Async`.
 #[allow(non_snake_case)]
-fn fill(number: u32, body: &[u8]) -> std::result::Result<MemsetNode, DecodeError> {
+fn fill(number: u32, body: &[u8]) -> std::result::Result<CUDA_MEMSET_NODE_PARAMS, DecodeError> {
     let mut reader = Reader::new(body);
     let (dst, pitch) = (reader.get()?, reader.get::<u64>()? as usize);
     let (value, elementSize) = match number {
@@ -73,14 +75,14 @@ fn fill(number: u32, body: &[u8]) -> std::result::Result<MemsetNode, DecodeError
     };
     let (width, height) = (reader.get::<u64>()? as usize, reader.get::<u64>()? as usize);
     reader.finish()?;
-    Ok(MemsetNode { dst, pitch, value, elementSize, width, height })
+    Ok(CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, elementSize, width, height })
 }
 
 impl Session {
     pub fn graph_build(&mut self, seq: u64, c: &GraphBuild) -> Result<()> {
         let context = self.contexts.get(c.context)?.handle;
         if self.graphs.contains(c.graph) || self.graphs.is_full() {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.enter(c.context)?;
         let described = |node: &GraphNode| Ok((node.after.clone(), self.node(c.context, node)?));
@@ -101,21 +103,21 @@ impl Session {
 
     /// What a node does, checked as the command that does the same is.
     fn node(&self, context: u64, node: &GraphNode) -> Result<Node> {
-        let malformed = |_: DecodeError| code::INVALID_VALUE;
+        let malformed = |_: DecodeError| CUDA_ERROR_INVALID_VALUE;
         match node.code {
             0 => Ok(Node::Empty),
             Launch::CODE => {
                 let (launch, parameters) = Launch::decode(&node.body).map_err(malformed)?;
                 let module = self.modules.get(launch.module)?;
                 if module.context != context {
-                    return Err(code::INVALID_HANDLE);
+                    return Err(CUDA_ERROR_INVALID_HANDLE);
                 }
                 let Kernel { function, parameter_bytes, settings, .. } = module.kernel(launch.kernel)?;
-                let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(code::INVALID_VALUE)?.to_vec();
+                let parameters =
+                    parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(CUDA_ERROR_INVALID_VALUE)?.to_vec();
                 settings.apply(&self.driver, *function, settings.wanted())?;
-                let attributes = launch.attributes.iter().map(attribute).collect::<Result<_>>()?;
-                let (grid, block, shared) = (launch.grid, launch.block, launch.shared);
-                Ok(Node::Kernel(Call { function: *function, grid, block, shared, attributes, parameters }))
+                let attributes = launch.shape.attributes.iter().map(attribute).collect::<Result<_>>()?;
+                Ok(Node::Kernel(Call { function: *function, shape: launch.shape, attributes, parameters }))
             }
             CopyOnDevice::CODE => {
                 let (copy, _) = CopyOnDevice::decode(&node.body).map_err(malformed)?;
@@ -125,11 +127,12 @@ impl Session {
                 let fill = fill(node.code, &node.body).map_err(malformed)?;
                 let rows = fill.pitch.checked_mul(fill.height.saturating_sub(1));
                 let row = fill.width.checked_mul(fill.elementSize as usize);
-                let span = rows.zip(row).and_then(|(rows, row)| rows.checked_add(row)).ok_or(code::INVALID_VALUE)?;
+                let span =
+                    rows.zip(row).and_then(|(rows, row)| rows.checked_add(row)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
                 self.memory.check(fill.dst, span as u64)?;
                 Ok(Node::Fill(fill))
             }
-            _ => Err(code::INVALID_VALUE),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
 

@@ -4,16 +4,18 @@
 //! never a mark of how far the stream has come.
 
 use crate::completer::Action;
-use crate::driver::{Code, RawAttribute, Result, code};
+use crate::driver::{Code, Result};
 use crate::modules::attribute;
 use crate::objects::RealEvent;
 use crate::session::Session;
+use driverapi::errors::*;
+use driverapi::types::CUlaunchAttribute;
 use protocol::{LaunchAttribute, Recording};
 use std::rc::Rc;
 
 /// The attributes as the driver takes them, and what they record.
 pub struct LaunchAttributes {
-    pub raw: Vec<RawAttribute>,
+    pub raw: Vec<CUlaunchAttribute>,
     records: Vec<(Recording, Rc<RealEvent>)>,
 }
 
@@ -38,10 +40,10 @@ impl Session {
     fn event_for_launch(&self, stream_id: u64, event: u64) -> Result<Rc<RealEvent>> {
         let event = self.events.get(event)?;
         if self.streams.get(stream_id)?.context != event.context {
-            return Err(code::INVALID_HANDLE);
+            return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         if event.timing {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.contexts.get(event.context)?.events.take(&self.driver, false)
     }
@@ -74,7 +76,7 @@ impl Session {
 }
 
 /// `CUlaunchAttributeValue` with an event: the handle, flags (none), and whether blocks trigger it at their start.
-fn raw(id: u32, record: Recording, real: &RealEvent) -> RawAttribute {
+fn raw(id: u32, record: Recording, real: &RealEvent) -> CUlaunchAttribute {
     let at_start = u64::from(record.at_block_start) << 32;
-    RawAttribute { id, pad: 0, value: [real.handle.0 as u64, at_start, 0, 0, 0, 0, 0, 0] }
+    CUlaunchAttribute::new(id, [real.handle.0 as u64, at_start, 0, 0, 0, 0, 0, 0])
 }

@@ -1,33 +1,42 @@
-//! A launch that is only asked about.
+//! A launch as the driver takes it.
 
-use crate::driver::{LaunchConfig, RawAttribute, Result};
+use crate::driver::{Handle, Result};
 use crate::modules::attribute;
+use driverapi::types::{CUlaunchAttribute, CUlaunchConfig};
 use protocol::LaunchShape;
 use std::ptr::null_mut;
 
-/// Owns the attributes that the driver's structure points to.
+/// It points to the attributes.
+pub fn config(shape: &LaunchShape, attributes: &mut [CUlaunchAttribute], stream: Handle) -> CUlaunchConfig {
+    let LaunchShape { grid, block, shared, .. } = *shape;
+    CUlaunchConfig {
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: shared,
+        hStream: stream.raw(),
+        attrs: if attributes.is_empty() { null_mut() } else { attributes.as_mut_ptr() },
+        numAttrs: attributes.len() as u32,
+    }
+}
+
+/// A launch that is only asked about, on no stream.
 pub struct AskedLaunch {
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    attributes: Vec<RawAttribute>,
+    shape: LaunchShape,
+    attributes: Vec<CUlaunchAttribute>,
 }
 
 impl AskedLaunch {
-    pub fn new(shape: &LaunchShape) -> Result<AskedLaunch> {
+    pub fn new(shape: LaunchShape) -> Result<AskedLaunch> {
         let attributes = shape.attributes.iter().map(attribute).collect::<Result<_>>()?;
-        Ok(AskedLaunch { grid: shape.grid, block: shape.block, shared: shape.shared, attributes })
+        Ok(AskedLaunch { shape, attributes })
     }
 
-    /// Valid as long as `self`; on no stream.
-    pub fn raw(&mut self) -> LaunchConfig {
-        LaunchConfig {
-            grid: self.grid,
-            block: self.block,
-            shared: self.shared,
-            stream: null_mut(),
-            attributes: if self.attributes.is_empty() { null_mut() } else { self.attributes.as_mut_ptr() },
-            attribute_count: self.attributes.len() as u32,
-        }
+    /// Valid as long as `self`.
+    pub fn raw(&mut self) -> CUlaunchConfig {
+        config(&self.shape, &mut self.attributes, Handle::NULL)
     }
 }

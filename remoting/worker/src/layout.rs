@@ -1,6 +1,7 @@
 //! Where the bytes of a packed box lie in device memory. Pure.
 
-use crate::driver::{Result, code::INVALID_VALUE};
+use crate::driver::Result;
+use driverapi::errors::*;
 use protocol::Extent;
 
 /// No copy is larger; keeps every sum below within 64 bits.
@@ -38,19 +39,19 @@ pub struct Layout {
 
 impl Layout {
     /// # Errors
-    /// `INVALID_VALUE` if rows or slices overlap or the sizes are no sizes of memory.
+    /// `CUDA_ERROR_INVALID_VALUE` if rows or slices overlap or the sizes are no sizes of memory.
     pub fn new(e: &Extent) -> Result<Layout> {
         let Extent { width, height, depth, pitch, slice } = *e;
         if width == 0 || height == 0 || depth == 0 {
             return Ok(Layout { width: 0, height: 1, depth: 1, pitch: 0, slice: 0 });
         }
-        let product = |a: u64, b: u64| a.checked_mul(b).filter(|p| *p <= MAX).ok_or(INVALID_VALUE);
+        let product = |a: u64, b: u64| a.checked_mul(b).filter(|p| *p <= MAX).ok_or(CUDA_ERROR_INVALID_VALUE);
         product(product(width, height)?, depth)?;
         let (pitch, slice) = (if height == 1 { width } else { pitch }, if depth == 1 { 0 } else { slice });
         let rows = product(height, pitch)?;
         product(depth, slice)?;
         if pitch < width || (depth > 1 && slice < rows - (pitch - width)) {
-            return Err(INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         Ok(match (pitch == width, slice == rows) {
             _ if height == 1 && depth == 1 => Layout::linear(width),
@@ -79,9 +80,9 @@ impl Layout {
     /// The boxes (at most five) that make up `len` bytes from `offset` on of the packed form.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if those are not all in the box.
+    /// `CUDA_ERROR_INVALID_VALUE` if those are not all in the box.
     pub fn pieces(&self, offset: u64, len: u64) -> Result<Vec<Piece>> {
-        let end = offset.checked_add(len).filter(|end| *end <= self.bytes()).ok_or(INVALID_VALUE)?;
+        let end = offset.checked_add(len).filter(|end| *end <= self.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (mut at, mut pieces) = (offset, Vec::new());
         while at < end {
             let rest = end - at;
@@ -162,7 +163,7 @@ mod tests {
             e(1, 2, 1, u64::MAX, 0),
             e(1 << 40, 1 << 9, 1, 1 << 40, 0),
         ] {
-            assert_eq!(Layout::new(&bad), Err(INVALID_VALUE), "{bad:?}");
+            assert_eq!(Layout::new(&bad), Err(CUDA_ERROR_INVALID_VALUE), "{bad:?}");
         }
         assert_eq!(Layout::new(&e(0, 9, 9, 0, 0)).unwrap().bytes(), 0);
     }

@@ -1,8 +1,9 @@
 //! The session's address range (*arena*), the memory mapped in it (*slabs*), and what it was granted.
 
-use crate::driver::{Driver, Handle, Result, code};
+use crate::driver::{Driver, Handle, Result};
 use crate::objects::RealEvent;
 use crate::session::{Outcome, Session};
+use driverapi::errors::*;
 use protocol::{Grant, Open, Opened, SlabMap, WIRE_VERSION};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -74,22 +75,22 @@ impl Memory {
         };
         let arena = self.arenas.last().copied().is_some_and(within);
         let global = || self.globals.range(..=address).next_back().is_some_and(|(a, s)| within((*a, *s)));
-        if arena || global() { Ok(()) } else { Err(code::INVALID_VALUE) }
+        if arena || global() { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
     fn check_slab(&self, c: &SlabMap) -> Result<()> {
-        let (base, size) = self.arenas.last().copied().ok_or(code::INVALID_VALUE)?;
+        let (base, size) = self.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let aligned = [c.address, c.size].iter().all(|n| n.is_multiple_of(self.granularity));
-        let end = c.address.checked_add(c.size).ok_or(code::INVALID_VALUE)?;
+        let end = c.address.checked_add(c.size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if c.size == 0 || !aligned || c.address < base || end > base + size {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let before = self.slabs.range(..end).next_back();
         if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (c.address, c.size))) {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let of = |sizes: &HashMap<u32, u64>| sizes.get(&c.device).copied().unwrap_or(0);
-        if of(&self.granted) - of(&self.mapped) < c.size { Err(code::OUT_OF_MEMORY) } else { Ok(()) }
+        if of(&self.granted) - of(&self.mapped) < c.size { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     fn insert(&mut self, c: &SlabMap) {
@@ -108,7 +109,7 @@ impl Memory {
 
 /// The largest range that leaves the driver room for addresses of its own.
 fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64, u64)> {
-    let mut last = code::OUT_OF_MEMORY;
+    let mut last = CUDA_ERROR_OUT_OF_MEMORY;
     for size in SIZES {
         for i in 0..HINTS.len() {
             let hint = HINTS[(attempt + i) % HINTS.len()] << 32;
@@ -156,7 +157,7 @@ impl Session {
                 c.table_hash,
                 protocol::TABLE_HASH
             );
-            return self.end(code::SYSTEM_DRIVER_MISMATCH, &reason);
+            return self.end(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, &reason);
         }
         self.opened = true;
         let granularity = (0..self.device_count as i32)
@@ -182,9 +183,9 @@ impl Session {
 
     /// The client cannot have the arena's addresses: reserves another place, then gives up the old one.
     pub fn rebase(&mut self, seq: u64, avoid: u64) -> Result<()> {
-        let old = self.memory.arenas.last().copied().ok_or(code::INVALID_VALUE)?;
+        let old = self.memory.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if old.0 != avoid || !self.memory.slabs.is_empty() || self.memory.arenas.len() > HINTS.len() {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let opened = self.reserve_arena()?;
         self.reply_with(seq, 0, &opened, &[]);
@@ -198,16 +199,16 @@ impl Session {
 
     pub fn slab_map(&mut self, seq: u64, c: &SlabMap) -> Result<Outcome> {
         if c.device >= self.device_count {
-            return Err(code::INVALID_DEVICE);
+            return Err(CUDA_ERROR_INVALID_DEVICE);
         }
         self.memory.check_slab(c)?;
         let context = self.contexts.live().find(|(_, context)| context.device == c.device).map(|(id, _)| id);
-        let context = context.ok_or(code::INVALID_CONTEXT)?;
+        let context = context.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         let device = self.driver.device(c.device as i32)?;
         self.memory.insert(c);
         let waits = self.memory.unmapping.iter().any(|range| overlap(*range, (c.address, c.size)));
-        let mapped = if waits { Err(code::OUT_OF_MEMORY) } else { map(&self.driver, c.address, c.size, device) };
-        if mapped == Err(code::OUT_OF_MEMORY) && !self.memory.unmapping.is_empty() {
+        let mapped = if waits { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { map(&self.driver, c.address, c.size, device) };
+        if mapped == Err(CUDA_ERROR_OUT_OF_MEMORY) && !self.memory.unmapping.is_empty() {
             let (address, size) = (c.address, c.size);
             self.helpers.start_in_order(
                 move |driver| map(driver, address, size, device),
@@ -264,7 +265,7 @@ impl Session {
     /// The quota is free at once; the memory when the helper is done, which later maps wait for if they must.
     pub fn slab_unmap(&mut self, address: u64, size: u64) -> Result<()> {
         if self.memory.slabs.get(&address).is_none_or(|slab| slab.size != size || slab.memory == 0) {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let Some(slab) = self.memory.remove(address) else { return Ok(()) };
         self.memory.unmapping.push((address, size));
@@ -283,10 +284,10 @@ impl Session {
 
     pub fn grant(&mut self, seq: u64, c: &Grant) -> Result<()> {
         if c.device >= self.device_count {
-            return Err(code::INVALID_DEVICE);
+            return Err(CUDA_ERROR_INVALID_DEVICE);
         }
         if c.least > c.want {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (device, least, want) = (c.device, c.least, c.want);
         self.after_returns(seq, move |session| session.requests.grant(seq, device, least, want))
@@ -295,11 +296,11 @@ impl Session {
     /// Asks the appliance when it has back what the client gave back before.
     fn after_returns(&mut self, seq: u64, ask: impl FnOnce(&mut Session) -> bool + Send + 'static) -> Result<()> {
         if self.memory.returning.is_empty() {
-            return if ask(self) { Ok(()) } else { Err(code::OUT_OF_MEMORY) };
+            return if ask(self) { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) };
         }
         let then = move |session: &mut Session, ()| {
             if !ask(session) {
-                session.reply(seq, code::OUT_OF_MEMORY);
+                session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY);
             }
         };
         self.helpers.start_in_order(|_| (), then);
@@ -308,9 +309,9 @@ impl Session {
 
     pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
         let mapped = self.memory.mapped.get(&device).copied().unwrap_or(0);
-        let granted = self.memory.granted.get_mut(&device).ok_or(code::INVALID_VALUE)?;
+        let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if size == 0 || *granted - mapped < size {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         *granted -= size;
         self.memory.returning.push((device, size));
@@ -328,7 +329,7 @@ impl Session {
 
     pub fn memory_query(&mut self, seq: u64, device: u32) -> Result<()> {
         if device >= self.device_count {
-            return Err(code::INVALID_DEVICE);
+            return Err(CUDA_ERROR_INVALID_DEVICE);
         }
         self.after_returns(seq, move |session| session.requests.memory(seq, device))
     }

@@ -1,13 +1,17 @@
 //! Images, modules, links and launches.
 
 use crate::completer::Then;
-use crate::driver::{Code, Driver, Handle, JitOptions, LaunchCall, RawAttribute, Result, code};
+use crate::driver::{Code, Driver, Handle, JitOptions, Result};
 use crate::image_rules::{Attributes, ImageRules, complete};
+use crate::launch_shape::config;
 use crate::objects::{Kernel, LoadedModule, Module};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
+use driverapi::attributes::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
 use driverapi::attributes::{LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_WIDTH};
+use driverapi::errors::*;
+use driverapi::types::CUlaunchAttribute;
 use protocol::{
     KernelDescribe, KernelInfo, KernelParam, Launch, LaunchAttribute, Link, Linked, MAX_PAYLOAD, ModuleGlobal,
     ModuleLoad, ModuleLoaded, NEED_IMAGE, Reply, Symbol, Wire,
@@ -36,7 +40,7 @@ fn load(
     list(driver, handle, &ImageRules::of(image), eager).map_err(|code| {
         let _ = driver.module_unload(handle);
         let log = match code {
-            code::NOT_SUPPORTED => {
+            CUDA_ERROR_NOT_SUPPORTED => {
                 "the appliance's driver cannot list a module's kernels: it needs driver 550 or newer"
             }
             _ => "the kernels of the module could not be listed",
@@ -66,7 +70,7 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
     loop {
         match driver.function_param(function, params.len()) {
             Ok((offset, size)) => params.push(KernelParam { offset: offset as u32, size: size as u32 }),
-            Err(code::INVALID_VALUE) => break,
+            Err(CUDA_ERROR_INVALID_VALUE) => break,
             Err(code) => return Err(code),
         }
     }
@@ -78,13 +82,12 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
 
 /// Attributes that name objects of the client or hand out new ones are not taken over; for events there is
 /// `launch_events`.
-pub fn attribute(a: &LaunchAttribute) -> Result<RawAttribute> {
-    const UPDATABLE_NODE: u32 = 13;
+pub fn attribute(a: &LaunchAttribute) -> Result<CUlaunchAttribute> {
     match a.id {
-        LaunchAttribute::PROGRAMMATIC_EVENT | LaunchAttribute::COMPLETION_EVENT | UPDATABLE_NODE => {
-            Err(code::NOT_SUPPORTED)
-        }
-        id => Ok(RawAttribute { id, pad: 0, value: a.value }),
+        LaunchAttribute::PROGRAMMATIC_EVENT
+        | LaunchAttribute::COMPLETION_EVENT
+        | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
+        id => Ok(CUlaunchAttribute::new(id, a.value)),
     }
 }
 
@@ -96,7 +99,7 @@ impl Session {
     pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
         let context = self.contexts.get(c.context)?.handle;
         if self.modules.contains(c.module) || self.modules.is_full() {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let Some(image) = self.images.get(&c.hash) else {
             self.reply_logged(seq, NEED_IMAGE, String::new());
@@ -123,7 +126,11 @@ impl Session {
         self.modules.insert(id, Ok(Module { context, loaded: LoadedModule::new(loaded.handle), kernels }));
         let answer = ModuleLoaded { kernels: names, log: String::new() };
         if answer.size() + Reply::MIN_SIZE > MAX_PAYLOAD {
-            return self.reply_logged(seq, code::OUT_OF_MEMORY, "the module has too many kernels to list".to_owned());
+            return self.reply_logged(
+                seq,
+                CUDA_ERROR_OUT_OF_MEMORY,
+                "the module has too many kernels to list".to_owned(),
+            );
         }
         self.reply_with(seq, 0, &answer, &[]);
     }
@@ -131,7 +138,7 @@ impl Session {
     pub fn kernel_describe(&mut self, seq: u64, c: &KernelDescribe) -> Result<()> {
         let module = self.modules.get(c.module)?;
         let (context, loaded) = (self.contexts.get(module.context)?.handle, Arc::clone(&module.loaded));
-        let kernel = module.kernels.get(c.kernel as usize).ok_or(code::INVALID_HANDLE)?;
+        let kernel = module.kernels.get(c.kernel as usize).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let (function, rules) = (kernel.function, kernel.rules.clone());
         let (id, index) = (c.module, c.kernel as usize);
         self.helpers.start(
@@ -173,7 +180,7 @@ impl Session {
             (module.loaded.handle, module.context)
         };
         self.enter(context)?;
-        let name = CString::new(c.name.as_str()).map_err(|_| code::NOT_FOUND)?;
+        let name = CString::new(c.name.as_str()).map_err(|_| CUDA_ERROR_NOT_FOUND)?;
         let (address, size) = self.driver.module_global(handle, &name)?;
         self.memory.add_global(address, size as u64);
         self.reply_with(seq, 0, &Symbol { address, size: size as u64 }, &[]);
@@ -190,17 +197,16 @@ impl Session {
         parameters: &[u8],
     ) -> Result<Outcome> {
         let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
-        let mut given = self.launch_attributes(stream_id, &c.attributes)?;
+        let mut given = self.launch_attributes(stream_id, &c.shape.attributes)?;
         let module = self.modules.get(c.module)?;
         let Kernel { function, parameter_bytes, settings: own, .. } = module.kernel(c.kernel)?;
         // The driver reads as much as the kernel takes, whatever size it is told.
-        let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(code::INVALID_VALUE)?;
+        let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;
         if !kept(Rule::LaunchCount) && self.stats.launches == 500 {
             return Ok(Outcome::Done);
         }
-        let (grid, block, shared, attributes) = (c.grid, c.block, c.shared, &mut given.raw[..]);
-        self.driver.launch(LaunchCall { function: *function, stream, grid, block, shared, attributes, parameters })?;
+        self.driver.launch(*function, &config(&c.shape, &mut given.raw, stream), parameters)?;
         self.stats.launches += 1;
         self.issued(stream_id);
         self.launch_recorded(seq, given)?;
@@ -234,7 +240,7 @@ impl Session {
                 let answer = Linked { info_log, error_log };
                 match linked {
                     Ok(image) if image.len() + answer.size() + Reply::MIN_SIZE > MAX_PAYLOAD => {
-                        session.reply_with(seq, code::OUT_OF_MEMORY, &answer, &[]);
+                        session.reply_with(seq, CUDA_ERROR_OUT_OF_MEMORY, &answer, &[]);
                     }
                     Ok(image) => session.reply_with(seq, 0, &answer, &image),
                     Err(code) => session.reply_with(seq, code, &answer, &[]),

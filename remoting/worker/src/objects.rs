@@ -2,11 +2,12 @@
 
 use crate::command::StreamKind;
 use crate::completer::Entry;
-use crate::driver::{Code, Driver, Handle, Result, code};
+use crate::driver::{Code, Driver, Handle, Result};
 use crate::image_rules::Attributes;
 use crate::rules::{Rule, kept};
 use crate::settings::KernelSettings;
 use crate::staging::Pool;
+use driverapi::errors::*;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -236,14 +237,14 @@ impl Module {
     /// `INVALID_HANDLE`
     pub fn kernel(&self, index: u32) -> Result<&Kernel> {
         let kernel = self.kernels.get(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
-        kernel.ok_or(code::INVALID_HANDLE)
+        kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
     /// # Errors
     /// As [`Module::kernel`].
     pub fn kernel_mut(&mut self, index: u32) -> Result<&mut Kernel> {
         let kernel = self.kernels.get_mut(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
-        kernel.ok_or(code::INVALID_HANDLE)
+        kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 }
 
@@ -272,7 +273,7 @@ impl LoadedModule {
     /// `INVALID_HANDLE` if that has happened, or the job's.
     pub fn with<T>(&self, job: impl FnOnce() -> Result<T>) -> Result<T> {
         let unloaded = self.unloaded.read().unwrap_or_else(PoisonError::into_inner);
-        if *unloaded { Err(code::INVALID_HANDLE) } else { job() }
+        if *unloaded { Err(CUDA_ERROR_INVALID_HANDLE) } else { job() }
     }
 
     /// # Errors

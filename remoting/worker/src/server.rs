@@ -3,6 +3,7 @@
 use crate::control::Request;
 use crate::frames::FrameReader;
 use crate::session::Session;
+use driverapi::errors::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -186,7 +187,7 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
         match reader.next(|header, first| session.place(header, first)) {
             Ok(Some((header, payload))) => session.accept(&header, payload),
             Ok(None) => return false,
-            Err(e) => session.end(crate::driver::code::UNKNOWN, &e.to_string()),
+            Err(e) => session.end(CUDA_ERROR_UNKNOWN, &e.to_string()),
         }
     }
     true

@@ -8,7 +8,7 @@ use crate::command::{Command, Frame, Key, Topology};
 use crate::completer::Completions;
 use crate::control::{Request, Requests};
 use crate::copies::LateCopies;
-use crate::driver::{Code, Driver, code};
+use crate::driver::{Code, Driver, is_unhealthy};
 use crate::frames::Payload;
 use crate::helpers::Helpers;
 use crate::images::ImageStore;
@@ -21,6 +21,7 @@ use crate::staging::Buffer;
 use crate::streams::Gates;
 use crate::text::Text;
 use crate::writer::Outbox;
+use driverapi::errors::*;
 use protocol::{ContextSynchronize, Ending, Header, Message, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -105,11 +106,11 @@ impl Session {
             out: Outbox::default(),
             requests: Requests::default(),
             stats: Stats::default(),
-            contexts: Table::new(code::INVALID_CONTEXT),
-            streams: Table::new(code::INVALID_HANDLE),
-            events: Table::new(code::INVALID_HANDLE),
-            modules: Table::new(code::INVALID_HANDLE),
-            graphs: Table::new(code::INVALID_VALUE),
+            contexts: Table::new(CUDA_ERROR_INVALID_CONTEXT),
+            streams: Table::new(CUDA_ERROR_INVALID_HANDLE),
+            events: Table::new(CUDA_ERROR_INVALID_HANDLE),
+            modules: Table::new(CUDA_ERROR_INVALID_HANDLE),
+            graphs: Table::new(CUDA_ERROR_INVALID_VALUE),
             memory: Memory::default(),
             images: ImageStore::new(image_bytes),
             completions: Completions::default(),
@@ -163,15 +164,15 @@ impl Session {
             return;
         }
         if header.seq != self.last_seq + 1 {
-            return self.end(code::UNKNOWN, &format!("command {} followed command {}", header.seq, self.last_seq));
+            return self.end(CUDA_ERROR_UNKNOWN, &format!("command {} followed command {}", header.seq, self.last_seq));
         }
         self.last_seq = header.seq;
         let frame = match Frame::decode(header, payload) {
             Ok(frame) => frame,
-            Err(e) => return self.end(code::UNKNOWN, &format!("command {:#x} is malformed: {e}", header.code)),
+            Err(e) => return self.end(CUDA_ERROR_UNKNOWN, &format!("command {:#x} is malformed: {e}", header.code)),
         };
         if self.opened == matches!(frame.command, Command::Open(_)) {
-            return self.end(code::UNKNOWN, "a session starts with Open, once");
+            return self.end(CUDA_ERROR_UNKNOWN, "a session starts with Open, once");
         }
         self.stats.commands += 1;
         self.stats.bytes_in += u64::from(header.len);
@@ -184,7 +185,7 @@ impl Session {
             {
                 let arrived = self.launches.arrived;
                 return self.end(
-                    code::UNKNOWN,
+                    CUDA_ERROR_UNKNOWN,
                     &format!("internal error: the client sent {launches} launches and {arrived} arrived"),
                 );
             }
@@ -221,7 +222,7 @@ impl Session {
         if let Command::EventQuery(_) = frame.command
             && self.sched.must_wait(&keys)
         {
-            self.reply(frame.seq, code::NOT_READY);
+            self.reply(frame.seq, CUDA_ERROR_NOT_READY);
             frame.progress = 1;
         }
         if keys.is_empty() && !self.sched.must_wait(&keys) {
@@ -251,7 +252,7 @@ impl Session {
         self.parked_bytes += frame.payload.bytes().len();
         self.parked.insert(frame.seq, frame);
         if self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES {
-            self.end(code::UNKNOWN, "more commands wait than the send window allows");
+            self.end(CUDA_ERROR_UNKNOWN, "more commands wait than the send window allows");
         }
     }
 
@@ -392,7 +393,7 @@ impl Session {
 
     /// An error of a command without a reply: told by the next reply to a command that synchronises.
     pub fn late(&mut self, code: Code) {
-        if code::is_sticky(code) {
+        if is_sticky(code) {
             self.note_sticky(code);
         }
         self.late.get_or_insert(code);
@@ -409,7 +410,7 @@ impl Session {
 
     /// Tells the appliance of errors that are a device's fault. Which device it was it finds out itself.
     pub fn note_sticky(&mut self, code: Code) {
-        if code::is_unhealthy(code) {
+        if is_unhealthy(code) {
             let devices: BTreeSet<u32> = self.contexts.live().map(|(_, context)| context.device).collect();
             self.requests.unhealthy(devices, code);
         }
@@ -430,7 +431,7 @@ impl Session {
         self.push_text();
         self.check_launches();
         // What broke the context is told by everything; what came of it earlier is no news.
-        if code == 0 || code::is_sticky(code) {
+        if code == 0 || is_sticky(code) {
             let late = self.late.take();
             return self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
         }
@@ -448,7 +449,7 @@ impl Session {
         let lost = arrived.saturating_sub(refused + waiting + self.stats.launches);
         if lost > 0 {
             self.end(
-                code::UNKNOWN,
+                CUDA_ERROR_UNKNOWN,
                 &format!("internal error: {lost} of {arrived} launches were lost on the way to the driver"),
             );
         }

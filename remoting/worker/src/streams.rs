@@ -2,10 +2,11 @@
 
 use crate::command::StreamKind;
 use crate::completer::{Action, MOST_IN_FLIGHT};
-use crate::driver::{Code, Handle, Result, code};
+use crate::driver::{Code, Handle, Result};
 use crate::objects::{Event, Stream};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
+use driverapi::errors::*;
 use protocol::{EventCreate, EventDone, EventRecord, Message, StreamCreate, StreamWaitEvent};
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +26,7 @@ impl Session {
     fn live_stream(&self, stream_id: u64) -> Result<&Stream> {
         self.streams
             .get(stream_id)
-            .and_then(|stream| if stream.destroyed { Err(code::INVALID_HANDLE) } else { Ok(stream) })
+            .and_then(|stream| if stream.destroyed { Err(CUDA_ERROR_INVALID_HANDLE) } else { Ok(stream) })
     }
 
     /// The stream, ready for an operation; `None` if it has too much to do already.
@@ -58,7 +59,7 @@ impl Session {
 
     pub fn stream_create(&mut self, c: &StreamCreate) {
         if self.streams.contains(c.stream) {
-            return self.late(code::INVALID_VALUE);
+            return self.late(CUDA_ERROR_INVALID_VALUE);
         }
         let stream = self.create_stream(c);
         if let Err(code) = stream {
@@ -69,10 +70,10 @@ impl Session {
 
     fn create_stream(&mut self, c: &StreamCreate) -> Result<Stream> {
         if self.streams.is_full() {
-            return Err(code::OUT_OF_MEMORY);
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         self.enter(c.context)?;
-        let (_, kind) = self.topology.stream(c.stream).ok_or(code::OUT_OF_MEMORY)?;
+        let (_, kind) = self.topology.stream(c.stream).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let stream = self.driver.stream_create(c.flags, c.priority)?;
         self.contexts.get_mut(c.context)?.streams.push(c.stream);
         Ok(Stream::new(c.context, kind, stream))
@@ -82,7 +83,7 @@ impl Session {
     pub fn stream_destroy(&mut self, id: u64) -> Result<()> {
         let stream = self.live_stream(id)?;
         if stream.kind == StreamKind::Legacy {
-            return Err(code::INVALID_HANDLE);
+            return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         let (handle, context) = (stream.handle, stream.context);
         if stream.issued > 0 {
@@ -123,7 +124,7 @@ impl Session {
             (stream.context, stream.handle)
         };
         if self.stream_is_held(stream_id) && kept(Rule::StreamState) {
-            self.reply(seq, code::NOT_READY);
+            self.reply(seq, CUDA_ERROR_NOT_READY);
             return Ok(());
         }
         self.enter(context)?;
@@ -144,10 +145,10 @@ impl Session {
 
     pub fn event_create(&mut self, c: &EventCreate) -> Result<()> {
         if self.events.is_full() {
-            return Err(code::OUT_OF_MEMORY);
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         if self.events.contains(c.event) {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.events.insert(c.event, Ok(Event::new(c.context, c.flags)));
         Ok(())
@@ -172,7 +173,7 @@ impl Session {
         // As in the driver: an event belongs to its context and is recorded in that context's streams only.
         let recorded = match self.streams.get(stream_id)?.context == context {
             true => self.contexts.get(context)?.events.take(&self.driver, timing),
-            false => Err(code::INVALID_HANDLE),
+            false => Err(CUDA_ERROR_INVALID_HANDLE),
         };
         let recorded = recorded
             .and_then(|real| self.driver.event_record(real.handle, stream, c.flags).map(|()| real))
@@ -214,9 +215,9 @@ impl Session {
         let record = record?;
         self.current.set(&self.driver, record.context())?;
         match self.driver.event_query(record.handle) {
-            Err(code::NOT_READY) => {
+            Err(CUDA_ERROR_NOT_READY) => {
                 if !answered {
-                    self.reply(seq, code::NOT_READY);
+                    self.reply(seq, CUDA_ERROR_NOT_READY);
                 }
                 self.watch(seq, record, Action::EventDone { event, generation });
             }
@@ -246,7 +247,7 @@ impl Session {
     /// The stream is held from here to `CallbackDone`.
     pub fn host_function(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
         if self.callbacks.contains_key(&token) {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let Some(_) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
         self.callbacks.insert(token, seq);
@@ -257,7 +258,7 @@ impl Session {
     }
 
     pub fn callback_done(&mut self, token: u64) -> Result<()> {
-        let seq = self.callbacks.remove(&token).ok_or(code::INVALID_VALUE)?;
+        let seq = self.callbacks.remove(&token).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.finish(seq);
         Ok(())
     }
@@ -269,7 +270,7 @@ impl Session {
             return Ok(Outcome::Done);
         }
         if self.gates.closed.contains_key(&token) {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.gates.closed.insert(token, seq);
         Ok(Outcome::Held)
@@ -281,7 +282,7 @@ impl Session {
         }
         self.gates.open.insert(token);
         if self.gates.open.len() > MOST_OPEN_GATES {
-            self.end(code::UNKNOWN, "more gates were opened than there can be");
+            self.end(CUDA_ERROR_UNKNOWN, "more gates were opened than there can be");
         }
     }
 }

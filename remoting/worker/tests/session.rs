@@ -9,8 +9,8 @@ use common::fake::{self, GRANULARITY, STOPPED};
 use protocol::{
     Callback, CallbackDone, ContextDestroy, ContextFence, ContextSynchronize, CopyToDevice, CopyToDeviceLate,
     CopyToHost, EventCreate, EventDone, EventQuery, EventRecord, EventSynchronize, Fenced, Gate, GateOpen, Header,
-    HostBytes, HostFunction, Launch, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap, StreamDestroy,
-    StreamQuery, StreamSynchronize, StreamWaitEvent, SupplyBytes, SupplyCancel, UNCOUNTED,
+    HostBytes, HostFunction, Launch, LaunchShape, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap,
+    StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent, SupplyBytes, SupplyCancel, UNCOUNTED,
 };
 use remotegpu_worker::frames::Payload;
 use remotegpu_worker::session::Session;
@@ -76,7 +76,8 @@ fn start() -> Test {
 
 impl Test {
     fn launch(&mut self, stream_id: u64, mark: u64) {
-        let launch = Launch { module: MODULE, kernel: 0, grid: [1; 3], block: [1; 3], shared: 0, attributes: vec![] };
+        let shape = LaunchShape { grid: [1; 3], block: [1; 3], shared: 0, attributes: vec![] };
+        let launch = Launch { module: MODULE, kernel: 0, shape };
         self.client.send(stream_id, &launch, &mark.to_le_bytes());
     }
 

@@ -2,7 +2,9 @@
 //! and where a source may be read; reading it at the call or in order is always right.
 
 use super::copy::anywhere;
-use crate::call::{Code, DefaultStream, input, inputs, write_optional};
+use crate::Code;
+use crate::boundary::DefaultStream;
+use crate::boundary::{input, inputs, write_optional};
 use crate::stream_exports;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::*;

@@ -1,6 +1,8 @@
 //! Stream capture.
 
-use crate::call::{Code, DefaultStream, input, inputs, write, write_optional};
+use crate::Code;
+use crate::boundary::DefaultStream;
+use crate::boundary::{input, inputs, write, write_optional};
 use crate::graph::{GRAPHS, Work, for_capture};
 use crate::session::lock;
 use crate::{exports, stream, stream_exports};

@@ -1,13 +1,14 @@
 //! Contexts.
 
-use crate::call::{Code, write, write_optional};
+use crate::Code;
+use crate::boundary::{write, write_optional};
 use crate::context::Live;
 use crate::context::{self, Context};
+use crate::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use crate::devices;
 use crate::exports;
 use crate::graph::GRAPHS;
 use crate::memory::mapped;
-use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
 use driverapi::errors::*;
 use driverapi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam};

@@ -1,11 +1,11 @@
 //! Copies. The host side of a box may have any steps; arrays are not provided.
 
-use crate::call::{Code, DefaultStream, input, refused};
+use crate::Code;
+use crate::boundary::DefaultStream;
+use crate::boundary::{input, refused};
 use crate::copy::Timing::{Asynchronous, Synchronous};
-use crate::copy::{self, Place, Shape, Side, Timing};
-use crate::graph::{self, Copying, Work};
-use crate::memory::mapped;
-use crate::stream::Target;
+use crate::copy::{self, Copying, Place, Shape, Side, Timing};
+use crate::graph::{self, Work};
 use crate::{stream, stream_exports};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::errors::*;
@@ -158,29 +158,7 @@ fn run(stream: CUstream, default: DefaultStream, copying: Copying, timing: Timin
     } else if !copying.shape.is_empty() && graph::capture(&target, || Ok(Work::Copy(copying)))? {
         return Ok(());
     }
-    run_on(&target, &copying, timing)
-}
-
-/// Copies in the order of a stream.
-///
-/// # Errors
-/// As [`copy::between`].
-pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), Code> {
-    let session = &target.live.session;
-    let Copying { to, from, shape } = *copying;
-    let (on_to, on_from) = (mirrored(target, to, &shape), mirrored(target, from, &shape));
-    copy::between(target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
-    if timing == Synchronous && (on_to.is_some() || on_from.is_some()) {
-        session.synchronise_stream(target.stream_id)?;
-    }
-    // A copy that has been waited for says that what was before it is complete.
-    if timing == Synchronous { mapped::after_wait(session) } else { Ok(()) }
-}
-
-/// The mirror of the program's memory, if that is what a side is.
-fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
-    let address = mapped::device_address(&target.live.session, side.address, side.span(shape)?)?;
-    Some((Side { address, ..side }, Place::Mirror))
+    copy::run_on(&target, &copying, timing)
 }
 
 /// One side of a box copy as the program describes it.
@@ -192,9 +170,6 @@ struct End {
     pitch: u64,
     height: u64,
 }
-
-/// Memory, and what the program says of it.
-type Placed = (Side, Place);
 
 struct BoxCopy {
     to: End,

@@ -1,6 +1,7 @@
 //! Devices: everything is answered from the snapshot that came with Hello.
 
-use crate::call::{Code, guard, text, write, write_text};
+use crate::Code;
+use crate::boundary::{guard, text, write, write_text};
 use crate::devices::{self, Device};
 use crate::exports;
 use crate::stats::Counter;

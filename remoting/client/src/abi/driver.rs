@@ -1,6 +1,7 @@
 //! The driver itself: start, version, error texts, the addresses of its functions, private tables.
 
-use crate::call::{Code, input, text, write, write_optional};
+use crate::Code;
+use crate::boundary::{input, text, write, write_optional};
 use crate::log::{self, Level};
 use crate::{context, devices, early_exports, module, sys};
 use driverapi::constants::CUDA_VERSION;

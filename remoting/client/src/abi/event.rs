@@ -1,6 +1,8 @@
 //! Events.
 
-use crate::call::{Code, DefaultStream, write};
+use crate::Code;
+use crate::boundary::DefaultStream;
+use crate::boundary::write;
 use crate::event::Event;
 use crate::graph::{self, GRAPHS, Work};
 use crate::memory::mapped;
@@ -22,9 +24,9 @@ exports! {
         write(event, without_provenance_mut(event::create(flags)?.handle))
     }
 
-    fn cuEventDestroy(event: CUevent) { event::destroy(event) }
+    fn cuEventDestroy(event: CUevent) { destroy(event) }
 
-    fn cuEventDestroy_v2(event: CUevent) { event::destroy(event) }
+    fn cuEventDestroy_v2(event: CUevent) { destroy(event) }
 
     fn cuEventQuery(event: CUevent) {
         let event = event::get(event)?;
@@ -47,6 +49,12 @@ exports! {
     fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) {
         write(milliseconds, elapsed(start, end)?)
     }
+}
+
+fn destroy(event: CUevent) -> Result<(), Code> {
+    let id = event::destroy(event)?;
+    GRAPHS.with(|captures| captures.forget_event(id));
+    Ok(())
 }
 
 stream_exports! {

@@ -1,13 +1,15 @@
 //! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
 
 use super::capture::{dependencies, edge_data};
-use crate::call::{Code, input, inputs, write};
+use crate::Code;
+use crate::boundary::{input, inputs, write};
 use crate::graph::{GRAPHS, Work};
 use crate::{devices, exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
 use graphs::{Dependency, Edge, Graph, NodeId, SharedGraph, dot, lock};
+use protocol::LaunchShape;
 use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::{null, null_mut, with_exposed_provenance_mut, without_provenance_mut};
@@ -194,7 +196,8 @@ fn label(id: NodeId, work: &Work) -> String {
     let what = match work {
         Work::Launch(prepared) => {
             let name = prepared.function.c_name.to_string_lossy();
-            format!("KERNEL\n{name}\ngrid {:?} block {:?} shared {}", prepared.grid, prepared.block, prepared.shared)
+            let LaunchShape { grid, block, shared, .. } = &prepared.shape;
+            format!("KERNEL\n{name}\ngrid {grid:?} block {block:?} shared {shared}")
         }
         Work::Copy(copying) => {
             let (to, from) = (copying.to.0.address, copying.from.0.address);

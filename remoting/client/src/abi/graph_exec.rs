@@ -1,7 +1,8 @@
 //! Executable graphs: they are instantiated, launched, and changed.
 
 use super::graph_nodes::{changed_work, copy_work, fill_work, host_work, launch_work};
-use crate::call::{Code, input, write};
+use crate::Code;
+use crate::boundary::{input, write};
 use crate::graph::{GRAPHS, Work};
 use crate::{event, executable, exports, stream, stream_exports};
 use driverapi::constants::*;

@@ -2,10 +2,12 @@
 
 use super::capture::dependencies;
 use super::copy::{box_of, describe_3d};
-use super::launch::{Prepared, prepare};
-use crate::call::{Code, input, inputs, write};
+use crate::Code;
+use crate::boundary::{input, inputs, write};
 use crate::context::{self, Live};
-use crate::graph::{self, GRAPHS, HostCall, Work};
+use crate::graph::{self, GRAPHS, Work};
+use crate::host_function::HostCall;
+use crate::launch::{Prepared, prepare};
 use crate::{copy, devices, event, exports, fill};
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -250,7 +252,7 @@ exports! {
 
     fn cuGraphKernelNodeGetAttribute(node: CUgraphNode, attribute: c_uint, value: *mut CUlaunchAttributeValue) {
         let prepared = kernel(node)?;
-        let found = prepared.attributes.iter().find(|each| each.id == attribute);
+        let found = prepared.shape.attributes.iter().find(|each| each.id == attribute);
         let mut pad = [0; 64];
         for (bytes, word) in pad.chunks_exact_mut(8).zip(found.map_or([0; 8], |each| each.value)) {
             bytes.copy_from_slice(&word.to_le_bytes());
@@ -263,12 +265,12 @@ exports! {
         let Some(given) = super::launch::attribute(&given) else { return Err(CUDA_ERROR_INVALID_VALUE) };
         let given = given?;
         let old = kernel(node)?;
-        let others = old.attributes.iter().filter(|each| each.id != attribute).cloned();
+        let others = old.shape.attributes.iter().filter(|each| each.id != attribute).cloned();
         set(node, Work::Launch(Arc::new(old.with_attributes(others.chain([given]).collect())?)))
     }
 
     fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) {
-        let attributes: Vec<LaunchAttribute> = kernel(from)?.attributes.clone();
+        let attributes: Vec<LaunchAttribute> = kernel(from)?.shape.attributes.clone();
         set(to, Work::Launch(Arc::new(kernel(to)?.with_attributes(attributes)?)))
     }
 }
@@ -344,14 +346,10 @@ pub fn copy_work(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Work, Cod
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for memory that is not the program's, or elements of another size than 1, 2 or 4.
+/// As [`fill::find`].
 pub fn fill_work(params: CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Result<Work, Code> {
-    let size = u64::from(params.elementSize);
-    let (width, height) = (params.width as u64 * size, params.height as u64);
-    let to = copy::Side { address: params.dst, pitch: params.pitch as u64, slice: 0 };
-    fill::find(&*context_of(context)?, to, copy::Shape { width, height, depth: 1 })?;
-    let aligned = params.dst.is_multiple_of(size.max(1)) && (height < 2 || to.pitch.is_multiple_of(size.max(1)));
-    if matches!(size, 1 | 2 | 4) && aligned { Ok(Work::Fill(params)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    fill::find(&*context_of(context)?, &params)?;
+    Ok(Work::Fill(params))
 }
 
 /// # Errors
@@ -434,7 +432,7 @@ fn params_of(work: &Work) -> CUgraphNodeParams {
 }
 
 fn kernel_params(prepared: &Prepared) -> CUDA_KERNEL_NODE_PARAMS {
-    let (grid, block) = (prepared.grid, prepared.block);
+    let (grid, block) = (prepared.shape.grid, prepared.shape.block);
     let v1 = CUDA_KERNEL_NODE_PARAMS_v1 {
         func: without_provenance_mut(prepared.function.handle),
         gridDimX: grid[0],
@@ -443,7 +441,7 @@ fn kernel_params(prepared: &Prepared) -> CUDA_KERNEL_NODE_PARAMS {
         blockDimX: block[0],
         blockDimY: block[1],
         blockDimZ: block[2],
-        sharedMemBytes: prepared.shared,
+        sharedMemBytes: prepared.shape.shared,
         kernelParams: prepared.pointers(),
         extra: null_mut(),
     };

@@ -1,6 +1,7 @@
 //! Pinned memory of the program. It is memory of this process: the device reaches it by copies, or has a mirror of it.
 
-use crate::call::{Code, guard, refused, write};
+use crate::Code;
+use crate::boundary::{guard, refused, write};
 use crate::memory::host::{self, HostRange};
 use crate::memory::mapped::{self, NoMirror};
 use crate::memory::pinned;
@@ -75,7 +76,7 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
     // Under unified addressing all of it is mapped.
     let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     let range = HostRange { start, size, flags, registered: false, context: live.handle, ordinal: live.device.ordinal };
-    host::add(range)?;
+    pinned::add(&live, range)?;
     // SAFETY: as the caller of the exported function vouches.
     unsafe { write(to, std::ptr::with_exposed_provenance_mut(start)) }
 }
@@ -128,7 +129,7 @@ fn register(pointer: *mut c_void, size: usize, flags: c_uint, caller: usize) -> 
     if of_a_device && host::find(start).is_none() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    host::add(HostRange { start, size, flags, registered: true, context, ordinal })?;
+    pinned::add(&live, HostRange { start, size, flags, registered: true, context, ordinal })?;
     let mapped = flags & CU_MEMHOSTREGISTER_DEVICEMAP != 0;
     mirror_if_possible(if mapped { mapped::register(&live, start, size) } else { Ok(()) })
 }

@@ -1,7 +1,8 @@
 //! Libraries and kernels.
 
+use crate::Code;
 use crate::abi::module::{check_settable, parameter};
-use crate::call::{Code, inputs, refused, text, write, write_optional};
+use crate::boundary::{inputs, refused, text, write, write_optional};
 use crate::module::{Image, JitOptions};
 use crate::{context, devices, exports, library};
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;

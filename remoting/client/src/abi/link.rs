@@ -1,6 +1,7 @@
 //! The linker: inputs are collected here, the appliance links them.
 
-use crate::call::{Code, text, write, write_optional};
+use crate::Code;
+use crate::boundary::{text, write, write_optional};
 use crate::context::{self, Live};
 use crate::exports;
 use crate::handles::{Kind, Table};

@@ -1,6 +1,7 @@
 //! Device memory.
 
-use crate::call::{Code, write, write_optional};
+use crate::Code;
+use crate::boundary::{write, write_optional};
 use crate::graph::GRAPHS;
 use crate::memory::{Origin, find_allocation, host};
 use crate::{context, exports, peer, vmm};

@@ -1,6 +1,7 @@
 //! Modules and functions.
 
-use crate::call::{Code, text, write, write_optional};
+use crate::Code;
+use crate::boundary::{text, write, write_optional};
 use crate::module::{self, Image, JitOptions, Module};
 use crate::{context, exports};
 use driverapi::attributes::*;

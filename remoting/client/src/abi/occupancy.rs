@@ -1,6 +1,8 @@
 //! The block size that fills the device best: the search that CUDA documents, on answers of the device's driver.
 
-use crate::call::{Call, Code, write};
+use crate::Code;
+use crate::boundary::write;
+use crate::call::Call;
 use crate::{exports, module};
 use driverapi::attributes::{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_WARP_SIZE};
 use driverapi::constants::CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE;

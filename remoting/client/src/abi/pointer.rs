@@ -1,6 +1,7 @@
 //! What an address is.
 
-use crate::call::{Code, input, inputs};
+use crate::Code;
+use crate::boundary::{input, inputs};
 use crate::devices::{self, Device};
 use crate::memory::host::{self, HostRange};
 use crate::memory::{Piece, find_allocation, pinned};

@@ -1,7 +1,9 @@
 //! Stream-ordered allocation and its pools.
 
 use super::graph_nodes::free_work;
-use crate::call::{Code, DefaultStream, input, inputs, refused, write};
+use crate::Code;
+use crate::boundary::DefaultStream;
+use crate::boundary::{input, inputs, refused, write};
 use crate::graph::{self, GRAPHS, Work};
 use crate::memory::{Origin, find_allocation};
 use crate::pool::{self, Pool};

@@ -1,9 +1,11 @@
 //! Streams and the host functions they run.
 
-use crate::call::{Code, DefaultStream, LEGACY, write, write_optional};
-use crate::graph::{self, GRAPHS, HostCall, Work};
+use crate::Code;
+use crate::boundary::{DefaultStream, LEGACY};
+use crate::boundary::{write, write_optional};
+use crate::graph::{self, GRAPHS, Work};
+use crate::host_function::HostCall;
 use crate::memory::mapped;
-use crate::stream::Target;
 use crate::{context, event, exports, stream, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -14,15 +16,15 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
 
 exports! {
-    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) { create(stream, flags, stream::LEAST_PRIORITY) }
+    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) { create(stream, flags, context::LEAST_PRIORITY) }
 
     fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) {
         create(stream, flags, priority)
     }
 
-    fn cuStreamDestroy(stream: CUstream) { stream::destroy(stream) }
+    fn cuStreamDestroy(stream: CUstream) { destroy(stream) }
 
-    fn cuStreamDestroy_v2(stream: CUstream) { stream::destroy(stream) }
+    fn cuStreamDestroy_v2(stream: CUstream) { destroy(stream) }
 
     fn cuStreamGetGreenCtx(stream: CUstream, context: *mut CUgreenCtx) {
         stream::resolve(stream, LEGACY)?;
@@ -145,6 +147,12 @@ unsafe fn create(to: *mut CUstream, flags: c_uint, priority: c_int) -> Result<()
     unsafe { write(to, without_provenance_mut(stream.handle)) }
 }
 
+fn destroy(stream: CUstream) -> Result<(), Code> {
+    let id = stream::destroy(stream)?;
+    GRAPHS.with(|captures| captures.forget_stream(id));
+    Ok(())
+}
+
 fn launch_host_function(
     stream: CUstream,
     default: DefaultStream,
@@ -156,23 +164,6 @@ fn launch_host_function(
     let call = HostCall { function, data: data.expose_provenance() };
     match graph::capture(&target, || Ok(Work::Host(call)))? {
         true => Ok(()),
-        false => post_host_function(&target, call),
+        false => call.post(&target),
     }
-}
-
-/// Has the program's function called when the stream gets there.
-///
-/// # Errors
-/// The session's sticky error.
-pub fn post_host_function(target: &Target, call: HostCall) -> Result<(), Code> {
-    let session = Arc::clone(&target.live.session);
-    let call = move |_status| {
-        let _ = mapped::after_wait(&session);
-        let data = std::ptr::with_exposed_provenance_mut(call.data);
-        if let Some(function) = call.function {
-            // SAFETY: the program gave this function, to be called with this argument.
-            unsafe { function(data) };
-        }
-    };
-    target.live.session.post_callback(target.stream_id, Box::new(call))
 }

@@ -1,6 +1,7 @@
 //! Attributes of streams. They are hints to a driver's scheduler and caches; a stream keeps them, nothing follows them.
 
-use crate::call::{Code, input, write};
+use crate::Code;
+use crate::boundary::{input, write};
 use crate::stream::{self, AttributeValue, Target};
 use crate::stream_exports;
 use driverapi::attributes::{

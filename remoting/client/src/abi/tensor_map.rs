@@ -2,7 +2,8 @@
 //!
 //! Requirements: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html>.
 
-use crate::call::{Code, input, inputs, write, write_optional};
+use crate::Code;
+use crate::boundary::{input, inputs, write, write_optional};
 use crate::{context, exports, tensor_map};
 use driverapi::errors::*;
 use driverapi::types::CUtensorMap;

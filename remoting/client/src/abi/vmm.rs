@@ -1,6 +1,7 @@
 //! Virtual memory management.
 
-use crate::call::{Code, input, inputs, refused, write};
+use crate::Code;
+use crate::boundary::{input, inputs, refused, write};
 use crate::{context, devices, exports, vmm};
 use driverapi::constants::*;
 use driverapi::errors::*;

@@ -2,7 +2,7 @@
 //! handed out again only after everything that could use them has completed.
 
 use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
-use crate::call::Code;
+use crate::Code;
 use crate::context::Live;
 use crate::devices::{self, Device};
 use crate::session::{Slot, lock};

@@ -2,7 +2,7 @@
 //! one of them.
 
 use super::mapped::NoMirror;
-use crate::call::Code;
+use crate::Code;
 use crate::context::Live;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The program's pinned memory: plain memory of this process, remembered with its flags.
 
-use crate::call::Code;
+use crate::Code;
 use crate::session::lock;
 use driverapi::errors::*;
 use std::collections::BTreeMap;

@@ -5,11 +5,11 @@
 
 use super::granules::Granules;
 use super::heap::Piece;
-use crate::call::Code;
-use crate::context::{self, Live};
+use crate::Code;
+use crate::context::{self, LEAST_PRIORITY, Live};
+use crate::log;
 use crate::memory::Origin;
 use crate::session::{DeviceBox, HostBox, Session, is_unsettled, lock, mint};
-use crate::{log, stream};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
 use protocol::{EventCreate, EventRecord, Extent, StreamWaitEvent};
 use std::collections::HashMap;
@@ -146,7 +146,7 @@ impl Mapped {
 
 impl Carrier {
     fn new(live: &Arc<Live>) -> Result<Carrier, Code> {
-        let stream_id = stream::start(live, CU_STREAM_NON_BLOCKING, stream::LEAST_PRIORITY)?;
+        let stream_id = live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY)?;
         let event = mint();
         live.session.post(0, &EventCreate { event, context: live.id, flags: CU_EVENT_DISABLE_TIMING })?;
         let (live, seen) = (Arc::clone(live), HashMap::new());
@@ -176,6 +176,7 @@ impl Mirror {
         let place = match self.carriers.iter().position(|carrier| carrier.live.id == live.id) {
             Some(place) => place,
             None => {
+                live.at_end(end_in);
                 self.carriers.push(Carrier::new(live)?);
                 self.carriers.len() - 1
             }
@@ -353,7 +354,8 @@ pub fn forget(host: usize) -> Result<(), Code> {
 }
 
 /// The context is about to be destroyed, with the mirrors that it has.
-pub fn forget_context(context: u64) {
+pub fn end_in(live: &Arc<Live>) {
+    let context = live.id;
     let mirror = &mut *lock(&MIRROR);
     mirror.carriers.retain(|carrier| carrier.live.id != context);
     for mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {

@@ -6,7 +6,7 @@
 
 use super::host::{self, HostRange};
 use super::mapped::{self, NoMirror};
-use crate::call::Code;
+use crate::Code;
 use crate::context::{self, Live};
 use crate::session::{self, HostBox};
 use crate::stream::Target;
@@ -48,6 +48,16 @@ fn release(range: &HostRange) {
     }
 }
 
+/// Notes memory that is pinned from now on, until its context is destroyed at the latest.
+///
+/// # Errors
+/// As [`host::add`].
+pub fn add(live: &Live, range: HostRange) -> Result<(), Code> {
+    host::add(range)?;
+    live.at_end(end_in);
+    Ok(())
+}
+
 /// Frees what the program allocated, or forgets what it registered, after everything that uses it.
 ///
 /// # Errors
@@ -68,8 +78,8 @@ pub fn remove(start: usize, registered: bool, missing: Code) -> Result<(), Code>
 }
 
 /// The context is about to be destroyed, with the memory that was pinned in it.
-pub fn forget_context(live: &Arc<Live>) {
-    mapped::forget_context(live.id);
+fn end_in(live: &Arc<Live>) {
+    mapped::end_in(live);
     for range in host::of_context(live.handle) {
         // Nobody is left to be told of work that failed.
         let _ = remove(range.start, range.registered, CUDA_ERROR_INVALID_VALUE);

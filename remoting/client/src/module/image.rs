@@ -1,7 +1,7 @@
 //! Images of device code: found behind the program's pointer or read from its files, known to workers by their hash.
 
 use super::JitOptions;
-use crate::call::Code;
+use crate::Code;
 use crate::context::Live;
 use crate::devices::Device;
 use crate::log;

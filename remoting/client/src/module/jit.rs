@@ -1,6 +1,7 @@
 //! Options of the just-in-time compiler: plain values travel, log buffers are filled here.
 
-use crate::call::{Code, inputs, write_text};
+use crate::Code;
+use crate::boundary::{inputs, write_text};
 use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::ffi::{c_char, c_void};

@@ -8,7 +8,7 @@ pub use image::{Image, Upload, call_with_images};
 pub use jit::JitOptions;
 pub use limits::LaunchRules;
 
-use crate::call::Code;
+use crate::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::session::{lock, mint};
@@ -90,6 +90,7 @@ impl Module {
         options.report(log, "");
         let ModuleLoaded { kernels, .. } = loaded?;
         let (functions, globals) = (Mutex::default(), Mutex::default());
+        live.at_end(end_in);
         let live = Arc::clone(live);
         MODULES
             .insert(|handle| Arc::new(Module { handle, id, live, kernels, functions, globals }))
@@ -314,8 +315,8 @@ pub fn variable_at(address: u64) -> Option<(Arc<Live>, Symbol)> {
     MODULES.find_map(|module| Some((Arc::clone(&module.live), module.variable_at(address)?)))
 }
 
-pub fn forget_context(context: u64) {
-    for module in MODULES.remove_where(|module| module.live.id == context) {
+fn end_in(live: &Arc<Live>) {
+    for module in MODULES.remove_where(|module| module.live.id == live.id) {
         module.forget_functions();
     }
 }

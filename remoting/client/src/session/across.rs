@@ -3,7 +3,7 @@
 
 use super::copies::{DeviceBox, Source};
 use super::{HostBox, Pending, Session, Waiter, lock, mint};
-use crate::call::Code;
+use crate::Code;
 use protocol::{BULK_CHUNK, CopyToDeviceLate, Gate, GateOpen, Message, SupplyBytes, SupplyCancel};
 use std::sync::Arc;
 

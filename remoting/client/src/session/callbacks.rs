@@ -1,7 +1,7 @@
 //! Host functions that streams run: on one thread of their own, in the order in which they come due.
 
 use super::{Session, lock, mint};
-use crate::call::Code;
+use crate::Code;
 use crate::{log, sys};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use protocol::{CallbackDone, HostFunction};

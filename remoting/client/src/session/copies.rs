@@ -1,7 +1,7 @@
 //! Copies between the program's memory and the device.
 
 use super::{HostBox, PeerSource, Pending, Session, Slot, Waiter, lock};
-use crate::call::Code;
+use crate::Code;
 use crate::stats;
 use protocol::{
     BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToHost, Extent, Message, NeedBytes, SEND_WINDOW, SupplyBytes,

@@ -1,7 +1,7 @@
 //! Work that the reader gives away because it may block: a thread of the session's own does it, in order.
 
 use super::Session;
-use crate::call::Code;
+use crate::Code;
 use crate::{log, sys};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::mpsc::{self, Sender};

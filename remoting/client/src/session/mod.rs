@@ -22,7 +22,7 @@ pub use copies::DeviceBox;
 pub use host_box::HostBox;
 pub use wait::{Reply, Slot, lock};
 
-use crate::call::Code;
+use crate::Code;
 use crate::{log, process, stats, sys};
 use across::Then;
 use callbacks::Callbacks;

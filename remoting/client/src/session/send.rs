@@ -2,7 +2,7 @@
 
 use super::streams::Streams;
 use super::{Pending, Session, lock};
-use crate::call::Code;
+use crate::Code;
 use crate::{stats, sys};
 use driverapi::errors::CUDA_ERROR_EXTERNAL_DEVICE;
 use protocol::{Close, GraphLaunch, HEADER_BYTES, Header, Launch, Message, StreamQuery, StreamSynchronize, Writer};

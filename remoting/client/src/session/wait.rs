@@ -1,6 +1,6 @@
 //! Waiting for something that arrives on the connection: the waiting thread reads, and delivers what belongs to others.
 
-use crate::call::Code;
+use crate::Code;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,9 +5,12 @@
 
 mod table;
 
-pub use table::{AccessDesc, AllocationProp, Copy3d, CopySide, LaunchConfig, Location, Raw, RawAttribute, Table};
+pub use table::{Raw, Table};
 
 use crate::generated::Functions;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::*;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
@@ -15,28 +18,15 @@ use std::ptr::{null, null_mut};
 pub type Code = u32;
 pub type Result<T> = std::result::Result<T, Code>;
 
-pub mod code {
-    //! The `CUresult`s that the worker answers of itself.
-    pub const INVALID_VALUE: u32 = 1;
-    pub const OUT_OF_MEMORY: u32 = 2;
-    pub const INVALID_DEVICE: u32 = 101;
-    pub const INVALID_CONTEXT: u32 = 201;
-    pub const INVALID_HANDLE: u32 = 400;
-    pub const NOT_FOUND: u32 = 500;
-    pub const NOT_READY: u32 = 600;
-    pub const NOT_SUPPORTED: u32 = 801;
-    pub const SYSTEM_DRIVER_MISMATCH: u32 = 803;
-    pub const UNKNOWN: u32 = 999;
-
-    /// After these the driver answers nothing else in the context, or in the process.
-    pub fn is_sticky(code: u32) -> bool {
-        matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719)
-    }
-
-    /// These are the device's fault and not the program's.
-    pub fn is_unhealthy(code: u32) -> bool {
-        matches!(code, 46 | 214 | 220 | 226)
-    }
+/// Codes that are the device's fault and not the program's.
+pub fn is_unhealthy(code: Code) -> bool {
+    matches!(
+        code,
+        CUDA_ERROR_DEVICE_UNAVAILABLE
+            | CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_CONTAINED
+    )
 }
 
 /// A context, stream, event, module, function or page-locked memory of the driver; 0 is NULL.
@@ -55,17 +45,6 @@ impl From<Raw> for Handle {
     fn from(raw: Raw) -> Handle {
         Handle(raw.expose_provenance())
     }
-}
-
-/// What to launch; `parameters` is the kernel's packed parameter buffer.
-pub struct LaunchCall<'a> {
-    pub function: Handle,
-    pub stream: Handle,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-    pub shared: u32,
-    pub attributes: &'a mut [RawAttribute],
-    pub parameters: &'a [u8],
 }
 
 /// What compilers put around images: the linked one, and the parts it was linked from, which end with null.
@@ -141,7 +120,7 @@ macro_rules! call {
                 0 => Ok(()),
                 code => Err(code),
             },
-            None => Err(code::NOT_SUPPORTED),
+            None => Err(driverapi::errors::CUDA_ERROR_NOT_SUPPORTED),
         }
     };
 }
@@ -156,8 +135,6 @@ macro_rules! get {
 
 mod graphs;
 mod tensor_maps;
-
-pub use graphs::{KernelNode, MemsetNode};
 
 impl Driver {
     /// Loads the library at `path`.
@@ -223,7 +200,7 @@ impl Driver {
     }
     pub fn context_create(&self, flags: u32, device: i32) -> Result<Handle> {
         match get!(self.context_create(null_mut(), flags, device)) {
-            Err(code::NOT_SUPPORTED) => get!(self.context_create_v4(null_mut(), null_mut(), flags, device)),
+            Err(CUDA_ERROR_NOT_SUPPORTED) => get!(self.context_create_v4(null_mut(), null_mut(), flags, device)),
             other => other,
         }
         .map(Handle::from)
@@ -261,8 +238,7 @@ impl Driver {
         call!(self.memory_unmap(address, size as usize))
     }
     pub fn memory_allow(&self, address: u64, size: u64, device: i32) -> Result<()> {
-        const READ_WRITE: u32 = 3;
-        let access = AccessDesc { location: on(device), flags: READ_WRITE };
+        let access = CUmemAccessDesc { location: on(device), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
         call!(self.memory_set_access(address, size as usize, &access, 1))
     }
     /// Page-locked memory that every context may copy from and to.
@@ -285,7 +261,7 @@ impl Driver {
     pub fn copy_on_device(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<()> {
         call!(self.copy_on_device(to, from, bytes, stream.raw()))
     }
-    pub fn copy_3d(&self, copy: &Copy3d, stream: Handle) -> Result<()> {
+    pub fn copy_3d(&self, copy: &CUDA_MEMCPY3D, stream: Handle) -> Result<()> {
         call!(self.copy_3d(copy, stream.raw()))
     }
     pub fn set_bytes(&self, address: u64, value: u8, bytes: u64, stream: Handle) -> Result<()> {
@@ -356,7 +332,7 @@ impl Driver {
     pub fn function_name(&self, function: Handle) -> Result<String> {
         let name = get!(self.function_name(null(), function.raw()))?;
         if name.is_null() {
-            return Err(code::NOT_FOUND);
+            return Err(CUDA_ERROR_NOT_FOUND);
         }
         // SAFETY: the driver's NUL-terminated name, valid while the module is loaded.
         Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
@@ -382,26 +358,11 @@ impl Driver {
     pub fn set_function_shared_mem_config(&self, function: Handle, config: u32) -> Result<()> {
         call!(self.set_function_shared_mem_config(function.raw(), config))
     }
-    pub fn launch(&self, call: LaunchCall<'_>) -> Result<()> {
-        const BUFFER_POINTER: usize = 1;
-        const BUFFER_SIZE: usize = 2;
-        let mut size = call.parameters.len();
-        let mut extra = [
-            Handle(BUFFER_POINTER).raw(),
-            call.parameters.as_ptr().cast_mut().cast(),
-            Handle(BUFFER_SIZE).raw(),
-            (&raw mut size).cast(),
-            null_mut(),
-        ];
-        let config = LaunchConfig {
-            grid: call.grid,
-            block: call.block,
-            shared: call.shared,
-            stream: call.stream.raw(),
-            attributes: if call.attributes.is_empty() { null_mut() } else { call.attributes.as_mut_ptr() },
-            attribute_count: call.attributes.len() as u32,
-        };
-        call!(self.launch(&config, call.function.raw(), null_mut(), extra.as_mut_ptr()))
+    /// `parameters` is the kernel's packed parameter buffer.
+    pub fn launch(&self, function: Handle, config: &CUlaunchConfig, parameters: &[u8]) -> Result<()> {
+        let mut size = parameters.len();
+        let mut extra = packed(parameters, &mut size);
+        call!(self.launch(config, function.raw(), null_mut(), extra.as_mut_ptr()))
     }
 
     /// Links `inputs` (kind, name, bytes).
@@ -428,12 +389,27 @@ impl Driver {
     }
 }
 
-fn on(device: i32) -> Location {
-    const DEVICE: u32 = 1;
-    Location { kind: DEVICE, id: device }
+/// The `extra` of a launch: a packed parameter buffer, and its size.
+fn packed(parameters: &[u8], size: &mut usize) -> [Raw; 5] {
+    [
+        Handle(CU_LAUNCH_PARAM_BUFFER_POINTER).raw(),
+        parameters.as_ptr().cast_mut().cast(),
+        Handle(CU_LAUNCH_PARAM_BUFFER_SIZE).raw(),
+        (&raw mut *size).cast(),
+        null_mut(),
+    ]
 }
 
-fn pinned_on(device: i32) -> AllocationProp {
-    const PINNED: u32 = 1;
-    AllocationProp { kind: PINNED, handle_types: 0, location: on(device), win32_metadata: null_mut(), flags: [0; 8] }
+fn on(device: i32) -> CUmemLocation {
+    CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device }
+}
+
+fn pinned_on(device: i32) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: 0,
+        location: on(device),
+        win32HandleMetaData: null_mut(),
+        allocFlags: CUmemAllocFlags::default(),
+    }
 }

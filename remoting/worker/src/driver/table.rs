@@ -1,76 +1,12 @@
 //! The functions of libcuda that the worker calls itself, under the versioned symbols whose signatures it knows.
 
-use driverapi::types::{CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUtensorMap};
+use driverapi::types::{
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUlaunchAttributeValue, CUlaunchConfig,
+    CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
+};
 use std::ffi::{CStr, c_char, c_void};
 
 pub type Raw = *mut c_void;
-
-/// Where a linear piece of memory lies, as `cuMemcpy3DAsync` takes it (the array members stay null).
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CopySide {
-    pub x_in_bytes: usize,
-    pub y: usize,
-    pub z: usize,
-    pub lod: usize,
-    pub memory_type: u32,
-    pub host: Raw,
-    pub device: u64,
-    pub array: Raw,
-    pub reserved: Raw,
-    pub pitch: usize,
-    pub height: usize,
-}
-
-#[repr(C)]
-pub struct Copy3d {
-    pub source: CopySide,
-    pub target: CopySide,
-    pub width: usize,
-    pub height: usize,
-    pub depth: usize,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Location {
-    pub kind: u32,
-    pub id: i32,
-}
-
-/// `CUmemAllocationProp`; everything but kind and location stays zero.
-#[repr(C)]
-pub struct AllocationProp {
-    pub kind: u32,
-    pub handle_types: u32,
-    pub location: Location,
-    pub win32_metadata: Raw,
-    pub flags: [u8; 8],
-}
-
-#[repr(C)]
-pub struct AccessDesc {
-    pub location: Location,
-    pub flags: u32,
-}
-
-/// `CUlaunchAttribute`: the value is 8-byte aligned.
-#[repr(C)]
-pub struct RawAttribute {
-    pub id: u32,
-    pub pad: u32,
-    pub value: [u64; 8],
-}
-
-#[repr(C)]
-pub struct LaunchConfig {
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-    pub shared: u32,
-    pub stream: Raw,
-    pub attributes: *mut RawAttribute,
-    pub attribute_count: u32,
-}
 
 macro_rules! table {
     ($($field:ident = $symbol:literal ($($type:ty),*);)*) => {
@@ -116,21 +52,21 @@ table! {
     context_set_current = c"cuCtxSetCurrent" (Raw);
     context_synchronize = c"cuCtxSynchronize" ();
 
-    granularity = c"cuMemGetAllocationGranularity" (*mut usize, *const AllocationProp, u32);
+    granularity = c"cuMemGetAllocationGranularity" (*mut usize, *const CUmemAllocationProp, u32);
     address_reserve = c"cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);
     address_free = c"cuMemAddressFree" (u64, usize);
-    memory_create = c"cuMemCreate" (*mut u64, usize, *const AllocationProp, u64);
+    memory_create = c"cuMemCreate" (*mut u64, usize, *const CUmemAllocationProp, u64);
     memory_release = c"cuMemRelease" (u64);
     memory_map = c"cuMemMap" (u64, usize, usize, u64, u64);
     memory_unmap = c"cuMemUnmap" (u64, usize);
-    memory_set_access = c"cuMemSetAccess" (u64, usize, *const AccessDesc, usize);
+    memory_set_access = c"cuMemSetAccess" (u64, usize, *const CUmemAccessDesc, usize);
     host_alloc = c"cuMemHostAlloc" (*mut Raw, usize, u32);
     host_free = c"cuMemFreeHost" (Raw);
 
     copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Raw);
     copy_to_host = c"cuMemcpyDtoHAsync_v2" (Raw, u64, usize, Raw);
     copy_on_device = c"cuMemcpyDtoDAsync_v2" (u64, u64, usize, Raw);
-    copy_3d = c"cuMemcpy3DAsync_v2" (*const Copy3d, Raw);
+    copy_3d = c"cuMemcpy3DAsync_v2" (*const CUDA_MEMCPY3D, Raw);
     set_bytes = c"cuMemsetD8Async" (u64, u8, usize, Raw);
 
     stream_create = c"cuStreamCreateWithPriority" (*mut Raw, u32, i32);
@@ -155,14 +91,14 @@ table! {
     set_function_attribute = c"cuFuncSetAttribute" (Raw, u32, i32);
     set_function_cache_config = c"cuFuncSetCacheConfig" (Raw, u32);
     set_function_shared_mem_config = c"cuFuncSetSharedMemConfig" (Raw, u32);
-    launch = c"cuLaunchKernelEx" (*const LaunchConfig, Raw, *mut Raw, *mut Raw);
+    launch = c"cuLaunchKernelEx" (*const CUlaunchConfig, Raw, *mut Raw, *mut Raw);
 
     graph_create = c"cuGraphCreate" (*mut Raw, u32);
     graph_add_empty = c"cuGraphAddEmptyNode" (*mut Raw, Raw, *const Raw, usize);
     graph_add_kernel = c"cuGraphAddKernelNode_v2" (*mut Raw, Raw, *const Raw, usize, *const CUDA_KERNEL_NODE_PARAMS);
-    graph_add_copy = c"cuGraphAddMemcpyNode" (*mut Raw, Raw, *const Raw, usize, *const Copy3d, Raw);
+    graph_add_copy = c"cuGraphAddMemcpyNode" (*mut Raw, Raw, *const Raw, usize, *const CUDA_MEMCPY3D, Raw);
     graph_add_fill = c"cuGraphAddMemsetNode" (*mut Raw, Raw, *const Raw, usize, *const CUDA_MEMSET_NODE_PARAMS, Raw);
-    graph_set_attribute = c"cuGraphKernelNodeSetAttribute" (Raw, u32, *const [u64; 8]);
+    graph_set_attribute = c"cuGraphKernelNodeSetAttribute" (Raw, u32, *const CUlaunchAttributeValue);
     graph_instantiate = c"cuGraphInstantiateWithFlags" (*mut Raw, Raw, u64);
     graph_launch = c"cuGraphLaunch" (Raw, Raw);
     graph_exec_destroy = c"cuGraphExecDestroy" (Raw);

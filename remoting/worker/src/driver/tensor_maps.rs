@@ -1,6 +1,7 @@
 //! Tensor maps: the driver encodes and changes them; nothing of the device is touched.
 
-use super::{Driver, Handle, Raw, Result, code};
+use super::{Driver, Handle, Raw, Result};
+use driverapi::errors::*;
 use driverapi::types::CUtensorMap;
 use protocol::{
     Tensor, TensorMap, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass, TensorMapTiled,
@@ -16,7 +17,7 @@ fn rank(tensor: &Tensor) -> Result<u32> {
     let fits = (1..=MOST_DIMENSIONS).contains(&rank)
         && tensor.strides.len() == rank - 1
         && tensor.element_strides.len() == rank;
-    if fits { Ok(rank as u32) } else { Err(code::INVALID_VALUE) }
+    if fits { Ok(rank as u32) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
 fn pointer(address: u64) -> Raw {
@@ -31,7 +32,7 @@ impl Driver {
     pub fn encode_tiled(&self, c: &TensorMapTiled) -> Result<TensorMap> {
         let (t, rank, address) = (&c.tensor, rank(&c.tensor)?, pointer(c.tensor.address));
         if c.box_sizes.len() != t.sizes.len() {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (sizes, strides, boxes) = (t.sizes.as_ptr(), t.strides.as_ptr(), c.box_sizes.as_ptr());
         let steps = t.element_strides.as_ptr();
@@ -55,7 +56,7 @@ impl Driver {
     pub fn encode_im2col(&self, c: &TensorMapIm2col) -> Result<TensorMap> {
         let (t, rank, address) = (&c.tensor, rank(&c.tensor)?, pointer(c.tensor.address));
         if rank < 3 || c.lower.len() != t.sizes.len() - 2 || c.upper.len() != c.lower.len() {
-            return Err(code::INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (sizes, strides, steps) = (t.sizes.as_ptr(), t.strides.as_ptr(), t.element_strides.as_ptr());
         let (lower, upper) = (c.lower.as_ptr(), c.upper.as_ptr());
@@ -133,7 +134,7 @@ mod tests {
             let encode = TensorMapTiled { context: 1, tensor, box_sizes: vec![4; boxes] };
             driver.encode_tiled(&encode).unwrap_err()
         };
-        assert_eq!(tiled(tensor(3, 2, 3), 3), code::NOT_SUPPORTED, "this driver has no such function");
+        assert_eq!(tiled(tensor(3, 2, 3), 3), CUDA_ERROR_NOT_SUPPORTED, "this driver has no such function");
         for (tensor, boxes) in [
             (tensor(0, 0, 0), 0),
             (tensor(6, 5, 6), 6),
@@ -141,7 +142,7 @@ mod tests {
             (tensor(3, 2, 2), 3),
             (tensor(3, 2, 3), 2),
         ] {
-            assert_eq!(tiled(tensor, boxes), code::INVALID_VALUE);
+            assert_eq!(tiled(tensor, boxes), CUDA_ERROR_INVALID_VALUE);
         }
         let im2col = |rank: usize, lower: usize, upper: usize| {
             let (lower, upper) = (vec![0; lower], vec![0; upper]);
@@ -149,7 +150,7 @@ mod tests {
             let encode = TensorMapIm2col { context: 1, tensor, lower, upper, channels: 8, pixels: 8 };
             driver.encode_im2col(&encode).unwrap_err()
         };
-        assert_eq!(im2col(4, 2, 2), code::NOT_SUPPORTED);
-        assert_eq!([im2col(2, 0, 0), im2col(4, 1, 2), im2col(4, 2, 3)], [code::INVALID_VALUE; 3]);
+        assert_eq!(im2col(4, 2, 2), CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!([im2col(2, 0, 0), im2col(4, 1, 2), im2col(4, 2, 3)], [CUDA_ERROR_INVALID_VALUE; 3]);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Handles are unique in the process, so that sessions of different tests do not meet.
 
-use remotegpu_worker::driver::{AccessDesc, AllocationProp, Copy3d, Driver, LaunchConfig, Raw, Table};
+use driverapi::types::{CUDA_MEMCPY3D, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp};
+use remotegpu_worker::driver::{Driver, Raw, Table};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_char, c_void};
@@ -104,14 +105,14 @@ fake! {
     context_destroy(_context: Raw) { 0 }
     context_set_current(context: Raw) { CURRENT.set(context.addr()); 0 }
     context_synchronize() { 0 }
-    granularity(out: *mut usize, _prop: *const AllocationProp, _flags: u32) { unsafe { give(out, GRANULARITY as usize) } }
+    granularity(out: *mut usize, _prop: *const CUmemAllocationProp, _flags: u32) { unsafe { give(out, GRANULARITY as usize) } }
     address_reserve(out: *mut u64, size: usize, _alignment: usize, _hint: u64, _flags: u64) {
         let mut world = world();
         world.last_arena += 1 << 41;
         if size > 1 << 40 { 2 } else { unsafe { give(out, world.last_arena) } }
     }
     address_free(_base: u64, _size: usize) { 0 }
-    memory_create(out: *mut u64, _size: usize, _prop: *const AllocationProp, _flags: u64) { unsafe { give(out, 5) } }
+    memory_create(out: *mut u64, _size: usize, _prop: *const CUmemAllocationProp, _flags: u64) { unsafe { give(out, 5) } }
     memory_release(_memory: u64) { 0 }
     memory_map(address: u64, size: usize, _offset: usize, _memory: u64, _flags: u64) {
         // Another tenant's bytes, unless they are zeroed.
@@ -119,7 +120,7 @@ fake! {
         0
     }
     memory_unmap(address: u64, _size: usize) { if world().memory.remove(&address).is_some() { 0 } else { 1 } }
-    memory_set_access(_address: u64, _size: usize, _access: *const AccessDesc, _count: usize) { 0 }
+    memory_set_access(_address: u64, _size: usize, _access: *const CUmemAccessDesc, _count: usize) { 0 }
     host_alloc(out: *mut Raw, size: usize, _flags: u32) {
         unsafe { give(out, vec![0u8; size].leak().as_mut_ptr().cast()) }
     }
@@ -154,7 +155,7 @@ fake! {
             }
         })
     }
-    copy_3d(_copy: *const Copy3d, stream: Raw) { world().submit(stream, |_| ()) }
+    copy_3d(_copy: *const CUDA_MEMCPY3D, stream: Raw) { world().submit(stream, |_| ()) }
     set_bytes(address: u64, value: u8, bytes: usize, stream: Raw) {
         world().submit(stream, move |world| {
             if let Some(target) = world.slice(address, bytes) {
@@ -209,13 +210,13 @@ fake! {
         if index == 0 { unsafe { give(offset, 0); give(size, 8) } } else { 1 }
     }
     function_attribute(out: *mut i32, attribute: u32, _function: Raw) { unsafe { give(out, attribute as i32) } }
-    launch(config: *const LaunchConfig, function: Raw, _parameters: *mut Raw, extra: *mut Raw) {
-        let (stream, function) = (unsafe { (*config).stream }, function.addr());
+    launch(config: *const CUlaunchConfig, function: Raw, _parameters: *mut Raw, extra: *mut Raw) {
+        let (stream, function) = (unsafe { (*config).hStream }, function.addr());
         let parameters = unsafe { std::slice::from_raw_parts((*extra.add(1)).cast::<u8>(), *(*extra.add(3)).cast::<usize>()) }.to_vec();
         // A programmatic event is complete with its kernel, a completion event at once.
-        let triggered: Vec<usize> = unsafe { (0..(*config).attribute_count as usize).map(|i| (*config).attributes.add(i).read()) }
+        let triggered: Vec<usize> = unsafe { (0..(*config).numAttrs as usize).map(|i| (*config).attrs.add(i).read()) }
             .filter(|attribute| attribute.id == 7)
-            .map(|attribute| attribute.value[0] as usize)
+            .map(|attribute| unsafe { attribute.value.programmaticEvent }.event.addr())
             .collect();
         let mut world = world();
         triggered.iter().for_each(|event| *world.events.entry(*event).or_default() += 1);

@@ -2,7 +2,7 @@
 
 use super::client::{CONTEXT, Client, row};
 use super::worker::{Socket, Worker};
-use protocol::{CopyToDevice, CopyToHost, Grant, Granted, Launch, Reader, StreamSynchronize, UNCOUNTED};
+use protocol::{CopyToDevice, CopyToHost, Grant, Granted, Launch, LaunchShape, Reader, StreamSynchronize, UNCOUNTED};
 
 pub const PROFILES: [&str; 2] = ["normal", "hostile"];
 pub const MODULE: u64 = 5;
@@ -106,7 +106,8 @@ impl Test {
 
     pub fn launch(&mut self, stream_id: u64, kernel: u32, grid: u32, block: u32, parameters: &[u8]) {
         let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
-        let launch = Launch { module: MODULE, kernel, grid, block, shared: 0, attributes: vec![] };
+        let shape = LaunchShape { grid, block, shared: 0, attributes: vec![] };
+        let launch = Launch { module: MODULE, kernel, shape };
         self.client().send(stream_id, &launch, parameters);
     }
 

@@ -2,7 +2,7 @@
 //! one with it.
 
 use super::*;
-use protocol::{EventDestroy, LaunchAttribute, Recording};
+use protocol::{EventDestroy, LaunchAttribute, LaunchShape, Recording};
 
 const EARLY: u32 = LaunchAttribute::COMPLETION_EVENT;
 const LATE: u32 = LaunchAttribute::PROGRAMMATIC_EVENT;
@@ -20,7 +20,8 @@ impl Test {
             LaunchAttribute::of_recording(*id, record)
         };
         let attributes = records.iter().map(record).collect();
-        let launch = Launch { module: MODULE, kernel: 0, grid: [1; 3], block: [1; 3], shared: 0, attributes };
+        let shape = LaunchShape { grid: [1; 3], block: [1; 3], shared: 0, attributes };
+        let launch = Launch { module: MODULE, kernel: 0, shape };
         self.client.send(stream_id, &launch, &mark.to_le_bytes());
     }
 

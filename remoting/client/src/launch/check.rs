@@ -1,11 +1,11 @@
 //! What a driver refuses a launch for at the call, in its order: pure functions of what was read at load.
 
-use crate::call::Code;
+use crate::Code;
 use crate::devices::LaunchLimits;
 use crate::module::LaunchRules;
 use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
 use driverapi::errors::*;
-use protocol::LaunchAttribute;
+use protocol::{LaunchAttribute, LaunchShape};
 
 /// Every GPU with clusters takes as many blocks as this (CUDA C++ Programming Guide, "Thread Block Clusters").
 const PORTABLE_CLUSTER: u32 = 8;
@@ -29,7 +29,8 @@ pub enum Question {
 
 impl Asked {
     /// Of two attributes with one id the last counts.
-    pub fn new(grid: [u32; 3], block: [u32; 3], shared: u32, attributes: &[LaunchAttribute]) -> Asked {
+    pub fn new(shape: &LaunchShape) -> Asked {
+        let LaunchShape { grid, block, shared, ref attributes } = *shape;
         let (mut cluster, mut cooperative) = (None, false);
         for LaunchAttribute { id, value } in attributes {
             match *id {
@@ -251,13 +252,14 @@ mod tests {
             value[..2].copy_from_slice(&words);
             LaunchAttribute { id, value }
         };
-        let given = [
+        let asked = |attributes| Asked::new(&LaunchShape { attributes, ..LaunchShape::default() });
+        let given = vec![
             attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, [4 << 32 | 2, u64::MAX << 32 | 3]),
             attribute(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, [u64::MAX << 32, 0]),
         ];
-        let asked = Asked::new([8, 8, 9], [1, 1, 1], 0, &given);
-        assert_eq!((asked.cluster, asked.cooperative), (Some([2, 4, 3]), false));
+        let both = asked(given);
+        assert_eq!((both.cluster, both.cooperative), (Some([2, 4, 3]), false));
         let cooperative = attribute(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, [1, 0]);
-        assert!(Asked::new([1; 3], [1; 3], 0, &[cooperative]).cooperative);
+        assert!(asked(vec![cooperative]).cooperative);
     }
 }

@@ -3,13 +3,14 @@
 //! CUDA takes events without timing, and no flags:
 //! <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>, `CUlaunchAttributeID`.
 
-use crate::call::{Code, input, inputs};
+use crate::Code;
+use crate::boundary::{input, inputs};
 use crate::event::{self, Event};
 use crate::stream::Target;
 use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::{CUevent, CUlaunchAttribute, CUlaunchConfig};
-use protocol::{LaunchAttribute, Recording};
+use protocol::{LaunchAttribute, LaunchShape, Recording};
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -59,23 +60,23 @@ fn named(given: &CUlaunchAttribute) -> Option<Result<LaunchEvent, Code>> {
     Some(event::get(event).and_then(check))
 }
 
-/// Sends a launch with its attributes; with events it counts as a record of each.
+/// Sends a launch; with events it counts as a record of each.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` for an event of another context, or why the launch could not be sent.
 pub fn post(
     target: &Target,
     events: &[LaunchEvent],
-    mut attributes: Vec<LaunchAttribute>,
-    send: impl FnOnce(Vec<LaunchAttribute>) -> Result<u64, Code>,
+    mut shape: LaunchShape,
+    send: impl FnOnce(LaunchShape) -> Result<u64, Code>,
 ) -> Result<(), Code> {
     let recorded: Vec<&Event> = events.iter().map(|named| &*named.event).collect();
     event::record_by(&recorded, target, |generations| {
         for (named, generation) in events.iter().zip(generations) {
             let (event, at_block_start) = (named.event.id, named.at_block_start);
             let record = Recording { event, generation: *generation, at_block_start };
-            attributes.push(LaunchAttribute::of_recording(named.attribute, record));
+            shape.attributes.push(LaunchAttribute::of_recording(named.attribute, record));
         }
-        send(attributes)
+        send(shape)
     })
 }

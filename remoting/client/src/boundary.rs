@@ -1,0 +1,191 @@
+//! What every exported function has in common: the guard at the C boundary, and access to the caller's pointers.
+
+use crate::log::{self, Level};
+use crate::stats::Counter;
+use crate::{Code, process, sys};
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
+use driverapi::refusals::is_asked_in_passing;
+use driverapi::report;
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+/// Which stream the null handle means: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DefaultStream {
+    Legacy,
+    PerThread,
+}
+
+pub const LEGACY: DefaultStream = DefaultStream::Legacy;
+pub const PER_THREAD: DefaultStream = DefaultStream::PerThread;
+
+/// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow the
+/// pointers it was given: that they are as CUDA documents them is the caller's promise to a C function.
+#[macro_export]
+macro_rules! exports {
+    ($($(#[$meta:meta])* fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, unused_variables, clippy::missing_safety_doc, clippy::too_many_arguments)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
+            static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
+            #[allow(unused_unsafe)]
+            $crate::boundary::guard(&COUNTER, || {
+                $crate::process::check_initialised()?;
+                unsafe { $body }
+            })
+        }
+    )*};
+}
+
+/// Declares exported functions that answer before `cuInit`, too.
+#[macro_export]
+macro_rules! early_exports {
+    ($(fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(clippy::missing_safety_doc)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
+            static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
+            #[allow(unused_unsafe)]
+            $crate::boundary::guard(&COUNTER, || unsafe { $body })
+        }
+    )*};
+}
+
+/// Declares pairs of exported functions that differ in what the null stream means.
+#[macro_export]
+macro_rules! stream_exports {
+    ($(fn $name:ident | $per_thread:ident($($argument:ident : $type:ty),* $(,)?) |$default:ident| $body:block)*) => {
+        $crate::exports! {$(
+            fn $name($($argument: $type),*) { let $default = $crate::boundary::LEGACY; $body }
+            fn $per_thread($($argument: $type),*) { let $default = $crate::boundary::PER_THREAD; $body }
+        )*}
+    };
+}
+
+/// Runs the body of an exported function: counted, with errno kept, and no panic gets out.
+pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
+    let errno = sys::errno();
+    let result = process::check_alive().and_then(|()| {
+        counter.begin();
+        let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(CUDA_ERROR_UNKNOWN));
+        counter.end();
+        result
+    });
+    let code = result.err().unwrap_or(0);
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        report::refused(counter.name);
+    }
+    sys::set_errno(errno);
+    if code != 0 && log::enabled(Level::Debug) {
+        log::line(Level::Debug, &format!("{} -> {code}", counter.name));
+    }
+    code
+}
+
+/// Answers a function that this system does not provide; one line in the log for each.
+///
+/// # Errors
+/// Always.
+pub fn refused(name: &'static str) -> Result<(), Code> {
+    static NAMED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+        let level = if is_asked_in_passing(name) { Level::Info } else { Level::Error };
+        log::line(level, &format!("{name} is not provided by remotegpu; the program gets CUDA_ERROR_NOT_SUPPORTED"));
+    }
+    Err(CUDA_ERROR_NOT_SUPPORTED)
+}
+
+/// Stores a result where the caller wants it.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+pub unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Code> {
+    if to.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: as the caller vouches.
+    unsafe { to.write_unaligned(value) };
+    Ok(())
+}
+
+/// As [`write`], for results that the caller may leave out.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+pub unsafe fn write_optional<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: as the caller vouches.
+        unsafe { to.write_unaligned(value) };
+    }
+}
+
+/// Reads an input structure.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// `from` is null or valid for a read.
+pub unsafe fn input<T: Copy>(from: *const T) -> Result<T, Code> {
+    if from.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: as the caller vouches.
+    Ok(unsafe { from.read_unaligned() })
+}
+
+/// Reads `count` consecutive values; an empty list may be a null pointer.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// `from` is null or valid for reads of `count` values.
+pub unsafe fn inputs<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>, Code> {
+    if from.is_null() && count > 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: as the caller vouches.
+    Ok((0..count).map(|i| unsafe { from.add(i).read_unaligned() }).collect())
+}
+
+/// Reads a name.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// `from` is null or a string that ends with a NUL.
+pub unsafe fn text<'a>(from: *const c_char) -> Result<&'a CStr, Code> {
+    if from.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: as the caller vouches.
+    Ok(unsafe { CStr::from_ptr(from) })
+}
+
+/// Copies a text into the caller's buffer, cut to its length, always with a NUL.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` without a buffer.
+///
+/// # Safety
+/// `to` is null or valid for writes of `len` bytes.
+pub unsafe fn write_text(to: *mut c_char, len: usize, value: &str) -> Result<(), Code> {
+    if to.is_null() || len == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let count = value.len().min(len - 1);
+    // SAFETY: `count + 1 <= len`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(value.as_ptr(), to.cast(), count);
+        to.add(count).write(0);
+    }
+    Ok(())
+}
