@@ -29,6 +29,10 @@ pub struct Launch<'a> {
     pub cancel: &'a AtomicBool,
     pub start: Instant,
     pub id: u64,
+    /// The address of what blocks of a cooperative launch count themselves in, or 0.
+    pub workspace: u64,
+    /// Backward branches in a turn.
+    pub turn: u32,
 }
 
 /// How far a block got in a turn.
@@ -146,7 +150,7 @@ impl<'a> Block<'a> {
     /// Runs the current warp until its turn is over or none of its groups can go on.
     fn run(&mut self) {
         let code = self.launch.code;
-        self.warp.begin_turn();
+        self.warp.begin_turn(self.launch.turn);
         loop {
             if self.warp.group.pc >= self.warp.stop {
                 self.warp.choose();

@@ -33,5 +33,6 @@ mod warp;
 
 pub use block::{Block, Launch, Turn};
 pub use handler::{Handler, exec};
+pub use host::Host;
 pub use lanes::{LANES, Slot, spread};
 pub use local::MAX_LOCAL;

@@ -95,6 +95,10 @@ fn call<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lo
                     inst = Inst { imm: site, mods: function, ..Inst::new(exec::<Syscall>()) };
                     Callee::Indirect
                 }
+                // Names of NVIDIA's device runtime, which launches kernels from kernels.
+                None if ["cuda", "__cudaCDP"].iter().any(|prefix| name.starts_with(prefix)) => {
+                    return refuse(format!("dynamic parallelism is not provided: '{name}'"));
+                }
                 None => return refuse(format!("function '{name}' is not defined")),
             },
         },
