@@ -200,7 +200,7 @@ fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
     let inst = Inst {
         targets: lower.list(&results),
         sources: lower.list(&all),
-        imm: (2 * depth | depth << 8 | products << 16) as i64,
+        imm: ((2 * depth) | depth << 8 | products << 16) as i64,
         mods: a_kind | b_kind << 4 | flags,
         ..Inst::new(exec::<MultiplyAdd>())
     };
