@@ -42,6 +42,9 @@ pub enum Turn {
     Finished,
 }
 
+/// The most that compilers align dynamic shared memory to.
+const DYNAMIC_ALIGN: u32 = 128;
+
 pub struct Block<'a> {
     pub launch: &'a Launch<'a>,
     /// The running warp; its place in `warps` is empty meanwhile.
@@ -108,8 +111,12 @@ impl<'a> Block<'a> {
         self.fault = None;
     }
 
+    /// Dynamic shared memory begins aligned behind the static, and is as long as was asked for all the same.
     pub fn shared_bytes(&self) -> u32 {
-        self.launch.static_shared + self.launch.dynamic_shared
+        match self.launch.dynamic_shared {
+            0 => self.launch.static_shared,
+            dynamic => self.launch.static_shared.next_multiple_of(DYNAMIC_ALIGN) + dynamic,
+        }
     }
 
     /// Gives every warp a turn.

@@ -158,7 +158,7 @@ fn value(block: &Block, special: Special, lane: usize) -> u64 {
         GlobalTimer => unix_nanos(),
         GlobalTimerHi => unix_nanos() >> 32,
         DynamicShared => launch.dynamic_shared.into(),
-        TotalShared => block.shared_bytes().into(),
+        TotalShared => (launch.static_shared + launch.dynamic_shared).into(),
         // The halves of the address where the header cooperative_groups finds the grid's barrier; 0 if it has none.
         EnvReg1 => launch.workspace >> 32,
         EnvReg2 => launch.workspace & u64::from(u32::MAX),
