@@ -34,6 +34,9 @@ DRIVER_PROGRAMS = (
     "virtual_memory.c",
 )
 
+# What older GPUs do not have.
+AMPERE_PROGRAMS = ("block_barriers.cu", "tensor_cores.cu")
+
 
 def toolkit() -> Path | None:
     """CUDA's compiler from the wheels of the active environment."""
@@ -62,8 +65,9 @@ def _command(source: str, program: Path, toolkit: Path, options: tuple[str, ...]
     line = [os.fspath(toolkit / "bin" / "nvcc"), "-o", os.fspath(program), path, f"-L{toolkit / 'lib'}"]
     line += ["-I", os.fspath(toolkit / "include" / "cccl")]
     if "--default" not in options:
-        code = "sm_75" if source == "machine_code.cu" else "compute_75"
-        line += ["-gencode", f"arch=compute_75,code={code}"]
+        lowest = "80" if source in AMPERE_PROGRAMS else "75"
+        kind = "sm" if source == "machine_code.cu" else "compute"
+        line += ["-gencode", f"arch=compute_{lowest},code={kind}_{lowest}"]
     line += [option for option in options if option.startswith("-rdc")]
     if source == "per_thread.cu":
         line += ["--default-stream", "per-thread"]

@@ -317,6 +317,7 @@ impl Launch {
             block: self.shape.block,
             dynamic_shared: self.shape.dynamic_shared,
             params: &self.params,
+            cooperative: self.shape.cooperative,
             threads: self.driver.config.threads,
         };
         let (image, context, device) = (&self.function.module.image, &self.context, &self.context.device);

@@ -50,7 +50,7 @@ impl Model {
         mem_sync_domains: 1,
         portable_cluster: 1,
         largest_cluster: 1,
-        cooperative: false,
+        cooperative: true,
         nvml_architecture: 7,
     };
 

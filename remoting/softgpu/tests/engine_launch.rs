@@ -63,3 +63,68 @@ fn refuses_addresses_outside_of_allocations() {
     assert!(fault.message.contains(&format!("4 bytes at 0x{last:x}")), "{}", fault.message);
     assert!(fault.message.contains("thread (99,0,0)"), "{}", fault.message);
 }
+
+/// Each thread takes its neighbour's word in the next block, and adds one; by calls as numba makes them.
+const ROTATE: &str = "
+.version 7.8
+.target sm_80
+.address_size 64
+.extern .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope);
+.extern .func (.param .b32 error) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);
+.visible .entry rotate(.param .u64 words, .param .u32 n, .param .u32 rounds)
+{
+    .param .b32 scope; .param .b64 handle; .param .b32 flags; .param .b32 error;
+    .reg .b32 %r<8>; .reg .b64 %d<8>; .reg .pred %p;
+    st.param.b32 [scope], 1;
+    call (handle), cudaCGGetIntrinsicHandle, (scope);
+    ld.param.u64 %d1, [words]; ld.param.u32 %r1, [n]; ld.param.u32 %r2, [rounds];
+    mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x; mov.u32 %r5, %tid.x; mad.lo.u32 %r3, %r3, %r4, %r5;
+    mad.wide.u32 %d2, %r3, 4, %d1;
+    add.u32 %r3, %r3, %r4; rem.u32 %r3, %r3, %r1;
+    mad.wide.u32 %d3, %r3, 4, %d1;
+    st.param.b32 [flags], 0;
+AGAIN:
+    ld.global.u32 %r6, [%d3]; add.u32 %r6, %r6, 1;
+    call (error), cudaCGSynchronize, (handle, flags);
+    st.global.u32 [%d2], %r6;
+    call (error), cudaCGSynchronize, (handle, flags);
+    sub.u32 %r2, %r2, 1; setp.ne.u32 %p, %r2, 0;
+    @%p bra AGAIN;
+    ld.param.u32 %r6, [error]; st.global.u32 [%d1], %r6;
+    ret;
+}
+";
+
+#[test]
+fn blocks_of_a_cooperative_launch_wait_for_each_other() {
+    const ROUNDS: u32 = 3;
+    // More blocks than one OS thread otherwise keeps in progress.
+    for (threads, blocks) in [(1, 600), (2, 5), (8, 600)] {
+        let n = 32 * blocks;
+        let words = Buffer::of_u32(&(0..n).map(|i| i * 10).collect::<Vec<_>>());
+        let mut gpu = Gpu::new(&[ROTATE]);
+        (gpu.threads, gpu.cooperative) = (threads, true);
+        gpu.run("rotate", blocks, 32, &[Arg::Ptr(&words), Arg::U32(n), Arg::U32(ROUNDS)]);
+        let mut expected: Vec<u32> = (0..n).map(|i| (i + 32 * ROUNDS) % n * 10 + ROUNDS).collect();
+        expected[0] = 0;
+        assert_eq!(words.u32s(), expected, "{blocks} blocks on {threads} OS threads");
+    }
+}
+
+#[test]
+fn without_a_cooperative_launch_there_is_no_grid_to_wait_for() {
+    let words = Buffer::of_u32(&[0; 32]);
+    Gpu::new(&[ROTATE]).run("rotate", 1, 32, &[Arg::Ptr(&words), Arg::U32(32), Arg::U32(1)]);
+    assert_eq!(words.u32s()[..2], [1, 1], "an error, and the word");
+}
+
+#[test]
+fn a_kernel_that_launches_kernels_is_refused() {
+    let text = ".version 7.8\n.target sm_80\n.address_size 64
+        .extern .func (.param .b32 error) __cudaCDP2LaunchDeviceV2(.param .b64 buffer, .param .b64 stream);
+        .visible .entry parent() { .param .b64 buffer; .param .b64 stream; .param .b32 error;
+            call (error), __cudaCDP2LaunchDeviceV2, (buffer, stream); ret; }";
+    let gpu = Gpu::new(&[text]);
+    let why = gpu.image.program().kernels()[0].unsupported.clone().unwrap();
+    assert!(why.contains("dynamic parallelism is not provided: '__cudaCDP2LaunchDeviceV2'"), "{why}");
+}

@@ -174,3 +174,21 @@ fn cache_policies_are_accepted() {
         st.global.L2::cache_hint.v2.b32 [%out], {%r3, %r4}, %d1;";
     assert_eq!(rows(body, &[vec![3, 4]])[0][..2], [4, 4]);
 }
+
+#[test]
+fn dynamic_shared_memory_is_as_long_as_asked_for_behind_static_memory() {
+    let text = ".version 8.4\n.target sm_80\n.address_size 64\n.extern .shared .align 16 .b8 words[];
+        .entry k(.param .u64 out, .param .u32 last) {
+            .shared .align 1 .b8 flag[1]; .reg .b32 %r<8>; .reg .b64 %d; .reg .b16 %h;
+            ld.param.u64 %d, [out]; ld.param.u32 %r1, [last];
+            mov.u16 %h, 7; st.shared.u8 [flag], %h;
+            mov.u32 %r2, words; add.u32 %r2, %r2, %r1; st.shared.u32 [%r2], %r1;
+            ld.shared.u32 %r3, [%r2]; st.global.u32 [%d], %r3; ret; }";
+    let output = Buffer::new(4);
+    let mut gpu = Gpu::new(&[text]);
+    gpu.shared = 512;
+    gpu.run("k", 1, 1, &[Arg::Ptr(&output), Arg::U32(508)]);
+    assert_eq!(output.u32s(), [508]);
+    let fault = gpu.launch("k", [1; 3], [1; 3], &[Arg::Ptr(&output), Arg::U32(1024)]).unwrap_err();
+    assert_eq!(fault.code, 700);
+}

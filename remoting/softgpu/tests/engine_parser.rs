@@ -282,8 +282,14 @@ fn mutated_programs_never_crash() {
                 }
                 watch.store(true, Ordering::Relaxed);
             });
-            let spec =
-                LaunchSpec { grid: [2, 1, 1], block: [40, 1, 1], dynamic_shared: 64, params: &params, threads: 1 };
+            let spec = LaunchSpec {
+                grid: [2, 1, 1],
+                block: [40, 1, 1],
+                dynamic_shared: 64,
+                params: &params,
+                cooperative: false,
+                threads: 1,
+            };
             // Any outcome but a crash is fine.
             let _ = launch(&image, kernel, &spec, &memory, &ThreadPool::new(0), &Log::default(), &cancel);
             finish.store(true, Ordering::Relaxed);

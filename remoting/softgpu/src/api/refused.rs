@@ -1,6 +1,6 @@
 //! Functions that exist and are refused: kinds of graph nodes, IPC, arrays and textures, managed memory, cooperative
-//! launches, green contexts, the old 32-bit forms of the first driver, and what else is not provided. The device's
-//! attributes say the same, so that programs choose other ways.
+//! launches on several GPUs, green contexts, the old 32-bit forms of the first driver, and what else is not provided. The
+//! device's attributes say the same, so that programs choose other ways.
 
 use crate::driver::driver;
 use crate::ffi::R;

@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::compile::MAX_SHARED;
-use super::exec::{Block, LANES, Launch, Turn};
+use super::exec::{Block, Host, LANES, Launch, Turn};
+use super::heap::Heap;
 use super::{Image, MemoryMap, ThreadPool};
 
 /// What to run, in the terms of `cuLaunchKernel`.
@@ -14,6 +15,8 @@ pub struct LaunchSpec<'a> {
     pub block: [u32; 3],
     pub dynamic_shared: u32,
     pub params: &'a [u8],
+    /// Whether all blocks may wait for each other: then all are in progress at once.
+    pub cooperative: bool,
     /// The most OS threads to use; 1 runs the blocks in fixed, increasing order.
     pub threads: usize,
 }
@@ -44,6 +47,10 @@ const PATIENCE: u32 = 2000;
 const TEAM: u64 = 1024;
 /// The most blocks one OS thread keeps in progress.
 const MAX_RESIDENT: usize = 256;
+/// Backward branches in a turn: short enough that a spinning group does not delay the one it waits for.
+const TURN: u32 = 512;
+/// Where all blocks wait for the last one, most turns are spent spinning.
+const COOPERATIVE_TURN: u32 = 32;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -71,6 +78,11 @@ pub fn launch(
         return Err(Fault { code: 1, message: format!("kernel '{}' cannot be launched like this", info.name) });
     }
     let function = image.program().kernel_function(kernel);
+    let workspace = if spec.cooperative { grid_workspace(image.heap(), memory) } else { 0 };
+    if spec.cooperative && workspace == 0 {
+        let message = format!("the heap of kernel '{}' is full: no memory for the grid's barrier", info.name);
+        return Err(Fault { code: 2, message });
+    }
     let launch = Launch {
         code: image.program().code(),
         consts: image.consts(),
@@ -86,32 +98,53 @@ pub fn launch(
         out,
         cancel,
         start: Instant::now(),
+        workspace,
+        turn: if spec.cooperative { COOPERATIVE_TURN } else { TURN },
         id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
     };
     let work = Work {
         launch: &launch,
         blocks,
-        team: team(&launch, threads, blocks, spec.threads as u64),
+        team: if spec.cooperative { 1 } else { team(&launch, threads, blocks, spec.threads as u64) },
+        most: if spec.cooperative { usize::MAX } else { MAX_RESIDENT },
         next: AtomicU64::new(0),
         fault: Mutex::new(None),
         stop: AtomicBool::new(false),
     };
     let helpers = spec.threads.saturating_sub(1).min(usize::try_from(blocks - 1).unwrap_or(usize::MAX));
+    // Blocks that wait for each other are begun at once, by all OS threads alike.
+    let share = |os_threads: u64| if spec.cooperative { blocks.div_ceil(os_threads) as usize } else { 1 };
     if helpers == 0 {
-        work.run(None);
-    } else if !work.run(Some(Instant::now() + ALONE)) {
+        work.run(None, share(1));
+    } else if spec.cooperative || !work.run(Some(Instant::now() + ALONE), 1) {
         let permit = pool.take(helpers);
+        let share = share(permit.count as u64 + 1);
         std::thread::scope(|scope| {
             for _ in 0..permit.count {
                 let name = std::thread::Builder::new().name("softgpu".to_owned());
                 // Without a helper the launch is slower, no more.
-                let _ = name.spawn_scoped(scope, || work.run(None));
+                let _ = name.spawn_scoped(scope, || work.run(None, share));
             }
-            work.run(None);
+            work.run(None, share);
         });
+    }
+    if workspace != 0 {
+        image.heap().release(workspace);
     }
     let fault = work.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
     fault.map_or(Ok(()), Err)
+}
+
+/// What a driver gives the blocks of a cooperative launch, as `cooperative_groups/details/driver_abi.h` has it: a word with
+/// its size and one to count themselves in. 0 if there is no room.
+fn grid_workspace(heap: &Heap, memory: &MemoryMap) -> u64 {
+    const BYTES: u64 = 8;
+    let address = heap.allocate(memory, BYTES);
+    if address != 0 {
+        // The counter above it starts from 0.
+        Host::checked(address).write(BYTES);
+    }
+    address
 }
 
 /// How many blocks to run as one, which costs less than one after the other. Not if they share memory, or wait for each
@@ -130,6 +163,8 @@ struct Work<'a> {
     launch: &'a Launch<'a>,
     blocks: u64,
     team: u64,
+    /// The most blocks that one OS thread keeps in progress.
+    most: usize,
     next: AtomicU64,
     fault: Mutex<Option<Fault>>,
     stop: AtomicBool,
@@ -150,15 +185,15 @@ impl<'a> Work<'a> {
     }
 
     /// Runs blocks until none is left; with a deadline, also until it has passed and no block is in progress. True if all
-    /// is done.
-    fn run(&self, deadline: Option<Instant>) -> bool {
+    /// is done. It keeps `share` blocks in progress, more only while these seem to wait.
+    fn run(&self, deadline: Option<Instant>, share: usize) -> bool {
         let (mut spare, mut resident) = (Vec::<Block<'a>>::new(), Vec::<Block<'a>>::new());
         let mut turns = 0;
         loop {
             if self.stop.load(Ordering::Acquire) {
                 return true;
             }
-            if resident.is_empty() || (turns > PATIENCE && resident.len() < MAX_RESIDENT) {
+            if resident.len() < share || (turns > PATIENCE && resident.len() < self.most) {
                 if resident.is_empty() && deadline.is_some_and(|deadline| Instant::now() > deadline) {
                     return self.next.load(Ordering::Acquire) >= self.blocks;
                 }

@@ -90,6 +90,7 @@ pub struct Gpu {
     pub cancel: AtomicBool,
     pub threads: usize,
     pub shared: u32,
+    pub cooperative: bool,
     pool: ThreadPool,
 }
 
@@ -106,6 +107,7 @@ impl Gpu {
             cancel: AtomicBool::new(false),
             threads: 2,
             shared: 0,
+            cooperative: false,
             pool: ThreadPool::new(2),
         };
         for index in 0..gpu.globals.len() {
@@ -140,7 +142,14 @@ impl Gpu {
             let offset = param.offset as usize;
             params[offset..offset + bytes.len()].copy_from_slice(&bytes);
         }
-        let spec = LaunchSpec { grid, block, dynamic_shared: self.shared, params: &params, threads: self.threads };
+        let spec = LaunchSpec {
+            grid,
+            block,
+            dynamic_shared: self.shared,
+            params: &params,
+            cooperative: self.cooperative,
+            threads: self.threads,
+        };
         let result = launch(&self.image, kernel, &spec, &self.memory, &self.pool, &self.log, &self.cancel);
         for arg in args {
             if let Arg::Ptr(buffer) = arg {

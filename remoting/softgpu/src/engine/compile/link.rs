@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::grid;
 use super::lower::{Index, Lowered, Refuse, lower};
 use super::pool::PoolBuilder;
 use super::shared::{SharedLayout, is_dynamic, parameter_layout};
@@ -108,6 +109,9 @@ pub fn compile(units: &[&str]) -> Result<Linked, CompileError> {
     }
     if modules.is_empty() {
         return invalid("there is no PTX".to_owned());
+    }
+    if grid::is_wanted(&modules) {
+        modules.push(parse(grid::PTX).or_else(|error| invalid(error.message))?);
     }
     check_duplicates(&modules)?;
     let mut linker = Linker {

@@ -3,6 +3,7 @@
 mod allocate;
 mod decode;
 mod flow;
+mod grid;
 mod link;
 mod lower;
 mod pool;

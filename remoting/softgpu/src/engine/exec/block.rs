@@ -29,6 +29,10 @@ pub struct Launch<'a> {
     pub cancel: &'a AtomicBool,
     pub start: Instant,
     pub id: u64,
+    /// The address of what blocks of a cooperative launch count themselves in, or 0.
+    pub workspace: u64,
+    /// Backward branches in a turn.
+    pub turn: u32,
 }
 
 /// How far a block got in a turn.
@@ -37,6 +41,9 @@ pub enum Turn {
     Running,
     Finished,
 }
+
+/// The most that compilers align dynamic shared memory to.
+const DYNAMIC_ALIGN: u32 = 128;
 
 pub struct Block<'a> {
     pub launch: &'a Launch<'a>,
@@ -104,8 +111,12 @@ impl<'a> Block<'a> {
         self.fault = None;
     }
 
+    /// Dynamic shared memory begins aligned behind the static, and is as long as was asked for all the same.
     pub fn shared_bytes(&self) -> u32 {
-        self.launch.static_shared + self.launch.dynamic_shared
+        match self.launch.dynamic_shared {
+            0 => self.launch.static_shared,
+            dynamic => self.launch.static_shared.next_multiple_of(DYNAMIC_ALIGN) + dynamic,
+        }
     }
 
     /// Gives every warp a turn.
@@ -146,7 +157,7 @@ impl<'a> Block<'a> {
     /// Runs the current warp until its turn is over or none of its groups can go on.
     fn run(&mut self) {
         let code = self.launch.code;
-        self.warp.begin_turn();
+        self.warp.begin_turn(self.launch.turn);
         loop {
             if self.warp.group.pc >= self.warp.stop {
                 self.warp.choose();

@@ -42,9 +42,9 @@ impl Block<'_> {
 
     /// Starts running in step if all warps are full and at the same place.
     pub fn fall_in(&mut self) -> bool {
-        let mut lead = None;
+        let (mut lead, turn) = (None, self.launch.turn);
         let together = self.warps.iter_mut().all(|warp| {
-            warp.begin_turn();
+            warp.begin_turn(turn);
             let ready = (warp.group.mask != 0 || warp.choose()) && warp.is_whole() && warp.group.stack.is_empty();
             ready && lead.get_or_insert_with(|| warp.group.clone()).joins(&warp.group)
         });
@@ -68,7 +68,7 @@ impl Block<'_> {
     /// Runs until the turn is over or the warps part.
     pub fn run_in_step(&mut self) -> Turn {
         let code = self.launch.code;
-        self.lockstep.budget = super::warp::TURN;
+        self.lockstep.budget = self.launch.turn;
         loop {
             let inst = &code.insts[self.lockstep.pc as usize];
             let step = if inst.guard == NONE {

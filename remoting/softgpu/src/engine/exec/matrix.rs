@@ -24,8 +24,9 @@ pub mod element {
     pub const E5M2: u32 = 4;
     pub const U8: u32 = 5;
     pub const S8: u32 = 6;
-    /// C and D are f16, packed in pairs.
+    /// C is f16, packed in pairs; so is D.
     pub const HALF_SUM: u32 = 1 << 8;
+    pub const HALF_RESULT: u32 = 1 << 11;
     /// Integer sums saturate.
     pub const SATURATE: u32 = 1 << 9;
     /// `ldmatrix.trans`
@@ -123,7 +124,8 @@ fn multiply_integers(operands: &Operands<i32>, sums: &mut [[i32; COLUMNS]; ROWS]
     }
 }
 
-/// `mma.sync`: sources A, B and C in the list, with the number of A's registers in `imm` and of B's in `imm` >> 8.
+/// `mma.sync`: sources A, B and C in the list, with the number of A's registers in `imm` and of B's in `imm` >> 8. `wmma.mma`
+/// is several of these, as many as `imm` >> 16 says; sources are read before any result is written.
 pub struct MultiplyAdd;
 
 impl Handler for MultiplyAdd {
@@ -132,42 +134,53 @@ impl Handler for MultiplyAdd {
         let code = block.launch.code;
         let sources: Vec<[u32; LANES]> =
             inst.sources.of(&code.lists).iter().map(|&source| *block.src::<u32>(source)).collect();
-        let (a, rest) = sources.split_at(inst.imm as usize & 255);
-        let (b, c) = rest.split_at(inst.imm as usize >> 8);
-        let (a_kind, b_kind) = (inst.mods & 15, inst.mods >> 4 & 15);
-        let width = per_register(a_kind);
-        let half = inst.mods & element::HALF_SUM != 0;
-        let mut results = [[0u32; LANES]; 4];
-        if a_kind >= element::U8 {
-            let operands = gather(a, b, width, 0, |r, i| integer_of(r, i, a_kind), |r, i| integer_of(r, i, b_kind));
-            let mut sums = [[0i32; COLUMNS]; ROWS];
-            each(|lane, index, (row, column)| sums[row][column] = c[index][lane] as i32);
-            multiply_integers(&operands, &mut sums, inst.mods & element::SATURATE != 0);
-            each(|lane, index, (row, column)| results[index][lane] = sums[row][column] as u32);
-        } else {
-            let operands = gather(a, b, width, 0.0, |r, i| float_of(r, i, a_kind), |r, i| float_of(r, i, b_kind));
-            let mut sums = [[0f32; COLUMNS]; ROWS];
-            each(|lane, index, (row, column)| {
-                sums[row][column] = if half {
-                    from_f16(c[index / 2][lane] >> (16 * (index % 2)) & 0xffff)
-                } else {
-                    f32::from_bits(c[index][lane])
-                };
-            });
-            multiply_floats(&operands, &mut sums);
-            each(|lane, index, (row, column)| {
-                if half {
-                    results[index / 2][lane] |= to_f16(sums[row][column]) << (16 * (index % 2));
-                } else {
-                    results[index][lane] = super::number::canonical(sums[row][column]).to_bits();
-                }
-            });
-        }
-        for (&target, result) in inst.targets.of(&code.lists).iter().zip(&results) {
-            block.set(target, result, mask);
+        let targets = inst.targets.of(&code.lists);
+        let products = inst.imm as usize >> 16;
+        let (given, taken) = (sources.len() / products, targets.len() / products);
+        for (sources, targets) in sources.chunks_exact(given).zip(targets.chunks_exact(taken)) {
+            let results = product(inst, sources);
+            for (&target, result) in targets.iter().zip(&results) {
+                block.set(target, result, mask);
+            }
         }
         Step::Next
     }
+}
+
+/// The results of one `mma`.
+#[inline(always)]
+fn product(inst: &Inst, sources: &[[u32; LANES]]) -> [[u32; LANES]; 4] {
+    let (a, rest) = sources.split_at(inst.imm as usize & 255);
+    let (b, c) = rest.split_at(inst.imm as usize >> 8 & 255);
+    let (a_kind, b_kind) = (inst.mods & 15, inst.mods >> 4 & 15);
+    let width = per_register(a_kind);
+    let mut results = [[0u32; LANES]; 4];
+    if a_kind >= element::U8 {
+        let operands = gather(a, b, width, 0, |r, i| integer_of(r, i, a_kind), |r, i| integer_of(r, i, b_kind));
+        let mut sums = [[0i32; COLUMNS]; ROWS];
+        each(|lane, index, (row, column)| sums[row][column] = c[index][lane] as i32);
+        multiply_integers(&operands, &mut sums, inst.mods & element::SATURATE != 0);
+        each(|lane, index, (row, column)| results[index][lane] = sums[row][column] as u32);
+    } else {
+        let operands = gather(a, b, width, 0.0, |r, i| float_of(r, i, a_kind), |r, i| float_of(r, i, b_kind));
+        let mut sums = [[0f32; COLUMNS]; ROWS];
+        each(|lane, index, (row, column)| {
+            sums[row][column] = if inst.mods & element::HALF_SUM != 0 {
+                from_f16(c[index / 2][lane] >> (16 * (index % 2)) & 0xffff)
+            } else {
+                f32::from_bits(c[index][lane])
+            };
+        });
+        multiply_floats(&operands, &mut sums);
+        each(|lane, index, (row, column)| {
+            if inst.mods & element::HALF_RESULT != 0 {
+                results[index / 2][lane] |= to_f16(sums[row][column]) << (16 * (index % 2));
+            } else {
+                results[index][lane] = super::number::canonical(sums[row][column]).to_bits();
+            }
+        });
+    }
+    results
 }
 
 /// Visits the four elements of C that each lane holds.

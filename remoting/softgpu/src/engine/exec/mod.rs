@@ -30,8 +30,10 @@ mod registers;
 pub mod special;
 pub mod syscall;
 mod warp;
+pub mod wmma;
 
 pub use block::{Block, Launch, Turn};
 pub use handler::{Handler, exec};
+pub use host::Host;
 pub use lanes::{LANES, Slot, spread};
 pub use local::MAX_LOCAL;

@@ -37,11 +37,13 @@ pub enum Special {
     GlobalTimerHi,
     DynamicShared,
     TotalShared,
+    EnvReg1,
+    EnvReg2,
     Zero,
     One,
 }
 
-const ALL: [Special; 31] = [
+const ALL: [Special; 33] = [
     Special::TidX,
     Special::TidY,
     Special::TidZ,
@@ -71,6 +73,8 @@ const ALL: [Special; 31] = [
     Special::GlobalTimerHi,
     Special::DynamicShared,
     Special::TotalShared,
+    Special::EnvReg1,
+    Special::EnvReg2,
     Special::Zero,
     Special::One,
 ];
@@ -114,6 +118,8 @@ impl Special {
             "%total_smem_size" | "%aggr_smem_size" => Some(TotalShared),
             "%cluster_ctarank" | "%is_explicit_cluster" => Some(Zero),
             "%cluster_nctarank" => Some(One),
+            "%envreg1" => Some(EnvReg1),
+            "%envreg2" => Some(EnvReg2),
             _ if name.starts_with("%pm") || name.starts_with("%envreg") => Some(Zero),
             _ => None,
         }
@@ -152,7 +158,10 @@ fn value(block: &Block, special: Special, lane: usize) -> u64 {
         GlobalTimer => unix_nanos(),
         GlobalTimerHi => unix_nanos() >> 32,
         DynamicShared => launch.dynamic_shared.into(),
-        TotalShared => block.shared_bytes().into(),
+        TotalShared => (launch.static_shared + launch.dynamic_shared).into(),
+        // The halves of the address where the header cooperative_groups finds the grid's barrier; 0 if it has none.
+        EnvReg1 => launch.workspace >> 32,
+        EnvReg2 => launch.workspace & u64::from(u32::MAX),
         SmId | Zero => 0,
         NSmId | One => 1,
     }

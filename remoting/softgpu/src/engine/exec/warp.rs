@@ -74,9 +74,6 @@ pub struct Warp {
     pub handed: Box<[[u64; LANES]; 2]>,
 }
 
-/// Backward branches in a turn: short enough that a spinning group does not delay the one it waits for.
-pub const TURN: u32 = 512;
-
 impl Warp {
     /// Makes the warp ready for a new block; memory is reused.
     pub fn reset(&mut self, id: u32, live: u32, entry_pc: u32, function: u32) {
@@ -95,8 +92,8 @@ impl Warp {
         self.group.mask == ALL && self.live == ALL && self.others.is_empty() && self.group.wait == Wait::Nothing
     }
 
-    pub fn begin_turn(&mut self) {
-        self.budget = TURN;
+    pub fn begin_turn(&mut self, budget: u32) {
+        self.budget = budget;
     }
 
     /// Counts a backward branch; true when the turn is over.

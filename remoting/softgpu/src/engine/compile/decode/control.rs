@@ -12,6 +12,10 @@ use crate::engine::exec::syscall::{Syscall, provided};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
+/// How names begin in NVIDIA's device runtime, which launches kernels from kernels: what `libcudadevrt.a` defines, and
+/// what the driver does.
+const DEVICE_RUNTIME: [&str; 3] = ["cuda", "__cudaCDP", "__cuda_syscall_cnp"];
+
 pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering<bool> {
     match instr.op {
         "bra" => {
@@ -94,6 +98,9 @@ fn call<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lo
                     lower.heap |= function == MALLOC;
                     inst = Inst { imm: site, mods: function, ..Inst::new(exec::<Syscall>()) };
                     Callee::Indirect
+                }
+                None if DEVICE_RUNTIME.iter().any(|prefix| name.starts_with(prefix)) => {
+                    return refuse(format!("dynamic parallelism is not provided: '{name}'"));
                 }
                 None => return refuse(format!("function '{name}' is not defined")),
             },

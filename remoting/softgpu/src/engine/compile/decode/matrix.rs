@@ -26,7 +26,7 @@ fn registers<'i, 'a>(operand: &'i Operand<'a>) -> &'i [Operand<'a>] {
     }
 }
 
-fn targets<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, count: usize, ty: Ty) -> Lowering<Vec<u32>> {
+pub fn targets<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, count: usize, ty: Ty) -> Lowering<Vec<u32>> {
     let list = registers(operand);
     if list.len() != count {
         return refuse("the vector has another length");
@@ -34,7 +34,7 @@ fn targets<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, count: usize, t
     list.iter().map(|item| lower.dst(item, ty)).collect()
 }
 
-fn sources<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, count: usize, ty: Ty) -> Lowering<Vec<u32>> {
+pub fn sources<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, count: usize, ty: Ty) -> Lowering<Vec<u32>> {
     let list = registers(operand);
     if list.len() != count {
         return refuse("a fragment has another length");
@@ -127,11 +127,12 @@ fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
     all.extend(sources(lower, operand(instr, 3)?, sums, Ty::B32)?);
     all.resize(a_count + b_count + if short { 4 } else { sums }, zero);
     let targets = targets(lower, operand(instr, 0)?, sums, Ty::B32)?;
-    let flags = if half { element::HALF_SUM } else { 0 } | if saturate { element::SATURATE } else { 0 };
+    let flags =
+        if half { element::HALF_SUM | element::HALF_RESULT } else { 0 } | if saturate { element::SATURATE } else { 0 };
     let inst = Inst {
         targets: lower.list(&targets),
         sources: lower.list(&all),
-        imm: (a_count | b_count << 8) as i64,
+        imm: (a_count | b_count << 8 | 1 << 16) as i64,
         mods: a_kind | b_kind << 4 | flags,
         ..Inst::new(exec::<MultiplyAdd>())
     };
@@ -142,7 +143,7 @@ fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
 /// Modifiers of `mma` that are neither a shape nor a type.
 const NOT_TYPES: [&str; 5] = ["sync", "aligned", "row", "col", "satfinite"];
 
-fn multiply_f64<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, shape: &str) -> Lowering {
+pub fn multiply_f64<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, shape: &str) -> Lowering {
     let (a, b, sums) = match shape {
         "m8n8k4" => (1, 1, 2),
         "m16n8k4" => (2, 1, 4),

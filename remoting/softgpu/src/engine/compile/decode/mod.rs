@@ -15,6 +15,7 @@ mod memory;
 mod moves;
 mod pairs;
 mod warp;
+mod wmma;
 
 use super::lower::{Lower, Lowering, refuse};
 use crate::engine::code::{Exec, Inst};
@@ -97,7 +98,8 @@ pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering
         || int::decode(lower, instr, mods)?
         || atomic::decode(lower, instr, mods)?
         || warp::decode(lower, instr, mods)?
-        || matrix::decode(lower, instr, mods)?;
+        || matrix::decode(lower, instr, mods)?
+        || wmma::decode(lower, instr, mods)?;
     if known { mods.finish() } else { refuse("the instruction is not supported") }
 }
 

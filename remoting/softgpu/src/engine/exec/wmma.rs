@@ -1,0 +1,196 @@
+//! `wmma.load` and `wmma.store` (ISA 9.7.14.4). Which lane holds which element is for the machine to choose: here it is
+//! as in the fragments of `mma`, so that a `wmma.mma` is a row of those.
+//!
+//! A matrix is cut into tiles: of A 8 rows, of B 8 columns, by as much of K as a register of four lanes holds; of C and D 8
+//! rows by 8 columns, two elements to a lane. Lane l has the row (of B the column) l/4 of each tile.
+
+use super::address::Addresses;
+use super::lanes::{LANES, set_lanes};
+use super::memory::space;
+use super::{Block, Handler};
+use crate::engine::code::{Inst, Step};
+
+/// What a fragment is of, in `mods` above the space bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// The power of two of an element's bytes.
+    pub size: u32,
+    /// Each element has a register of its own, though tiles count two.
+    pub single: bool,
+    /// In memory the elements of a tile's row do not lie side by side.
+    pub across: bool,
+    /// Tiles one below the other, and side by side.
+    pub lines: u32,
+    pub depth: u32,
+    /// Registers go along the lines of tiles, not down first.
+    pub depth_first: bool,
+}
+
+const SHIFT: u32 = 8;
+
+impl Fragment {
+    pub fn to_bits(self) -> u32 {
+        let flags = u32::from(self.single) | u32::from(self.across) << 1 | u32::from(self.depth_first) << 2;
+        (self.size | flags << 2 | self.lines << 5 | self.depth << 9) << SHIFT
+    }
+
+    fn from_bits(mods: u32) -> Fragment {
+        let bits = mods >> SHIFT;
+        let flag = |at: u32| bits >> (2 + at) & 1 != 0;
+        Fragment {
+            size: bits & 3,
+            single: flag(0),
+            across: flag(1),
+            depth_first: flag(2),
+            lines: bits >> 5 & 15,
+            depth: bits >> 9 & 15,
+        }
+    }
+
+    /// Elements of a tile in a lane.
+    fn width(self) -> u32 {
+        if self.single { 2 } else { (4 >> self.size).max(1) }
+    }
+
+    /// Elements in a register.
+    pub fn packed(self) -> u32 {
+        if self.single { 1 } else { self.width() }
+    }
+
+    /// How far element `index` of a register lies from the matrix's start, in elements. There are more registers than
+    /// tiles for some matrices: those repeat.
+    fn offset(self, register: u32, index: u32, lane: u32, stride: u64) -> u64 {
+        let (tile, index) = if self.single { (register / 2, register % 2) } else { (register, index) };
+        let tile = tile % (self.lines * self.depth);
+        let (line, depth) = if self.depth_first {
+            (tile / self.depth, tile % self.depth)
+        } else {
+            (tile % self.lines, tile / self.lines)
+        };
+        let line = u64::from(8 * line + lane / 4);
+        let depth = u64::from(self.width() * (4 * depth + lane % 4) + index);
+        if self.across {
+            depth.wrapping_mul(stride).wrapping_add(line)
+        } else {
+            line.wrapping_mul(stride).wrapping_add(depth)
+        }
+    }
+}
+
+/// The matrix that an instruction names: where it starts for each lane, and how far apart its rows are, from operand `b`.
+/// Taken before any register is written, which may be one of these.
+struct Matrix {
+    fragment: Fragment,
+    starts: Addresses,
+    strides: [u32; LANES],
+    space: u32,
+}
+
+impl Matrix {
+    fn of(block: &Block, inst: &Inst) -> Matrix {
+        let (fragment, space) = (Fragment::from_bits(inst.mods), inst.mods & space::MASK);
+        Matrix { fragment, starts: block.addresses(inst), strides: *block.src(inst.b), space }
+    }
+}
+
+impl Block<'_> {
+    /// Calls `access` with the host address of each element of a register, and its place among those.
+    fn each_element(
+        &mut self,
+        matrix: &Matrix,
+        register: u32,
+        mask: u32,
+        mut access: impl FnMut(usize, u32, super::Host),
+    ) -> Result<(), Step> {
+        let Matrix { fragment, starts, strides, space } = matrix;
+        let bytes = 1u64 << fragment.size;
+        for lane in set_lanes(mask) {
+            for index in 0..fragment.packed() {
+                let offset = fragment.offset(register, index, lane as u32, strides[lane].into());
+                let address = starts[lane].wrapping_add(offset << fragment.size);
+                match self.locate_one(*space, address, bytes, lane) {
+                    Ok(host) => access(lane, index, host),
+                    Err(bad) => return Err(self.access_fault(bad, bytes, address, lane)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loads the registers in the list of targets.
+pub struct LoadFragment;
+
+impl Handler for LoadFragment {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let matrix = Matrix::of(block, inst);
+        let size = matrix.fragment.size;
+        for (register, &target) in inst.targets.of(&block.launch.code.lists).iter().enumerate() {
+            let mut values = [0u64; LANES];
+            let loaded = block.each_element(&matrix, register as u32, mask, |lane, index, host| {
+                values[lane] |= match size {
+                    0 => u64::from(host.read::<u8>()) << (8 * index),
+                    1 => u64::from(host.read::<u16>()) << (16 * index),
+                    2 => host.read::<u32>().into(),
+                    _ => host.read(),
+                };
+            });
+            if let Err(step) = loaded {
+                return step;
+            }
+            if size == 3 {
+                block.set(target, &values, mask);
+            } else {
+                block.set(target, &values.map(|value| value as u32), mask);
+            }
+        }
+        Step::Next
+    }
+}
+
+/// Stores the registers in the list of sources.
+pub struct StoreFragment;
+
+impl Handler for StoreFragment {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let matrix = Matrix::of(block, inst);
+        let size = matrix.fragment.size;
+        for (register, &source) in inst.sources.of(&block.launch.code.lists).iter().enumerate() {
+            let values: [u64; LANES] =
+                if size == 3 { *block.src(source) } else { block.src::<u32>(source).map(u64::from) };
+            let stored = block.each_element(&matrix, register as u32, mask, |lane, index, host| match size {
+                0 => host.write((values[lane] >> (8 * index)) as u8),
+                1 => host.write((values[lane] >> (16 * index)) as u16),
+                2 => host.write(values[lane] as u32),
+                _ => host.write(values[lane]),
+            });
+            if let Err(step) = stored {
+                return step;
+            }
+        }
+        Step::Next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_of_a_matrix_is_in_a_register() {
+        // Of A with 16 rows and 16 columns, as bytes; of C with 8 rows and 32 columns, as words.
+        let bytes = Fragment { size: 0, single: false, across: false, lines: 2, depth: 1, depth_first: false };
+        let words = Fragment { size: 2, single: true, across: true, lines: 1, depth: 4, depth_first: false };
+        for (fragment, registers, stride) in [(bytes, 2, 16), (words, 8, 8)] {
+            assert_eq!(Fragment::from_bits(fragment.to_bits()), fragment);
+            let all = (0..registers).flat_map(|register| (0..fragment.packed()).map(move |index| (register, index)));
+            let mut found: Vec<u64> = all
+                .flat_map(|(register, index)| (0..32).map(move |lane| fragment.offset(register, index, lane, stride)))
+                .collect();
+            found.sort_unstable();
+            assert_eq!(found, (0..256).collect::<Vec<u64>>());
+        }
+    }
+}
