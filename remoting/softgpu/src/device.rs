@@ -163,12 +163,12 @@ mod tests {
         for absent in [
             CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
             CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-            CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH,
             CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
             CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
         ] {
             assert_eq!(device.attribute(absent), Some(0));
         }
+        assert_eq!(device.attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH), Some(1));
         assert_eq!(device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), Some(8));
         assert_eq!(device.attribute(0), None);
         assert_eq!(device.attribute(100_000), None);

@@ -421,7 +421,8 @@ mod tests {
         };
         assert_eq!(verdict(8 * 132, &Model::NULL_H100), Ok(()));
         assert_eq!(verdict(8 * 132 + 1, &Model::NULL_H100), Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
-        assert_eq!(verdict(1, &Model::SOFTWARE), Err(CUDA_ERROR_NOT_SUPPORTED));
+        assert_eq!(verdict(8 * 16, &Model::SOFTWARE), Ok(()));
+        assert_eq!(verdict(8 * 16 + 1, &Model::SOFTWARE), Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
     }
 
     #[test]
