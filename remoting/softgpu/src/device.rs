@@ -110,7 +110,7 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID => PCI_DEVICE_ID,
             CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID => self.ordinal as u32,
             CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => model.mem_sync_domains,
-            CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => model.cooperative.into(),
+            CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => 1,
             CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH => (model.portable_cluster > 1).into(),
             // The class of a tensor map changes nothing. That kernels read through maps the device does not say.
             CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE => i32::MAX as u32,

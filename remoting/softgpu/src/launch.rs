@@ -87,9 +87,6 @@ fn check_cluster(grid: [u32; 3], cluster: [u32; 3], kernel: &Kernel, settings: &
 }
 
 fn check_cooperative(shape: &Shape, kernel: &Kernel, settings: &Settings, model: &Model) -> R {
-    if !model.cooperative {
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
-    }
     let threads = shape.block.iter().product();
     let each = blocks_per_multiprocessor(kernel, settings, threads, shape.dynamic_shared.into(), model);
     let blocks: u64 = shape.grid.iter().map(|&n| u64::from(n)).product();

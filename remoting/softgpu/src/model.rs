@@ -24,8 +24,6 @@ pub struct Model {
     pub portable_cluster: u32,
     /// The most for a kernel that allows sizes that not every such GPU takes.
     pub largest_cluster: u32,
-    /// Whether all blocks of a launch may wait for each other.
-    pub cooperative: bool,
     /// NVML's number for the architecture.
     pub nvml_architecture: u32,
 }
@@ -50,7 +48,6 @@ impl Model {
         mem_sync_domains: 1,
         portable_cluster: 1,
         largest_cluster: 1,
-        cooperative: true,
         nvml_architecture: 7,
     };
 
@@ -75,7 +72,6 @@ impl Model {
         mem_sync_domains: 4,
         portable_cluster: 8,
         largest_cluster: 16,
-        cooperative: true,
         nvml_architecture: 9,
     };
 
