@@ -95,8 +95,7 @@ def names(entry: str, test: str) -> bool:
 def load(file: Path = TABLE) -> Table:
     content = tomllib.loads(file.read_text())
     shards = [
-        Shard(each["name"], each["what"], tuple(each["tests"]), tuple(each["forced_by"]))
-        for each in content["shard"]
+        Shard(each["name"], each["what"], tuple(each["tests"]), tuple(each["forced_by"])) for each in content["shard"]
     ]
     return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(ByHand(**each) for each in content["by_hand"]))
 
