@@ -20,6 +20,8 @@ RIGHT = {
     "as much as asked for",
     "asking for 64 KiB",
     "clusters of one block",
+    "cooperating",
+    "cuLaunchCooperativeKernel",
     "function and stream of another context",
     "not cooperating",
     "right",
