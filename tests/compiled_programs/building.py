@@ -28,6 +28,7 @@ DRIVER_PROGRAMS = (
     "graph_old_forms.c",
     "graphs.c",
     "launch_events.c",
+    "managed.c",
     "nvml_queries.c",
     "stale_handles.c",
     "tensor_maps.c",

@@ -143,6 +143,23 @@ static void batches(void)
     OK(cuCtxDestroy_v2(context));
 }
 
+static void managed_memory(void)
+{
+    CUcontext context;
+    CUdeviceptr memory;
+    int value = 99;
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuMemAllocManaged(&memory, 4096, CU_MEM_ATTACH_GLOBAL));
+    OK(cuMemAdvise(memory, 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_DEVICE_CPU));
+    OK(cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, memory, 4096));
+    REQUIRE(value == CU_DEVICE_CPU);
+    OK(cuMemPrefetchAsync(memory, 4096, 0, NULL));
+    OK(cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, memory, 4096));
+    REQUIRE(value == 0);
+    OK(cuMemFree_v2(memory));
+    OK(cuCtxDestroy_v2(context));
+}
+
 static void linking(void)
 {
     char path[] = "/tmp/remotegpu-XXXXXX";
@@ -186,6 +203,7 @@ int main(void)
     primary();
     streams();
     batches();
+    managed_memory();
     linking();
     return passed();
 }

@@ -55,13 +55,8 @@ static void between_processes(CUdeviceptr memory)
 
 static void kinds_of_memory(CUstream stream)
 {
-    CUdeviceptr managed = 0;
-    matches("managed memory", CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
     REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) == 0);
     REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) == 0);
-    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
-    REFUSED(cuMemPrefetchAsync(managed, 4096, here, 0, stream));
-    REFUSED(cuMemAdvise(managed, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, here));
 
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC description;
     CUexternalMemory external;

@@ -51,7 +51,9 @@ CHECKING = [
 ]
 # Streams, fills, copies and launches exist a second time, for programs whose default stream is one per thread.
 PER_THREAD = ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",)
-IN_BOTH_FORMS = ["driver_copies.c", "driver_kernels.c", "driver_memory.c", "driver_pools.c", "driver_streams.c"]
+IN_BOTH_FORMS = [
+    "driver_copies.c", "driver_kernels.c", "driver_memory.c", "driver_pools.c", "driver_streams.c", "managed.c",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("source", CHECKING)
@@ -123,10 +125,8 @@ def test_what_is_not_provided_says_so_once(runner: Run, compiled: Callable[[str]
     run = runner(compiled("not_provided.c"))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
     named = re.findall(r"remotegpu: (?:software GPU: )?(\w+)\b.* is not (?:supported|provided)", run.stderr)
-    assert len(named) == len(set(named)) >= 15, run.stderr
-    assert {"cuGraphConditionalHandleCreate", "cuIpcGetMemHandle", "cuMemAllocManaged", "cuTexObjectCreate"} <= set(
-        named
-    )
+    assert len(named) == len(set(named)) >= 12, run.stderr
+    assert {"cuGraphConditionalHandleCreate", "cuIpcGetMemHandle", "cuTexObjectCreate"} <= set(named)
 
 
 def test_attributes_and_functions_say_the_same(runner: Run, compiled: Callable[[str], Path]) -> None:

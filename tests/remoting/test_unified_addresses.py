@@ -86,3 +86,36 @@ def test_registering_answers_as_natively(remote: Appliance) -> None:
     pairs = zip(here.stdout.splitlines(), there.stdout.splitlines(), strict=True)
     assert not [pair for pair in pairs if pair[0] != pair[1]]
     assert "register flags 4 801" in here.stdout and "register around 712" in here.stdout
+
+
+@pytest.mark.parametrize("part", ["graph", "threads"])
+def test_managed_memory_is_as_natively(remote: Appliance, part: str) -> None:
+    run, alone = remote.run("managed.py", part), native("managed.py", part)
+    assert (run.returncode, run.stdout) == (0, alone.stdout), run.stderr
+    assert alone.returncode == 0, alone.stderr
+
+
+def test_managed_memory_is_that_of_every_device_of_an_appliance() -> None:
+    command = ["--", sys.executable, str(PROGRAMS / "managed.py"), "two_devices"]
+    with appliance("--gpus", "2", profile="hostile") as one:
+        share = [REMOTEGPU, "run", "--appliance", one.endpoint, "-n", "2", "-p", "0.25", *command]
+        run = subprocess.run(share, capture_output=True, text=True, timeout=120)
+    natively = [REMOTEGPU, "run", "--native", "-n", "2", *command]
+    alone = subprocess.run(natively, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, alone.stdout), run.stderr
+    assert "0 1 768.0 2.0" in alone.stdout
+
+
+def test_managed_memory_beyond_its_budget_is_out_of_memory(remote: Appliance) -> None:
+    small = remote.run("managed.py", "limit", "3", env={"REMOTEGPU_MANAGED_MIB": "3"})
+    assert small.stdout.splitlines() == ["large 2", "free as before True", "small True"], small.stderr
+    (line,) = (line for line in small.stderr.splitlines() if "managed" in line)
+    assert "REMOTEGPU_MANAGED_MIB=3" in line and "3145728 bytes" in line
+    enough = remote.run("managed.py", "limit", "3")
+    assert enough.stdout == native("managed.py", "limit", "3").stdout and "managed" not in enough.stderr
+
+
+def test_managed_memory_beyond_the_share_is_out_of_memory() -> None:
+    with appliance(memory_mib=128) as one:
+        run = one.run("managed.py", "limit", "48", share="0.25")
+    assert run.stdout.splitlines() == ["large 2", "free as before True", "small True"], run.stderr

@@ -24,7 +24,6 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "ASYNC_ENGINE_COUNT": ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"),
     "STREAM_PRIORITIES_SUPPORTED": ("cuStreamCreateWithPriority", "cuStreamGetPriority", "cuCtxGetStreamPriorityRange"),
     "MANAGED_MEMORY": ("cuMemAllocManaged", "cuStreamAttachMemAsync"),
-    "CONCURRENT_MANAGED_ACCESS": ("cuMemPrefetchAsync_v2", "cuMemAdvise_v2", "cuMemRangeGetAttribute"),
     "CAN_USE_STREAM_MEM_OPS_V1": ("cuStreamWaitValue32", "cuStreamWriteValue32", "cuStreamBatchMemOp"),
     "CAN_USE_64_BIT_STREAM_MEM_OPS_V1": ("cuStreamWaitValue64", "cuStreamWriteValue64"),
     "CAN_USE_STREAM_WAIT_VALUE_NOR_V1": ("cuStreamWaitValue32", "cuStreamBatchMemOp"),
@@ -86,6 +85,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide", "cuTensorMapReplaceAddress",
     ),
     "TENSOR_MAP_LARGE_TENSOR_MIN_SIZE": ("cuTensorMapSetAllocationClass",),
+    # Without it they are accepted, and change nothing.
+    "CONCURRENT_MANAGED_ACCESS": ("cuMemPrefetchAsync_v2", "cuMemAdvise_v2", "cuMemRangeGetAttribute"),
     "CLUSTER_LAUNCH": ("cuLaunchKernelEx", "cuOccupancyMaxActiveClusters", "cuOccupancyMaxPotentialClusterSize"),
     "COOPERATIVE_LAUNCH": ("cuLaunchCooperativeKernel",),
     "MAX_PERSISTING_L2_CACHE_SIZE": ("cuCtxResetPersistingL2Cache", "cuCtxSetLimit"),

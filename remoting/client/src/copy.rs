@@ -2,7 +2,8 @@
 
 use crate::Code;
 use crate::context::Live;
-use crate::memory::{Piece, find_allocation, host, mapped};
+use crate::memory::host::{self, HostKind};
+use crate::memory::{Piece, find_allocation, mapped};
 use crate::session::{DeviceBox, HostBox, is_unsettled};
 use crate::stream::Target;
 use crate::{module, peer, vmm};
@@ -263,7 +264,7 @@ impl Place {
         if let Some(range) = host::find(side.address as usize) {
             let inside = span <= (range.start + range.size) as u64 - side.address;
             // Memory of the program may reach beyond the part that is registered.
-            let beyond = range.registered && self != Place::Device;
+            let beyond = range.kind == HostKind::Registered && self != Place::Device;
             return if inside || beyond { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
         }
         if self == Place::Device {

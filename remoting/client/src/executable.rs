@@ -8,7 +8,7 @@ use crate::event::{self, Event};
 use crate::graph::{GRAPHS, Work, capture};
 use crate::handles::{Kind, Table};
 use crate::launch::Prepared;
-use crate::memory::host;
+use crate::memory::{host, pinned};
 use crate::session::{lock, mint};
 use crate::stream::Target;
 use driverapi::constants::*;
@@ -218,6 +218,8 @@ impl Built {
         }
         if self.names_host_memory.1 {
             self.kernels.iter().try_for_each(|kernel| kernel.mirror_host_memory(target))?;
+        } else {
+            pinned::before_launch(target, Vec::new)?;
         }
         let launch = GraphLaunch { graph: self.id };
         let body = |w: &mut protocol::Writer| {

@@ -13,6 +13,7 @@ pub mod fatbin;
 pub mod image;
 pub mod integrity;
 mod layout_tests;
+pub mod managed;
 pub mod nvml;
 pub mod nvml_links;
 pub mod proc_address;

@@ -17,6 +17,7 @@ use crate::vmm::Physical;
 use crate::work::{Executable, Work};
 use driverapi::context_storage;
 use driverapi::errors::*;
+use driverapi::managed::Advised;
 use driverapi::types::CUdevice;
 use graphs::Registry;
 use std::cell::{Cell, RefCell};
@@ -41,6 +42,8 @@ pub struct Driver {
     pub links: Table<Link>,
     pub pools: Table<Pool>,
     pub physical: Table<Physical>,
+    /// What was advised of managed memory, by the allocation's identity.
+    pub advised: Mutex<HashMap<u64, Advised>>,
     pub graphs: Registry<Work>,
     pub executables: Table<Executable>,
     /// Address ranges handed out by `cuMemAddressReserve`: base to length.
@@ -185,6 +188,7 @@ impl Driver {
             kernels: Table::default(),
             links: Table::default(),
             physical: Table::default(),
+            advised: Mutex::default(),
             graphs: Registry::new(handles::mint),
             executables: Table::default(),
             reservations: Mutex::default(),

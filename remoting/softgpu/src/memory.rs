@@ -23,6 +23,8 @@ pub enum Kind {
     Registered {
         flags: u32,
     },
+    /// From `cuMemAllocManaged`.
+    Managed,
     /// From a stream-ordered pool.
     Pooled {
         pool: usize,
@@ -36,8 +38,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Memory that the program uses at the same address.
     pub fn is_host(self) -> bool {
-        matches!(self, Kind::Pinned { .. } | Kind::Registered { .. })
+        matches!(self, Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed)
     }
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import cases
 import numpy as np
 from cuda.bindings import driver, nvrtc, runtime
@@ -67,7 +69,7 @@ def driver_calls():
 def runtime_calls():
     assert _ok(runtime.cudaGetDeviceCount()) == 1
     properties = _ok(runtime.cudaGetDeviceProperties(0))
-    assert properties.totalGlobalMem == 2 << 30 and properties.warpSize == 32 and not properties.managedMemory
+    assert properties.totalGlobalMem == 2 << 30 and properties.warpSize == 32 and properties.managedMemory
     library = _ok(runtime.cudaLibraryLoadData(_ptx(), [], [], 0, [], [], 0))
     kernel = _ok(runtime.cudaLibraryGetKernel(library, b"scale"))
     host = np.arange(3000, dtype=np.float32)
@@ -97,9 +99,23 @@ def runtime_calls():
     return [out]
 
 
+def managed_memory():
+    address = _ok(runtime.cudaMallocManaged(4000, runtime.cudaMemAttachGlobal))
+    view = np.frombuffer((ctypes.c_char * 4000).from_address(address), np.uint32)
+    _ok(runtime.cudaMemset(address, 3, 4000))
+    _ok(runtime.cudaDeviceSynchronize())
+    assert _ok(runtime.cudaPointerGetAttributes(address)).type == runtime.cudaMemoryType.cudaMemoryTypeManaged
+    kept = view.copy()
+    _ok(runtime.cudaFree(address))
+    assert (kept == 0x03030303).all()
+    return [kept]
+
+
 def what_is_not_provided_says_so():
     missing = runtime.cudaError_t.cudaErrorNotSupported
-    assert runtime.cudaMallocManaged(1000, runtime.cudaMemAttachGlobal)[0] == missing
+    memory = _ok(runtime.cudaMalloc(1000))
+    assert runtime.cudaIpcGetMemHandle(memory)[0] == missing
+    _ok(runtime.cudaFree(memory))
     _ok(runtime.cudaDeviceSynchronize())
 
 

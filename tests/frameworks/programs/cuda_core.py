@@ -55,7 +55,7 @@ def device_properties():
     properties = it.properties
     assert properties.warp_size == 32 and properties.max_threads_per_block == 1024
     assert it.compute_capability.major >= 7 and it.name and len(it.uuid) == 36
-    assert not properties.managed_memory
+    assert properties.managed_memory
     return [np.int32(properties.multiprocessor_count)]
 
 

@@ -135,7 +135,7 @@ def device_properties():
     properties = cp.cuda.runtime.getDeviceProperties(0)
     assert properties["totalGlobalMem"] == 2 << 30
     assert properties["warpSize"] == 32 and properties["maxThreadsPerBlock"] == 1024
-    assert not properties["managedMemory"]
+    assert properties["managedMemory"] and not properties["concurrentManagedAccess"]
     device = cp.cuda.Device(0)
     assert device.compute_capability == f"{properties['major']}{properties['minor']}"
     assert device.attributes["WarpSize"] == 32 and device.pci_bus_id
@@ -167,14 +167,22 @@ def a_captured_graph():
     return kept
 
 
-def managed_memory_is_refused():
+def managed_memory():
+    """All arrays from managed memory, as programs with large data choose it."""
+    pool = cp.cuda.MemoryPool(cp.cuda.malloc_managed)
+    previous = cp.cuda.get_allocator()
+    cp.cuda.set_allocator(pool.malloc)
     try:
-        cp.cuda.malloc_managed(1000)
-    except cp.cuda.runtime.CUDARuntimeError as error:
-        assert "NotSupported" in str(error), error
-    else:
-        raise AssertionError("provided")
-    return [cp.arange(10)]
+        numbers = cp.arange(3000, dtype=cp.float32)
+        numbers += 1
+        doubled = numbers * 2
+        cp.cuda.runtime.deviceSynchronize()
+        attributes = cp.cuda.runtime.pointerGetAttributes(doubled.data.ptr)
+        assert attributes.type == 3  # cudaMemoryTypeManaged
+        total = float(doubled.sum())
+        return [doubled.get(), np.float32(total)]
+    finally:
+        cp.cuda.set_allocator(previous)
 
 
 if __name__ == "__main__":

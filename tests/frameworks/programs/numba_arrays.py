@@ -78,13 +78,20 @@ def kernels_write_mapped_memory():
     return [np.asarray(a)]
 
 
-def managed_arrays_are_refused():
-    try:
-        cuda.managed_array(10)
-    except Exception as error:
-        assert "NOT_SUPPORTED" in str(error), error
-    else:
-        raise AssertionError("provided")
+def managed_arrays():
+    @cuda.jit
+    def increment(a):
+        i = cuda.grid(1)
+        if i < a.size:
+            a[i] += 1
+
+    a = cuda.managed_array(1000)
+    for round_ in range(3):
+        a[:] = np.arange(1000) * round_
+        increment.forall(1000)(a)
+        cuda.synchronize()
+        assert np.array_equal(a, np.arange(1000) * round_ + 1)
+    return [np.asarray(a)]
 
 
 def universal_functions():

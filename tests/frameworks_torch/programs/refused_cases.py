@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import cases
 import torch
 import torch.multiprocessing as mp
@@ -49,19 +47,6 @@ def shared_with_another_process():
 def send_doubled(queue, numbers):
     tensor = torch.tensor(numbers).cuda()
     queue.put(tensor.tolist() + tensor.clone().tolist())
-
-
-def managed_memory():
-    """torch has no managed tensors; a program would ask the runtime that torch brings along."""
-    torch.zeros(1, device="cuda")
-    runtime = ctypes.CDLL("libcudart.so.13")
-    address, value = ctypes.c_void_p(), ctypes.c_int(7)
-    attribute = 83  # cudaDevAttrManagedMemory
-    assert runtime.cudaDeviceGetAttribute(ctypes.byref(value), attribute, 0) == 0
-    assert value.value == 0
-    assert runtime.cudaMallocManaged(ctypes.byref(address), ctypes.c_size_t(1 << 20), 1) == 801
-    assert runtime.cudaGetLastError() == 801
-    assert torch.zeros(3, device="cuda").tolist() == [0, 0, 0]
 
 
 if __name__ == "__main__":

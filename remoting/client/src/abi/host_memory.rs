@@ -2,7 +2,7 @@
 
 use crate::Code;
 use crate::boundary::{guard, refused, write};
-use crate::memory::host::{self, HostRange};
+use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::mapped::{self, NoMirror};
 use crate::memory::pinned;
 use crate::stats::Counter;
@@ -34,7 +34,7 @@ exports! {
         if pointer.is_null() {
             return Ok(());
         }
-        pinned::remove(pointer.addr(), false, CUDA_ERROR_INVALID_VALUE)
+        pinned::remove(pointer.addr(), HostKind::Allocated, CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
@@ -42,12 +42,12 @@ exports! {
         if pointer.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        pinned::remove(pointer.addr(), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+        pinned::remove(pointer.addr(), HostKind::Registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
     }
 
     fn cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
         let live = context::current()?;
-        let range = host::find(pointer.addr()).filter(|_| !device.is_null() && flags == 0);
+        let range = page_locked(pointer).filter(|_| !device.is_null() && flags == 0);
         match pinned::device_pointer(&live, &range.ok_or(CUDA_ERROR_INVALID_VALUE)?, pointer.addr() as u64) {
             Ok(address) => write(device, address),
             Err(NoMirror::Failed(code)) => Err(code),
@@ -57,8 +57,13 @@ exports! {
 
     fn cuMemHostGetFlags(flags: *mut c_uint, pointer: *mut c_void) {
         context::current()?;
-        write(flags, host::find(pointer.addr()).ok_or(CUDA_ERROR_INVALID_VALUE)?.flags)
+        write(flags, page_locked(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?.flags)
     }
+}
+
+/// The page-locked memory that holds an address.
+fn page_locked(pointer: *mut c_void) -> Option<HostRange> {
+    host::find(pointer.addr()).filter(|range| range.kind != HostKind::Managed)
 }
 
 unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Code> {
@@ -70,13 +75,14 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
     if start == 0 {
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
-        mirror_if_possible(mapped::reach(&live, start, size))?;
-    }
+    let (context, ordinal) = (live.handle, live.device.ordinal);
     // Under unified addressing all of it is mapped.
-    let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
-    let range = HostRange { start, size, flags, registered: false, context: live.handle, ordinal: live.device.ordinal };
+    let told = flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    let range = HostRange { start, size, flags: told, kind: HostKind::Allocated, context, ordinal };
     pinned::add(&live, range)?;
+    if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
+        mirror_if_possible(mapped::reach(&live, &range))?;
+    }
     // SAFETY: as the caller of the exported function vouches.
     unsafe { write(to, std::ptr::with_exposed_provenance_mut(start)) }
 }
@@ -129,7 +135,8 @@ fn register(pointer: *mut c_void, size: usize, flags: c_uint, caller: usize) -> 
     if of_a_device && host::find(start).is_none() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    pinned::add(&live, HostRange { start, size, flags, registered: true, context, ordinal })?;
+    let range = HostRange { start, size, flags, kind: HostKind::Registered, context, ordinal };
+    pinned::add(&live, range)?;
     let mapped = flags & CU_MEMHOSTREGISTER_DEVICEMAP != 0;
-    mirror_if_possible(if mapped { mapped::register(&live, start, size) } else { Ok(()) })
+    mirror_if_possible(if mapped { mapped::register(&live, &range) } else { Ok(()) })
 }

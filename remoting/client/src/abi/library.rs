@@ -4,10 +4,11 @@ use crate::Code;
 use crate::abi::module::{check_settable, parameter};
 use crate::boundary::{inputs, refused, text, write, write_optional};
 use crate::module::{Image, JitOptions};
-use crate::{context, devices, exports, library};
+use crate::{context, devices, exports, library, log};
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;
 use driverapi::caller::{SEVERAL_RANKS, is_of_nccl};
 use driverapi::errors::*;
+use driverapi::managed;
 use driverapi::types::{CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
 use std::ffi::{OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -89,8 +90,8 @@ exports! {
 
     fn cuLibraryGetManaged(address: *mut CUdeviceptr, size: *mut usize, library: CUlibrary, name: *const c_char) {
         library::get(library)?;
-        text(name)?;
-        // Managed memory is not provided: no image has managed variables here.
+        let name = text(name)?.to_string_lossy();
+        log::error_unless_repeated(&format!("{} is not provided by remotegpu", managed::variable(&name)));
         Err(CUDA_ERROR_NOT_FOUND)
     }
 

@@ -3,7 +3,7 @@
 use crate::Code;
 use crate::boundary::{write, write_optional};
 use crate::graph::GRAPHS;
-use crate::memory::{Origin, find_allocation, host};
+use crate::memory::{Origin, find_allocation, host, managed};
 use crate::{context, exports, peer, vmm};
 use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
@@ -43,6 +43,10 @@ exports! {
         }
         if let Some(freed) = GRAPHS.memories.free(address) {
             return freed;
+        }
+        if managed::contains(address) {
+            GRAPHS.check_call()?;
+            return managed::free(address as usize);
         }
         let allocation = find_allocation(address).filter(|_| host::find(address as usize).is_none());
         let (device, piece) = allocation.ok_or(CUDA_ERROR_INVALID_VALUE)?;

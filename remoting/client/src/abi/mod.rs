@@ -16,6 +16,7 @@ mod host_memory;
 pub mod launch;
 mod library;
 mod link;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;

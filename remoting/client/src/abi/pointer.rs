@@ -3,7 +3,7 @@
 use crate::Code;
 use crate::boundary::{input, inputs};
 use crate::devices::{self, Device};
-use crate::memory::host::{self, HostRange};
+use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::{Piece, find_allocation, pinned};
 use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
@@ -120,9 +120,12 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
 }
 
 fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
+    let managed = range.kind == HostKind::Managed;
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(range.context as u64),
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE if managed => Value::Int(CU_MEMORYTYPE_DEVICE),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CU_MEMORYTYPE_HOST),
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::Int(managed.into()),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => Value::Word(address),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(mapped_address(address).ok_or(CUDA_ERROR_INVALID_VALUE)?),
         CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Word(range.start as u64),
@@ -132,7 +135,6 @@ fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result
         CU_POINTER_ATTRIBUTE_MAPPED => Value::Int(1),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Int(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-        | CU_POINTER_ATTRIBUTE_IS_MANAGED
         | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Value::Int(0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),

@@ -1,19 +1,35 @@
-//! The program's pinned memory: plain memory of this process, remembered with its flags.
+//! The program's page-locked and managed memory: plain memory of this process, remembered with its flags.
 
 use crate::Code;
 use crate::session::lock;
 use driverapi::errors::*;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostKind {
+    /// Page-locked memory that was allocated here.
+    Allocated,
+    /// The program's own memory, page-locked.
+    Registered,
+    /// Every kernel may use it, whether or not a parameter shows its address.
+    Managed,
+}
+
+impl fmt::Display for HostKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == HostKind::Managed { "managed" } else { "page-locked" })
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRange {
     pub start: usize,
     pub size: usize,
     pub flags: u32,
-    /// Registered memory is the program's own; else it was allocated here.
-    pub registered: bool,
+    pub kind: HostKind,
     /// Handle of the context in which it was pinned.
     pub context: usize,
     pub ordinal: i32,
@@ -23,6 +39,8 @@ static RANGES: Mutex<BTreeMap<usize, HostRange>> = Mutex::new(BTreeMap::new());
 /// All of them lie between these addresses: what does not is told by two loads.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// How many of them are managed.
+static MANAGED: AtomicUsize = AtomicUsize::new(0);
 /// How often something was pinned or unpinned.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
@@ -35,6 +53,7 @@ pub fn add(range: HostRange) -> Result<(), Code> {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
     ranges.insert(range.start, range);
+    MANAGED.fetch_add((range.kind == HostKind::Managed).into(), SeqCst);
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.fetch_min(range.start, SeqCst);
     HIGHEST.fetch_max(range.start + range.size, SeqCst);
@@ -76,15 +95,24 @@ pub fn of_context(context: usize) -> Vec<HostRange> {
     lock(&RANGES).values().filter(|range| range.context == context).copied().collect()
 }
 
+/// All managed memory.
+pub fn managed() -> Vec<HostRange> {
+    if MANAGED.load(SeqCst) == 0 {
+        return Vec::new();
+    }
+    lock(&RANGES).values().filter(|range| range.kind == HostKind::Managed).copied().collect()
+}
+
 /// # Errors
-/// `missing` if no pinned range of this kind starts here.
-pub fn remove(start: usize, registered: bool, missing: Code) -> Result<HostRange, Code> {
+/// `missing` if no range of this kind starts here.
+pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<HostRange, Code> {
     let mut ranges = lock(&RANGES);
     match ranges.get(&start) {
-        Some(range) if range.registered == registered => {}
+        Some(range) if range.kind == kind => {}
         _ => return Err(missing),
     }
     let range = ranges.remove(&start).ok_or(missing)?;
+    MANAGED.fetch_sub((kind == HostKind::Managed).into(), SeqCst);
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);
     HIGHEST.store(ranges.values().next_back().map_or(0, |last| last.start + last.size), SeqCst);
@@ -96,7 +124,7 @@ mod tests {
     use super::*;
 
     fn range(start: usize, size: usize) -> HostRange {
-        HostRange { start, size, flags: 0, registered: true, context: 0, ordinal: 0 }
+        HostRange { start, size, flags: 0, kind: HostKind::Registered, context: 0, ordinal: 0 }
     }
 
     #[test]
@@ -109,9 +137,9 @@ mod tests {
         assert_eq!(find(0x10ff), Some(range(0x1000, 0x100)));
         assert!(find(0xfff).is_none() && find(0x1200).is_none());
         assert!(is_pinned(0x1010, 0x1100) && !is_pinned(0x1010, 0x1101));
-        assert_eq!(remove(0x1000, false, 1), Err(1));
-        assert_eq!(remove(0x1010, true, 1), Err(1));
-        assert_eq!(remove(0x1000, true, 1), Ok(range(0x1000, 0x100)));
-        assert_eq!(remove(0x1100, true, 1), Ok(range(0x1100, 0x100)));
+        assert_eq!(remove(0x1000, HostKind::Allocated, 1), Err(1));
+        assert_eq!(remove(0x1010, HostKind::Registered, 1), Err(1));
+        assert_eq!(remove(0x1000, HostKind::Registered, 1), Ok(range(0x1000, 0x100)));
+        assert_eq!(remove(0x1100, HostKind::Registered, 1), Ok(range(0x1100, 0x100)));
     }
 }

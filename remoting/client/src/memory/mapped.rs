@@ -1,13 +1,14 @@
-//! Mirrors of page-locked memory, which kernels use in place. What the host wrote goes to the device before anything more
+//! Mirrors of page-locked and managed memory, which kernels use in place. What the host wrote goes to the device before anything more
 //! is given to a stream, what the device wrote comes back when a call has waited for the device.
 //!
 //! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
 
+use super::budget;
 use super::granules::Granules;
 use super::heap::Piece;
+use super::host::{self, HostKind, HostRange};
 use crate::Code;
 use crate::context::{self, LEAST_PRIORITY, Live};
-use crate::log;
 use crate::memory::Origin;
 use crate::session::{DeviceBox, HostBox, Session, is_unsettled, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
@@ -15,11 +16,8 @@ use protocol::{EventCreate, EventRecord, Extent, StreamWaitEvent};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-/// How much memory has a mirror, in MiB, at most; 0 is none. All of it is compared before each launch.
-pub const SETTING: &str = "REMOTEGPU_PINNED_MIRROR_MIB";
-const MOST_MIB: usize = 64;
 /// Changes smaller than this are not told apart.
 const WORD: usize = 4;
 /// Most of the memory has not changed, which is told by this much at once.
@@ -29,6 +27,7 @@ const MOST_RUNS: usize = 1024;
 
 struct Mapped {
     host: usize,
+    kind: HostKind,
     device: u64,
     /// The device's allocation that it is; else it lies in granules.
     piece: Option<u64>,
@@ -68,18 +67,6 @@ pub enum NoMirror {
 static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
 /// How many there are: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// What [`SETTING`] says, in MiB.
-pub fn budget() -> usize {
-    static BUDGET: OnceLock<usize> = OnceLock::new();
-    *BUDGET.get_or_init(|| match std::env::var(SETTING) {
-        Ok(value) => value.trim().parse().unwrap_or_else(|_| {
-            log::error(&format!("{SETTING}={value} is no number of MiB; it stays {MOST_MIB}"));
-            MOST_MIB
-        }),
-        Err(_) => MOST_MIB,
-    })
-}
 
 /// The stretches of words in which two images of the same memory differ.
 fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
@@ -184,8 +171,9 @@ impl Mirror {
         Ok(&mut self.carriers[place])
     }
 
-    fn add(&mut self, live: &Arc<Live>, host: usize, device: u64, piece: Option<u64>, size: usize) -> Result<(), Code> {
-        let mapped = Mapped { host, device, piece, live: Arc::clone(live), shadow: vec![0; size] };
+    fn add(&mut self, live: &Arc<Live>, range: &HostRange, device: u64, piece: Option<u64>) -> Result<(), Code> {
+        let HostRange { start: host, size, kind, .. } = *range;
+        let mapped = Mapped { host, kind, device, piece, live: Arc::clone(live), shadow: vec![0; size] };
         let mapped = Mapped { shadow: mapped.host_bytes().to_vec(), ..mapped };
         let carrier = self.carrier(live)?;
         mapped.send(carrier.stream_id, &(0..size))?;
@@ -195,9 +183,11 @@ impl Mirror {
         Ok(())
     }
 
-    fn check_room(&self, size: usize) -> Result<(), NoMirror> {
-        let all = self.all.iter().map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(size);
-        if all <= budget().saturating_mul(1 << 20) { Ok(()) } else { Err(NoMirror::Budget) }
+    fn check_room(&self, range: &HostRange) -> Result<(), NoMirror> {
+        let budget = budget::of(range.kind);
+        let same = self.all.iter().filter(|mapped| std::ptr::eq(budget::of(mapped.kind), budget));
+        let all = same.map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(range.size);
+        if all <= budget.bytes() { Ok(()) } else { Err(NoMirror::Budget) }
     }
 
     fn hold(&mut self, session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
@@ -208,15 +198,13 @@ impl Mirror {
         Ok(())
     }
 
-    /// Ends a mirror that nothing uses any more.
+    /// Ends a mirror that nothing uses any more. Its memory is not looked at again, also where that fails.
     fn end(&mut self, place: usize) -> Result<(), Code> {
-        let mapped = &mut self.all[place];
-        if let Some(carrier) = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id) {
-            mapped.fetch(carrier.stream_id)?;
-        }
-        let mapped = self.all.swap_remove(place);
+        let mut mapped = self.all.swap_remove(place);
         COUNT.store(self.all.len(), SeqCst);
-        self.release(&mapped)
+        let carrier = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id);
+        let fetched = carrier.map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
+        self.release(&mapped).and(fetched)
     }
 
     /// Does the device of `live` find this memory where the program does?
@@ -290,11 +278,11 @@ fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
 ///
 /// # Errors
 /// Why it cannot.
-pub fn reach(live: &Arc<Live>, host: usize, size: usize) -> Result<(), NoMirror> {
-    let (start, len) = (host as u64, size as u64);
+pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    let (start, len) = (range.start as u64, range.size as u64);
     let elsewhere = {
         let mirror = lock(&MIRROR);
-        if mirror.has(live, host) {
+        if mirror.has(live, range.start) {
             return Ok(());
         }
         if !live.session.arena().is_pinned(start) {
@@ -302,42 +290,43 @@ pub fn reach(live: &Arc<Live>, host: usize, size: usize) -> Result<(), NoMirror>
         }
         mirror.in_the_way(live, start, len).is_some()
     };
-    settle_writes(host, size).map_err(NoMirror::Failed)?;
+    settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     if elsewhere {
         settle(&live.session).map_err(NoMirror::Failed)?;
     }
     let mirror = &mut *lock(&MIRROR);
-    if mirror.has(live, host) {
-        // Another thread was faster.
+    // Another thread was faster, or has freed the memory meanwhile: then its pages may be gone.
+    if mirror.has(live, range.start) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
     while let Some(place) = mirror.in_the_way(live, start, len) {
         mirror.end(place).map_err(NoMirror::Failed)?;
     }
-    mirror.check_room(size)?;
+    mirror.check_room(range)?;
     mirror.granules.take(live, start, len)?;
-    mirror.add(live, host, start, None, size).map_err(NoMirror::Failed)
+    mirror.add(live, range, start, None).map_err(NoMirror::Failed)
 }
 
 /// Gives registered memory a mirror, if it has none.
 ///
 /// # Errors
 /// Why it cannot.
-pub fn register(live: &Arc<Live>, host: usize, size: usize) -> Result<(), NoMirror> {
-    settle_writes(host, size).map_err(NoMirror::Failed)?;
+pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     let mirror = &mut *lock(&MIRROR);
-    if mirror.all.iter().any(|mapped| mapped.host == host) {
+    if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
-    mirror.check_room(size)?;
-    let device = live.device.memory.allocate(live, size as u64, Origin::default()).map_err(NoMirror::Failed)?;
-    mirror.add(live, host, device, Some(device), size).map_err(NoMirror::Failed)
+    mirror.check_room(range)?;
+    let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
+    mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
 }
 
-/// Ends the mirror of memory that starts here, if it has one, after everything that may use it.
+/// Ends the mirror of memory that starts here, if it has one, after everything that may use it. The memory is no longer
+/// in [`host`], so that it gets no other mirror.
 ///
 /// # Errors
-/// The code of work that failed.
+/// The code of work that failed; the mirror has ended all the same.
 pub fn forget(host: usize) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
@@ -348,9 +337,9 @@ pub fn forget(host: usize) -> Result<(), Code> {
         let Some(place) = place(&mirror) else { return Ok(()) };
         Arc::clone(&mirror.all[place].live.session)
     };
-    settle(&session)?;
+    let settled = settle(&session);
     let mirror = &mut *lock(&MIRROR);
-    place(mirror).map_or(Ok(()), |place| mirror.end(place))
+    place(mirror).map_or(Ok(()), |place| mirror.end(place)).and(settled)
 }
 
 /// The context is about to be destroyed, with the mirrors that it has.

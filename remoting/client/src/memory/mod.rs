@@ -1,10 +1,12 @@
 //! Where allocations lie: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the program's
-//! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules`) mirrors that.
+//! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules`) mirrors that within a `budget`.
 
+mod budget;
 mod device;
 mod granules;
 mod heap;
 pub mod host;
+pub mod managed;
 pub mod mapped;
 pub mod pinned;
 mod ranges;

@@ -4,7 +4,8 @@
 //! when the program asks for it (`CU_MEMHOSTALLOC_DEVICEMAP`, `cuMemHostGetDevicePointer`), or when a launch is given a
 //! word that points into it. Until then it costs nothing on the device, and nothing is compared.
 
-use super::host::{self, HostRange};
+use super::budget;
+use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
 use crate::Code;
 use crate::context::{self, Live};
@@ -61,20 +62,20 @@ pub fn add(live: &Live, range: HostRange) -> Result<(), Code> {
 /// Frees what the program allocated, or forgets what it registered, after everything that uses it.
 ///
 /// # Errors
-/// `missing` if no pinned range of this kind starts here, or the code of work that failed.
-pub fn remove(start: usize, registered: bool, missing: Code) -> Result<(), Code> {
-    let range = host::find(start).filter(|range| range.start == start && range.registered == registered);
-    let range = range.ok_or(missing)?;
+/// `missing` if no range of this kind starts here, or the code of work that failed.
+pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<(), Code> {
+    let range = host::find(start).filter(|range| range.start == start && range.kind == kind).ok_or(missing)?;
     // Copies and fills that still read or write the memory are waited for, as CUDA does.
     let memory = HostBox::linear(range.start, range.size as u64);
     let uses = |live: &&Arc<Live>| live.session.is_in_use(&memory) || live.session.has_callbacks();
     context::all_live().iter().filter(uses).try_for_each(|live| live.synchronise())?;
-    mapped::forget(start)?;
-    host::remove(start, registered, missing)?;
-    if !registered {
+    // In this order: another thread's launch finds no memory that is about to lose its pages.
+    let range = host::remove(start, kind, missing)?;
+    let ended = mapped::forget(start);
+    if kind != HostKind::Registered {
         release(&range);
     }
-    Ok(())
+    ended
 }
 
 /// The context is about to be destroyed, with the memory that was pinned in it.
@@ -82,7 +83,7 @@ fn end_in(live: &Arc<Live>) {
     mapped::end_in(live);
     for range in host::of_context(live.handle) {
         // Nobody is left to be told of work that failed.
-        let _ = remove(range.start, range.registered, CUDA_ERROR_INVALID_VALUE);
+        let _ = remove(range.start, range.kind, CUDA_ERROR_INVALID_VALUE);
     }
 }
 
@@ -91,9 +92,9 @@ fn end_in(live: &Arc<Live>) {
 /// # Errors
 /// Why it has none.
 pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Result<u64, NoMirror> {
-    match range.registered {
-        true => mapped::register(live, range.start, range.size)?,
-        false => mapped::reach(live, range.start, range.size)?,
+    match range.kind {
+        HostKind::Registered => mapped::register(live, range)?,
+        HostKind::Allocated | HostKind::Managed => mapped::reach(live, range)?,
     }
     mapped::device_address(&live.session, address, 1).ok_or(NoMirror::Elsewhere)
 }
@@ -103,21 +104,26 @@ pub fn known_device_pointer(live: &Live, address: u64) -> Option<u64> {
     mapped::device_address(&live.session, address, 1).or(live.session.arena().is_pinned(address).then_some(address))
 }
 
-/// Mirrors the memory that a kernel is given by its parameters, before it is launched.
+/// Mirrors the memory that a kernel is given by its parameters, and all managed memory, before it is launched.
 ///
 /// # Errors
 /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` if that is more than mirrors may have, `CUDA_ERROR_OUT_OF_MEMORY` if the share
 /// has no room for it, or the session's sticky error.
 pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> Result<(), Code> {
-    if !host::is_any() || mapped::budget() == 0 {
+    if !host::is_any() {
         return Ok(());
     }
-    let mut found = false;
-    for range in words(&parameters()).filter_map(host::find) {
-        found = true;
-        mapped::reach(&target.live, range.start, range.size).or_else(|why| explain(&range, why))?;
+    let arena = target.live.session.arena();
+    let mut used: Vec<HostRange> = host::managed();
+    used.retain(|range| arena.is_pinned(range.start as u64));
+    if budget::of(HostKind::Allocated).mib() > 0 {
+        used.extend(words(&parameters()).filter_map(host::find));
     }
-    if found { mapped::hold(&target.live.session, target.stream_id) } else { Ok(()) }
+    if used.is_empty() {
+        return Ok(());
+    }
+    used.iter().try_for_each(|range| mapped::reach(&target.live, range).or_else(|why| explain(range, why)))?;
+    mapped::hold(&target.live.session, target.stream_id)
 }
 
 /// Whether packed parameters name page-locked memory of the program.
@@ -127,11 +133,12 @@ pub fn names_host_memory(parameters: &[u8]) -> bool {
 
 /// Says why a kernel will not find memory that it is given. It may never touch it, unless the launch is refused.
 fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
-    let HostRange { start, size, registered, .. } = *range;
-    let what = format!("a kernel is given an address in {size} bytes of page-locked memory at {start:#x}");
+    let HostRange { start, size, kind, .. } = *range;
+    let what = format!("a kernel is given an address in {size} bytes of {kind} memory at {start:#x}");
     let (code, line) = match why {
         NoMirror::Budget => {
-            let (name, most) = (mapped::SETTING, mapped::budget());
+            let budget = budget::of(kind);
+            let (name, most) = (budget.setting, budget.mib());
             let line = format!(
                 "{what}: with what is mirrored already that is more than {name}={most}, so the launch fails with code \
                  {CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES}; allow more, or copy the memory to the device"
@@ -143,7 +150,7 @@ fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
             (CUDA_ERROR_OUT_OF_MEMORY, line)
         }
         NoMirror::Failed(code) => return Err(code),
-        NoMirror::Elsewhere if registered => {
+        NoMirror::Elsewhere if kind == HostKind::Registered => {
             let advice = "pass what cuMemHostGetDevicePointer answers, or use memory of cuMemHostAlloc";
             (0, format!("{what} that is registered: a share's kernels do not find it there; {advice}"))
         }

@@ -107,7 +107,7 @@ entry_points! {
         let driver = driver()?;
         current()?;
         super::no_flags(flags.into())?;
-        let known = driver.memory.find(address as u64).filter(|a| a.kind.is_host());
+        let known = driver.memory.find(address as u64).filter(|a| a.kind.is_host() && a.kind != Kind::Managed);
         known.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         device.set(address as u64)
     }

@@ -10,6 +10,7 @@ use crate::source::Source;
 use driverapi::attributes::*;
 use driverapi::caller::is_of_nccl;
 use driverapi::errors::*;
+use driverapi::managed;
 use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -97,10 +98,9 @@ entry_points! {
         Ok(())
     }
 
-    /// There is no managed memory, hence no managed variable to find.
     fn cuLibraryGetManaged(_address: Out<CUdeviceptr>, _bytes: Out<usize>, which: CUlibrary, name: Text) {
         library(which)?;
-        name.get()?;
+        super::refused::tell(&managed::variable(name.get()?));
         Err(CUDA_ERROR_NOT_FOUND)
     }
 

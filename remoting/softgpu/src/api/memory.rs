@@ -8,6 +8,7 @@ use crate::model::PITCH_ALIGNMENT;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::c_uint;
+use std::sync::PoisonError;
 
 fn allocate(address: Out<CUdeviceptr>, bytes: u64) -> R {
     let context = current()?;
@@ -53,7 +54,7 @@ entry_points! {
             return freed;
         }
         let allocation = driver.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let freeable = matches!(allocation.kind, Kind::Device | Kind::Pooled { .. }) && !allocation.freeing;
+        let freeable = matches!(allocation.kind, Kind::Device | Kind::Managed | Kind::Pooled { .. }) && !allocation.freeing;
         if allocation.base != address || !freeable {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -61,6 +62,7 @@ entry_points! {
         driver.wait_before_free(&allocation);
         // What went wrong meanwhile is told here, as in any call that waits.
         current()?;
+        driver.advised.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation.id);
         driver.release_memory(&allocation)
     }
 

@@ -16,6 +16,7 @@ mod launching;
 mod libraries;
 mod linking;
 mod lookup;
+mod managed;
 mod memory;
 mod modules;
 mod pointers;

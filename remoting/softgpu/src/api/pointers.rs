@@ -36,7 +36,8 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Pointer(handle(context)),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
-            Value::Word(if is_device(a.kind) { CU_MEMORYTYPE_DEVICE } else { CU_MEMORYTYPE_HOST })
+            let device = is_device(a.kind) || a.kind == Kind::Managed;
+            Value::Word(if device { CU_MEMORYTYPE_DEVICE } else { CU_MEMORYTYPE_HOST })
         }
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Long(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER if is_device(a.kind) => return Err(CUDA_ERROR_INVALID_VALUE),
@@ -59,8 +60,8 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
         },
         // How the memory was made, as a driver tells it; the export itself is refused.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => Value::Word(u32::from(a.kind == Kind::Device)),
-        CU_POINTER_ATTRIBUTE_IS_MANAGED
-        | CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::Word((a.kind == Kind::Managed).into()),
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::Word(0),
         CU_POINTER_ATTRIBUTE_P2P_TOKENS => return Err(CUDA_ERROR_NOT_SUPPORTED),

@@ -1,0 +1,82 @@
+//! Managed memory: memory of this process that every kernel may use at its address. It has a mirror from the beginning,
+//! since a kernel may find its address in device memory, where no parameter shows it.
+
+use super::budget;
+use super::host::{self, HostKind, HostRange};
+use super::mapped::{self, NoMirror};
+use super::pinned;
+use crate::Code;
+use crate::context::Live;
+use crate::log;
+use crate::session::lock;
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use driverapi::managed::Advised;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// What the program has advised, by the address at which the memory begins.
+static ADVISED: Mutex<BTreeMap<usize, Advised>> = Mutex::new(BTreeMap::new());
+
+/// New managed memory, zeroed.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` beyond the budget and beyond the share, or the session's sticky error.
+pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code> {
+    let start = pinned::allocate(live, size);
+    if start == 0 {
+        return Err(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    let (context, ordinal) = (live.handle, live.device.ordinal);
+    let range = HostRange { start, size, flags, kind: HostKind::Managed, context, ordinal };
+    // What a context left behind at its end.
+    lock(&ADVISED).remove(&start);
+    pinned::add(live, range)?;
+    mapped::reach(live, &range).map(|()| start).map_err(|why| {
+        let _ = free(start);
+        match why {
+            NoMirror::Failed(code) => code,
+            NoMirror::Elsewhere => CUDA_ERROR_OUT_OF_MEMORY,
+            NoMirror::Budget => {
+                let budget = budget::of(HostKind::Managed);
+                log::error_unless_repeated(&format!(
+                    "{size} bytes of managed memory, with what there is already, are more than {}={}, so the \
+                     allocation fails with code {CUDA_ERROR_OUT_OF_MEMORY}; allow more, or use device memory",
+                    budget.setting,
+                    budget.mib()
+                ));
+                CUDA_ERROR_OUT_OF_MEMORY
+            }
+        }
+    })
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if no managed memory starts here, or the code of work that failed.
+pub fn free(start: usize) -> Result<(), Code> {
+    pinned::remove(start, HostKind::Managed, CUDA_ERROR_INVALID_VALUE)?;
+    lock(&ADVISED).remove(&start);
+    Ok(())
+}
+
+/// Is this an address in managed memory?
+pub fn contains(address: u64) -> bool {
+    host::find(address as usize).is_some_and(|range| range.kind == HostKind::Managed)
+}
+
+/// Works with the advice for `count` bytes of managed memory.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if that is not all managed memory of one allocation, or as `body`.
+pub fn advised<T>(
+    address: u64,
+    count: usize,
+    body: impl FnOnce(&mut Advised, Range<u64>) -> Result<T, Code>,
+) -> Result<T, Code> {
+    let found = host::find(address as usize).filter(|range| range.kind == HostKind::Managed);
+    let HostRange { start, size, .. } = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let mut all = lock(&ADVISED);
+    let known = all.entry(start).or_insert_with(|| Advised::new(start as u64..(start + size) as u64));
+    let range = known.range(address, count)?;
+    body(known, range)
+}
