@@ -50,6 +50,15 @@ def test_a_setting_of_the_user_stays(appliance: StandIn) -> None:
     assert seen["TRITON_PTXAS_PATH"] == "/mine"
 
 
+def test_managed_memory_is_limited_by_option_or_environment(appliance: StandIn) -> None:
+    share = ("-a", appliance.endpoint, "-p", "0.25")
+    own = {"REMOTEGPU_MANAGED_MIB": "7"}
+    assert "REMOTEGPU_MANAGED_MIB" not in environment_of(appliance, *share)
+    assert environment_of(appliance, *share, env=own)["REMOTEGPU_MANAGED_MIB"] == "7"
+    seen = environment_of(appliance, *share, "--managed-memory", "1GiB", env=own)
+    assert seen["REMOTEGPU_MANAGED_MIB"] == "1024"
+
+
 def test_ranks_of_nccl_connect_at_the_start_unless_the_user_says(appliance: StandIn) -> None:
     assert environment_of(appliance, "--native")["NCCL_RUNTIME_CONNECT"] == "0"
     assert environment_of(appliance, "--native", env={"NCCL_RUNTIME_CONNECT": "1"})["NCCL_RUNTIME_CONNECT"] == "1"

@@ -73,6 +73,12 @@ def run(
         Profile | None,
         typer.Option(help="Without --appliance: what the GPU is like. null-h100: an H100 that computes nothing."),
     ] = None,
+    managed_memory: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="Managed memory that the program may have; all of it travels. Default: 256MiB."
+        ),
+    ] = "",
     wait: WaitOption = True,
     report: Annotated[
         bool, typer.Option("--report", help="Say at the end what programs asked for that is not provided.")
@@ -96,6 +102,7 @@ def run(
         access=read_access(token, token_file, ca, server_name),
         native=native,
         profile=profile,
+        managed_bytes=_bytes("--managed-memory", managed_memory) if managed_memory else None,
         wait=wait,
         report=report,
         report_file=report_file,

@@ -27,6 +27,7 @@ class RunOptions:
     access: Access = field(default_factory=Access)
     native: bool = False
     profile: Profile | None = None
+    managed_bytes: int | None = None  # None: what the environment says, or the client's own limit
     wait: bool = True
     report: bool = False
     report_file: Path | None = None
@@ -69,6 +70,8 @@ def run(options: RunOptions) -> int:
         held = stack.enter_context(leases(clients, options.ask, options.command, wait=options.wait))
         software = any(lease.client.inventory().backend == "software" for lease in held)
         environment = remote_environment(base, dist, [lease.share for lease in held], software=software)
+        if options.managed_bytes is not None:
+            environment[names.MANAGED_MEMORY_ENV] = str(options.managed_bytes >> 20)
         return run_child(options.command, environment, mask)
 
 
