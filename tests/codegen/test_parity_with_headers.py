@@ -20,7 +20,7 @@ PROFILER = {f.symbol for f in REGISTRY.driver if f.group == "profiler"}
 C_TYPES = {
     "u8": r"unsigned char",
     "u16": r"unsigned short",
-    "u32": r"unsigned int|CU(limit|func_cache|sharedconfig|function_attribute)",
+    "u32": r"unsigned int|cuuint32_t|CU(limit|func_cache|sharedconfig|function_attribute)",
     "i32": r"int",
     "u64": r"unsigned long long|cuuint64_t",
     "f32": r"float",

@@ -98,6 +98,7 @@ def test_all_that_the_client_provides_is_described_or_known_not_to_be() -> None:
         "cuMemcpyBatchAsync",
         "cuMemcpyBatchAsync_v2",
         "cuStreamAttachMemAsync",
+        "cuStreamBatchMemOp_v2",
         "cuTensorMapEncodeIm2col",
         "cuTensorMapEncodeIm2colWide",
         "cuTensorMapSetAllocationClass",

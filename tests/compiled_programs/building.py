@@ -29,6 +29,7 @@ DRIVER_PROGRAMS = (
     "graphs.c",
     "launch_events.c",
     "managed.c",
+    "memory_operations.c",
     "nvml_queries.c",
     "stale_handles.c",
     "tensor_maps.c",

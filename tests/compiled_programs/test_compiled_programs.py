@@ -53,6 +53,7 @@ CHECKING = [
 PER_THREAD = ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",)
 IN_BOTH_FORMS = [
     "driver_copies.c", "driver_kernels.c", "driver_memory.c", "driver_pools.c", "driver_streams.c", "managed.c",
+    "memory_operations.c",
 ]  # fmt: skip
 
 

@@ -29,8 +29,6 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "CAN_USE_STREAM_WAIT_VALUE_NOR_V1": ("cuStreamWaitValue32", "cuStreamBatchMemOp"),
     "CAN_USE_64_BIT_STREAM_MEM_OPS": ("cuStreamWaitValue64_v2", "cuStreamWriteValue64_v2", "cuStreamBatchMemOp_v2"),
     "CAN_USE_STREAM_WAIT_VALUE_NOR": ("cuStreamWaitValue32_v2", "cuStreamBatchMemOp_v2"),
-    "CAN_FLUSH_REMOTE_WRITES": ("cuStreamWaitValue32_v2", "cuStreamBatchMemOp_v2"),
-    "ATOMIC_REDUCTION_SUPPORTED": ("cuStreamBatchMemOp_v2",),
     "COOPERATIVE_MULTI_DEVICE_LAUNCH": ("cuLaunchCooperativeKernelMultiDevice",),
     "HOST_REGISTER_SUPPORTED": ("cuMemHostRegister_v2", "cuMemHostUnregister"),
     "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": (
@@ -85,6 +83,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide", "cuTensorMapReplaceAddress",
     ),
     "TENSOR_MAP_LARGE_TENSOR_MIN_SIZE": ("cuTensorMapSetAllocationClass",),
+    "CAN_FLUSH_REMOTE_WRITES": ("cuStreamWaitValue32_v2", "cuStreamBatchMemOp_v2"),
+    "ATOMIC_REDUCTION_SUPPORTED": ("cuStreamBatchMemOp_v2",),
     # Without it they are accepted, and change nothing.
     "CONCURRENT_MANAGED_ACCESS": ("cuMemPrefetchAsync_v2", "cuMemAdvise_v2", "cuMemRangeGetAttribute"),
     "CLUSTER_LAUNCH": ("cuLaunchKernelEx", "cuOccupancyMaxActiveClusters", "cuOccupancyMaxPotentialClusterSize"),

@@ -56,6 +56,7 @@ mod types {
             dstHeight 168, WidthInBytes 176, Height 184, Depth 192];
         CUDA_ARRAY_DESCRIPTOR, 24, [Width 0, Height 8, Format 16, NumChannels 20];
         CUDA_ARRAY3D_DESCRIPTOR, 40, [Width 0, Height 8, Depth 16, Format 24, NumChannels 28, Flags 32];
+        CUstreamBatchMemOpParams, 48, [operation 0, barrier_flags 4, address 8, value 16, flags 24, alias 32];
         CUmemLocation, 8, [type_ 0, id 4];
         CUmemAllocationProp, 32, [type_ 0, requestedHandleTypes 4, location 8, win32HandleMetaData 16, allocFlags 24];
         CUmemAccessDesc, 12, [location 0, flags 8];

@@ -14,6 +14,7 @@ pub mod image;
 pub mod integrity;
 mod layout_tests;
 pub mod managed;
+pub mod memory_operations;
 pub mod nvml;
 pub mod nvml_links;
 pub mod proc_address;

@@ -9,6 +9,7 @@ use crate::attributes::CUlaunchAttributeID;
 use crate::constants::{
     CU_GRAPH_EXEC_UPDATE_SUCCESS, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMORYTYPE_HOST,
     CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
+    CUstreamBatchMemOpType,
 };
 use crate::errors::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
@@ -356,6 +357,20 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Format: c_uint,
     pub NumChannels: c_uint,
     pub Flags: c_uint,
+}
+
+/// One operation of a batch: the form for waits and writes, of which a barrier uses the first two words. In C it is a
+/// union.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUstreamBatchMemOpParams {
+    pub operation: CUstreamBatchMemOpType,
+    pub barrier_flags: c_uint,
+    pub address: u64,
+    pub value: u64,
+    pub flags: c_uint,
+    pub alias: u64,
+    pub pad: u64,
 }
 
 #[repr(C)]

@@ -5,8 +5,10 @@
 
 use crate::ranges::Ranges;
 use driverapi::errors::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
+use driverapi::memory_operations::Width;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ffi::R;
 
@@ -177,6 +179,28 @@ pub fn copy(dst: u64, src: u64, len: u64) {
 pub fn write(dst: u64, bytes: &[u8]) {
     // SAFETY: the destination was checked against the allocation it lies in.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address::<u8>(dst), bytes.len()) };
+}
+
+/// A word of checked, aligned device memory, which kernels may change meanwhile.
+pub fn load(at: u64, width: Width) -> u64 {
+    // SAFETY: the word was checked, and its address divides by its width; nothing on the device is ever unmapped.
+    unsafe {
+        match width {
+            Width::Four => (*address::<AtomicU32>(at)).load(Ordering::Acquire).into(),
+            Width::Eight => (*address::<AtomicU64>(at)).load(Ordering::Acquire),
+        }
+    }
+}
+
+/// Writes a word as [`load`] reads it.
+pub fn store(at: u64, width: Width, value: u64) {
+    // SAFETY: as in `load`.
+    unsafe {
+        match width {
+            Width::Four => (*address::<AtomicU32>(at)).store(value as u32, Ordering::Release),
+            Width::Eight => (*address::<AtomicU64>(at)).store(value, Ordering::Release),
+        }
+    }
 }
 
 /// Writes `count` copies of a 1, 2 or 4 byte pattern to checked device memory.

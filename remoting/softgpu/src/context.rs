@@ -120,6 +120,11 @@ impl Context {
         self.fault.load(Ordering::Acquire)
     }
 
+    /// Has everything to end that runs?
+    pub fn is_stopped(&self) -> bool {
+        self.cancel.load(Ordering::Acquire)
+    }
+
     /// Fails if the program may know of a fault.
     pub fn check(&self) -> R {
         match self.told.load(Ordering::Acquire) {

@@ -12,11 +12,11 @@ const ATTRIBUTES: u32 = 162;
 const SOFTWARE: [u32; 3] = [PTX_ONLY, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
 
 /// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
-const ABSENT: [u32; 57] = [
+const ABSENT: [u32; 55] = [
     17, // a kernel's run time limit: the appliance's screen is no business of the program's
     86, 88, 89, 91, 100, 101,
     147, // concurrent access to managed and pageable memory, host atomics, registered pointers
-    92, 93, 94, 122, 123, 148, // memory operations in streams
+    92, 93, 94, 148, // memory operations in streams: their first version, and reductions
     96,  // cooperative launches on several GPUs
     98, 110, 116, 117, 118, 119, 124, 145, 146, 152, 161, // GPUDirect and DMA buffers
     103, 104, 105, 125, 128, 143, // sharing between processes

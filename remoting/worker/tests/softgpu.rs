@@ -214,7 +214,8 @@ fn a_snapshot_shows_devices_without_what_is_not_provided() {
     assert_eq!(snapshot["table_hash"], protocol::TABLE_HASH);
     assert_eq!(device["uuid"].as_str().expect("uuid").len(), 32);
     assert_eq!(device["attributes"]["10"], 32, "threads of a warp");
-    assert_eq!(device["attributes"]["83"], 0, "managed memory");
+    assert_eq!(device["attributes"]["83"], 1, "managed memory");
+    assert_eq!(device["attributes"]["89"], 0, "managed memory that host and device use at a time");
 }
 
 #[test]

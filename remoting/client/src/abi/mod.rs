@@ -18,6 +18,7 @@ mod library;
 mod link;
 mod managed;
 mod memory;
+mod memory_operations;
 mod module;
 mod occupancy;
 mod pointer;

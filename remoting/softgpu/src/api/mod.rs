@@ -18,6 +18,7 @@ mod linking;
 mod lookup;
 mod managed;
 mod memory;
+mod memory_operations;
 mod modules;
 mod pointers;
 mod pools;

@@ -1,0 +1,96 @@
+//! Words that streams wait for and write.
+
+use super::{DefaultStream, stream_entry_points};
+use crate::arena;
+use crate::context::Context;
+use crate::driver::driver;
+use crate::ffi::{In, R};
+use crate::memory::Kind as Memory;
+use driverapi::errors::*;
+use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
+use driverapi::types::*;
+use std::ffi::c_uint;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a stream that waits looks at its word.
+const INTERVAL: Duration = Duration::from_micros(50);
+
+/// All of them in the stream's turn, or none if one of them is wrong.
+fn run(default: DefaultStream, stream: CUstream, operations: Vec<Operation>) -> R {
+    let stream = default.resolve(stream)?;
+    let driver = driver()?;
+    if driver.graphs.ask(|captures| Ok(captures.graph(stream.for_capture().id).is_some()))? {
+        return super::refused::not_supported("a stream memory operation in a capture");
+    }
+    // Managed memory is not for streams to wait on, as CUDA documents.
+    let valid = |operation: &Operation| {
+        let managed = driver.memory.find(operation.address).is_some_and(|a| a.kind == Memory::Managed);
+        !managed && driver.memory.is_valid(operation.address, operation.width.bytes())
+    };
+    if !operations.iter().all(valid) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // On a null GPU no kernel writes what a stream may wait for.
+    let waits = !driver.model().null;
+    let context = Arc::clone(&stream.context);
+    let work = move || {
+        for operation in &operations {
+            match operation.kind {
+                Kind::Wait if waits => wait(operation, &context),
+                Kind::Wait => (),
+                Kind::Write => arena::store(operation.address, operation.width, operation.value),
+            }
+        }
+        Ok(())
+    };
+    stream.enqueue(work).map(drop)
+}
+
+fn wait(operation: &Operation, context: &Context) {
+    while !operation.is_met_by(arena::load(operation.address, operation.width)) && !context.is_stopped() {
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+fn one(kind: Kind, width: Width, address: CUdeviceptr, value: u64, flags: c_uint) -> R<Vec<Operation>> {
+    Ok(vec![Operation::new(kind, width, address, value, flags)?])
+}
+
+stream_entry_points! { default;
+    fn cuStreamWaitValue32_v2 / cuStreamWaitValue32_v2_ptsz(
+        stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint,
+    ) {
+        run(default, stream, one(Kind::Wait, Width::Four, address, value.into(), flags)?)
+    }
+
+    fn cuStreamWaitValue64_v2 / cuStreamWaitValue64_v2_ptsz(
+        stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint,
+    ) {
+        run(default, stream, one(Kind::Wait, Width::Eight, address, value, flags)?)
+    }
+
+    fn cuStreamWriteValue32_v2 / cuStreamWriteValue32_v2_ptsz(
+        stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint,
+    ) {
+        run(default, stream, one(Kind::Write, Width::Four, address, value.into(), flags)?)
+    }
+
+    fn cuStreamWriteValue64_v2 / cuStreamWriteValue64_v2_ptsz(
+        stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint,
+    ) {
+        run(default, stream, one(Kind::Write, Width::Eight, address, value, flags)?)
+    }
+
+    fn cuStreamBatchMemOp_v2 / cuStreamBatchMemOp_v2_ptsz(
+        stream: CUstream, count: c_uint, parameters: In<CUstreamBatchMemOpParams>, flags: c_uint,
+    ) {
+        super::no_flags(flags.into())?;
+        if count as usize > MOST_OPERATIONS {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let given = parameters.list(count as usize)?;
+        let operations: R<Vec<_>> = given.iter().map(Operation::of_batch).collect();
+        run(default, stream, operations?.into_iter().flatten().collect())
+    }
+}
