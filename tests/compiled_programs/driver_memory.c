@@ -140,6 +140,52 @@ static void batches(CUdeviceptr a, CUdeviceptr b)
     OK(cuMemFreeHost(pinned));
 }
 
+/* A box of 8 x 2 x 2 bytes out of rows of 16 and layers of 4 rows, packed on the device, and back into other rows. */
+static void batches_of_boxes(CUdeviceptr a, CUdeviceptr b)
+{
+    unsigned char source[128], target[96], packed[32];
+    for (unsigned i = 0; i < sizeof source; i++) source[i] = i;
+    memset(target, 0xee, sizeof target);
+    OK(cuMemsetD8(a, 0, 64));
+    OK(cuMemsetD8(b, 0, 64));
+    OK(cuCtxSynchronize());
+    CUDA_MEMCPY3D_BATCH_OP up = {.extent = {8, 2, 2}, .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL};
+    up.src.type = up.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    up.src.op.ptr.ptr = (CUdeviceptr)(source + 4);
+    up.src.op.ptr.rowLength = 16;
+    up.src.op.ptr.layerHeight = 4;
+    up.dst.op.ptr.ptr = a;
+    CUDA_MEMCPY3D_BATCH_OP all[2] = {up, up};
+    all[1].dst.op.ptr.ptr = b;
+    OK(cuMemcpy3DBatchAsync(2, all, 0, stream));
+    OK(cuStreamSynchronize(stream));
+    for (unsigned copy = 0; copy < 2; copy++) {
+        OK(cuMemcpyDtoH(packed, copy ? b : a, sizeof packed));
+        for (unsigned z = 0; z < 2; z++)
+            for (unsigned y = 0; y < 2; y++)
+                for (unsigned x = 0; x < 8; x++)
+                    REQUIRE(packed[z * 16 + y * 8 + x] == source[4 + z * 64 + y * 16 + x]);
+    }
+
+    CUDA_MEMCPY3D_BATCH_OP down = up;
+    down.src = up.dst;
+    down.dst.op.ptr.ptr = (CUdeviceptr)target;
+    down.dst.op.ptr.rowLength = 12;
+    down.dst.op.ptr.layerHeight = 3;
+    OK(cuMemcpy3DWithAttributesAsync(&down, 0, stream));
+    OK(cuStreamSynchronize(stream));
+    REQUIRE(target[0] == source[4] && target[8] == 0xee && target[12] == source[20] && target[24] == 0xee);
+    REQUIRE(target[36] == source[68] && target[48 + 7] == source[84 + 7]);
+
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync(2, all, 0, NULL));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync(0, all, 0, stream));
+    all[1].src.op.ptr.rowLength = 7;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync(2, all, 0, stream));
+    down.extent.depth = 0;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DWithAttributesAsync(&down, 0, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
 int main(void)
 {
     CUdeviceptr a, b;
@@ -152,6 +198,7 @@ int main(void)
     rectangular_fills(a);
     linear_copies(a, b);
     batches(a, b);
+    batches_of_boxes(a, b);
     OK(cuMemFree(a));
     OK(cuMemFree(b));
     OK(cuStreamDestroy(stream));

@@ -139,6 +139,19 @@ static void batches(void)
     REQUIRE(words[0] == 1 && words[1] == 2);
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyBatchAsync(to, from, sizes, 2, &attributes, &first, 1, &failed, NULL));
     REQUIRE(failed == SIZE_MAX);
+
+    CUDA_MEMCPY3D_BATCH_OP boxes[2] = {{.extent = {4, 1, 1}, .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM}};
+    boxes[0].src.type = boxes[0].dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    boxes[0].src.op.ptr.ptr = memory + 4;
+    boxes[0].dst.op.ptr.ptr = memory;
+    boxes[1] = boxes[0];
+    boxes[1].extent.width = 0;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync(2, boxes, &failed, 0, stream));
+    REQUIRE(failed == 1);
+    OK(cuMemcpy3DBatchAsync(1, boxes, &failed, 0, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(words, memory, 8));
+    REQUIRE(words[0] == 2 && words[1] == 2);
     OK(cuStreamDestroy(stream));
     OK(cuCtxDestroy_v2(context));
 }

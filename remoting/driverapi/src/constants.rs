@@ -173,6 +173,17 @@ pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: CUmemAccess_flags = 0;
 pub const CU_MEM_ACCESS_FLAGS_PROT_READ: CUmemAccess_flags = 1;
 pub const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: CUmemAccess_flags = 3;
 
+/// Values of `CUmemcpy3DOperandType`.
+pub type CUmemcpy3DOperandType = u32;
+pub const CU_MEMCPY_OPERAND_TYPE_POINTER: CUmemcpy3DOperandType = 1;
+pub const CU_MEMCPY_OPERAND_TYPE_ARRAY: CUmemcpy3DOperandType = 2;
+
+/// Values of `CUmemcpySrcAccessOrder`.
+pub type CUmemcpySrcAccessOrder = u32;
+pub const CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: CUmemcpySrcAccessOrder = 1;
+pub const CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL: CUmemcpySrcAccessOrder = 2;
+pub const CU_MEMCPY_SRC_ACCESS_ORDER_ANY: CUmemcpySrcAccessOrder = 3;
+
 /// Values of `CUmem_advise`.
 pub type CUmem_advise = u32;
 pub const CU_MEM_ADVISE_SET_READ_MOSTLY: CUmem_advise = 1;

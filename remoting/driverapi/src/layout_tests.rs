@@ -58,6 +58,8 @@ mod types {
         CUDA_ARRAY3D_DESCRIPTOR, 40, [Width 0, Height 8, Depth 16, Format 24, NumChannels 28, Flags 32];
         CUstreamBatchMemOpParams, 48, [operation 0, barrier_flags 4, address 8, value 16, flags 24, alias 32];
         CUmemLocation, 8, [type_ 0, id 4];
+        CUmemcpy3DOperand, 40, [type_ 0, ptr 8, rowLength 16, layerHeight 24, locHint 32];
+        CUDA_MEMCPY3D_BATCH_OP, 112, [src 0, dst 40, width 80, height 88, depth 96, srcAccessOrder 104, flags 108];
         CUmemAllocationProp, 32, [type_ 0, requestedHandleTypes 4, location 8, win32HandleMetaData 16, allocFlags 24];
         CUmemAccessDesc, 12, [location 0, flags 8];
         CUmemPoolProps, 88, [allocType 0, handleTypes 4, location 8, win32SecurityAttributes 16, maxSize 24,

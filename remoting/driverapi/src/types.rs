@@ -7,11 +7,13 @@
 
 use crate::attributes::CUlaunchAttributeID;
 use crate::constants::{
-    CU_GRAPH_EXEC_UPDATE_SUCCESS, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMORYTYPE_HOST,
-    CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemorytype,
-    CUstreamBatchMemOpType,
+    CU_GRAPH_EXEC_UPDATE_SUCCESS, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE,
+    CU_MEMCPY_OPERAND_TYPE_ARRAY, CU_MEMCPY_OPERAND_TYPE_POINTER, CU_MEMCPY_SRC_ACCESS_ORDER_ANY,
+    CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CUmemAccess_flags,
+    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocationType, CUmemcpy3DOperandType, CUmemcpySrcAccessOrder,
+    CUmemorytype, CUstreamBatchMemOpType,
 };
-use crate::errors::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+use crate::errors::{CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 pub type CUresult = c_uint;
@@ -371,6 +373,58 @@ pub struct CUstreamBatchMemOpParams {
     pub flags: c_uint,
     pub alias: u64,
     pub pad: u64,
+}
+
+/// One side of a copy of a batch of boxes, in the form for pointers. In C it is a union with the form for arrays.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUmemcpy3DOperand {
+    pub type_: CUmemcpy3DOperandType,
+    pub ptr: CUdeviceptr,
+    pub rowLength: usize,
+    pub layerHeight: usize,
+    pub locHint: CUmemLocation,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUDA_MEMCPY3D_BATCH_OP {
+    pub src: CUmemcpy3DOperand,
+    pub dst: CUmemcpy3DOperand,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    pub srcAccessOrder: CUmemcpySrcAccessOrder,
+    pub flags: c_uint,
+}
+
+impl CUDA_MEMCPY3D_BATCH_OP {
+    /// The same copy as a box between unified addresses. The order of access is a hint: reading the source at the call or
+    /// in the stream's order is right for each.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_SUPPORTED` for arrays, `CUDA_ERROR_INVALID_VALUE` for what is no copy.
+    pub fn as_box(&self) -> Result<CUDA_MEMCPY3D_PEER, CUresult> {
+        let Self { width, height, depth, .. } = *self;
+        let known = (CU_MEMCPY_SRC_ACCESS_ORDER_STREAM..=CU_MEMCPY_SRC_ACCESS_ORDER_ANY).contains(&self.srcAccessOrder);
+        if !known || width == 0 || height == 0 || depth == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let end = |operand: &CUmemcpy3DOperand| {
+            match operand.type_ {
+                CU_MEMCPY_OPERAND_TYPE_POINTER => {}
+                CU_MEMCPY_OPERAND_TYPE_ARRAY => return Err(CUDA_ERROR_NOT_SUPPORTED),
+                _ => return Err(CUDA_ERROR_INVALID_VALUE),
+            }
+            let or = |given, packed| if given == 0 { packed } else { given };
+            let (pitch, rows) = (or(operand.rowLength, width), or(operand.layerHeight, height));
+            let slice = pitch.checked_mul(rows).filter(|_| pitch >= width && rows >= height);
+            let slice = slice.ok_or(CUDA_ERROR_INVALID_VALUE)? as u64;
+            Ok(BoxEnd { kind: CU_MEMORYTYPE_UNIFIED, address: operand.ptr, pitch: pitch as u64, slice })
+        };
+        let extent = [width as u64, height as u64, depth as u64];
+        Ok(CUDA_MEMCPY3D_PEER::between(&end(&self.dst)?, &end(&self.src)?, extent))
+    }
 }
 
 #[repr(C)]

@@ -1,14 +1,15 @@
 //! Copies in batches: each goes the way that it would alone, in the stream's order. The attributes are hints about when
 //! and where a source may be read; reading it at the call or in order is always right.
 
-use super::copy::anywhere;
+use super::copy::{anywhere, box_anywhere};
 use crate::Code;
 use crate::boundary::DefaultStream;
 use crate::boundary::{input, inputs, write_optional};
 use crate::stream_exports;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::*;
-use driverapi::types::{CUdeviceptr, CUmemcpyAttributes, CUstream};
+use driverapi::types::{CUDA_MEMCPY3D_BATCH_OP, CUdeviceptr, CUmemcpyAttributes, CUstream};
+use std::ffi::c_ulonglong;
 use std::ptr;
 
 /// What `failIdx` says if no single copy is at fault.
@@ -55,6 +56,62 @@ stream_exports! {
         input(attributes.cast_const())?;
         anywhere(stream, default, to, from, size)
     }
+
+    fn cuMemcpy3DBatchAsync | cuMemcpy3DBatchAsync_ptsz(
+        count: usize,
+        boxes: *mut CUDA_MEMCPY3D_BATCH_OP,
+        failed: *mut usize,
+        flags: c_ulonglong,
+        stream: CUstream,
+    ) |default| {
+        batch_of_boxes(count, boxes, flags, stream, default).map_err(|(copy, code)| {
+            write_optional(failed, copy);
+            code
+        })
+    }
+
+    fn cuMemcpy3DBatchAsync_v2 | cuMemcpy3DBatchAsync_v2_ptsz(
+        count: usize,
+        boxes: *mut CUDA_MEMCPY3D_BATCH_OP,
+        flags: c_ulonglong,
+        stream: CUstream,
+    ) |default| {
+        batch_of_boxes(count, boxes, flags, stream, default).map_err(|(_, code)| code)
+    }
+
+    fn cuMemcpy3DWithAttributesAsync | cuMemcpy3DWithAttributesAsync_ptsz(
+        copy: *mut CUDA_MEMCPY3D_BATCH_OP,
+        flags: c_ulonglong,
+        stream: CUstream,
+    ) |default| {
+        let copy = input(copy.cast_const())?.as_box()?;
+        if flags != 0 { Err(CUDA_ERROR_INVALID_VALUE) } else { box_anywhere(stream, default, &copy) }
+    }
+}
+
+/// CUDA documents that the default streams take no batches.
+fn takes_batches(stream: CUstream) -> bool {
+    ![ptr::null_mut(), CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream)
+}
+
+/// As [`batch`], of boxes.
+///
+/// # Safety
+/// As for the exported functions.
+unsafe fn batch_of_boxes(
+    count: usize,
+    boxes: *const CUDA_MEMCPY3D_BATCH_OP,
+    flags: c_ulonglong,
+    stream: CUstream,
+    default: DefaultStream,
+) -> Result<(), (usize, Code)> {
+    if count == 0 || flags != 0 || !takes_batches(stream) {
+        return Err((NO_COPY, CUDA_ERROR_INVALID_VALUE));
+    }
+    // SAFETY: as the caller of the exported function vouches.
+    let boxes = unsafe { inputs(boxes, count) }.map_err(|code| (NO_COPY, code))?;
+    let run = |each: &CUDA_MEMCPY3D_BATCH_OP| box_anywhere(stream, default, &each.as_box()?);
+    boxes.iter().enumerate().try_for_each(|(copy, each)| run(each).map_err(|code| (copy, code)))
 }
 
 /// The error names the copy that failed; those before it are under way.
@@ -69,8 +126,7 @@ unsafe fn batch(
     stream: CUstream,
     default: DefaultStream,
 ) -> Result<(), (usize, Code)> {
-    // CUDA documents that the default streams take no batches.
-    if count == 0 || [ptr::null_mut(), CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
+    if count == 0 || !takes_batches(stream) {
         return Err((NO_COPY, CUDA_ERROR_INVALID_VALUE));
     }
     // SAFETY: as the caller of the exported function vouches.

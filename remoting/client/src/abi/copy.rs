@@ -246,6 +246,14 @@ fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timin
     run(stream, default, copy.copying()?, timing)
 }
 
+/// A box between any two places, in the order of a stream.
+///
+/// # Errors
+/// As [`describe_3d`], and as the copy.
+pub fn box_anywhere(stream: CUstream, default: DefaultStream, copy: &CUDA_MEMCPY3D_PEER) -> Result<(), Code> {
+    boxed(stream, default, &of_3d(copy)?, Asynchronous)
+}
+
 /// A box copy as a node of a graph describes it.
 ///
 /// # Errors

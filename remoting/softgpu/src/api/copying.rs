@@ -7,7 +7,7 @@ use crate::ffi::{In, Out, R};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use std::ffi::c_void;
+use std::ffi::{c_ulonglong, c_void};
 
 fn line(dst: End, src: End, bytes: usize) -> Copy {
     Copy { dst, src, extent: Extent::line(bytes as u64) }
@@ -247,6 +247,24 @@ fn batch(
     Ok(())
 }
 
+/// As [`batch`], of boxes.
+fn batch_of_boxes(
+    default: DefaultStream,
+    count: usize,
+    boxes: In<CUDA_MEMCPY3D_BATCH_OP>,
+    flags: c_ulonglong,
+    stream: CUstream,
+) -> Result<(), (usize, CUresult)> {
+    let of_all = |code| (NO_COPY, code);
+    if count == 0 || flags != 0 || default.resolve(stream).map_err(of_all)?.is_default() {
+        return Err(of_all(CUDA_ERROR_INVALID_VALUE));
+    }
+    for (index, each) in boxes.list(count).map_err(of_all)?.iter().enumerate() {
+        each.as_box().and_then(|copy| queued(default, volume(copy)?, stream)).map_err(|code| (index, code))?;
+    }
+    Ok(())
+}
+
 // The attributes are hints about where and when memory is read; reading at the call or in order is always right.
 stream_entry_points! { default;
     fn cuMemcpyBatchAsync / cuMemcpyBatchAsync_ptsz(
@@ -271,5 +289,27 @@ stream_entry_points! { default;
     ) {
         attributes.get()?;
         queued(default, line(unified(dst), unified(src), bytes), stream)
+    }
+
+    fn cuMemcpy3DBatchAsync / cuMemcpy3DBatchAsync_ptsz(
+        count: usize, boxes: In<CUDA_MEMCPY3D_BATCH_OP>, failed: Out<usize>, flags: c_ulonglong, stream: CUstream,
+    ) {
+        batch_of_boxes(default, count, boxes, flags, stream).map_err(|(index, code)| {
+            failed.set_if_wanted(index);
+            code
+        })
+    }
+
+    fn cuMemcpy3DBatchAsync_v2 / cuMemcpy3DBatchAsync_v2_ptsz(
+        count: usize, boxes: In<CUDA_MEMCPY3D_BATCH_OP>, flags: c_ulonglong, stream: CUstream,
+    ) {
+        batch_of_boxes(default, count, boxes, flags, stream).map_err(|(_, code)| code)
+    }
+
+    fn cuMemcpy3DWithAttributesAsync / cuMemcpy3DWithAttributesAsync_ptsz(
+        copy: In<CUDA_MEMCPY3D_BATCH_OP>, flags: c_ulonglong, stream: CUstream,
+    ) {
+        super::no_flags(flags)?;
+        queued(default, volume(copy.get()?.as_box()?)?, stream)
     }
 }
