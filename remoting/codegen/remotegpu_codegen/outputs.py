@@ -27,5 +27,6 @@ def outputs(remoting: Path) -> dict[str, str]:
         "client/src/nvml_generated.rs": client.nvml_rust(table),
         "client/exports_generated": client.exports(table),
         "worker/src/generated.rs": worker.rust(table),
+        "worker/src/driver/functions_generated.rs": worker.functions(table),
         "trace/src/functions_generated.rs": trace.rust(table, trace.load(folder)),
     }

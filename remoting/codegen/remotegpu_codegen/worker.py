@@ -5,19 +5,14 @@ from remotegpu_codegen.registry import Class, Function, Parameter, Registry
 from remotegpu_codegen.text import banner, constant
 
 
-def rust(registry: Registry) -> str:
-    functions = sorted(registry.travelling, key=lambda f: f.number)
-    symbols = "\n".join(f'    {f.symbol} = c"{f.symbol}" ({_driver_types(f)});' for f in functions)
-    classes = "\n".join(_class_arm(functions, c) for c in (Class.ASYNC, Class.SYNC))
-    arms = "\n".join(f"        function::{constant(f.symbol)} => {_body(f)}" for f in functions)
-    return f"""{banner("//!", functions)}
+def functions(registry: Registry) -> str:
+    """The driver's functions that the dispatch calls, by their symbols."""
+    called = sorted(registry.travelling, key=lambda f: f.number)
+    symbols = "\n".join(f'    {f.symbol} = c"{f.symbol}" ({_driver_types(f)});' for f in called)
+    return f"""{banner("//!", called)}
 
-use crate::calls::Objects;
-use crate::driver::Raw;
-use crate::launch_shape::AskedLaunch;
-use driverapi::errors::*;
+use super::Raw;
 use driverapi::types::CUlaunchConfig;
-use protocol::{{DecodeError, LaunchShape, Reader, Writer, function}};
 use std::ffi::CStr;
 use std::mem::transmute;
 
@@ -49,6 +44,20 @@ macro_rules! functions {{
 functions! {{
 {symbols}
 }}
+"""
+
+
+def rust(registry: Registry) -> str:
+    functions = sorted(registry.travelling, key=lambda f: f.number)
+    classes = "\n".join(_class_arm(functions, c) for c in (Class.ASYNC, Class.SYNC))
+    arms = "\n".join(f"        function::{constant(f.symbol)} => {_body(f)}" for f in functions)
+    return f"""{banner("//!", functions)}
+
+use crate::calls::Objects;
+use crate::driver::{{Functions, Raw}};
+use crate::launch_shape::AskedLaunch;
+use driverapi::errors::*;
+use protocol::{{DecodeError, LaunchShape, Reader, Writer, function}};
 
 pub enum Class {{
     /// Nothing is answered; an error is reported late.

@@ -1,5 +1,6 @@
 //! What the generated calls see of a session: real handles for the client's ids.
 
+use crate::current::CurrentContext;
 use crate::driver::{Driver, Handle, Raw, Result};
 use crate::generated;
 use crate::objects::{Context, Event, Module, Table};
@@ -7,7 +8,6 @@ use crate::session::{Outcome, Session};
 use crate::settings::{Change, Setting};
 use driverapi::errors::*;
 use protocol::{Reader, Writer};
-use std::cell::Cell;
 
 /// Looks up a client's id; the error is the `CUresult` that the driver would answer. The object's context is made current.
 pub trait Objects {
@@ -16,20 +16,6 @@ pub trait Objects {
     /// The event of the latest record.
     fn event(&self, id: u64) -> Result<Raw>;
     fn function(&self, module: u64, kernel: u32) -> Result<Raw>;
-}
-
-/// The context that is current on the sequencer's thread.
-#[derive(Default)]
-pub struct CurrentContext(Cell<Handle>);
-
-impl CurrentContext {
-    pub fn set(&self, driver: &Driver, context: Handle) -> Result<()> {
-        if self.0.get() != context {
-            driver.set_current(context)?;
-            self.0.set(context);
-        }
-        Ok(())
-    }
 }
 
 struct Lookup<'a> {

@@ -3,16 +3,13 @@
 //! Nothing waits in the driver. Each stream has a queue of entries in its order, some with an event; entries are
 //! done when their event is, or, without one, when all before them are. Events are only ever queried.
 
-use crate::calls::CurrentContext;
-use crate::driver::{Code, Driver, Handle};
-use crate::objects::{LoadedModule, RealEvent};
+use crate::completions::{Action, Entry, Join, Then, Watch, state};
+use crate::driver::Code;
+use crate::objects::RealEvent;
 use crate::session::Session;
-use crate::staging::Buffer;
 use driverapi::errors::*;
 use protocol::{Callback, Consumed, Fenced, HostBytes, Message};
-use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Entries are made at least this often, so that it is known how much a stream still has to do.
 const MARKER_EVERY: u32 = 64;
@@ -23,134 +20,10 @@ const MOST_WATCHES: usize = 1 << 16;
 /// Completions in one stream that it may have outstanding.
 const MOST_ENTRIES: usize = 1 << 17;
 
-#[derive(Debug)]
-pub enum Action {
-    Marker,
-    /// The reply of a command that synchronises.
-    Reply(Code),
-    /// Bytes of a `CopyToHost` have arrived in the buffer.
-    HostBytes {
-        offset: u64,
-        buffer: Buffer,
-    },
-    /// The buffer of a `CopyToDevice` is free again.
-    Consumed {
-        bytes: u64,
-        _buffer: Buffer,
-    },
-    /// The stream got to a `CopyToDeviceLate`.
-    LateCopy,
-    Fenced {
-        token: u64,
-    },
-    Callback {
-        token: u64,
-    },
-    EventDone {
-        event: u64,
-        generation: u64,
-    },
-    Part {
-        join: u64,
-    },
-}
-
-impl Action {
-    /// Can the program conclude something about other commands from it?
-    fn is_visible(&self) -> bool {
-        !matches!(self, Action::Marker | Action::HostBytes { .. } | Action::Consumed { .. })
-    }
-
-    /// Does it change what the program sees in its memory or of its events?
-    fn is_news(&self) -> bool {
-        matches!(self, Action::HostBytes { .. } | Action::EventDone { .. })
-    }
-
-    /// Some errors, and what kernels print, the driver only hands out when something is synchronised. On an event that
-    /// is complete that waits for nothing.
-    fn settle(&self, driver: &Driver, current: &CurrentContext, code: Code, completed: Option<&Rc<RealEvent>>) -> Code {
-        match (self, completed) {
-            (Action::Reply(_) | Action::Part { .. }, Some(event)) if code == 0 => {
-                let settled =
-                    current.set(driver, event.context()).and_then(|()| driver.event_synchronize(event.handle));
-                settled.err().unwrap_or(0)
-            }
-            _ => code,
-        }
-    }
-}
-
-/// `None` while the event is not complete, then 0 or an error.
-fn state(driver: &Driver, current: &CurrentContext, event: &RealEvent) -> Option<Code> {
-    match current.set(driver, event.context()).and_then(|()| driver.event_query(event.handle)) {
-        Ok(()) => Some(0),
-        Err(CUDA_ERROR_NOT_READY) => None,
-        Err(code) => Some(code),
-    }
-}
-
-#[derive(Debug)]
-pub struct Entry {
-    seq: u64,
-    event: Option<Rc<RealEvent>>,
-    operations: u32,
-    action: Action,
-}
-
-#[derive(Debug)]
-struct Watch {
-    seq: u64,
-    event: Rc<RealEvent>,
-    action: Action,
-}
-
-/// Something that happens when several streams have got somewhere.
-#[derive(Debug)]
-struct Join {
-    seq: u64,
-    remaining: usize,
-    code: Code,
-    then: Then,
-}
-
-#[derive(Debug)]
-pub enum Then {
-    Reply,
-    Fenced { token: u64 },
-    UnloadModule { context: u64, module: Arc<LoadedModule> },
-    DestroyGraph { context: u64, executable: Handle },
-    DestroyContext { context: u64 },
-}
-
 struct Done {
     seq: u64,
     code: Code,
     action: Action,
-}
-
-#[derive(Default)]
-pub struct Completions {
-    /// Streams that have entries.
-    active: BTreeSet<u64>,
-    watches: Vec<Watch>,
-    joins: HashMap<u64, Join>,
-    next_join: u64,
-    /// `HostBytes` and `EventDone` that are still to be told.
-    news_pending: usize,
-    /// `HostBytes` entries.
-    bytes_pending: usize,
-}
-
-impl Completions {
-    /// Copies to the host whose bytes have yet to arrive.
-    pub fn bytes_pending(&self) -> usize {
-        self.bytes_pending
-    }
-
-    /// Is the GPU to be asked again later?
-    pub fn is_pending(&self) -> bool {
-        !self.active.is_empty() || !self.watches.is_empty()
-    }
 }
 
 impl Session {

@@ -1,7 +1,7 @@
 //! Contexts: made and destroyed by helpers, because both take long and may block.
 
 use crate::command::StreamKind;
-use crate::completer::Then;
+use crate::completions::Then;
 use crate::driver::{Code, Driver, Handle, Result};
 use crate::objects::{Context, EventPool, Stream};
 use crate::session::{Outcome, Session};

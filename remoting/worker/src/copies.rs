@@ -1,9 +1,10 @@
 //! Copies between the client and the device, and on the device.
 
 use crate::command::{Command, Frame};
-use crate::completer::Action;
+use crate::completions::Action;
 use crate::driver::{Driver, Handle, Result};
 use crate::frames::Payload;
+use crate::late_copies::LateCopy;
 use crate::layout::{Layout, Piece};
 use crate::session::{Outcome, Session};
 use crate::staging::Buffer;
@@ -11,7 +12,7 @@ use driverapi::constants::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
 use driverapi::errors::*;
 use driverapi::types::{BoxEnd, CUDA_MEMCPY3D};
 use protocol::{BULK_CHUNK, Consumed, CopyOnDevice, CopyToDeviceLate, Extent, Message, NeedBytes, SupplyBytes};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Bytes on their way to the client beyond which a copy that nothing waits for makes no more: so few stay in the
 /// processor's cache until they are sent.
@@ -19,23 +20,6 @@ const AHEAD: usize = 2 * BULK_CHUNK;
 
 /// Pieces of a late copy that are asked for ahead.
 const ASKED_AHEAD: usize = 2;
-
-/// A `CopyToDeviceLate` whose bytes are coming.
-struct LateCopy {
-    stream_id: u64,
-    context: u64,
-    address: u64,
-    layout: Layout,
-    /// Bytes asked for; each question has its buffer here until it is answered.
-    asked: u64,
-    answered: u64,
-    buffers: VecDeque<Buffer>,
-    /// The stream got there.
-    reached: bool,
-}
-
-#[derive(Default)]
-pub struct LateCopies(HashMap<u64, LateCopy>);
 
 fn host_side(host: Handle, piece: &Piece) -> BoxEnd {
     let (pitch, slice) = (piece.width, piece.width * piece.height);

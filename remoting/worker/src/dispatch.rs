@@ -2,7 +2,7 @@
 
 use crate::calls::replies;
 use crate::command::{Command, Frame};
-use crate::completer::Then;
+use crate::completions::Then;
 use crate::driver::{Code, Result};
 use crate::session::{Outcome, Session};
 use driverapi::errors::*;

@@ -1,9 +1,8 @@
 //! Executable graphs: the driver builds them of what commands would do, and launches each as one.
 
-use crate::completer::Then;
+use crate::completions::Then;
 use crate::driver::{Driver, Handle, Result};
-use crate::launch_shape::config;
-use crate::modules::attribute;
+use crate::launch_shape::{attribute, config};
 use crate::objects::{Graph, Kernel};
 use crate::session::{Outcome, Session};
 use driverapi::errors::*;

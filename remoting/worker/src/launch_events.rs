@@ -3,9 +3,9 @@
 //! Such an event says nothing of its stream: it may be complete before the kernel is. So it is watched by itself, and is
 //! never a mark of how far the stream has come.
 
-use crate::completer::Action;
+use crate::completions::Action;
 use crate::driver::{Code, Result};
-use crate::modules::attribute;
+use crate::launch_shape::attribute;
 use crate::objects::RealEvent;
 use crate::session::Session;
 use driverapi::errors::*;

@@ -1,9 +1,10 @@
 //! A launch as the driver takes it.
 
 use crate::driver::{Handle, Result};
-use crate::modules::attribute;
+use driverapi::attributes::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 use driverapi::types::{CUlaunchAttribute, CUlaunchConfig};
-use protocol::LaunchShape;
+use protocol::{LaunchAttribute, LaunchShape};
 use std::ptr::null_mut;
 
 /// It points to the attributes.
@@ -20,6 +21,17 @@ pub fn config(shape: &LaunchShape, attributes: &mut [CUlaunchAttribute], stream:
         hStream: stream.raw(),
         attrs: if attributes.is_empty() { null_mut() } else { attributes.as_mut_ptr() },
         numAttrs: attributes.len() as u32,
+    }
+}
+
+/// Attributes that name objects of the client or hand out new ones are not taken over; for events there is
+/// `launch_events`.
+pub fn attribute(a: &LaunchAttribute) -> Result<CUlaunchAttribute> {
+    match a.id {
+        LaunchAttribute::PROGRAMMATIC_EVENT
+        | LaunchAttribute::COMPLETION_EVENT
+        | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
+        id => Ok(CUlaunchAttribute::new(id, a.value)),
     }
 }
 

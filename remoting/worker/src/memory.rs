@@ -1,111 +1,15 @@
-//! The session's address range (*arena*), the memory mapped in it (*slabs*), and what it was granted.
+//! Mapping and granting memory: what the session's `slabs` say, the driver and the appliance are asked to do.
 
-use crate::driver::{Driver, Handle, Result};
-use crate::objects::RealEvent;
+use crate::driver::{Driver, Result};
+use crate::requests::Request;
 use crate::session::{Outcome, Session};
+use crate::slabs::{Zeroing, overlap};
 use driverapi::errors::*;
 use protocol::{Grant, Open, Opened, SlabMap, WIRE_VERSION};
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 
 /// Places that few programs use. The driver takes them as hints.
 const HINTS: [u64; 7] = [0x7000, 0x6000, 0x5000, 0x4000, 0x3000, 0x2000, 0x1000];
 const SIZES: [u64; 4] = [1 << 40, 1 << 38, 1 << 36, 1 << 34];
-
-#[derive(Debug)]
-struct Slab {
-    size: u64,
-    device: u32,
-    memory: u64,
-}
-
-#[derive(Debug)]
-struct Zeroing {
-    number: u64,
-    event: Rc<RealEvent>,
-    context: u64,
-}
-
-#[derive(Debug, Default)]
-pub struct Memory {
-    /// All that were reserved; the last one counts.
-    arenas: Vec<(u64, u64)>,
-    granularity: u64,
-    slabs: BTreeMap<u64, Slab>,
-    granted: HashMap<u32, u64>,
-    mapped: HashMap<u32, u64>,
-    /// Ranges that a helper is unmapping.
-    unmapping: Vec<(u64, u64)>,
-    /// To be returned to the appliance once nothing is being unmapped.
-    returning: Vec<(u32, u64)>,
-    zeroings: HashMap<u32, Zeroing>,
-    last_zeroing: u64,
-    /// Variables of modules, which lie outside the arena.
-    globals: BTreeMap<u64, u64>,
-}
-
-fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
-    a.0 < b.0 + b.1 && b.0 < a.0 + a.1
-}
-
-impl Memory {
-    /// The zeroing of memory that a stream must wait for which has seen those up to `seen`.
-    pub fn zeroing(&self, device: u32, seen: u64) -> Option<(u64, Handle)> {
-        self.zeroings.get(&device).filter(|z| z.number > seen).map(|z| (z.number, z.event.handle))
-    }
-
-    /// The events of a context go with it.
-    pub fn forget_context(&mut self, context: u64) {
-        self.zeroings.retain(|_, z| z.context != context);
-    }
-
-    pub fn granted(&mut self, device: u32, size: u64) {
-        let granted = self.granted.entry(device).or_default();
-        *granted = granted.saturating_add(size);
-    }
-
-    pub fn add_global(&mut self, address: u64, size: u64) {
-        self.globals.insert(address, size);
-    }
-
-    /// May a copy touch these bytes? Whether memory is mapped there the driver says.
-    pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
-        let within = |(base, size): (u64, u64)| {
-            address >= base && address.checked_add(bytes).is_some_and(|end| end <= base + size)
-        };
-        let arena = self.arenas.last().copied().is_some_and(within);
-        let global = || self.globals.range(..=address).next_back().is_some_and(|(a, s)| within((*a, *s)));
-        if arena || global() { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
-    }
-
-    fn check_slab(&self, c: &SlabMap) -> Result<()> {
-        let (base, size) = self.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let aligned = [c.address, c.size].iter().all(|n| n.is_multiple_of(self.granularity));
-        let end = c.address.checked_add(c.size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if c.size == 0 || !aligned || c.address < base || end > base + size {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let before = self.slabs.range(..end).next_back();
-        if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (c.address, c.size))) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let of = |sizes: &HashMap<u32, u64>| sizes.get(&c.device).copied().unwrap_or(0);
-        if of(&self.granted) - of(&self.mapped) < c.size { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
-    }
-
-    fn insert(&mut self, c: &SlabMap) {
-        self.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory: 0 });
-        *self.mapped.entry(c.device).or_default() += c.size;
-    }
-
-    fn remove(&mut self, address: u64) -> Option<Slab> {
-        let slab = self.slabs.remove(&address)?;
-        if let Some(mapped) = self.mapped.get_mut(&slab.device) {
-            *mapped -= slab.size;
-        }
-        Some(slab)
-    }
-}
 
 /// The largest range that leaves the driver room for addresses of its own.
 fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64, u64)> {
@@ -322,7 +226,7 @@ impl Session {
     fn return_memory(&mut self) {
         if self.memory.unmapping.is_empty() {
             for (device, size) in std::mem::take(&mut self.memory.returning) {
-                self.requests.push(crate::control::Request::Return { device, size });
+                self.requests.push(Request::Return { device, size });
             }
         }
     }
@@ -339,7 +243,7 @@ impl Session {
         let mut granted: Vec<_> = self.memory.granted.drain().filter(|(_, size)| *size > 0).collect();
         granted.append(&mut self.memory.returning);
         for (device, size) in granted {
-            self.requests.push(crate::control::Request::Return { device, size });
+            self.requests.push(Request::Return { device, size });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Images, modules, links and launches.
 
-use crate::completer::Then;
+use crate::completions::Then;
 use crate::driver::{Code, Driver, Handle, JitOptions, Result};
 use crate::image_rules::{Attributes, ImageRules, complete};
 use crate::launch_shape::config;
@@ -8,13 +8,11 @@ use crate::objects::{Kernel, LoadedModule, Module};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
-use driverapi::attributes::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
 use driverapi::attributes::{LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_WIDTH};
 use driverapi::errors::*;
-use driverapi::types::CUlaunchAttribute;
 use protocol::{
-    KernelDescribe, KernelInfo, KernelParam, Launch, LaunchAttribute, Link, Linked, MAX_PAYLOAD, ModuleGlobal,
-    ModuleLoad, ModuleLoaded, NEED_IMAGE, Reply, Symbol, Wire,
+    KernelDescribe, KernelInfo, KernelParam, Launch, Link, Linked, MAX_PAYLOAD, ModuleGlobal, ModuleLoad, ModuleLoaded,
+    NEED_IMAGE, Reply, Symbol, Wire,
 };
 use std::ffi::CString;
 use std::sync::Arc;
@@ -78,17 +76,6 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
     // The software GPU tells with them what else it would refuse a launch for.
     let asked = (0..FUNCTION_ATTRIBUTES).chain(LAUNCH_REQUIRED_BLOCK_WIDTH..=LAUNCH_LARGEST_CLUSTER);
     Ok(KernelInfo { params, attributes: asked.filter_map(attribute).collect() })
-}
-
-/// Attributes that name objects of the client or hand out new ones are not taken over; for events there is
-/// `launch_events`.
-pub fn attribute(a: &LaunchAttribute) -> Result<CUlaunchAttribute> {
-    match a.id {
-        LaunchAttribute::PROGRAMMATIC_EVENT
-        | LaunchAttribute::COMPLETION_EVENT
-        | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
-        id => Ok(CUlaunchAttribute::new(id, a.value)),
-    }
 }
 
 impl Session {

@@ -1,7 +1,7 @@
 //! What the client named: contexts, streams, events and modules under their ids.
 
 use crate::command::StreamKind;
-use crate::completer::Entry;
+use crate::completions::Entry;
 use crate::driver::{Code, Driver, Handle, Result};
 use crate::image_rules::Attributes;
 use crate::rules::{Rule, kept};

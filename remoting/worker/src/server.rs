@@ -1,7 +1,7 @@
 //! The worker's event loop: one thread between the client's connection, the appliance and the GPU.
 
-use crate::control::Request;
 use crate::frames::FrameReader;
+use crate::requests::Request;
 use crate::session::Session;
 use driverapi::errors::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

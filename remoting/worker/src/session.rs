@@ -3,22 +3,22 @@
 //! All of a session happens on one thread, the *sequencer*. Driver calls that may block are made by helpers; waiting for
 //! the GPU is done by `completer`. What must wait for something is kept here and run when `sched` says so.
 
-use crate::calls::CurrentContext;
 use crate::command::{Command, Frame, Key, Topology};
-use crate::completer::Completions;
-use crate::control::{Request, Requests};
-use crate::copies::LateCopies;
+use crate::completions::Completions;
+use crate::current::CurrentContext;
 use crate::driver::{Code, Driver, is_unhealthy};
 use crate::frames::Payload;
+use crate::gates::Gates;
 use crate::helpers::Helpers;
 use crate::images::ImageStore;
-use crate::memory::Memory;
+use crate::late_copies::LateCopies;
 use crate::objects::{Context, Event, Graph, Module, Stream, Table};
+use crate::requests::{Request, Requests, Stats};
 use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
 use crate::settings::Change;
+use crate::slabs::Memory;
 use crate::staging::Buffer;
-use crate::streams::Gates;
 use crate::text::Text;
 use crate::writer::Outbox;
 use driverapi::errors::*;
@@ -41,13 +41,6 @@ pub enum Outcome {
 /// Commands that wait, and their bytes, at most: more than a client can have under way that keeps to its send window.
 const MOST_PARKED: usize = 1 << 20;
 const MOST_PARKED_BYTES: usize = 2 * protocol::SEND_WINDOW as usize;
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    pub commands: u64,
-    pub launches: u64,
-    pub bytes_in: u64,
-}
 
 /// What became of the launches that have arrived. Each is with the driver, was refused, or waits.
 #[derive(Debug, Clone, Copy, Default)]

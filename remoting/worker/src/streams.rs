@@ -1,26 +1,15 @@
 //! Streams, events and callbacks.
 
 use crate::command::StreamKind;
-use crate::completer::{Action, MOST_IN_FLIGHT};
+use crate::completer::MOST_IN_FLIGHT;
+use crate::completions::Action;
 use crate::driver::{Code, Handle, Result};
+use crate::gates::MOST_OPEN_GATES;
 use crate::objects::{Event, Stream};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use driverapi::errors::*;
 use protocol::{EventCreate, EventDone, EventRecord, Message, StreamCreate, StreamWaitEvent};
-use std::collections::{HashMap, HashSet};
-
-/// Gates that a client may open before their streams get there.
-const MOST_OPEN_GATES: usize = 1 << 20;
-
-/// What streams wait for that happens elsewhere; the client says when it has.
-#[derive(Default)]
-pub struct Gates {
-    /// The command that holds its stream, by its token.
-    closed: HashMap<u64, u64>,
-    /// Opened before the stream got there.
-    open: HashSet<u64>,
-}
 
 impl Session {
     fn live_stream(&self, stream_id: u64) -> Result<&Stream> {

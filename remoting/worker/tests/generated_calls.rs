@@ -2,8 +2,8 @@
 
 use protocol::{DecodeError, Reader, Writer, function_name};
 use remotegpu_worker::calls::Objects;
-use remotegpu_worker::driver::Raw;
-use remotegpu_worker::generated::{Functions, call, class};
+use remotegpu_worker::driver::{Functions, Raw};
+use remotegpu_worker::generated::{call, class};
 use std::ptr::null_mut;
 
 /// Has every object.

@@ -3,11 +3,13 @@
 //! Handles are numbers here so that they can cross threads. Every handle that the rest of the crate holds came out of
 //! this driver and leaves the tables of `objects` before it is destroyed; that is what makes the calls below sound.
 
+#[rustfmt::skip]
+mod functions_generated;
 mod table;
 
+pub use functions_generated::Functions;
 pub use table::{Raw, Table};
 
-use crate::generated::Functions;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

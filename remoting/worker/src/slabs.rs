@@ -1,0 +1,103 @@
+//! What a session knows of its memory: the address range (*arena*), what is mapped in it (*slabs*), and what was granted.
+
+use crate::driver::{Handle, Result};
+use crate::objects::RealEvent;
+use driverapi::errors::*;
+use protocol::SlabMap;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+#[derive(Debug)]
+pub struct Slab {
+    pub size: u64,
+    pub device: u32,
+    pub memory: u64,
+}
+
+#[derive(Debug)]
+pub struct Zeroing {
+    pub number: u64,
+    pub event: Rc<RealEvent>,
+    pub context: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// All that were reserved; the last one counts.
+    pub arenas: Vec<(u64, u64)>,
+    pub granularity: u64,
+    pub slabs: BTreeMap<u64, Slab>,
+    pub granted: HashMap<u32, u64>,
+    pub mapped: HashMap<u32, u64>,
+    /// Ranges that a helper is unmapping.
+    pub unmapping: Vec<(u64, u64)>,
+    /// To be returned to the appliance once nothing is being unmapped.
+    pub returning: Vec<(u32, u64)>,
+    pub zeroings: HashMap<u32, Zeroing>,
+    pub last_zeroing: u64,
+    /// Variables of modules, which lie outside the arena.
+    pub globals: BTreeMap<u64, u64>,
+}
+
+pub fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
+    a.0 < b.0 + b.1 && b.0 < a.0 + a.1
+}
+
+impl Memory {
+    /// The zeroing of memory that a stream must wait for which has seen those up to `seen`.
+    pub fn zeroing(&self, device: u32, seen: u64) -> Option<(u64, Handle)> {
+        self.zeroings.get(&device).filter(|z| z.number > seen).map(|z| (z.number, z.event.handle))
+    }
+
+    /// The events of a context go with it.
+    pub fn forget_context(&mut self, context: u64) {
+        self.zeroings.retain(|_, z| z.context != context);
+    }
+
+    pub fn granted(&mut self, device: u32, size: u64) {
+        let granted = self.granted.entry(device).or_default();
+        *granted = granted.saturating_add(size);
+    }
+
+    pub fn add_global(&mut self, address: u64, size: u64) {
+        self.globals.insert(address, size);
+    }
+
+    /// May a copy touch these bytes? Whether memory is mapped there the driver says.
+    pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
+        let within = |(base, size): (u64, u64)| {
+            address >= base && address.checked_add(bytes).is_some_and(|end| end <= base + size)
+        };
+        let arena = self.arenas.last().copied().is_some_and(within);
+        let global = || self.globals.range(..=address).next_back().is_some_and(|(a, s)| within((*a, *s)));
+        if arena || global() { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+
+    pub fn check_slab(&self, c: &SlabMap) -> Result<()> {
+        let (base, size) = self.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let aligned = [c.address, c.size].iter().all(|n| n.is_multiple_of(self.granularity));
+        let end = c.address.checked_add(c.size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if c.size == 0 || !aligned || c.address < base || end > base + size {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let before = self.slabs.range(..end).next_back();
+        if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (c.address, c.size))) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let of = |sizes: &HashMap<u32, u64>| sizes.get(&c.device).copied().unwrap_or(0);
+        if of(&self.granted) - of(&self.mapped) < c.size { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    pub fn insert(&mut self, c: &SlabMap) {
+        self.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory: 0 });
+        *self.mapped.entry(c.device).or_default() += c.size;
+    }
+
+    pub fn remove(&mut self, address: u64) -> Option<Slab> {
+        let slab = self.slabs.remove(&address)?;
+        if let Some(mapped) = self.mapped.get_mut(&slab.device) {
+            *mapped -= slab.size;
+        }
+        Some(slab)
+    }
+}
