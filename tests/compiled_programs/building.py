@@ -26,6 +26,7 @@ DRIVER_PROGRAMS = (
     "graph_edges.c",
     "graph_nodes.c",
     "graph_old_forms.c",
+    "graph_programmatic.c",
     "graphs.c",
     "launch_events.c",
     "nvml_queries.c",

@@ -104,16 +104,22 @@ pub enum How {
 impl Driver {
     /// Does work in a stream's turn, or adds it to the graph that the stream captures: then `true`.
     pub fn perform(&self, work: Work, how: How, stream: &Stream) -> R<bool> {
-        if self.capture(stream, || work.clone())? {
-            return Ok(true);
+        let captured = self.capture(stream, || work.clone())?;
+        if !captured {
+            self.start(work, how, stream)?;
         }
+        Ok(captured)
+    }
+
+    /// Does work in a stream's turn.
+    pub fn start(&self, work: Work, how: How, stream: &Stream) -> R {
         match (work, how) {
             (Work::Record(event), _) => event.record(stream, self.start)?,
             (Work::Wait(event), _) => event.hold(stream)?,
             (work, How::Queued) => drop(stream.enqueue(move || work.run())?),
             (work, How::AtOnce) => drop(stream.start(move || work.run())?),
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Adds work to the graph that the stream captures, if it does.
