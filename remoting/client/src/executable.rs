@@ -13,8 +13,8 @@ use crate::session::{lock, mint};
 use crate::stream::Target;
 use driverapi::constants::*;
 use driverapi::errors::*;
-use graphs::{Graph, SharedGraph, Step, steps};
-use protocol::{GraphBuild, GraphDestroy, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
+use graphs::{Edge, Graph, SharedGraph, Step, steps};
+use protocol::{GraphBuild, GraphDestroy, GraphEdge, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -251,9 +251,11 @@ fn divide(graph: &Graph<Work>, live: &Arc<Live>, flags: u64) -> Result<Vec<Piece
         let work = |at: usize| nodes[at].as_ref().is_some_and(|(code, _)| *code != 0);
         let built = match run.clone().filter(|&at| work(at)).count() {
             WORTH_BUILDING.. => {
-                let after = |step: &Step<Work>| -> Vec<u32> {
-                    step.after.iter().filter(|&&at| at >= start).map(|&at| (at - start) as u32).collect()
+                let edge = |&(at, Edge { from_port, to_port, kind }): &(usize, Edge)| {
+                    let place = at.checked_sub(start)? as u32;
+                    Some(GraphEdge { place, from_port, to_port, kind })
                 };
+                let after = |step: &Step<Work>| step.after.iter().filter_map(edge).collect();
                 let described = |at: usize| {
                     let (code, body) = nodes[at].clone().unwrap_or_default();
                     GraphNode { after: after(&steps[at]), code, body }
