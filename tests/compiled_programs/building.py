@@ -24,6 +24,7 @@ DRIVER_PROGRAMS = (
     "driver_pools.c",
     "driver_streams.c",
     "graph_edges.c",
+    "graph_memory.c",
     "graph_nodes.c",
     "graph_old_forms.c",
     "graph_programmatic.c",

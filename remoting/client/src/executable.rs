@@ -13,7 +13,7 @@ use crate::session::{lock, mint};
 use crate::stream::Target;
 use driverapi::constants::*;
 use driverapi::errors::*;
-use graphs::{Edge, Graph, SharedGraph, Step, steps};
+use graphs::{Backed, Edge, Graph, SharedGraph, Step, steps};
 use protocol::{GraphBuild, GraphDestroy, GraphEdge, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -39,6 +39,8 @@ struct State {
     made_for: u64,
     /// Whether that graph allocates or frees memory.
     uses_memory: bool,
+    /// That memory.
+    backed: Vec<Backed>,
     /// The number of changes at the latest launch.
     launched_with: u64,
     last: Last,
@@ -78,7 +80,8 @@ impl Drop for Built {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device,
+/// `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
 pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
     const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
@@ -89,10 +92,11 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
     if flags & !u64::from(KNOWN) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    let backed = GRAPHS.memories.back(graph)?;
     let pieces = divide(graph, &context::current()?, flags)?;
     let uses_memory = graph.uses_memory();
     let graph = GRAPHS.copy(graph);
-    let state = Mutex::new(State { pieces, made_for: 0, uses_memory, launched_with: 0, last: Last::None });
+    let state = Mutex::new(State { pieces, made_for: 0, uses_memory, backed, launched_with: 0, last: Last::None });
     EXECUTABLES
         .insert(|handle| Arc::new(Executable { handle, flags, graph, changes: AtomicU64::new(0), state }))
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
@@ -111,6 +115,7 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
     GRAPHS.forget_nodes(&gone.graph);
     let mut state = lock(&gone.state);
     state.pieces.clear();
+    state.backed.clear();
     if !graphs::lock(&gone.graph).holds_objects() {
         return Ok(());
     }

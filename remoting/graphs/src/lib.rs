@@ -20,7 +20,7 @@ pub use dot::dot;
 pub use edge::{Dependency, Edge};
 pub use flat::{Step, steps};
 pub use graph::{Graph, Node, NodeId};
-pub use memory::{Memories, Memory, MemoryState, MemoryUse};
+pub use memory::{Backed, Memories, Memory, MemoryState, MemoryUse, Place};
 pub use registry::{Registry, Work, exchange_mode};
 pub use update::{Misfit, update};
 

@@ -15,6 +15,9 @@ pub const GRANULARITY: u64 = 2 << 20;
 /// A real driver blocks at about as many operations in a stream; here it is a failure of the test.
 const QUEUE: usize = 1024;
 
+/// Both ends' parameters, port and kind.
+pub type Edge = (Vec<u8>, Vec<u8>, u8, u8);
+
 type Work = Box<dyn FnOnce(&mut World) + Send>;
 
 #[derive(Default)]
@@ -27,8 +30,8 @@ pub struct World {
     events: HashMap<usize, usize>,
     memory: BTreeMap<u64, Vec<u8>>,
     pub launches: Vec<(usize, Vec<u8>)>,
-    /// The edges of each executable graph, by its handle: both ends' parameters, port and kind.
-    pub graphs: HashMap<usize, Vec<(Vec<u8>, Vec<u8>, u8, u8)>>,
+    /// The edges of each graph and each executable, by its handle.
+    pub graphs: HashMap<usize, Vec<Edge>>,
     /// Kernel nodes' parameters.
     nodes: HashMap<usize, Vec<u8>>,
     /// The executable graph that was launched last.
