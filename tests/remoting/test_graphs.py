@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.system import PROGRAMS, REMOTEGPU, Appliance, line
+from support.system import PROGRAMS, REMOTEGPU, Appliance, line, native, until
 
 STICKY = 911
+WRONG_THREAD = 908  # CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
 COUNT = int(os.environ.get("REMOTEGPU_GRAPH_PROGRAMS", "12"))
 RANDOM = (sys.executable, str(PROGRAMS / "random_graphs.py"), os.environ.get("REMOTEGPU_GRAPH_SEED", "0"), str(COUNT))
 
@@ -56,3 +57,28 @@ def test_an_appliance_that_is_lost_ends_a_graph_with_one_error(remote: Appliance
         program.stdin.flush()
         assert line(program) == f"error {STICKY} {STICKY}"
         assert program.wait(20) == 0
+
+
+@pytest.mark.parametrize("how", ["return", "exit", "crash"])
+def test_a_capture_that_never_ends_leaves_nothing_behind(remote: Appliance, how: str) -> None:
+    run = remote.run("abandon_capture.py", how)
+    assert run.stdout == "ready\n", run.stderr
+    until(lambda: remote.leased_bytes() == remote.used_bytes() == 0, 5, "the share is back")
+    until(lambda: not remote.workers(), 5, "its worker is gone")
+    # The next session gets all of the memory, and has graphs.
+    again = remote.run("graph_launches.py", "1", share="1.0")
+    assert (again.returncode, again.stdout) == (0, "ok\n"), again.stderr
+
+
+def check_thread(run: subprocess.CompletedProcess[str]) -> None:
+    # A kernel before, and twice ten; what the thread captured, and what was added to that, never ran.
+    assert (run.returncode, run.stdout) == (0, f"{WRONG_THREAD} 0 21\n"), run.stderr
+
+
+def test_a_thread_that_ends_in_its_capture_natively() -> None:
+    check_thread(native("abandon_capture.py", "thread"))
+
+
+def test_a_thread_that_ends_in_its_capture_on_a_share(remote: Appliance) -> None:
+    check_thread(remote.run("abandon_capture.py", "thread"))
+    until(lambda: remote.leased_bytes() == remote.used_bytes() == 0, 5, "the share is back")

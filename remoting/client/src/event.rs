@@ -144,7 +144,9 @@ impl Event {
         lock(&self.record).generation > 0
     }
 
-    fn check_context(&self, target: &Target) -> Result<(), Code> {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context.
+    pub fn check_context(&self, target: &Target) -> Result<(), Code> {
         let same = target.live.id == self.live.id && Arc::ptr_eq(&target.live.session, &self.live.session);
         if same { Ok(()) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
     }

@@ -13,8 +13,8 @@ use crate::session::{lock, mint};
 use crate::stream::Target;
 use driverapi::constants::*;
 use driverapi::errors::*;
-use graphs::{Graph, SharedGraph, Step, steps};
-use protocol::{GraphBuild, GraphDestroy, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
+use graphs::{Backed, Edge, Graph, SharedGraph, Step, steps};
+use protocol::{GraphBuild, GraphDestroy, GraphEdge, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -39,6 +39,8 @@ struct State {
     made_for: u64,
     /// Whether that graph allocates or frees memory.
     uses_memory: bool,
+    /// That memory.
+    backed: Vec<Backed>,
     /// The number of changes at the latest launch.
     launched_with: u64,
     last: Last,
@@ -78,7 +80,8 @@ impl Drop for Built {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device,
+/// `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
 pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
     const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
@@ -89,10 +92,11 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
     if flags & !u64::from(KNOWN) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    let backed = GRAPHS.memories.back(graph)?;
     let pieces = divide(graph, &context::current()?, flags)?;
     let uses_memory = graph.uses_memory();
     let graph = GRAPHS.copy(graph);
-    let state = Mutex::new(State { pieces, made_for: 0, uses_memory, launched_with: 0, last: Last::None });
+    let state = Mutex::new(State { pieces, made_for: 0, uses_memory, backed, launched_with: 0, last: Last::None });
     EXECUTABLES
         .insert(|handle| Arc::new(Executable { handle, flags, graph, changes: AtomicU64::new(0), state }))
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
@@ -111,6 +115,7 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
     GRAPHS.forget_nodes(&gone.graph);
     let mut state = lock(&gone.state);
     state.pieces.clear();
+    state.backed.clear();
     if !graphs::lock(&gone.graph).holds_objects() {
         return Ok(());
     }
@@ -253,9 +258,11 @@ fn divide(graph: &Graph<Work>, live: &Arc<Live>, flags: u64) -> Result<Vec<Piece
         let work = |at: usize| nodes[at].as_ref().is_some_and(|(code, _)| *code != 0);
         let built = match run.clone().filter(|&at| work(at)).count() {
             WORTH_BUILDING.. => {
-                let after = |step: &Step<Work>| -> Vec<u32> {
-                    step.after.iter().filter(|&&at| at >= start).map(|&at| (at - start) as u32).collect()
+                let edge = |&(at, Edge { from_port, to_port, kind }): &(usize, Edge)| {
+                    let place = at.checked_sub(start)? as u32;
+                    Some(GraphEdge { place, from_port, to_port, kind })
                 };
+                let after = |step: &Step<Work>| step.after.iter().filter_map(edge).collect();
                 let described = |at: usize| {
                     let (code, body) = nodes[at].clone().unwrap_or_default();
                     GraphNode { after: after(&steps[at]), code, body }

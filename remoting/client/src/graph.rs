@@ -7,9 +7,9 @@ use crate::event::Event;
 use crate::fill::{self, Found};
 use crate::host_function::HostCall;
 use crate::launch::Prepared;
-use crate::memory::Origin;
 use crate::stream::Target;
 use driverapi::constants::*;
+use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::CUDA_MEMSET_NODE_PARAMS;
 use graphs::{Captures, Memory, MemoryUse, Registry, SharedGraph, StreamKind};
 use protocol::{CopyOnDevice, Launch, Message, Writer};
@@ -148,18 +148,39 @@ pub fn check_waiting_call(target: &Target) -> Result<(), Code> {
     GRAPHS.check_call()
 }
 
-/// Memory for a node that allocates it. The device has it from now on, and frees it when nothing has it any more.
+/// Addresses of a node's memory, which are gone with their context.
+struct Place {
+    owner: Arc<Live>,
+    address: u64,
+}
+
+impl graphs::Place for Place {
+    fn back(&self) -> Result<(), Code> {
+        if !Context::is_live(&self.owner) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        self.owner.device.memory.back(&self.owner, self.address)
+    }
+
+    fn take_away(&self) {
+        if Context::is_live(&self.owner) {
+            let _ = self.owner.device.memory.take_away(&self.owner, self.address);
+        }
+    }
+
+    fn release(&self) {
+        if Context::is_live(&self.owner) {
+            self.owner.device.memory.give_up(&self.owner, self.address);
+        }
+    }
+}
+
+/// Addresses for a node that allocates memory.
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_INVALID_VALUE` for no byte.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if there are no more, `CUDA_ERROR_INVALID_VALUE` for no byte.
 pub fn allocate(live: &Arc<Live>, size: u64) -> Result<Arc<Memory>, Code> {
-    let address = live.device.memory.allocate(live, size, Origin::default())?;
-    let owner = Arc::clone(live);
-    let release = move |address| {
-        // With its context the memory is gone already.
-        if Context::is_live(&owner) {
-            let _ = owner.device.memory.free(address, None);
-        }
-    };
-    Ok(GRAPHS.memories.add((address, size), live.device.ordinal, release))
+    let address = live.device.memory.reserve(live, size)?;
+    let place = Place { owner: Arc::clone(live), address };
+    Ok(GRAPHS.memories.add((address, size), live.device.ordinal, place))
 }

@@ -4,8 +4,9 @@
 //! `cuStreamBeginCapture_v2`, `cuStreamEndCapture`, `cuThreadExchangeStreamCaptureMode`, `cuStreamIsCapturing`. Where
 //! they name no code, a comment says what we answer.
 
-use crate::graph::{Dependency, NodeId};
-use crate::{Result, SharedGraph, lock};
+use crate::edge::{distinct, merge};
+use crate::graph::is_kernel;
+use crate::{Dependency, Edge, Node, NodeId, Result, SharedGraph, Work, lock};
 use driverapi::constants::{
     CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
 };
@@ -100,6 +101,15 @@ struct Recorded {
     dependencies: Vec<Dependency>,
 }
 
+/// What a captured launch says of edges: by attributes, which only launches have.
+#[derive(Default)]
+pub struct LaunchEdges {
+    /// `PROGRAMMATIC_STREAM_SERIALIZATION`: it may begin when the kernel before it in the stream is triggered.
+    pub programmatic: bool,
+    /// Events that it records: who waits for one has this edge from the launch.
+    pub events: Vec<(u64, Edge)>,
+}
+
 /// All captures of a process.
 pub struct Captures<W> {
     captures: BTreeMap<u64, Capture<W>>,
@@ -114,7 +124,7 @@ impl<W> Default for Captures<W> {
     }
 }
 
-impl<W> Captures<W> {
+impl<W: Work> Captures<W> {
     /// Whether nothing captures and no event was captured: then no other function has anything to say.
     pub fn is_idle(&self) -> bool {
         self.members.is_empty() && self.events.is_empty()
@@ -139,7 +149,7 @@ impl<W> Captures<W> {
         if self.members.contains_key(&stream.id) {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
-        dependencies.iter().try_for_each(|each| lock(&graph).node(each.on).map(drop))?;
+        lock(&graph).check_sources(dependencies)?;
         let number = self.next;
         self.next += 1;
         self.captures.insert(number, Capture { graph, origin: stream.id, mode, thread, valid: true });
@@ -175,19 +185,23 @@ impl<W> Captures<W> {
         }
     }
 
-    /// Whether the first stream has waited for all that the others did.
+    /// Whether the first stream has waited for all that the others did. An edge that does not wait until a node is complete
+    /// joins nothing, and no stream may end with one.
     fn is_joined(&self, number: u64, origin: u64) -> bool {
         let Some(capture) = self.captures.get(&number) else { return false };
         let graph = lock(&capture.graph);
-        let mut open: Vec<NodeId> = self.members[&origin].dependencies.iter().map(|each| each.on).collect();
+        let full = |each: &&Dependency| each.edge.is_full();
+        let mut open: Vec<NodeId> =
+            self.members[&origin].dependencies.iter().filter(full).map(|each| each.on).collect();
         let mut reached = BTreeSet::new();
         while let Some(id) = open.pop() {
             if reached.insert(id) {
-                open.extend(graph.node(id).iter().flat_map(|node| node.dependencies()).map(|each| each.on));
+                let dependencies = graph.node(id).map(Node::dependencies).unwrap_or_default();
+                open.extend(dependencies.iter().filter(full).map(|each| each.on));
             }
         }
         let mut members = self.members.values().filter(|member| member.capture == number);
-        members.all(|member| member.dependencies.iter().all(|each| reached.contains(&each.on)))
+        members.all(|member| member.dependencies.iter().all(|each| full(&each) && reached.contains(&each.on)))
     }
 
     pub fn state(&self, stream: u64) -> State<W> {
@@ -215,13 +229,30 @@ impl<W> Captures<W> {
     /// # Errors
     /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`, or `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` for work of the legacy stream
     /// while a blocking stream of its context captures.
-    pub fn add(&mut self, stream: Stream, node: NodeId, work: impl FnOnce() -> Result<W>) -> Result<Option<NodeId>> {
+    pub fn add(
+        &mut self,
+        stream: Stream,
+        node: NodeId,
+        edges: &LaunchEdges,
+        work: impl FnOnce() -> Result<W>,
+    ) -> Result<Option<NodeId>> {
         self.check_legacy(stream)?;
         let Some(member) = self.members.get_mut(&stream.id) else { return Ok(None) };
         let capture = self.captures.get(&member.capture).filter(|capture| capture.valid);
         let capture = capture.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
-        lock(&capture.graph).add(node, work()?, &member.dependencies)?;
+        let (work, mut graph) = (work()?, lock(&capture.graph));
+        let after = match member.dependencies[..] {
+            [only] if edges.programmatic && is_kernel(graph.node(only.on)?.work.kind()) && only.edge.is_full() => {
+                vec![Dependency { edge: Edge::PROGRAMMATIC, ..only }]
+            }
+            _ => distinct(&member.dependencies, is_kernel(work.kind())),
+        };
+        graph.add(node, work, &after)?;
         member.dependencies = vec![node.into()];
+        for &(event, edge) in &edges.events {
+            let dependencies = vec![Dependency { on: node, edge }];
+            self.events.insert(event, Recorded { capture: member.capture, dependencies });
+        }
         Ok(Some(node))
     }
 
@@ -273,8 +304,7 @@ impl<W> Captures<W> {
         let member = self.members.get_mut(&stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let capture = self.captures.get(&member.capture).filter(|capture| capture.valid);
         let capture = capture.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
-        let graph = lock(&capture.graph);
-        dependencies.iter().try_for_each(|each| graph.node(each.on).map(drop))?;
+        lock(&capture.graph).check_sources(dependencies)?;
         if replace {
             member.dependencies.clear();
         }
@@ -429,13 +459,5 @@ impl<W> Captures<W> {
     fn spoil(&mut self, number: u64, code: u32) -> u32 {
         self.invalidate(number);
         code
-    }
-}
-
-fn merge(into: &mut Vec<Dependency>, more: &[Dependency]) {
-    for each in more {
-        if !into.contains(each) {
-            into.push(*each);
-        }
     }
 }

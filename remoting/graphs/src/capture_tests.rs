@@ -24,8 +24,12 @@ impl Bed {
     }
 
     fn add(&mut self, stream: Stream, work: &'static str) -> Result<Option<NodeId>> {
+        self.launch(stream, work, &LaunchEdges::default())
+    }
+
+    fn launch(&mut self, stream: Stream, work: &'static str, edges: &LaunchEdges) -> Result<Option<NodeId>> {
         self.next += 1;
-        self.captures.add(stream, self.next, || Ok(work))
+        self.captures.add(stream, self.next, edges, || Ok(work))
     }
 
     /// The work of the graph with the work that each piece waits for.
@@ -221,4 +225,61 @@ fn dependencies_can_be_set_and_added_to() {
     let graph = bed.end(A).unwrap();
     assert_eq!(graph[2], ("both", vec!["second", "first"]));
     assert_eq!(graph[3], ("first only", vec!["first"]));
+}
+
+#[test]
+fn a_programmatic_launch_follows_the_kernel_before_it_by_such_an_edge() {
+    let mut bed = Bed::new();
+    let edges = LaunchEdges { programmatic: true, events: Vec::new() };
+    bed.begin(A, Mode::Global).unwrap();
+    bed.launch(A, "alone", &edges).unwrap();
+    bed.launch(A, "second", &edges).unwrap();
+    bed.add(A, "copy").unwrap();
+    bed.launch(A, "behind a copy", &edges).unwrap();
+    let graph = bed.captures.end(A.id, thread::current().id()).unwrap();
+    let edges: Vec<Edge> = lock(&graph).edges().map(|(from, _)| from.edge).collect();
+    assert_eq!(edges, [Edge::PROGRAMMATIC, Edge::default(), Edge::default()]);
+}
+
+#[test]
+fn an_event_that_a_launch_records_stands_for_the_launch() {
+    let mut bed = Bed::new();
+    bed.begin(A, Mode::Global).unwrap();
+    let edges = LaunchEdges { programmatic: false, events: vec![(EVENT, Edge::AT_BLOCK_START)] };
+    let first = bed.launch(A, "first", &edges).unwrap().unwrap();
+    bed.captures.wait(B, EVENT).unwrap();
+    let side = bed.add(B, "side").unwrap().unwrap();
+    bed.captures.record(OTHER, B).unwrap();
+    let main = bed.add(A, "main").unwrap().unwrap();
+    bed.captures.wait(A, OTHER).unwrap();
+    bed.captures.wait(A, EVENT).unwrap();
+    bed.add(A, "copy").unwrap().unwrap();
+    let graph = bed.captures.end(A.id, thread::current().id()).unwrap();
+    let graph = lock(&graph);
+    assert_eq!(graph.node(side).unwrap().dependencies(), [Dependency { on: first, edge: Edge::AT_BLOCK_START }]);
+    assert_eq!(graph.node(main).unwrap().dependencies(), [first.into()]);
+    let last = graph.nodes().last().unwrap().1;
+    assert_eq!(last.dependencies(), [main.into(), side.into(), first.into()], "only kernels have programmatic edges");
+}
+
+#[test]
+fn what_does_not_wait_for_the_whole_of_a_node_joins_nothing() {
+    let launched = |bed: &mut Bed, event| {
+        let edges = LaunchEdges { programmatic: false, events: vec![(event, Edge::PROGRAMMATIC)] };
+        bed.launch(A, "first", &edges).unwrap();
+    };
+    let mut bed = Bed::new();
+    bed.begin(A, Mode::Global).unwrap();
+    launched(&mut bed, EVENT);
+    bed.captures.wait(B, EVENT).unwrap();
+    assert_eq!(bed.end(A).err(), Some(CUDA_ERROR_STREAM_CAPTURE_UNJOINED), "nothing was captured behind the event");
+
+    bed.begin(A, Mode::Global).unwrap();
+    bed.captures.record(EVENT, A).unwrap();
+    bed.captures.wait(B, EVENT).unwrap();
+    let edges = LaunchEdges { programmatic: false, events: vec![(OTHER, Edge::LAUNCH_ORDER)] };
+    bed.launch(B, "side", &edges).unwrap();
+    bed.captures.wait(A, OTHER).unwrap();
+    bed.add(A, "last").unwrap();
+    assert_eq!(bed.end(A).err(), Some(CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
 }

@@ -1,14 +1,15 @@
 //! A graph with the graphs inside it as one list, in an order that its edges allow.
 
-use crate::{Graph, NodeId, Result, Work, lock};
+use crate::{Edge, Graph, NodeId, Result, Work, lock};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 pub struct Step<W> {
     /// `None` where nothing is to be done: a node that is switched off, or a place where edges meet.
     pub work: Option<W>,
-    /// The earlier steps that this one waits for, by their places in the list.
-    pub after: Vec<usize>,
+    /// The earlier steps that this one waits for, by their places in the list. Only between two steps that do something
+    /// is an edge other than an ordinary one.
+    pub after: Vec<(usize, Edge)>,
 }
 
 /// All that a graph does. A graph inside it begins where its node does, and what waits for the node waits for its end.
@@ -28,14 +29,22 @@ fn append<W: Work>(graph: &Graph<W>, before: &[usize], steps: &mut Vec<Step<W>>)
     let first = steps.len();
     for id in graph.order()? {
         let node = graph.node(id)?;
-        let mut after: Vec<usize> = node.dependencies().iter().flat_map(|each| ends[&each.on].clone()).collect();
+        let works = |step: usize| node.enabled && steps[step].work.is_some();
+        let edge = |step, edge| (step, if works(step) { edge } else { Edge::default() });
+        let dependencies = node.dependencies().iter();
+        let mut after: Vec<_> =
+            dependencies.flat_map(|each| ends[&each.on].iter().map(|&step| edge(step, each.edge))).collect();
         if after.is_empty() {
-            after.extend(before);
+            after.extend(before.iter().map(|&step| (step, Edge::default())));
         }
+        // Of several edges between two steps the one that waits for the most.
         after.sort_unstable();
-        after.dedup();
+        after.dedup_by_key(|(step, _)| *step);
         let own = match node.work.child() {
-            Some(child) if node.enabled && !lock(child).is_empty() => append(&lock(child), &after, steps)?,
+            Some(child) if node.enabled && !lock(child).is_empty() => {
+                let before: Vec<usize> = after.iter().map(|(step, _)| *step).collect();
+                append(&lock(child), &before, steps)?
+            }
             child => {
                 let work = (node.enabled && child.is_none()).then(|| node.work.clone());
                 steps.push(Step { work, after: after.clone() });
@@ -44,7 +53,9 @@ fn append<W: Work>(graph: &Graph<W>, before: &[usize], steps: &mut Vec<Step<W>>)
         };
         ends.insert(id, own);
         waited_for.resize(steps.len() - first, false);
-        after.iter().filter(|&&step| step >= first).for_each(|&step| waited_for[step - first] = true);
+        // Who waits for the end of the graph waits for all of a step, though another step may wait for a part of it.
+        let waits = |(step, edge): &&(usize, Edge)| *step >= first && edge.is_full();
+        after.iter().filter(waits).for_each(|&(step, _)| waited_for[step - first] = true);
     }
     Ok(waited_for.iter().enumerate().filter(|(_, waited)| !**waited).map(|(place, _)| first + place).collect())
 }
@@ -52,7 +63,8 @@ fn append<W: Work>(graph: &Graph<W>, before: &[usize], steps: &mut Vec<Step<W>>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Memory, MemoryUse, SharedGraph};
+    use crate::{Dependency, Memory, MemoryUse, SharedGraph};
+    use driverapi::constants::{CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL};
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Debug)]
@@ -63,7 +75,7 @@ mod tests {
 
     impl Work for Test {
         fn kind(&self) -> u32 {
-            0
+            if self.child().is_some() { CU_GRAPH_NODE_TYPE_GRAPH } else { CU_GRAPH_NODE_TYPE_KERNEL }
         }
 
         fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)> {
@@ -79,10 +91,14 @@ mod tests {
         }
     }
 
+    fn places(after: &[(usize, Edge)]) -> Vec<usize> {
+        after.iter().map(|(place, _)| *place).collect()
+    }
+
     fn flat(graph: &Graph<Test>) -> Vec<(&'static str, Vec<usize>)> {
         let name = |step: Step<Test>| match step.work {
-            Some(Test::Does(name)) => (name, step.after),
-            _ => ("", step.after),
+            Some(Test::Does(name)) => (name, places(&step.after)),
+            _ => ("", places(&step.after)),
         };
         steps(graph).unwrap().into_iter().map(name).collect()
     }
@@ -113,5 +129,31 @@ mod tests {
         assert_eq!(flat(&graph), [("a", vec![]), ("", vec![0]), ("c", vec![1])]);
         graph.connect(&[(3.into(), 1)]).unwrap();
         assert!(steps(&graph).is_err());
+    }
+
+    #[test]
+    fn edges_are_kept_between_steps_that_do_something() {
+        let programmatic = Dependency { on: 1, edge: Edge::PROGRAMMATIC };
+        let mut graph = Graph::default();
+        graph.add(1, Test::Does("a"), &[]).unwrap();
+        graph.add(2, Test::Does("b"), &[programmatic]).unwrap();
+        graph.add(3, Test::Does("c"), &[programmatic, 1.into()]).unwrap();
+        let edges = |graph: &Graph<Test>| steps(graph).unwrap().into_iter().flat_map(|step| step.after).collect();
+        let found: Vec<_> = edges(&graph);
+        assert_eq!(found, [(0, Edge::PROGRAMMATIC), (0, Edge::default())], "the one that waits for the most");
+        graph.node_mut(1).unwrap().enabled = false;
+        let found: Vec<_> = edges(&graph);
+        assert_eq!(found, [(0, Edge::default()), (0, Edge::default())]);
+    }
+
+    #[test]
+    fn what_waits_for_a_graph_waits_for_all_of_each_step() {
+        let mut child = Graph::default();
+        child.add(11, Test::Does("x"), &[]).unwrap();
+        child.add(12, Test::Does("y"), &[Dependency { on: 11, edge: Edge::PROGRAMMATIC }]).unwrap();
+        let mut graph = Graph::default();
+        graph.add(1, Test::Child(Arc::new(Mutex::new(child))), &[]).unwrap();
+        graph.add(2, Test::Does("a"), &[1.into()]).unwrap();
+        assert_eq!(flat(&graph), [("x", vec![]), ("y", vec![0]), ("a", vec![0, 1])]);
     }
 }

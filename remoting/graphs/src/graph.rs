@@ -1,33 +1,13 @@
 //! Nodes and the edges between them.
 
 use crate::user_object::Held;
-use crate::{Result, Work};
+use crate::{Dependency, Edge, Result, Work};
+use driverapi::constants::CU_GRAPH_NODE_TYPE_KERNEL;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The program's handle of a node. No two nodes of a process share one, and later nodes have larger ones.
 pub type NodeId = usize;
-
-/// What `CUgraphEdgeData` says of an edge; all 0 for an ordinary one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Edge {
-    pub from_port: u8,
-    pub to_port: u8,
-    pub kind: u8,
-}
-
-/// A node that another one waits for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Dependency {
-    pub on: NodeId,
-    pub edge: Edge,
-}
-
-impl From<NodeId> for Dependency {
-    fn from(on: NodeId) -> Self {
-        Self { on, edge: Edge::default() }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct Node<W> {
@@ -63,6 +43,10 @@ fn check(valid: bool) -> Result<()> {
     if valid { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
+pub(crate) fn is_kernel(kind: u32) -> bool {
+    kind == CU_GRAPH_NODE_TYPE_KERNEL
+}
+
 impl<W> Graph<W> {
     /// All nodes, the oldest first.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node<W>)> {
@@ -89,17 +73,6 @@ impl<W> Graph<W> {
         self.nodes.get_mut(&id).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Adds a node that waits for others of this graph.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a dependency that is given twice or not of this graph.
-    pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
-        let distinct: BTreeSet<_> = after.iter().collect();
-        check(distinct.len() == after.len() && after.iter().all(|each| self.nodes.contains_key(&each.on)))?;
-        self.nodes.insert(id, Node { work, original: None, enabled: true, after: after.to_vec() });
-        Ok(())
-    }
-
     /// Removes a node with all edges to and from it.
     ///
     /// # Errors
@@ -108,24 +81,6 @@ impl<W> Graph<W> {
         let node = self.nodes.remove(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.nodes.values_mut().for_each(|other| other.after.retain(|each| each.on != id));
         Ok(node)
-    }
-
-    /// Adds edges. None is added if one is refused.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for an edge that exists, that is given twice, or whose ends are one node or not both of
-    /// this graph.
-    pub fn connect(&mut self, edges: &[(Dependency, NodeId)]) -> Result<()> {
-        let distinct: BTreeSet<_> = edges.iter().collect();
-        check(distinct.len() == edges.len())?;
-        for (from, to) in edges {
-            check(from.on != *to && self.nodes.contains_key(&from.on))?;
-            check(!self.node(*to)?.after.contains(from))?;
-        }
-        for (from, to) in edges {
-            self.node_mut(*to)?.after.push(*from);
-        }
-        Ok(())
     }
 
     /// Removes edges. None is removed if one is refused.
@@ -210,6 +165,48 @@ impl<W> Graph<W> {
 }
 
 impl<W: Work> Graph<W> {
+    /// Adds a node that waits for others of this graph.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a dependency that is given twice or not of this graph, or an edge that the
+    /// nodes cannot have.
+    pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
+        let distinct: BTreeSet<_> = after.iter().collect();
+        check(distinct.len() == after.len())?;
+        after.iter().try_for_each(|each| self.check_edge(*each, work.kind()))?;
+        self.nodes.insert(id, Node { work, original: None, enabled: true, after: after.to_vec() });
+        Ok(())
+    }
+
+    /// Adds edges. None is added if one is refused.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for an edge that exists, that is given twice, whose ends are one node or not both of
+    /// this graph, or that they cannot have.
+    pub fn connect(&mut self, edges: &[(Dependency, NodeId)]) -> Result<()> {
+        let distinct: BTreeSet<_> = edges.iter().collect();
+        check(distinct.len() == edges.len())?;
+        for (from, to) in edges {
+            let node = self.node(*to)?;
+            check(from.on != *to && !node.after.contains(from))?;
+            self.check_edge(*from, node.work.kind())?;
+        }
+        for (from, to) in edges {
+            self.node_mut(*to)?.after.push(*from);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a node that is not of this graph, or an edge that no node can have from it.
+    pub(crate) fn check_sources(&self, dependencies: &[Dependency]) -> Result<()> {
+        dependencies.iter().try_for_each(|each| self.check_edge(*each, CU_GRAPH_NODE_TYPE_KERNEL))
+    }
+
+    fn check_edge(&self, from: Dependency, to_kind: u32) -> Result<()> {
+        check(from.edge.suits(is_kernel(self.node(from.on)?.work.kind()), is_kernel(to_kind)))
+    }
+
     /// Changes what a node does; it stays of its kind.
     ///
     /// # Errors
@@ -288,10 +285,25 @@ mod tests {
     #[test]
     fn one_pair_may_have_edges_of_different_kinds() {
         let mut graph = diamond();
-        let programmatic = Dependency { on: 1, edge: Edge { from_port: 1, to_port: 0, kind: 1 } };
+        let programmatic = Dependency { on: 1, edge: Edge::PROGRAMMATIC };
         graph.connect(&[(programmatic, 2)]).unwrap();
         assert_eq!(graph.node(2).unwrap().dependencies().len(), 2);
         assert_eq!(graph.order().unwrap(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn only_kernels_have_programmatic_edges() {
+        let mut graph = diamond();
+        graph.add(5, "copy", &[]).unwrap();
+        let edge = |on, edge| Dependency { on, edge };
+        for (from, to) in
+            [(edge(1, Edge::PROGRAMMATIC), 5), (edge(5, Edge::LAUNCH_ORDER), 4), (edge(5, Edge::AT_BLOCK_START), 4)]
+        {
+            assert_eq!(graph.connect(&[(from, to)]), Err(CUDA_ERROR_INVALID_VALUE), "{from:?} {to}");
+        }
+        assert_eq!(graph.add(6, "copy", &[edge(1, Edge::PROGRAMMATIC)]), Err(CUDA_ERROR_INVALID_VALUE));
+        graph.add(6, "copy", &[edge(1, Edge::LAUNCH_ORDER)]).unwrap();
+        assert_eq!(graph.edges().count(), 5);
     }
 
     #[test]

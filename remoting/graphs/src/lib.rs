@@ -7,6 +7,7 @@
 
 mod capture;
 mod dot;
+mod edge;
 mod flat;
 mod graph;
 mod memory;
@@ -14,11 +15,12 @@ mod registry;
 mod update;
 mod user_object;
 
-pub use capture::{Captures, Mode, State, Stream, StreamKind};
+pub use capture::{Captures, LaunchEdges, Mode, State, Stream, StreamKind};
 pub use dot::dot;
+pub use edge::{Dependency, Edge};
 pub use flat::{Step, steps};
-pub use graph::{Dependency, Edge, Graph, Node, NodeId};
-pub use memory::{Memories, Memory, MemoryState, MemoryUse};
+pub use graph::{Graph, Node, NodeId};
+pub use memory::{Backed, Memories, Memory, MemoryState, MemoryUse, Place};
 pub use registry::{Registry, Work, exchange_mode};
 pub use update::{Misfit, update};
 
@@ -33,4 +35,25 @@ pub type SharedGraph<W> = Arc<Mutex<Graph<W>>>;
 /// A graph stays usable after a panic: each change is made at once.
 pub fn lock<W>(graph: &SharedGraph<W>) -> MutexGuard<'_, Graph<W>> {
     graph.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nodes of tests: those whose names begin with "copy" are no kernels.
+#[cfg(test)]
+impl Work for &'static str {
+    fn kind(&self) -> u32 {
+        use driverapi::constants::{CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY};
+        if self.starts_with("copy") { CU_GRAPH_NODE_TYPE_MEMCPY } else { CU_GRAPH_NODE_TYPE_KERNEL }
+    }
+
+    fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)> {
+        None
+    }
+
+    fn child(&self) -> Option<&SharedGraph<Self>> {
+        None
+    }
+
+    fn with_child(&self, _: SharedGraph<Self>) -> Self {
+        self
+    }
 }

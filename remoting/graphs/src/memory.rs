@@ -1,7 +1,8 @@
 //! Memory that graphs allocate and free.
 //!
-//! A node that allocates has its memory, and so its address, from when it is made. A launch decides whether the memory is
-//! the program's: then it is *live* until a node or a call frees it.
+//! A node that allocates has its address from when it is made. There is memory at the address, and the device is charged
+//! for it, as long as an executable graph allocates or frees it or the program has it: it is *backed*. A launch decides whether the
+//! memory is the program's: then it is *live* until a node or a call frees it.
 
 use crate::{Graph, Result, Work, steps};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
@@ -13,12 +14,59 @@ pub struct Memory {
     pub size: u64,
     /// The device's number.
     pub device: i32,
-    release: Box<dyn Fn(u64) + Send + Sync>,
+    place: Box<dyn Place>,
+    /// How many have it backed.
+    users: Mutex<usize>,
+}
+
+/// The addresses of a node's memory.
+pub trait Place: Send + Sync {
+    /// Puts memory there.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    fn back(&self) -> Result<()>;
+
+    /// Takes it away again. Work that uses it may still run.
+    fn take_away(&self);
+
+    /// Gives up the addresses, at which no memory is any more.
+    fn release(&self);
+}
+
+impl Memory {
+    fn users(&self) -> MutexGuard<'_, usize> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        (self.release)(self.address);
+        self.place.release();
+    }
+}
+
+/// Memory is backed as long as anybody has one of these.
+pub struct Backed(Arc<Memory>);
+
+impl Backed {
+    fn new(memory: &Arc<Memory>) -> Result<Backed> {
+        let mut users = memory.users();
+        if *users == 0 {
+            memory.place.back()?;
+        }
+        *users += 1;
+        Ok(Backed(Arc::clone(memory)))
+    }
+}
+
+impl Drop for Backed {
+    fn drop(&mut self) {
+        let mut users = self.0.users();
+        *users -= 1;
+        if *users == 0 {
+            self.0.place.take_away();
+        }
     }
 }
 
@@ -42,7 +90,7 @@ pub struct MemoryState {
 struct Tables {
     /// Of nodes, by address.
     known: BTreeMap<u64, Weak<Memory>>,
-    live: BTreeMap<u64, Arc<Memory>>,
+    live: BTreeMap<u64, Arc<Backed>>,
     /// Used and reserved at most, by device.
     most: BTreeMap<i32, (u64, u64)>,
 }
@@ -50,14 +98,15 @@ struct Tables {
 #[derive(Default)]
 pub struct Memories(Mutex<Tables>);
 
-fn used(live: &BTreeMap<u64, Arc<Memory>>, device: i32) -> u64 {
-    live.values().filter(|memory| memory.device == device).map(|memory| memory.size).sum()
+fn used(live: &BTreeMap<u64, Arc<Backed>>, device: i32) -> u64 {
+    live.values().filter(|backed| backed.0.device == device).map(|backed| backed.0.size).sum()
 }
 
 impl Tables {
     fn sums(&self, device: i32) -> (u64, u64) {
         let known = self.known.values().filter_map(Weak::upgrade);
-        let reserved = known.filter(|memory| memory.device == device).map(|memory| memory.size).sum();
+        let reserved = known.filter(|memory| memory.device == device && *memory.users() > 0);
+        let reserved = reserved.map(|memory| memory.size).sum();
         (used(&self.live, device), reserved)
     }
 
@@ -73,19 +122,29 @@ impl Memories {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a new node's memory; `release` frees it when no graph and no program has it any more.
-    pub fn add(
-        &self,
-        (address, size): (u64, u64),
-        device: i32,
-        release: impl Fn(u64) + Send + Sync + 'static,
-    ) -> Arc<Memory> {
-        let memory = Arc::new(Memory { address, size, device, release: Box::new(release) });
+    /// Notes a new node's memory, whose place is given up when no graph and no program has it any more.
+    pub fn add(&self, (address, size): (u64, u64), device: i32, place: impl Place + 'static) -> Arc<Memory> {
+        let memory = Arc::new(Memory { address, size, device, place: Box::new(place), users: Mutex::new(0) });
         let mut tables = self.tables();
         tables.known.retain(|_, known| known.strong_count() > 0);
         tables.known.insert(address, Arc::downgrade(&memory));
-        tables.note_most(device);
         memory
+    }
+
+    /// Backs what a graph allocates or frees: for an executable, as long as it has what is answered.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is backed; `CUDA_ERROR_INVALID_VALUE` for a cycle.
+    pub fn back<W: Work>(&self, graph: &Graph<W>) -> Result<Vec<Backed>> {
+        if !graph.uses_memory() {
+            return Ok(Vec::new());
+        }
+        let works: Vec<W> = steps(graph)?.into_iter().filter_map(|step| step.work).collect();
+        let memories = works.iter().filter_map(Work::memory);
+        let backed: Vec<Backed> = memories.map(|(_, memory)| Backed::new(memory)).collect::<Result<_>>()?;
+        let mut tables = self.tables();
+        backed.iter().for_each(|backed| tables.note_most(backed.0.device));
+        Ok(backed)
     }
 
     /// The memory of a node, by its address.
@@ -112,7 +171,7 @@ impl Memories {
         let mut most: BTreeMap<i32, u64> = BTreeMap::new();
         for (does, memory) in works.iter().filter_map(Work::memory) {
             let fits = match does {
-                MemoryUse::Allocates => live.insert(memory.address, Arc::clone(memory)).is_none(),
+                MemoryUse::Allocates => live.insert(memory.address, Arc::new(Backed::new(memory)?)).is_none(),
                 MemoryUse::Frees => live.remove(&memory.address).is_some(),
             };
             if !fits {

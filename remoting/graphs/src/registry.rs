@@ -1,10 +1,9 @@
 //! All graphs and captures of a process, by the handles that the program has.
 
-use crate::capture::{Captures, Mode, Stream};
-use crate::graph::{Dependency, Graph, NodeId};
+use crate::capture::{Captures, LaunchEdges, Mode, Stream};
 use crate::memory::{Memories, Memory, MemoryUse};
 use crate::user_object::UserObjects;
-use crate::{Result, SharedGraph, lock};
+use crate::{Dependency, Graph, NodeId, Result, SharedGraph, lock};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -94,8 +93,21 @@ impl<W: Work> Registry<W> {
     /// # Errors
     /// As [`Captures::add`].
     pub fn capture(&self, stream: Stream, work: impl FnOnce() -> Result<W>) -> Result<bool> {
+        self.capture_launch(stream, &LaunchEdges::default(), work)
+    }
+
+    /// As [`Self::capture`]; a launch has more to say of edges.
+    ///
+    /// # Errors
+    /// As [`Captures::add`].
+    pub fn capture_launch(
+        &self,
+        stream: Stream,
+        edges: &LaunchEdges,
+        work: impl FnOnce() -> Result<W>,
+    ) -> Result<bool> {
         let added = self.ask(|captures| {
-            let node = captures.add(stream, (self.mint)(), work)?;
+            let node = captures.add(stream, (self.mint)(), edges, work)?;
             Ok(node.zip(captures.graph(stream.id)))
         })?;
         let Some((node, graph)) = added else { return Ok(false) };

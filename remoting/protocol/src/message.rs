@@ -108,9 +108,11 @@ record! {
     }
 
     /// What the device does in a graph. `code` and `body` are those of the command that does the same on a stream (`Launch`,
-    /// `CopyOnDevice`, `cuMemsetD2D*Async`), 0 and nothing for a place where edges meet. `after`: the places of earlier
-    /// nodes in the list.
-    struct GraphNode { after: Vec<u32>, code: u32, body: Vec<u8> }
+    /// `CopyOnDevice`, `cuMemsetD2D*Async`), 0 and nothing for a place where edges meet.
+    struct GraphNode { after: Vec<GraphEdge>, code: u32, body: Vec<u8> }
+
+    /// An edge from the earlier node at `place` in the list, as `CUgraphEdgeData` describes it.
+    struct GraphEdge { place: u32, from_port: u8, to_port: u8, kind: u8 }
 
     /// One input of a link: `CUjitInputType`, a name for messages, and the image that was sent under this hash.
     struct LinkInput { kind: u32, name: String, hash: [u8; 32] }

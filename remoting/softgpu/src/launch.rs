@@ -13,6 +13,7 @@ use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::settings;
 use driverapi::types::{CUlaunchAttribute, CUlaunchAttributeValue};
+use graphs::LaunchEdges;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -327,14 +328,25 @@ impl Launch {
 }
 
 impl Driver {
-    /// Queues a kernel, or adds it to the graph that the stream captures. What the program may see of errors of the
+    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of errors of the
     /// launch itself is decided before that.
-    pub fn launch(&'static self, function: &Arc<Function>, shape: Shape, arguments: Arguments, stream: &Stream) -> R {
+    pub fn launch(
+        &'static self,
+        function: &Arc<Function>,
+        shape: Shape,
+        arguments: Arguments,
+        stream: &Stream,
+        edges: &LaunchEdges,
+    ) -> R<bool> {
         let launch = Launch::new(self, function, shape, arguments, &stream.context)?;
         // What takes no time is done at once where nothing has to be waited for.
         let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
-        let captured = self.perform(Work::Launch(Arc::new(launch)), how, stream)?;
-        if !captured && settings::launch_blocking() { stream.synchronise() } else { Ok(()) }
+        let work = Work::Launch(Arc::new(launch));
+        if self.graphs.capture_launch(stream.for_capture(), edges, || Ok(work.clone()))? {
+            return Ok(true);
+        }
+        self.start(work, how, stream)?;
+        if settings::launch_blocking() { stream.synchronise().map(|()| false) } else { Ok(false) }
     }
 }
 

@@ -29,6 +29,8 @@ pub enum Kind {
     Pooled {
         pool: usize,
     },
+    /// Of a node of a graph, which charges for it itself.
+    Graph,
     /// The globals of a module.
     Globals,
     /// Physical memory at a reserved address.
@@ -41,6 +43,10 @@ impl Kind {
     /// Memory that the program uses at the same address.
     pub fn is_host(self) -> bool {
         matches!(self, Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed)
+    }
+
+    fn is_charged(self) -> bool {
+        !self.is_host() && self != Kind::Graph
     }
 }
 
@@ -59,7 +65,8 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    fn reserved(&self) -> u64 {
+    /// Bytes taken.
+    pub fn reserved(&self) -> u64 {
         self.len.next_multiple_of(if self.kind.is_host() { arena::PAGE } else { GRANULE })
     }
 }
@@ -95,14 +102,16 @@ impl Memory {
         }
         let mut allocation = self.describe(0, len, kind, device, context);
         let reserved = allocation.reserved();
-        if !kind.is_host() {
+        if kind.is_charged() {
             self.devices[device].charge(reserved)?;
         }
         let align = if kind.is_host() { arena::PAGE } else { GRANULE };
         allocation.base = match self.arena().take(reserved, align) {
             Ok(base) => base,
             Err(code) => {
-                self.devices[device].discharge(reserved);
+                if kind.is_charged() {
+                    self.devices[device].discharge(reserved);
+                }
                 return Err(code);
             }
         };
@@ -153,7 +162,7 @@ impl Memory {
         if !matches!(allocation.kind, Kind::Registered { .. } | Kind::Mapped { .. }) {
             arena::discard(base, allocation.reserved());
             self.arena().give_back(base, allocation.reserved());
-            if !allocation.kind.is_host() {
+            if allocation.kind.is_charged() {
                 self.devices[allocation.device].discharge(allocation.reserved());
             }
         }

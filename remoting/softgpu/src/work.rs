@@ -10,7 +10,7 @@ use crate::stream::{Event, Stream};
 use driverapi::constants::*;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use driverapi::types::CUhostFn;
-use graphs::{Graph, Memory, MemoryUse, SharedGraph, steps};
+use graphs::{Backed, Graph, Memory, MemoryUse, SharedGraph, steps};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone)]
@@ -104,16 +104,22 @@ pub enum How {
 impl Driver {
     /// Does work in a stream's turn, or adds it to the graph that the stream captures: then `true`.
     pub fn perform(&self, work: Work, how: How, stream: &Stream) -> R<bool> {
-        if self.capture(stream, || work.clone())? {
-            return Ok(true);
+        let captured = self.capture(stream, || work.clone())?;
+        if !captured {
+            self.start(work, how, stream)?;
         }
+        Ok(captured)
+    }
+
+    /// Does work in a stream's turn.
+    pub fn start(&self, work: Work, how: How, stream: &Stream) -> R {
         match (work, how) {
             (Work::Record(event), _) => event.record(stream, self.start)?,
             (Work::Wait(event), _) => event.hold(stream)?,
             (work, How::Queued) => drop(stream.enqueue(move || work.run())?),
             (work, How::AtOnce) => drop(stream.start(move || work.run())?),
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Adds work to the graph that the stream captures, if it does.
@@ -135,11 +141,14 @@ pub struct Executable {
     pub graph: SharedGraph<Work>,
     /// Where its latest launch ends: launches of one executable do not overlap.
     last: Mutex<Option<crate::queue::Marker>>,
+    /// The memory of its nodes.
+    _backed: Vec<Backed>,
 }
 
 impl Executable {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device.
+    /// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device,
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn new(driver: &Driver, graph: &Graph<Work>, flags: u64) -> R<Executable> {
         const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
             | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
@@ -151,7 +160,8 @@ impl Executable {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         steps(graph)?;
-        Ok(Executable { id: handles::mint(), flags, graph: driver.graphs.copy(graph), last: Mutex::new(None) })
+        let (backed, graph) = (driver.graphs.memories.back(graph)?, driver.graphs.copy(graph));
+        Ok(Executable { id: handles::mint(), flags, graph, last: Mutex::new(None), _backed: backed })
     }
 
     /// Queues all of it. Pieces between events are one operation of the stream each, so that a graph takes no more room

@@ -6,9 +6,10 @@ use crate::launch_shape::{attribute, config};
 use crate::objects::{Graph, Kernel};
 use crate::session::{Outcome, Session};
 use driverapi::errors::*;
-use driverapi::types::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUlaunchAttribute};
+use driverapi::types::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData, CUlaunchAttribute};
 use protocol::{
-    CopyOnDevice, DecodeError, GraphBuild, GraphLaunch, GraphNode, Launch, LaunchShape, Message, Reader, function,
+    CopyOnDevice, DecodeError, GraphBuild, GraphEdge, GraphLaunch, GraphNode, Launch, LaunchShape, Message, Reader,
+    function,
 };
 
 /// Flags that the driver is told: the others are the client's business.
@@ -32,22 +33,52 @@ struct Call {
 // SAFETY: the addresses in a copy are numbers of device memory, which no thread owns.
 unsafe impl Send for Node {}
 
-fn build(driver: &Driver, context: Handle, flags: u64, nodes: &mut [(Vec<u32>, Node)]) -> Result<Handle> {
+fn is_ordinary(edge: &GraphEdge) -> bool {
+    *edge == GraphEdge { place: edge.place, ..GraphEdge::default() }
+}
+
+/// Ordinary edges are always right, so what a driver refuses is built with them.
+fn build(driver: &Driver, context: Handle, flags: u64, nodes: &[(Vec<GraphEdge>, Node)]) -> Result<Handle> {
     driver.set_current(context)?;
+    match build_with(driver, context, flags, nodes, is_ordinary) {
+        Err(_) if !nodes.iter().all(|(after, _)| after.iter().all(is_ordinary)) => {
+            build_with(driver, context, flags, nodes, |_| true)
+        }
+        done => done,
+    }
+}
+
+/// `ordinary`: which edges are made ordinary ones.
+fn build_with(
+    driver: &Driver,
+    context: Handle,
+    flags: u64,
+    nodes: &[(Vec<GraphEdge>, Node)],
+    ordinary: impl Fn(&GraphEdge) -> bool,
+) -> Result<Handle> {
     let graph = driver.graph_create()?;
-    let built = add_all(driver, context, graph, nodes)
+    let built = add_all(driver, context, graph, nodes, ordinary)
         .and_then(|()| driver.graph_instantiate(graph, flags & USE_NODE_PRIORITY));
     // The executable does not need it.
     let destroyed = driver.graph_destroy(graph);
     built.and_then(|executable| destroyed.map(|()| executable))
 }
 
-fn add_all(driver: &Driver, context: Handle, graph: Handle, nodes: &mut [(Vec<u32>, Node)]) -> Result<()> {
+fn add_all(
+    driver: &Driver,
+    context: Handle,
+    graph: Handle,
+    nodes: &[(Vec<GraphEdge>, Node)],
+    ordinary: impl Fn(&GraphEdge) -> bool,
+) -> Result<()> {
     let mut handles: Vec<Handle> = Vec::with_capacity(nodes.len());
-    for (after, node) in nodes {
-        let after = after.iter().map(|&place| handles.get(place as usize).copied().ok_or(CUDA_ERROR_INVALID_VALUE));
+    let at = |handles: &[Handle], edge: &GraphEdge| {
+        handles.get(edge.place as usize).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
+    };
+    for (edges, node) in nodes {
+        let after = edges.iter().filter(|edge| ordinary(edge)).map(|edge| at(&handles, edge));
         let after: Vec<Handle> = after.collect::<Result<_>>()?;
-        handles.push(match node {
+        let added = match node {
             Node::Empty => driver.graph_add_empty(graph, &after)?,
             Node::Copy(copy) => driver.graph_add_copy(graph, &after, copy, context)?,
             Node::Fill(fill) => driver.graph_add_fill(graph, &after, fill, context)?,
@@ -57,7 +88,13 @@ fn add_all(driver: &Driver, context: Handle, graph: Handle, nodes: &mut [(Vec<u3
                 call.attributes.iter().try_for_each(|each| driver.graph_set_attribute(added, each))?;
                 added
             }
-        });
+        };
+        for edge in edges.iter().filter(|edge| !ordinary(edge)) {
+            let GraphEdge { from_port, to_port, kind: type_, .. } = *edge;
+            let data = CUgraphEdgeData { from_port, to_port, type_, reserved: [0; 5] };
+            driver.graph_connect(graph, at(&handles, edge)?, added, &data)?;
+        }
+        handles.push(added);
     }
     Ok(())
 }
@@ -85,10 +122,10 @@ impl Session {
         }
         self.enter(c.context)?;
         let described = |node: &GraphNode| Ok((node.after.clone(), self.node(c.context, node)?));
-        let mut nodes: Vec<(Vec<u32>, Node)> = c.nodes.iter().map(described).collect::<Result<_>>()?;
+        let nodes: Vec<(Vec<GraphEdge>, Node)> = c.nodes.iter().map(described).collect::<Result<_>>()?;
         let (id, of, flags) = (c.graph, c.context, c.flags);
         self.helpers.start(
-            move |driver| build(driver, context, flags, &mut nodes),
+            move |driver| build(driver, context, flags, &nodes),
             move |session: &mut Session, built| match built {
                 Ok(executable) => {
                     session.graphs.insert(id, Ok(Graph { context: of, executable }));

@@ -1,6 +1,8 @@
 //! A session against a driver that can be stopped: who waits for whom, and in which order what is told.
 
 mod common;
+#[path = "session/graphs.rs"]
+mod graphs;
 #[path = "session/launch_events.rs"]
 mod launch_events;
 
@@ -59,6 +61,7 @@ const MODULE: u64 = 5;
 fn start() -> Test {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     fake::world().launches.clear();
+    fake::world().graphs.clear();
     let session = Session::new(fake::driver(), None, 1 << 30).expect("session");
     let mut client = Client::new(Direct(session));
     let base = client.open().arena_base;

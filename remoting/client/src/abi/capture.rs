@@ -112,7 +112,7 @@ stream_exports! {
 /// Nodes as the program lists them, with their edges where it gives any.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer, or an edge that CUDA does not define.
 ///
 /// # Safety
 /// The lists are valid for reads of `count` values; that of edges may be null.
@@ -126,12 +126,8 @@ pub unsafe fn dependencies(
         let edges = if edges.is_null() { vec![CUgraphEdgeData::default(); count] } else { inputs(edges, count)? };
         (inputs(nodes, count)?, edges)
     };
-    let edge = |data: &CUgraphEdgeData| Edge { from_port: data.from_port, to_port: data.to_port, kind: data.type_ };
-    Ok(nodes.iter().zip(&edges).map(|(node, data)| Dependency { on: node.addr(), edge: edge(data) }).collect())
-}
-
-pub fn edge_data(edge: Edge) -> CUgraphEdgeData {
-    CUgraphEdgeData { from_port: edge.from_port, to_port: edge.to_port, type_: edge.kind, reserved: [0; 5] }
+    let pairs = nodes.iter().zip(&edges);
+    pairs.map(|(node, data)| Ok(Dependency { on: node.addr(), edge: Edge::try_from(data)? })).collect()
 }
 
 fn begin(
@@ -204,7 +200,7 @@ unsafe fn tell(stream: CUstream, default: DefaultStream, to: Answers) -> Result<
             }
             let mut told = lock(&TOLD);
             let told = told.get_or_insert_default().entry(stream.id).or_default();
-            *told = dependencies.iter().map(|each| (each.on, edge_data(each.edge))).unzip();
+            *told = dependencies.iter().map(|each| (each.on, CUgraphEdgeData::from(each.edge))).unzip();
             write_optional(to.dependencies, told.0.as_ptr().cast());
             write_optional(to.edges, if has_edges { told.1.as_ptr() } else { null() });
             write_optional(to.count, told.0.len());

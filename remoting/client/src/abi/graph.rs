@@ -1,6 +1,6 @@
 //! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
 
-use super::capture::{dependencies, edge_data};
+use super::capture::dependencies;
 use crate::Code;
 use crate::boundary::{input, inputs, write};
 use crate::graph::{GRAPHS, Work};
@@ -249,7 +249,7 @@ unsafe fn tell_nodes(
             let (id, edge) = found.get(i).copied().unwrap_or_default();
             write(nodes.add(i), without_provenance_mut(id))?;
             if !data.is_null() {
-                write(data.add(i), edge_data(edge))?;
+                write(data.add(i), edge.into())?;
             }
         }
         if room >= found.len() { write(count, found.len()) } else { Ok(()) }

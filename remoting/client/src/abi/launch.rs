@@ -103,7 +103,7 @@ pub fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Co
 
 unsafe fn launch(
     handle: CUfunction,
-    shape: LaunchShape,
+    mut shape: LaunchShape,
     (stream, default): (CUstream, DefaultStream),
     events: &[LaunchEvent],
     parameters: *mut *mut c_void,
@@ -118,11 +118,10 @@ unsafe fn launch(
     if GRAPHS.ask(|captures| Ok(captures.graph(target.stream_id).is_some()))? {
         // SAFETY: as the caller of the exported function vouches.
         let parameters = unsafe { source.packed(kernel) };
+        let edges = events::edges(&target, events, &mut shape)?;
         let prepared = Prepared::new(function, shape, parameters)?;
-        // Events of a captured launch would be edges of their own.
-        let work =
-            || if events.is_empty() { Ok(Work::Launch(Arc::new(prepared))) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
-        return graph::capture(&target, work).map(drop);
+        let work = || Ok(Work::Launch(Arc::new(prepared)));
+        return GRAPHS.capture_launch(graph::for_capture(&target), &edges, work).map(drop);
     }
     GRAPHS.ask(|captures| captures.check_work(graph::for_capture(&target)))?;
     // SAFETY: as the caller of the exported function vouches.

@@ -6,10 +6,15 @@
 use crate::Code;
 use crate::boundary::{input, inputs};
 use crate::event::{self, Event};
+use crate::graph::{GRAPHS, for_capture};
 use crate::stream::Target;
-use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT};
+use driverapi::attributes::{
+    CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::{CUevent, CUlaunchAttribute, CUlaunchConfig};
+use graphs::{Edge, LaunchEdges};
 use protocol::{LaunchAttribute, LaunchShape, Recording};
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -60,6 +65,23 @@ fn named(given: &CUlaunchAttribute) -> Option<Result<LaunchEvent, Code>> {
     Some(event::get(event).and_then(check))
 }
 
+/// In a graph edges say what a launch waits for, and what waits for it: the shape loses the attribute that asks for one.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE` for an event of another context.
+pub fn edges(target: &Target, events: &[LaunchEvent], shape: &mut LaunchShape) -> Result<LaunchEdges, Code> {
+    events.iter().try_for_each(|named| named.event.check_context(target))?;
+    let edge = |named: &LaunchEvent| match (named.attribute, named.at_block_start) {
+        (CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, _) => Edge::LAUNCH_ORDER,
+        (_, true) => Edge::AT_BLOCK_START,
+        (_, false) => Edge::PROGRAMMATIC,
+    };
+    let asks = |attribute: &LaunchAttribute| attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    let programmatic = shape.attributes.iter().any(|attribute| asks(attribute) && attribute.value[0] as u32 != 0);
+    shape.attributes.retain(|attribute| !asks(attribute));
+    Ok(LaunchEdges { programmatic, events: events.iter().map(|named| (named.event.id, edge(named))).collect() })
+}
+
 /// Sends a launch; with events it counts as a record of each.
 ///
 /// # Errors
@@ -70,6 +92,10 @@ pub fn post(
     mut shape: LaunchShape,
     send: impl FnOnce(LaunchShape) -> Result<u64, Code>,
 ) -> Result<(), Code> {
+    // No longer events of a capture, if they were.
+    GRAPHS.ask(|captures| {
+        events.iter().try_for_each(|named| captures.record(named.event.id, for_capture(target)).map(drop))
+    })?;
     let recorded: Vec<&Event> = events.iter().map(|named| &*named.event).collect();
     event::record_by(&recorded, target, |generations| {
         for (named, generation) in events.iter().zip(generations) {

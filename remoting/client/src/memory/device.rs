@@ -1,12 +1,16 @@
 //! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
 //! handed out again only after everything that could use them has completed.
 
+#[path = "graph_memory.rs"]
+mod graph_memory;
+
 use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
 use crate::Code;
 use crate::context::Live;
 use crate::devices::{self, Device};
 use crate::session::{Slot, lock};
 use driverapi::errors::*;
+use graph_memory::Reserved;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -41,8 +45,9 @@ struct Freed {
 struct State {
     heap: Heap,
     granted: u64,
-    /// Bytes that the program maps itself (virtual memory management).
+    /// Bytes that the program maps itself (virtual memory management), and those of graphs.
     mapped_by_program: u64,
+    reserved: Reserved,
     freed: Vec<Freed>,
     contexts: HashMap<u64, Arc<Live>>,
     /// Bytes that the program has of each pool.
@@ -169,6 +174,7 @@ impl DeviceMemory {
         }
         // A session that has failed needs no fence: nothing is allocated there any more.
         let _ = state.fence_all();
+        state.end_reserved(live);
         state.contexts.remove(&live.id);
     }
 
@@ -192,7 +198,8 @@ impl DeviceMemory {
 
     /// The allocation that holds an address.
     pub fn find(&self, address: u64) -> Option<Piece> {
-        lock(&self.state).heap.find(address).copied()
+        let state = lock(&self.state);
+        state.heap.find(address).or_else(|| state.reserved.find(address)).copied()
     }
 
     /// The context that a piece belongs to.
@@ -205,7 +212,10 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn take_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
+        self.take_quota_in(&mut lock(&self.state), live, size)
+    }
+
+    fn take_quota_in(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
         state.collect();
         state.fence_all()?;
         loop {

@@ -120,6 +120,12 @@ impl Heap {
         (address - piece.address < piece.size).then_some(piece)
     }
 
+    /// The slab that holds an address, and its size.
+    pub fn slab(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, slab) = self.slabs.range(..=address).next_back()?;
+        (address - start < slab.size).then_some((start, slab.size))
+    }
+
     /// The starts of the pieces for which `which` holds.
     pub fn select(&self, which: impl Fn(&Piece) -> bool) -> Vec<u64> {
         self.pieces.values().filter(|piece| which(piece)).map(|piece| piece.address).collect()

@@ -13,14 +13,6 @@ use std::ffi::c_uint;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-pub fn edge(data: &CUgraphEdgeData) -> Edge {
-    Edge { from_port: data.from_port, to_port: data.to_port, kind: data.type_ }
-}
-
-pub fn edge_data(edge: Edge) -> CUgraphEdgeData {
-    CUgraphEdgeData { from_port: edge.from_port, to_port: edge.to_port, type_: edge.kind, reserved: [0; 5] }
-}
-
 /// Nodes as the program lists them, with their edges where it gives any.
 pub fn dependencies(nodes: In<CUgraphNode>, edges: In<CUgraphEdgeData>, count: usize) -> R<Vec<Dependency>> {
     if count == 0 {
@@ -28,7 +20,8 @@ pub fn dependencies(nodes: In<CUgraphNode>, edges: In<CUgraphEdgeData>, count: u
     }
     let edges = if edges.is_null() { vec![CUgraphEdgeData::default(); count] } else { edges.list(count)? };
     let nodes = nodes.list(count)?;
-    Ok(nodes.into_iter().zip(&edges).map(|(node, data)| Dependency { on: id(node), edge: edge(data) }).collect())
+    let pairs = nodes.into_iter().zip(&edges);
+    pairs.map(|(node, data)| Ok(Dependency { on: id(node), edge: Edge::try_from(data)? })).collect()
 }
 
 fn begin(
@@ -98,7 +91,7 @@ fn info(default: DefaultStream, stream: CUstream, out: Answers) -> R {
     }
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     let told = told.get_or_insert_default().entry(stream.id).or_default();
-    *told = dependencies.iter().map(|each| (each.on, edge_data(each.edge))).unzip();
+    *told = dependencies.iter().map(|each| (each.on, CUgraphEdgeData::from(each.edge))).unzip();
     out.dependencies.set_if_wanted(told.0.as_ptr().cast());
     out.edges.set_if_wanted(if has_edges { told.1.as_ptr() } else { std::ptr::null() });
     out.count.set_if_wanted(told.0.len());

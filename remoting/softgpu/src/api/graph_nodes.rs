@@ -7,10 +7,11 @@ use super::{entry_points, handle, id};
 use crate::arena::Pattern;
 use crate::context::Context;
 use crate::copy::Fill;
+use crate::device::Device;
 use crate::driver::{Driver, current, driver};
 use crate::ffi::{In, Out, R};
 use crate::launch::{Launch, Shape, arguments};
-use crate::memory::Kind;
+use crate::memory::{Allocation, Kind};
 use crate::work::{HostCall, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -91,15 +92,33 @@ pub fn free_work(driver: &Driver, address: CUdeviceptr) -> R<Work> {
     driver.graphs.memories.get(address).map(Work::Free).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Memory for a node that allocates it. It is freed when nothing has it any more.
+/// Addresses of a node's memory.
+struct Place {
+    driver: &'static Driver,
+    device: Arc<Device>,
+    allocation: Allocation,
+}
+
+impl graphs::Place for Place {
+    fn back(&self) -> R {
+        self.device.charge(self.allocation.reserved())
+    }
+
+    fn take_away(&self) {
+        self.device.discharge(self.allocation.reserved());
+    }
+
+    fn release(&self) {
+        // With its context it is gone already.
+        let _ = self.driver.release_memory(&self.allocation);
+    }
+}
+
+/// Addresses for a node that allocates memory. The device is charged when an executable needs it.
 pub fn allocate(driver: &'static Driver, context: &Context, size: u64) -> R<Arc<Memory>> {
-    let allocation = driver.memory.allocate(size, Kind::Device, context.device.ordinal, context.id)?;
-    let at = (allocation.base, size);
-    let release = move |_| {
-        // With its context the memory is gone already.
-        let _ = driver.release_memory(&allocation);
-    };
-    Ok(driver.graphs.memories.add(at, context.device.ordinal as i32, release))
+    let allocation = driver.memory.allocate(size, Kind::Graph, context.device.ordinal, context.id)?;
+    let (at, device) = ((allocation.base, size), Arc::clone(&context.device));
+    Ok(driver.graphs.memories.add(at, device.ordinal as i32, Place { driver, device, allocation }))
 }
 
 fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> R<Arc<Memory>> {

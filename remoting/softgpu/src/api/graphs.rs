@@ -1,6 +1,6 @@
 //! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
 
-use super::capturing::{dependencies, edge_data};
+use super::capturing::dependencies;
 use super::{entry_points, handle, id, no_flags};
 use crate::driver::{Driver, driver};
 use crate::ffi::{self, In, Out, R, Text};
@@ -38,7 +38,7 @@ fn edges_too(nodes: &[(NodeId, Edge)], out: Out<CUgraphNode>, edges: Out<CUgraph
     }
     if !edges.is_null() {
         let room = count.get()?;
-        edges.set_all(nodes.iter().map(|(_, edge)| edge_data(*edge)).take(room))?;
+        edges.set_all(nodes.iter().map(|(_, edge)| (*edge).into()).take(room))?;
     }
     let handles: Vec<CUgraphNode> = nodes.iter().map(|(id, _)| handle(*id)).collect();
     list(&handles, out, count, || handle(0))

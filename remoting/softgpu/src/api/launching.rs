@@ -15,6 +15,7 @@ use crate::stream::{Event, Stream};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;
+use graphs::{Edge, LaunchEdges};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -26,35 +27,44 @@ fn launch(
     stream: CUstream,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> R {
+    edges: &LaunchEdges,
+) -> R<bool> {
     let driver = driver()?;
     let stream = default.resolve(stream)?;
     // A kernel is meant as the function that it is in the stream's context (cuLaunchKernel in CUDA's documentation).
     let function = driver.function_or_kernel(id(which), &stream.context)?;
-    driver.launch(&function, shape, arguments(params, extra), &stream)
+    driver.launch(&function, shape, arguments(params, extra), &stream, edges)
 }
 
-/// The events that a launch records: they are complete when the kernel is, which CUDA allows for both kinds.
-fn recorded(attributes: &[CUlaunchAttribute], stream: &Stream) -> R<Vec<Arc<Event>>> {
+/// The events that a launch records, and what they are in a graph: they are complete when the kernel is, which CUDA allows
+/// for both kinds.
+fn recorded(attributes: &[CUlaunchAttribute], stream: &Stream) -> R<Vec<(Arc<Event>, Edge)>> {
     let event = |attribute: &CUlaunchAttribute| {
-        let (event, flags) = match attribute.id {
+        let (event, flags, edge) = match attribute.id {
             CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => {
                 // SAFETY: as `with_attribute`; the handle is a number.
                 let value = unsafe { attribute.value.programmaticEvent };
-                (value.event, value.flags)
+                let at_start = value.triggerAtBlockStart != 0;
+                (value.event, value.flags, if at_start { Edge::AT_BLOCK_START } else { Edge::PROGRAMMATIC })
             }
             CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
                 // SAFETY: as above.
                 let value = unsafe { attribute.value.launchCompletionEvent };
-                (value.event, value.flags)
+                (value.event, value.flags, Edge::LAUNCH_ORDER)
             }
             _ => return None,
         };
-        Some(event_without_timing(event, flags, stream))
+        Some(event_without_timing(event, flags, stream).map(|event| (event, edge)))
     };
     let events: Vec<_> = attributes.iter().filter_map(event).collect::<R<_>>()?;
-    let twice = events.iter().enumerate().any(|(i, event)| events[..i].iter().any(|other| Arc::ptr_eq(event, other)));
+    let twice = |(i, event): (usize, &Arc<Event>)| events[..i].iter().any(|(other, _)| Arc::ptr_eq(event, other));
+    let twice = events.iter().map(|(event, _)| event).enumerate().any(twice);
     if twice { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(events) }
+}
+
+fn is_programmatic(attribute: &CUlaunchAttribute) -> bool {
+    // SAFETY: as above.
+    attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && unsafe { attribute.value.scalar } != 0
 }
 
 fn event_without_timing(handle: CUevent, flags: c_int, stream: &Stream) -> R<Arc<Event>> {
@@ -90,7 +100,7 @@ stream_entry_points! { default;
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, dynamic_shared: shared, cluster: None, cooperative: false };
-        launch(default, which, shape, stream, params, extra)
+        launch(default, which, shape, stream, params, extra, &LaunchEdges::default()).map(drop)
     }
 
     fn cuLaunchCooperativeKernel / cuLaunchCooperativeKernel_ptsz(
@@ -99,9 +109,9 @@ stream_entry_points! { default;
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, dynamic_shared: shared, cluster: None, cooperative: true };
-        match launch(default, which, shape, stream, params, ptr::null_mut()) {
+        match launch(default, which, shape, stream, params, ptr::null_mut(), &LaunchEdges::default()) {
             Err(CUDA_ERROR_NOT_SUPPORTED) => not_supported("cuLaunchCooperativeKernel"),
-            done => done,
+            done => done.map(drop),
         }
     }
 
@@ -110,10 +120,20 @@ stream_entry_points! { default;
     ) {
         current()?;
         let config = config.get()?;
-        let events = recorded(&attributes_of(&config)?, &default.resolve(config.hStream)?)?;
-        launch(default, which, shape_of(&config)?, config.hStream, params, extra)?;
-        let stream = default.resolve(config.hStream)?;
-        events.iter().try_for_each(|event| event.record(&stream, driver()?.start))
+        let (attributes, stream) = (attributes_of(&config)?, default.resolve(config.hStream)?);
+        let events = recorded(&attributes, &stream)?;
+        let edges = LaunchEdges {
+            programmatic: attributes.iter().any(is_programmatic),
+            events: events.iter().map(|(event, edge)| (event.id as u64, *edge)).collect(),
+        };
+        if launch(default, which, shape_of(&config)?, config.hStream, params, extra, &edges)? {
+            return Ok(());
+        }
+        let driver = driver()?;
+        events.iter().try_for_each(|(event, _)| {
+            driver.graphs.ask(|captures| captures.record(event.id as u64, stream.for_capture()))?;
+            event.record(&stream, driver.start)
+        })
     }
 }
 

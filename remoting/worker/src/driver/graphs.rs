@@ -70,6 +70,11 @@ impl Driver {
             .map(Handle::from)
     }
 
+    /// `CUDA_ERROR_NOT_SUPPORTED` before CUDA 12.3.
+    pub fn graph_connect(&self, graph: Handle, from: Handle, to: Handle, edge: &CUgraphEdgeData) -> Result<()> {
+        call!(self.graph_connect(graph.raw(), &from.raw(), &to.raw(), edge, 1))
+    }
+
     pub fn graph_set_attribute(&self, node: Handle, attribute: &CUlaunchAttribute) -> Result<()> {
         call!(self.graph_set_attribute(node.raw(), attribute.id, &attribute.value))
     }

@@ -1,8 +1,8 @@
 //! The functions of libcuda that the worker calls itself, under the versioned symbols whose signatures it knows.
 
 use driverapi::types::{
-    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUlaunchAttributeValue, CUlaunchConfig,
-    CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData, CUlaunchAttributeValue,
+    CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
 };
 use std::ffi::{CStr, c_char, c_void};
 
@@ -96,6 +96,7 @@ table! {
     graph_create = c"cuGraphCreate" (*mut Raw, u32);
     graph_add_empty = c"cuGraphAddEmptyNode" (*mut Raw, Raw, *const Raw, usize);
     graph_add_kernel = c"cuGraphAddKernelNode_v2" (*mut Raw, Raw, *const Raw, usize, *const CUDA_KERNEL_NODE_PARAMS);
+    graph_connect = c"cuGraphAddDependencies_v2" (Raw, *const Raw, *const Raw, *const CUgraphEdgeData, usize);
     graph_add_copy = c"cuGraphAddMemcpyNode" (*mut Raw, Raw, *const Raw, usize, *const CUDA_MEMCPY3D, Raw);
     graph_add_fill = c"cuGraphAddMemsetNode" (*mut Raw, Raw, *const Raw, usize, *const CUDA_MEMSET_NODE_PARAMS, Raw);
     graph_set_attribute = c"cuGraphKernelNodeSetAttribute" (Raw, u32, *const CUlaunchAttributeValue);

@@ -2,7 +2,9 @@
 //!
 //! Handles are unique in the process, so that sessions of different tests do not meet.
 
-use driverapi::types::{CUDA_MEMCPY3D, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp};
+use driverapi::types::{
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraphEdgeData, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp,
+};
 use remotegpu_worker::driver::{Driver, Raw, Table};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,6 +14,9 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 pub const GRANULARITY: u64 = 2 << 20;
 /// A real driver blocks at about as many operations in a stream; here it is a failure of the test.
 const QUEUE: usize = 1024;
+
+/// Both ends' parameters, port and kind.
+pub type Edge = (Vec<u8>, Vec<u8>, u8, u8);
 
 type Work = Box<dyn FnOnce(&mut World) + Send>;
 
@@ -25,6 +30,12 @@ pub struct World {
     events: HashMap<usize, usize>,
     memory: BTreeMap<u64, Vec<u8>>,
     pub launches: Vec<(usize, Vec<u8>)>,
+    /// The edges of each graph and each executable, by its handle.
+    pub graphs: HashMap<usize, Vec<Edge>>,
+    /// Kernel nodes' parameters.
+    nodes: HashMap<usize, Vec<u8>>,
+    /// The executable graph that was launched last.
+    pub launched_graph: usize,
     /// A stream got more than a driver takes without blocking.
     pub overflowed: bool,
 }
@@ -32,6 +43,8 @@ pub struct World {
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 /// Streams that the next `cuStreamCreate` with this priority gets are stopped from the start.
 pub const STOPPED: i32 = 77;
+/// A programmatic edge from this port is refused.
+pub const REFUSED_PORT: u8 = 2;
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
@@ -209,6 +222,54 @@ fake! {
     function_param(_function: Raw, index: usize, offset: *mut usize, size: *mut usize) {
         if index == 0 { unsafe { give(offset, 0); give(size, 8) } } else { 1 }
     }
+    graph_create(out: *mut Raw, _flags: u32) {
+        let mut world = world();
+        let graph = world.handle();
+        world.graphs.insert(graph.addr(), Vec::new());
+        unsafe { give(out, graph) }
+    }
+    graph_add_kernel(
+        out: *mut Raw, graph: Raw, after: *const Raw, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS
+    ) {
+        let after = unsafe { (0..count).map(|i| *after.add(i)) };
+        let packed = unsafe {
+            let extra = (*params).v1.extra;
+            std::slice::from_raw_parts((*extra.add(1)).cast::<u8>(), *(*extra.add(3)).cast::<usize>()).to_vec()
+        };
+        let mut world = world();
+        let node = world.handle();
+        for from in after {
+            let edge = (world.nodes[&from.addr()].clone(), packed.clone(), 0, 0);
+            world.graphs.entry(graph.addr()).or_default().push(edge);
+        }
+        world.nodes.insert(node.addr(), packed);
+        unsafe { give(out, node) }
+    }
+    graph_connect(graph: Raw, from: *const Raw, to: *const Raw, data: *const CUgraphEdgeData, count: usize) {
+        assert_eq!(count, 1);
+        let (from, to, data) = unsafe { (*from, *to, *data) };
+        // As a GPU that has no use for such an edge.
+        if data.from_port == REFUSED_PORT && data.type_ == 1 {
+            return 801;
+        }
+        let mut world = world();
+        let edge = (world.nodes[&from.addr()].clone(), world.nodes[&to.addr()].clone(), data.from_port, data.type_);
+        world.graphs.entry(graph.addr()).or_default().push(edge);
+        0
+    }
+    graph_instantiate(out: *mut Raw, graph: Raw, _flags: u64) {
+        let mut world = world();
+        let (executable, edges) = (world.handle(), world.graphs[&graph.addr()].clone());
+        world.graphs.insert(executable.addr(), edges);
+        unsafe { give(out, executable) }
+    }
+    graph_launch(executable: Raw, _stream: Raw) {
+        let mut world = world();
+        world.launched_graph = executable.addr();
+        0
+    }
+    graph_exec_destroy(executable: Raw) { if world().graphs.remove(&executable.addr()).is_some() { 0 } else { 1 } }
+    graph_destroy(graph: Raw) { if world().graphs.remove(&graph.addr()).is_some() { 0 } else { 1 } }
     function_attribute(out: *mut i32, attribute: u32, _function: Raw) { unsafe { give(out, attribute as i32) } }
     launch(config: *const CUlaunchConfig, function: Raw, _parameters: *mut Raw, extra: *mut Raw) {
         let (stream, function) = (unsafe { (*config).hStream }, function.addr());

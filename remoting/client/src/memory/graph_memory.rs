@@ -1,0 +1,120 @@
+//! Memory of graphs: addresses are reserved when a node is made, memory is put there and charged when an executable needs
+//! it. Small pieces share slabs; a slab is mapped as long as any of its pieces is backed.
+
+use super::{DeviceMemory, PIECE_ALIGN, SMALL_SLAB, State};
+use crate::Code;
+use crate::context::Live;
+use crate::memory::heap::{Heap, Piece, round_up};
+use crate::session::lock;
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use protocol::{SlabMap, SlabUnmap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Default)]
+pub struct Reserved {
+    /// Its slabs are addresses only.
+    heap: Heap,
+    /// The slabs of pieces that are backed, by the pieces' addresses.
+    backed: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Reserved {
+    pub fn find(&self, address: u64) -> Option<&Piece> {
+        self.heap.find(address)
+    }
+
+    fn is_mapped(&self, slab: (u64, u64)) -> bool {
+        self.backed.values().any(|other| *other == slab)
+    }
+}
+
+impl DeviceMemory {
+    /// Addresses without memory.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for no byte, `CUDA_ERROR_OUT_OF_MEMORY` if there are no more addresses.
+    pub fn reserve(&self, live: &Arc<Live>, size: u64) -> Result<u64, Code> {
+        if size == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let state = &mut *lock(&self.state);
+        state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
+        if let Some(address) = state.reserved.heap.place(size, live.id, 0) {
+            return Ok(address);
+        }
+        let arena = live.session.arena();
+        let rounded = round_up(size.max(SMALL_SLAB), PIECE_ALIGN).and_then(|size| round_up(size, arena.granularity()));
+        let slab = rounded.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let start = arena.take(slab, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        state.reserved.heap.add_slab(start, slab);
+        state.reserved.heap.place(size, live.id, 0).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Puts memory at reserved addresses.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
+    pub fn back(&self, live: &Live, address: u64) -> Result<(), Code> {
+        let state = &mut *lock(&self.state);
+        let slab = state.reserved.heap.slab(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if !state.reserved.is_mapped(slab) {
+            self.take_quota_in(state, live, slab.1)?;
+            live.session.post(0, &SlabMap { device: self.index, address: slab.0, size: slab.1 })?;
+        }
+        state.reserved.backed.insert(address, slab);
+        Ok(())
+    }
+
+    /// Takes the memory away, when all work of its context is complete.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn take_away(&self, live: &Live, address: u64) -> Result<(), Code> {
+        if !live.is_idle() {
+            // What failed is told to who waits for it.
+            let _ = live.synchronise();
+        }
+        let state = &mut *lock(&self.state);
+        state.unmap(live, address)?;
+        self.settle(state, live)
+    }
+
+    /// Gives up reserved addresses, at which no memory is.
+    pub fn give_up(&self, live: &Live, address: u64) {
+        lock(&self.state).give_up(live, address);
+    }
+}
+
+impl State {
+    fn unmap(&mut self, live: &Live, address: u64) -> Result<(), Code> {
+        let Some(slab) = self.reserved.backed.remove(&address) else { return Ok(()) };
+        if self.reserved.is_mapped(slab) {
+            return Ok(());
+        }
+        self.mapped_by_program -= slab.1;
+        live.session.post(0, &SlabUnmap { address: slab.0, size: slab.1 }).map(drop)
+    }
+
+    fn give_up(&mut self, live: &Live, address: u64) {
+        if let Some(piece) = self.reserved.heap.forget(address) {
+            self.reserved.heap.reclaim(&piece);
+        }
+        for (start, size) in self.reserved.heap.release_idle(0) {
+            live.session.arena().put_back(start, size);
+        }
+    }
+
+    /// Ends all memory of graphs that a context has.
+    pub fn end_reserved(&mut self, live: &Live) {
+        let pieces = self.reserved.heap.select(|piece| piece.context == live.id);
+        if pieces.iter().any(|piece| self.reserved.backed.contains_key(piece)) && !live.is_idle() {
+            let _ = live.synchronise();
+        }
+        for address in pieces {
+            // A session that has failed keeps nothing.
+            let _ = self.unmap(live, address);
+            self.give_up(live, address);
+        }
+    }
+}
