@@ -168,7 +168,7 @@ def test_pools_of_the_values_come_change_and_go(installed: ApiServer, tmp_path: 
     assert sorted(second) == ["by-hand", "default", "more"]
     assert second["default"]["software"]["memory"] == "4Gi"
     assert sorted(after({"default": None, "more": {"backend": "cuda"}})) == ["by-hand", "more"]
-    with pytest.raises(SystemExit, match=r"the backend of a pool cannot be changed.*correct the chart's value `pools`"):
+    with pytest.raises(SystemExit, match=r"\bmore\b.*\bbackend\b.*`pools`"):
         after({"default": None, "more": {"backend": "software"}})
 
 
