@@ -424,7 +424,7 @@ def test_sessions_move_to_another_acceptor(tmp_path: Path) -> None:
         for each, before in zip(sessions, expected, strict=True):
             equal(each.run(None, {"x": X}), before)
         binding = sessions[0].io_binding()
-        with pytest.raises(OffloadError, match="IOBinding"):
+        with pytest.raises(OffloadError, match=r"\bonnxruntime\.capi\."):
             session.switch()
         del binding
         gc.collect()
