@@ -50,11 +50,11 @@ EXPLAINED = {
 def table(backend: str) -> str:
     """The page for an acceptor of a back end."""
     device.prepare()
-    there = frozenset(acceptor.operations(backend))
+    available = frozenset(acceptor.operations(backend))
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         if name.startswith("aten::"):
-            found[device.fate(name, there)][name.removeprefix("aten::").partition(".")[0]] += 1
+            found[device.fate(name, available)][name.removeprefix("aten::").partition(".")[0]] += 1
     version = torch.__version__.partition("+")[0]
     lines = [
         "# Operations of the remote torch device",

@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if options.backend:
             config = replace(config, session=replace(config.session, backends=(options.backend,)))
         if options.split == "app":
-            _end(_run_there(config, target))
-        _end(_run_here(config, target, torch_only=options.split == "torch"))
+            _end(_run_in_acceptor(config, target))
+        _end(_run_locally(config, target, torch_only=options.split == "torch"))
     except (ConfigError, OffloadError) as error:
         print(f"remotegpu: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(USAGE if isinstance(error, ConfigError) else UNAVAILABLE)
@@ -86,7 +86,7 @@ def _arguments(given: list[str]) -> "tuple[argparse.Namespace, Target]":
     return options, Target("script", script, tuple(rest))
 
 
-def _run_there(config: "Config", target: "Target") -> int:
+def _run_in_acceptor(config: "Config", target: "Target") -> int:
     from remotegpu_offload.program.client import open_session, run
 
     session = open_session(config, target)
@@ -96,7 +96,7 @@ def _run_there(config: "Config", target: "Target") -> int:
         session.close()
 
 
-def _run_here(config: "Config", target: "Target", *, torch_only: bool) -> int:
+def _run_locally(config: "Config", target: "Target", *, torch_only: bool) -> int:
     from remotegpu_offload.client.session import configure
     from remotegpu_offload.importing.arm import arm, arm_children
     from remotegpu_offload.program.main import outcome

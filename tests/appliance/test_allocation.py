@@ -110,23 +110,23 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "words"),
+    ("ask", "figures"),
     [
-        (Ask(count=4), "4 GPUs were asked for, this appliance has 3 GPUs"),
-        (Ask(memory_bytes=1001 * MIB), "1001.0 MiB of a GPU was asked for, the GPUs here share 1000.0 MiB, 1000.0 MiB"),
-        (Ask(count=3, memory_bytes=401 * MIB), "401.0 MiB of each of 3 GPUs was asked for, .* 400.0 MiB"),
-        (Ask(milli_per_gpu=1), "0.001 of a GPU was asked for, .* in parts of at least 2.0 MiB"),
-        (Ask(count=3, milli_per_gpu=2), "0.002 of each of 3 GPUs was asked for, .* in parts of at least 2.0 MiB"),
+        (Ask(count=4), r"\b4 GPUs\b.*\b3 GPUs\b"),
+        (Ask(memory_bytes=1001 * MIB), r"\b1001\.0 MiB\b.*\b1000\.0 MiB, 1000\.0 MiB\b"),
+        (Ask(count=3, memory_bytes=401 * MIB), r"\b401\.0 MiB\b.*\b3 GPUs\b.*\b400\.0 MiB\b"),
+        (Ask(milli_per_gpu=1), r"\b0\.001\b.*\b2\.0 MiB\b"),
+        (Ask(count=3, milli_per_gpu=2), r"\b0\.002\b.*\b3 GPUs\b.*\b2\.0 MiB\b"),
     ],
     ids=str,
 )
-def test_what_never_fits_is_refused_at_once(ask: Ask, words: str) -> None:
-    with pytest.raises(ImpossibleError, match=words):
+def test_what_never_fits_is_refused_at_once(ask: Ask, figures: str) -> None:
+    with pytest.raises(ImpossibleError, match=figures):
         GpuLeases(SIZES).submit("key", ask)
 
 
 def test_the_refusal_without_a_healthy_gpu_has_the_reasons() -> None:
     allocator = GpuLeases([100 * MIB])
     allocator.gpus[0].unhealthy = "fell off the bus"
-    with pytest.raises(ImpossibleError, match="gpu 0: fell off the bus"):
+    with pytest.raises(ImpossibleError, match=r"\bgpu 0\b.*\bfell off the bus\b"):
         allocator.submit("key", Ask())

@@ -58,7 +58,7 @@ def test_hello_shows_the_lease_to_its_holder_only(appliance: StandIn) -> None:
 
 def test_what_is_not_free_is_refused_with_the_reason(appliance: StandIn) -> None:
     lease = appliance.lease(Ask(count=2, milli_per_gpu=800))
-    with pytest.raises(ApplianceError, match=r"0.5 .*0.20 \(204.8 MiB\) .*gpu 0") as caught:
+    with pytest.raises(ApplianceError, match=r"\b0\.5\b.*\b0\.20 \(204\.8 MiB\).*\bgpu 0\b") as caught:
         appliance.lease(Ask(milli_per_gpu=500))
     assert caught.value.failure is Failure.BUSY
     lease.close()

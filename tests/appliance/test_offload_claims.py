@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remotegpu.api.claims import Mode
-from remotegpu.appliance.claims import BadClaimError, claim_here, refusal_of_mode
+from remotegpu.appliance.claims import BadClaimError, claim_of_appliance, refusal_of_mode
 
 
 def stored(**spec: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def stored(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_a_session_is_of_the_kind_that_its_claim_is_for(spec: dict[str, Any], offload: bool, words: str) -> None:
-    refusal = refusal_of_mode(claim_here(stored(**spec), "a"), offload=offload)
+    refusal = refusal_of_mode(claim_of_appliance(stored(**spec), "a"), offload=offload)
     assert refusal.startswith(words) and bool(refusal) == bool(words)
 
 
@@ -39,6 +39,8 @@ def test_outside_of_kubernetes_a_lease_serves_both() -> None:
 
 
 def test_a_claim_of_a_later_version_is_reported_and_not_guessed_at() -> None:
-    assert claim_here(stored(), "a") is not None and claim_here(stored(mode="offload"), "a").mode is Mode.OFFLOAD  # type: ignore[union-attr]
+    assert claim_of_appliance(stored(), "a") is not None
+    claim = claim_of_appliance(stored(mode="offload"), "a")
+    assert claim is not None and claim.mode is Mode.OFFLOAD
     with pytest.raises(BadClaimError, match="quantum"):
-        claim_here(stored(mode="quantum"), "a")
+        claim_of_appliance(stored(mode="quantum"), "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 
 import pytest
@@ -85,7 +86,7 @@ def test_memory(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-5", "lots", "9EiB", "4gib", "1e99", "", "GiB", "1.2.3", "9999999999TiB"])
 def test_no_memory(text: str) -> None:
-    with pytest.raises(QuantityError, match="4GiB"):
+    with pytest.raises(QuantityError, match=re.escape(repr(text))):
         parse_memory(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,24 +41,24 @@ def test_fractions(appliance: StandIn, fraction: str) -> None:
     code, message = refused(appliance, "run", "-p", fraction, "--", "true")
     assert code == USAGE
     assert fraction in message
-    assert "as 0.25" in message
+    assert "0.25" in message
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "-m", "lots", "--", "true"], "'lots' is not an amount of memory"),
-        (["run", "-m", "-5", "--", "true"], "'-5' is not an amount of memory"),
-        (["run", "-m", "4GiB", "-p", "0.5", "--", "true"], "give one of them"),
-        (["run", "-n", "2", "-p", "2", "--", "true"], "give one of them"),
+        (["run", "-m", "lots", "--", "true"], "'lots'"),
+        (["run", "-m", "-5", "--", "true"], "'-5'"),
+        (["run", "-m", "4GiB", "-p", "0.5", "--", "true"], "-p and -m"),
+        (["run", "-n", "2", "-p", "2", "--", "true"], "-n 2"),
         (["run", "-n", "0", "--", "true"], "greater than or equal to 1"),
         (["run"], "COMMAND"),
         (["run", "--no-such-option", "--", "true"], "--no-such-option"),
         (["walk"], "walk"),
-        (["run", "-a", "nonsense:port", "--", "true"], "write HOST:PORT"),
-        (["ls", "-a", ":7070"], "write HOST:PORT"),
-        (["ls", "--token-file", "/none"], "/none cannot be read"),
-        (["bench", "-a", "one:1,two:2"], "name one"),
+        (["run", "-a", "nonsense:port", "--", "true"], "'nonsense:port'"),
+        (["ls", "-a", ":7070"], "':7070'"),
+        (["ls", "--token-file", "/none"], "/none"),
+        (["bench", "-a", "one:1,two:2"], "--appliance"),
     ],
 )
 def test_usage(appliance: StandIn, arguments: list[str], words: str) -> None:
@@ -71,7 +72,7 @@ def test_an_address_without_an_appliance(appliance: StandIn, command: list[str])
     endpoint = f"127.0.0.1:{free_port()}"
     code, message = refused(appliance, command[0], "-a", endpoint, *command[1:])
     assert code == UNAVAILABLE
-    assert f"no appliance at {endpoint} (connection refused)" in message
+    assert endpoint in message
     assert "remotegpu appliance --listen" in message
 
 
@@ -84,34 +85,34 @@ def test_no_such_host(appliance: StandIn) -> None:
 def test_something_else_listens(appliance: StandIn, silent: str) -> None:
     code, message = refused(appliance, "run", "-a", silent, "--", "true")
     assert code == UNAVAILABLE
-    assert f"{silent} takes connections but has not answered in time" in message
+    assert silent in message
 
 
 def test_the_data_port_instead_of_the_control_port(appliance: StandIn) -> None:
     port = appliance.client.hello().data_port
     code, message = refused(appliance, "run", "-a", f"127.0.0.1:{port}", "--", "true")
     assert code == UNAVAILABLE
-    assert "data port" in message
+    assert f"127.0.0.1:{port}" in message
 
 
 def test_tls_against_an_appliance_without_tls(appliance: StandIn) -> None:
     code, message = refused(appliance, "ls", "--ca", "/etc/hostname")
     assert code == USAGE
-    assert "/etc/hostname cannot be used" in message
+    assert "/etc/hostname" in message
 
 
 @pytest.mark.parametrize("count", ["3", "1000"])
 def test_a_request_for_more_than_the_appliance_has(appliance: StandIn, count: str) -> None:
     code, message = refused(appliance, "run", "-n", count, "--", "true")
     assert code == BUSY
-    assert f"{count} GPUs were asked for, this appliance has 2 GPUs" in message
+    assert re.search(rf"\b{count} GPUs\b.*\b2 GPUs\b", message)
 
 
 def test_commands_that_cannot_run(appliance: StandIn) -> None:
     for where in ([], ["--native"]):
         code, message = refused(appliance, "run", *where, "-p", "0.1", "--", "no-such-command")
         assert code == NOT_FOUND
-        assert "'no-such-command' was not found" in message
+        assert "'no-such-command'" in message
     assert appliance.leased == 0
 
 
@@ -140,7 +141,7 @@ def test_nothing_built(appliance: StandIn) -> None:
     try:
         code, message = refused(appliance, "run", "--native", "--", "true")
         assert code == 70
-        assert "/nowhere/native/libcuda.so.1 does not exist: build it with `make build`" in message
+        assert "/nowhere/native/libcuda.so.1" in message and "`make build`" in message
     finally:
         appliance.environment["REMOTEGPU_DIST"] = kept
 
@@ -148,4 +149,4 @@ def test_nothing_built(appliance: StandIn) -> None:
 def test_no_appliance_named(appliance: StandIn) -> None:
     code, message = refused(appliance, "ls", "-a", "")
     assert code == USAGE
-    assert "set REMOTEGPU_APPLIANCE" in message
+    assert "REMOTEGPU_APPLIANCE" in message

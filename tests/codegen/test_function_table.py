@@ -9,6 +9,7 @@ from remotegpu_codegen.registry import (
     Parameter,
     Registry,
     RegistryError,
+    Rule,
     check,
     driver_functions,
 )
@@ -49,28 +50,29 @@ def test_an_entry_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "sentence"),
+    ("entries", "rule", "name"),
     [
-        ([FILL, FILL | {"symbol": "cuOther"}], "number 7 stands there twice"),
-        ([FILL, FILL | {"number": 8}], "symbol cuFillAsync_v2 stands there twice"),
-        ([FILL, FILL | {"number": 8, "symbol": "cuFillAsync"}], "base name and version"),
-        ([FILL | {"number": 0x8000}], "numbers are from 1 to 32767"),
-        ([FILL | {"class": "fast"}], "'fast' is not a valid Class"),
-        ([FILL | {"colour": "red"}], "unknown fields colour"),
-        ([FILL | {"parameters": ["colour c"]}], "'colour c' is not"),
-        ([FILL | {"parameters": ["out u32 answer"]}], "an async function has no outputs"),
-        ([ASK | {"parameters": ["out u32 a", "out u32 b"]}], "several outputs"),
-        ([{**FILL, "client": None}], "client's end of an async function"),
-        ([ASK | {"parameters": ["out size answer", "stream stream"]}], "not in the order of a stream"),
-        ([ASK | {"class": "refused"}], "a refused function needs a reason"),
-        ([ASK | {"class": "local"}], "only async and sync functions have parameters"),
-        ([FILL_NOW], "wire names a function"),
-        ([FILL, FILL_NOW | {"class": "sync"}], "wire names a function"),
+        ([FILL, FILL | {"symbol": "cuOther"}], Rule.UNIQUE, "number 7"),
+        ([FILL, FILL | {"number": 8}], Rule.UNIQUE, "symbol cuFillAsync_v2"),
+        ([FILL, FILL | {"number": 8, "symbol": "cuFillAsync"}], Rule.UNIQUE, "cuFillAsync"),
+        ([FILL | {"number": 0x8000}], Rule.NUMBER, "cuFillAsync_v2"),
+        ([FILL | {"class": "fast"}], None, "fast"),
+        ([FILL | {"colour": "red"}], None, "colour"),
+        ([FILL | {"parameters": ["colour c"]}], None, "colour c"),
+        ([FILL | {"parameters": ["out u32 answer"]}], Rule.NO_OUTPUT, "cuFillAsync_v2"),
+        ([ASK | {"parameters": ["out u32 a", "out u32 b"]}], Rule.ONE_OUTPUT, "cuAsk"),
+        ([{**FILL, "client": None}], Rule.CLIENT, "cuFillAsync_v2"),
+        ([ASK | {"parameters": ["out size answer", "stream stream"]}], Rule.ORDER, "cuAsk"),
+        ([ASK | {"class": "refused"}], Rule.REASON, "cuAsk"),
+        ([ASK | {"class": "local"}], Rule.TRAVELS, "cuAsk"),
+        ([FILL_NOW], Rule.WIRE, "cuFill"),
+        ([FILL, FILL_NOW | {"class": "sync"}], Rule.WIRE, "cuFill"),
     ],
 )
-def test_contradictions_are_refused(entries: list[dict[str, Any]], sentence: str) -> None:
-    with pytest.raises(RegistryError, match=sentence):
+def test_contradictions_are_refused(entries: list[dict[str, Any]], rule: Rule | None, name: str) -> None:
+    with pytest.raises(RegistryError, match=rf"\b{name}\b") as refused:
         table(*entries)
+    assert refused.value.rule is rule
 
 
 def test_a_number_is_never_given_to_another_symbol() -> None:

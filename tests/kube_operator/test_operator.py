@@ -87,11 +87,11 @@ def lifted(kube: Kube, name: str, seconds: float = 20) -> Object:
 
 
 def has(kube: Kube, name: str, phase: str, reason: str, seconds: float = 20) -> Object:
-    def there() -> bool:
+    def reached() -> bool:
         now = status(kube.find(f"{MINE}/{name}") or {})
         return (now.get("phase"), now.get("reason")) == (phase, reason)
 
-    until(there, seconds, f"claim {name} is {phase}/{reason}")
+    until(reached, seconds, f"claim {name} is {phase}/{reason}")
     return kube.get(f"{MINE}/{name}")
 
 

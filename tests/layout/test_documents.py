@@ -129,11 +129,11 @@ def test_the_glossary_is_short_and_sorted() -> None:
 def test_every_file_that_the_architecture_names_exists() -> None:
     """By its last name: what stands before it is often left out there."""
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
-    there = {Path(line).name for line in listing.stdout.splitlines()}
+    files = {Path(line).name for line in listing.stdout.splitlines()}
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = {Path(name).name for name in re.findall(r"`([\w./-]+\.(?:rs|py|yaml|toml|proto))`", text)}
     assert len(named) > 100
-    assert named - there == set()
+    assert named - files == set()
 
 
 def test_the_architecture_lists_every_file() -> None:

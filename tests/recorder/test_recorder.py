@@ -103,9 +103,9 @@ import numpy as np
 from cu import cu, download, ok, start, upload
 start()
 count, last = int(sys.argv[1]), int(sys.argv[2])
-there = upload(np.arange(count, dtype=np.uint32))
+memory = upload(np.arange(count, dtype=np.uint32))
 if last:
-    print(download(there, count, np.uint32).sum())
+    print(download(memory, count, np.uint32).sum())
 """
 
 

@@ -64,11 +64,11 @@ def test_a_distance_is_in_the_product_and_in_its_reference(tmp_path: Path) -> No
 
 def test_everything_at_the_appliance_s_end_stays_on_its_cpu() -> None:
     cpus = os.sched_getaffinity(0)
-    there = {max(cpus)}
+    allowed = {max(cpus)}
     with contextlib.ExitStack() as stack:
-        with on_cpus(there):
+        with on_cpus(allowed):
             own = stack.enter_context(appliance())
         assert os.sched_getaffinity(0) == cpus, "only what is started in the block"
         stack.enter_context(own.start("endless_calls.py"))
         workers = until(own.workers, 30, "a worker runs")
-        assert [os.sched_getaffinity(pid) for pid in (own.process.pid, *workers)] == [there] * (1 + len(workers))
+        assert [os.sched_getaffinity(pid) for pid in (own.process.pid, *workers)] == [allowed] * (1 + len(workers))

@@ -85,9 +85,9 @@ def test_the_share_is_the_limit_and_nvidia_smi_shows_it(
     ("change", "words"),
     [
         (lambda folder: (folder / "session").unlink(), "resources.limits"),
-        (lambda folder: (folder / "session").write_text(""), "has no GPU share yet"),
-        (lambda folder: (folder / "session").write_text("{"), "cannot be used"),
-        (lambda folder: (folder / "token").unlink(), "create the pod again"),
+        (lambda folder: (folder / "session").write_text(""), "`kubectl get gpuclaims`"),
+        (lambda folder: (folder / "session").write_text("{"), "/session: "),
+        (lambda folder: (folder / "token").unlink(), "/token "),
         (lambda folder: (folder / "token").write_text("x"), "does not accept the token"),
     ],
 )

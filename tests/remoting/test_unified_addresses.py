@@ -81,11 +81,11 @@ def test_memory_of_another_device_is_found_or_named(appliances: int) -> None:
 
 
 def test_registering_answers_as_natively(remote: Appliance) -> None:
-    here, there = native("register_memory.py"), remote.run("register_memory.py")
-    assert (here.returncode, there.returncode) == (0, 0), (here.stderr, there.stderr)
-    pairs = zip(here.stdout.splitlines(), there.stdout.splitlines(), strict=True)
+    native_run, remote_run = native("register_memory.py"), remote.run("register_memory.py")
+    assert (native_run.returncode, remote_run.returncode) == (0, 0), (native_run.stderr, remote_run.stderr)
+    pairs = zip(native_run.stdout.splitlines(), remote_run.stdout.splitlines(), strict=True)
     assert not [pair for pair in pairs if pair[0] != pair[1]]
-    assert "register flags 4 801" in here.stdout and "register around 712" in here.stdout
+    assert "register flags 4 801" in native_run.stdout and "register around 712" in native_run.stdout
 
 
 @pytest.mark.parametrize("part", ["graph", "threads"])

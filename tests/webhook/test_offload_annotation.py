@@ -81,40 +81,38 @@ def test_the_authors_own_variables_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "names"),
     [
         (
             pod("fit", annotations=NOTE),
-            "annotation remotegpu.io/offload says nothing about how much: add a limit such as remotegpu/fraction: 0.25",
+            r"\bremotegpu\.io/offload\b.*\bremotegpu/fraction\b",
         ),
         (
             pod("fit", {FRACTION: 1}, annotations={"remotegpu.io/offload": "My_Rules"}),
-            "annotation remotegpu.io/offload: 'My_Rules' is no name of an object; write the name as kubectl shows it",
+            r"\bremotegpu\.io/offload: 'My_Rules'",
         ),
-        (pod("fit", {FRACTION: 1}, annotations={"remotegpu.io/offload": ""}), "'' is no name of an object"),
+        (pod("fit", {FRACTION: 1}, annotations={"remotegpu.io/offload": ""}), r"\bremotegpu\.io/offload: ''"),
         (
             pod("fit", {FRACTION: 1}, annotations={"remotegpu.io/ofload": "rules"}),
-            "annotation remotegpu.io/ofload is not known (did you mean remotegpu.io/offload?)",
+            r"\bremotegpu\.io/ofload\b.*\bremotegpu\.io/offload\?",
         ),
         (
             two_containers({"env": [{"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {}}}]}),
-            "container 'app': annotation remotegpu.io/offload puts a folder before those of PYTHONPATH, which here is "
-            "taken from somewhere else: write its value, as PYTHONPATH: /app",
+            r"\bcontainer 'app': .*\bremotegpu\.io/offload\b.*\bPYTHONPATH\b",
         ),
         (
             two_containers({"volumeMounts": [{"name": "mine", "mountPath": "/etc/remotegpu/offload"}]}),
-            "container 'app': RemoteGPU mounts its files at /etc/remotegpu/offload; mount volume 'mine' somewhere else",
+            r"\bcontainer 'app': .*/etc/remotegpu/offload\b.*\bvolume 'mine'",
         ),
         (
             {**two_containers({}), "spec": {**two_containers({})["spec"], "volumes": [{"name": "remotegpu-offload"}]}},
-            "volume 'remotegpu-offload': RemoteGPU adds a volume of this name; give yours another",
+            r"\bvolume 'remotegpu-offload'",
         ),
     ],
 )
-def test_refused_in_words_that_help_the_author(document: Object, words: str) -> None:
-    with pytest.raises(PodError) as refused:
+def test_refused_in_words_that_help_the_author(document: Object, names: str) -> None:
+    with pytest.raises(PodError, match=names):
         rewrite_pod(document)
-    assert words in str(refused.value)
 
 
 def test_a_template_is_refused_at_once_and_not_pod_by_pod() -> None:

@@ -226,8 +226,11 @@ def test_dry_run_leaves_nothing(space: Space) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: c["resources"]["limits"].update({FRACTION: "1.5"}), "container 'share': remotegpu/fraction: 1.5 is"),
-        (lambda c: c["resources"].update(limits={}, requests={FRACTION: "0.1"}), "write it in limits"),
+        (lambda c: c["resources"]["limits"].update({FRACTION: "1.5"}), "container 'share': remotegpu/fraction: 1.5 "),
+        (
+            lambda c: c["resources"].update(limits={}, requests={FRACTION: "0.1"}),
+            "container 'share': remotegpu/fraction ",
+        ),
         (lambda c: c["resources"].update(requests={FRACTION: "0.2"}), "0.2 in requests and 0.1 in limits"),
     ],
 )

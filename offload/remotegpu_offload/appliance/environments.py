@@ -269,7 +269,7 @@ class Environments:
         """
         named = [server for server in self.servers if name in ("", server.name)]
         if not named:
-            raise NoEnvironmentError(f"this appliance has no environment {name!r}; {self._there()}")
+            raise NoEnvironmentError(f"this appliance has no environment {name!r}; {self._offered()}")
         usable = [(server, server.environment) for server in named if server.environment is not None]
         if not usable:
             problems = "; ".join(f"{server.name}: {server.problem}" for server in named)
@@ -283,7 +283,7 @@ class Environments:
         if not fitting:
             wanted = " or ".join(backends)
             where = f"environment {name}" if name else "no environment of this appliance"
-            raise NoEnvironmentError(f"{where} is {'not ' if name else ''}for {wanted}; {self._there()}")
+            raise NoEnvironmentError(f"{where} is {'not ' if name else ''}for {wanted}; {self._offered()}")
         refusals = []
         for server, environment in fitting:
             refusal = versions.compare(theirs, environment.versions).sentence(f"environment {environment.name}")
@@ -292,7 +292,7 @@ class Environments:
             refusals.append(refusal)
         raise NoEnvironmentError(refusals[0])
 
-    def _there(self) -> str:
+    def _offered(self) -> str:
         listed = ", ".join(f"{environment.name} ({environment.backend})" for environment in self.alive())
         return f"there are {listed}" if listed else "and none of the others works; see `remotegpu health`"
 

@@ -147,17 +147,17 @@ def _tensors(value: Any) -> list[Any]:
 def outgoing(value: Any) -> Any:
     """A callable of the program's own runs here when it is called there; so too in a list, tuple or dict."""
     if value.__class__ in (list, tuple):
-        if len(value) <= _LOOKED_INTO and any(_stays_here(each) for each in value):
-            return type(value)([Here(each) if _stays_here(each) else each for each in value])
+        if len(value) <= _LOOKED_INTO and any(_stays_in_client(each) for each in value):
+            return type(value)([Here(each) if _stays_in_client(each) else each for each in value])
     elif value.__class__ is dict:
-        if len(value) <= _LOOKED_INTO and any(_stays_here(each) for each in value.values()):
-            return {key: Here(each) if _stays_here(each) else each for key, each in value.items()}
-    elif _stays_here(value):
+        if len(value) <= _LOOKED_INTO and any(_stays_in_client(each) for each in value.values()):
+            return {key: Here(each) if _stays_in_client(each) else each for key, each in value.items()}
+    elif _stays_in_client(value):
         return Here(value)
     return value
 
 
-def _stays_here(value: Any) -> bool:
+def _stays_in_client(value: Any) -> bool:
     """Functions that cannot be found by a name there, and methods of this program's objects.
 
     A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay all the same.
@@ -170,7 +170,7 @@ def _stays_here(value: Any) -> bool:
         case types.BuiltinFunctionType():
             return value.__self__ is not None and not isinstance(value.__self__, type | types.ModuleType)
         case partial():
-            return _stays_here(value.func)
+            return _stays_in_client(value.func)
     return False
 
 

@@ -108,7 +108,7 @@ class RemoteIterator(Proxy):
         self._end = end
         self._batch = min(self._batch * 2, AHEAD)
 
-    def _exactly_here(self, what: str) -> None:
+    def _check_not_ahead(self, what: str) -> None:
         if self._fetched:
             raise RuntimeError(
                 f"{what}: {len(self._fetched)} values of {self._name} were fetched ahead, so that it is further than "
@@ -116,12 +116,12 @@ class RemoteIterator(Proxy):
             )
 
     def send(self, value: Any) -> Any:
-        self._exactly_here("send()")
+        self._check_not_ahead("send()")
         self._batch = 1
         return self._ask("send", value)
 
     def throw(self, error: BaseException) -> Any:
-        self._exactly_here("throw()")
+        self._check_not_ahead("throw()")
         return self._ask("throw", error)
 
     def close(self) -> None:

@@ -125,12 +125,12 @@ def _find(kind: type, codec: "Codec") -> Reducer:
     _load_library(kind)
     found = next((reducers[base] for base in kind.__mro__ if base in reducers), None)
     if not codec.client and codec.resides(kind):
-        found = _resident_there
+        found = _acceptor_resident
     elif found is None and issubclass(kind, type):
-        found = _code_here if codec.client else _class_there
+        found = _client_code if codec.client else _acceptor_class
     elif found is None and _is_iterator(kind):
         found = _iterator
-    return found or (_instance_here if codec.client else _instance_there)
+    return found or (_client_instance if codec.client else _acceptor_instance)
 
 
 def _load_library(kind: type) -> None:
@@ -149,7 +149,7 @@ def _is_iterator(kind: type) -> bool:
     return hasattr(kind, "__next__") and hasattr(kind, "__iter__") and not heap
 
 
-def _code_here(encoder: Encoder, value: Any) -> Any:
+def _client_code(encoder: Encoder, value: Any) -> Any:
     stands_for = encoder.codec.replaced.get(id(value)) or encoder.codec.stands_for(value)
     if stands_for is None:
         return _by_value(encoder, value, encoder.dynamic(value))
@@ -165,7 +165,7 @@ def _by_value(encoder: Encoder, value: Any, reduced: Any) -> Any:
     return vocabulary.made, (encoder.codec.identify(value), function, arguments), *rest
 
 
-def _class_there(encoder: Encoder, value: Any) -> Any:
+def _acceptor_class(encoder: Encoder, value: Any) -> Any:
     ident = encoder.codec.came_as(value)
     if ident is not None:
         return vocabulary.came, (ident,)
@@ -177,7 +177,7 @@ def _class_there(encoder: Encoder, value: Any) -> Any:
     return reduced
 
 
-def _function_there(encoder: Encoder, value: Any) -> Any:
+def _acceptor_function(encoder: Encoder, value: Any) -> Any:
     ident = encoder.codec.came_as(value)
     if ident is not None:
         return vocabulary.came, (ident,)
@@ -186,7 +186,7 @@ def _function_there(encoder: Encoder, value: Any) -> Any:
 
 
 def _function(encoder: Encoder, value: Any) -> Any:
-    return _code_here(encoder, value) if encoder.codec.client else _function_there(encoder, value)
+    return _client_code(encoder, value) if encoder.codec.client else _acceptor_function(encoder, value)
 
 
 def _method(encoder: Encoder, value: Any) -> Any:
@@ -210,7 +210,7 @@ def _describe(value: Any) -> dict[str, str]:
     }
 
 
-def _here(encoder: Encoder, value: Here) -> Any:
+def _exported_call(encoder: Encoder, value: Here) -> Any:
     return encoder.export(value.value, "call", _describe(value.value))
 
 
@@ -218,7 +218,7 @@ def _here(encoder: Encoder, value: Here) -> Any:
 _ATOMS: Final = (int, float, complex, str, bytes, bool)
 
 
-def _there(encoder: Encoder, value: There) -> Any:
+def _resident(encoder: Encoder, value: There) -> Any:
     kind = type(value.value)
     if kind in _ATOMS:
         return kind, (value.value,)
@@ -274,18 +274,18 @@ def _file(encoder: Encoder, value: io.IOBase) -> Any:
     return encoder.export(value, "file", info)
 
 
-def _instance_here(encoder: Encoder, value: Any) -> Any:
+def _client_instance(encoder: Encoder, value: Any) -> Any:
     encoder.codec.sent_types.add(type(value))
     return NotImplemented
 
 
-def _resident_there(encoder: Encoder, value: Any) -> Any:
+def _acceptor_resident(encoder: Encoder, value: Any) -> Any:
     if id(value) in encoder.inside:
         return NotImplemented
     return encoder.export(value, "instance", type(value))
 
 
-def _instance_there(encoder: Encoder, value: Any) -> Any:
+def _acceptor_instance(encoder: Encoder, value: Any) -> Any:
     if id(value) in encoder.inside:
         return NotImplemented
     found = encoder.codec.exports.find(value)
@@ -317,8 +317,8 @@ _OURS: Final[dict[type, Reducer]] = {
     functools._CacheInfo: lambda _encoder, value: (values.cache_info, tuple(value)),
     # What io.IOBase, an abstract class, is derived from, and so are files.
     io.IOBase.__bases__[0]: _file,
-    Here: _here,
-    There: _there,
+    Here: _exported_call,
+    There: _resident,
     enum.Enum: _enum,
     zoneinfo.ZoneInfo: _zone,
 }

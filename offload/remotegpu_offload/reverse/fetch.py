@@ -47,7 +47,7 @@ def parse_address(text: str) -> tuple[str, str]:
         port = 0
     if parts.scheme not in ("http", "https") or not parts.hostname or not name or "/" in name or not port:
         raise ReverseError(f"{text!r} names no application: write HOST[:PORT]/NAME, as gpu.example.com/digits")
-    if parts.scheme == "http" and not _is_here(parts.hostname):
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise ReverseError(
             f"{text!r}: without TLS everybody on the way reads what travels; only servers of this machine are opened "
             "by http. Give the server a certificate (--cert, --key), and write https"
@@ -193,7 +193,7 @@ class Fetcher:
         )
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -145,7 +145,7 @@ class Remote:
         self._library.impl("_pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005 - as declared
 
 
-def fate(name: str, there: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
+def fate(name: str, available: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
     """What becomes of an operation: `there` (one entry), `here`, `composed` (of others), or why it is refused."""
     space, _, own = name.partition("::")
     if space != "aten":
@@ -169,10 +169,12 @@ def fate(name: str, there: frozenset[str]) -> str:  # noqa: PLR0911 - one for ea
     view = any(returned.alias_info is not None and not returned.alias_info.is_write for returned in schema.returns)
     if torch.Tag.inplace_view in operation.tags or view or {"device", "layout"} & words:
         return "composed"
-    if name in there:
+    if name in available:
         if has(name, "CPU") or has(name, "CUDA"):
             return "there"
-        refused = [how for each in layouts.origins(name) if each in _names() and (how := fate(each, there)) in LACKING]
+        refused = [
+            how for each in layouts.origins(name) if each in _names() and (how := fate(each, available)) in LACKING
+        ]
         return refused[0] if refused else "there"
     return "composed" if has(name, "CompositeImplicitAutograd") else "the acceptor has no kernel"
 

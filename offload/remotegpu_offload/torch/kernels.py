@@ -250,13 +250,13 @@ def copies(
             if device.type not in _LOCAL
             else device.type
         )
-        there = bool(address_of(tensor))
+        remote = bool(address_of(tensor))
         if layout not in {None, torch.strided}:
             raise NotImplementedError(f"the remote device has no tensors of layout {layout}: only strided ones")
         extra = {} if memory_format is None else {"memory_format": memory_format}
         if kind == "meta":
             return torch.empty_like(_likeness(tensor), dtype=dtype, **extra)
-        if not there:
+        if not remote:
             shrinks = dtype is not None and dtype.itemsize <= tensor.dtype.itemsize
             made = transfers.upload(tensor.to(dtype=dtype if shrinks else None, **extra))
             return made if dtype in {None, made.dtype} else convert(made, dtype=dtype)
@@ -281,11 +281,11 @@ def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any
     """Indices may be here: torch takes them along to the device."""
 
     def indexed(tensor: Any, indices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        there = [
+        uploaded = [
             transfers.upload(index) if isinstance(index, torch.Tensor) and not address_of(index) else index
             for index in indices
         ]
-        return run(tensor, there, *args, **kwargs)
+        return run(tensor, uploaded, *args, **kwargs)
 
     return indexed
 

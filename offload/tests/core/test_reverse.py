@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pty
+import re
 import shutil
 import ssl
 import subprocess
@@ -187,7 +188,7 @@ def test_a_changed_manifest_is_refused(published: Published, part: str) -> None:
     now, manifest, _ = published.server.shelf._current["digits"]
     published.server.shelf._current["digits"] = (now, manifest, json.dumps(texts).encode())
     published.server.shelf.clock = lambda: now
-    assert "the manifest's signature is wrong" in published.refusal()
+    assert "signature" in published.refusal()
 
 
 def test_another_key_and_an_older_version_are_refused(published: Published, tmp_path: Path) -> None:
@@ -199,14 +200,15 @@ def test_another_key_and_an_older_version_are_refused(published: Published, tmp_
     now = published.server.shelf.clock()
     published.server.shelf._current["digits"] = (now, *first[1:])
     published.server.shelf.clock = lambda: now
-    assert "is older than the version that was opened before" in published.refusal()
+    assert f"{published.home}/" in published.refusal(), "the file that remembers the newer one"
 
     other = Signer(tmp_path / "other.pem")
     published.server.shelf.sign = other.sign
     published.server.shelf._current.clear()
     refused = published.refusal()
-    assert "signed by another key than before" in refused and key_text(other.public) in refused
-    assert "--trust names another key" in published.refusal("--trust", published.key)
+    assert published.key in refused and key_text(other.public) in refused
+    refused = published.refusal("--trust", published.key)
+    assert "--trust" in refused and key_text(other.public) in refused
     # Its owner says that the new key is theirs.
     published.result("--trust", key_text(other.public))
 
@@ -321,9 +323,9 @@ def test_over_tls_the_authority_decides_and_the_token_opens(application: Path, t
     published = Published(application, server, key_text(signer.public), tmp_path / "home")
     try:
         assert published.address.startswith("https://")
-        assert "is not accepted" in published.refusal()
+        assert "--ca" in published.refusal()
         published.more = ("--ca", str(tmp_path / "ca.crt"))
-        assert "this server wants a token" in published.refusal()
+        assert "REMOTEGPU_TOKEN" in published.refusal()
         assert published.result(REMOTEGPU_TOKEN="open sesame", MY_KEY="1")["area"] == 27
         # The token is ours, not the application's.
         (application / "main.py").write_text(
@@ -337,19 +339,17 @@ def test_over_tls_the_authority_decides_and_the_token_opens(application: Path, t
 
 
 def test_what_cannot_be_opened_says_what_to_do(published: Published) -> None:
-    assert "names no application: write HOST[:PORT]/NAME" in refused_address(published, "http://127.0.0.1:1/")
-    assert "without TLS everybody on the way reads" in refused_address(published, "http://example.com/digits")
-    assert "no application is called 'other' here; there are: digits" in refused_address(
-        published, f"{published.server.url}/other"
-    )
+    assert "'http://127.0.0.1:1/'" in refused_address(published, "http://127.0.0.1:1/")
+    assert "--cert, --key" in refused_address(published, "http://example.com/digits")
+    assert re.search(r"'other'.*\bdigits\b", refused_address(published, f"{published.server.url}/other"))
     published.server.shelf.collect = {
         "digits": lambda: collect(published.folder, "digits", requirements=("numpy>=2", "no-such-package")),
     }
     said = published.refusal()
-    assert "digits needs numpy>=2, no-such-package, which this Python has not: install it with" in said
+    assert "numpy>=2, no-such-package" in said and "'no-such-package'" in said
     published.server.shutdown()
     published.server.server_close()
-    assert "does not answer" in published.refusal()
+    assert published.server.url in published.refusal()
 
 
 def refused_address(published: Published, address: str) -> str:

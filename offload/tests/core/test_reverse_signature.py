@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,37 +89,36 @@ def with_file(path: str, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "name"),
     [
-        (b"[]", "the manifest is no object"),
-        (b"{", "it is no JSON"),
-        (b"[" * 100_000, "it is no JSON"),
-        (changed(format=2), "its format is 2, known is 1"),
-        (changed(name="../x"), "is no name"),
-        (changed(entry="c.py"), "its entry 'c.py' is none of its files"),
-        (changed(python="2.7"), "is no version of Python"),
-        (changed(issued=-1), "is no time"),
-        (changed(issued=True), "is no time"),
-        (changed(requirements="numpy"), "is no list of texts"),
+        (b"[]", "manifest"),
+        (b"{", "JSON"),
+        (b"[" * 100_000, "JSON"),
+        (changed(format=2), "2"),
+        (changed(name="../x"), "../x"),
+        (changed(entry="c.py"), "c.py"),
+        (changed(python="2.7"), "2.7"),
+        (changed(issued=-1), "-1"),
+        (changed(issued=True), "True"),
+        (changed(requirements="numpy"), "requirements"),
         # A terminal would show these permissions as others.
-        (changed(permissions={"read": ["\x1b[2K/etc"]}), "characters that cannot be shown"),
-        (changed(permissions=[]), "permissions is no object"),
+        (changed(permissions={"read": ["\x1b[2K/etc"]}), repr("\x1b[2K/etc")),
+        (changed(permissions=[]), "permissions"),
         *(
-            (with_file(path), "is no path inside of an application")
+            (with_file(path), repr(path))
             for path in ("/etc/passwd", "../x", "a/../../x", "a//b", "./a", "C:x", "a\\b", "a/\0", "a /b", "x" * 1025)
         ),
-        (with_file("a.py/b"), "'a.py' is a file and a folder"),
-        (with_file("c", sha256="../../x"), "is no SHA-256"),
-        (with_file("c", sha256=None), "sha256 of c is missing"),
-        (with_file("c", size=-1), "is no size"),
-        (with_file("c", size=1 << 40), "is no size"),
-        (with_file("c", imports=["d"]), "c imports 'd', which is none of its files"),
+        (with_file("a.py/b"), "a.py"),
+        (with_file("c", sha256="../../x"), "../../x"),
+        (with_file("c", sha256=None), "sha256 of c"),
+        (with_file("c", size=-1), "-1"),
+        (with_file("c", size=1 << 40), str(1 << 40)),
+        (with_file("c", imports=["d"]), "'d'"),
     ],
 )
-def test_a_manifest_that_makes_no_sense_is_refused(content: bytes, sentence: str) -> None:
-    with pytest.raises(ReverseError) as refused:
+def test_a_manifest_that_makes_no_sense_is_refused(content: bytes, name: str) -> None:
+    with pytest.raises(ReverseError, match=re.escape(name)):
         parse(content)
-    assert sentence in str(refused.value)
 
 
 @given(st.binary(max_size=300))

@@ -13,6 +13,7 @@ from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch import nn
 
 from remotegpu_offload.client.session import Session
+from remotegpu_offload.torch.storage import LARGEST
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
@@ -25,9 +26,9 @@ def test_the_device_is_available_and_has_its_properties() -> None:
     torch.cuda.init()
     with torch.cuda.device(0), torch.cuda.device("cuda"), torch.cuda.device_of(torch.ones(1, device="cuda")):
         assert torch.cuda.current_device() == 0
-    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+    with pytest.raises(RuntimeError, match=r"\bcuda:0\b"):
         torch.cuda.set_device(1)
-    with pytest.raises(ValueError, match="Expected a cuda device"):
+    with pytest.raises(ValueError, match=r"\bcpu\b"):
         torch.cuda.set_device("cpu")
     found = torch.cuda.get_device_properties(0)
     assert torch.cuda.get_device_name() == found.name and found.name.startswith("CPU of the acceptor")
@@ -91,8 +92,10 @@ def test_streams_and_events(armed: Session) -> None:  # noqa: F811
     torch.cuda.synchronize()
     with pytest.raises(RuntimeError, match="enable_timing"):
         torch.cuda.Event().elapsed_time(end)
-    with pytest.raises(RuntimeError, match="recorded"):
+    before = trips(armed)
+    with pytest.raises(RuntimeError):
         torch.cuda.Event(enable_timing=True).elapsed_time(end)
+    assert trips(armed) == before, "the acceptor is not asked"
 
 
 def test_an_error_of_the_device_comes_with_synchronize() -> None:
@@ -145,7 +148,7 @@ def test_the_accelerator_is_the_device() -> None:
     ids=lambda use: f"line{use.__code__.co_firstlineno}",
 )
 def test_what_it_cannot_do_is_a_sentence_with_the_next_step(use: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"remote device.*(remotegpu offload)"):
+    with pytest.raises(RuntimeError, match=r"`remotegpu offload (run|stats)\b"):
         use()
 
 
@@ -169,9 +172,9 @@ def test_compiling_is_refused_where_it_would_make_kernels_here() -> None:
     assert torch.compile(lambda y: y + 1, backend="eager")(x).tolist() == [2.0] * 3
     model = torch.compile(nn.Linear(3, 1).cuda(), backend="aot_eager")
     model(x).sum().backward()
-    with pytest.raises(Exception, match=r"torch.compile.*not on a remote device.*backend='eager'"):
+    with pytest.raises(Exception, match=r"\btorch\.compile: .*--split app\b.*backend='eager'"):
         torch.compile(_plus_one)(x)
-    with pytest.raises(RuntimeError, match=r"^torch.export: not on a remote device.*or export it on the CPU"):
+    with pytest.raises(RuntimeError, match=r"^torch\.export:.*\.cpu\(\)"):
         torch.export.export(nn.Linear(3, 1).cuda(), (x,))
 
 
@@ -198,7 +201,7 @@ def _profiled(x: Any, old: bool) -> Any:
 @pytest.mark.parametrize("old", [False, True])
 def test_profilers_time_what_is_here_and_say_so_once(capfd: pytest.CaptureFixture[str], old: bool) -> None:
     x = torch.ones(3, device="cuda")
-    with pytest.warns(RuntimeWarning, match="times on cuda are not recorded") as warned:
+    with pytest.warns(RuntimeWarning, match=r"\bcuda\b.*`remotegpu offload run\b") as warned:
         profile = _profiled(x, old)
     assert len(warned) == 1
     assert {"aten::add", "aten::sum", "aten::item"} <= {event.key for event in profile.key_averages()}
@@ -208,11 +211,11 @@ def test_profilers_time_what_is_here_and_say_so_once(capfd: pytest.CaptureFixtur
 
 def test_too_large_is_out_of_memory_whoever_finds_it(armed: Session) -> None:  # noqa: F811
     """What looks for a batch size that fits goes on after it."""
-    with pytest.raises(torch.OutOfMemoryError, match="1 TiB"):
+    with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):
         torch.zeros(10**13, device="cuda")
-    with pytest.raises(torch.OutOfMemoryError, match="1 TiB"):
+    with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):
         torch.ones(1, device="cuda").expand(10**13) + 1
-    with pytest.raises(torch.OutOfMemoryError, match="1 TiB"):
+    with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):
         torch.empty(0, device="cuda").resize_(10**13)
     x = torch.ones(3, device="cuda")
     torch.cuda.synchronize()
@@ -223,7 +226,7 @@ def test_too_large_is_out_of_memory_whoever_finds_it(armed: Session) -> None:  #
     resource.prlimit(acceptor, resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), hard))
     try:
         y = torch.zeros(1 << 33, dtype=torch.uint8, device="cuda")
-        with pytest.raises(torch.OutOfMemoryError, match="8589934592 bytes"):
+        with pytest.raises(torch.OutOfMemoryError, match=str(1 << 33)):
             torch.cuda.synchronize()
         with pytest.raises(torch.OutOfMemoryError):
             y.sum().item()

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +67,7 @@ def test_persistent_workers_and_seeds() -> None:
 def test_workers_that_meet_tensors_of_the_device_say_so() -> None:
     """As with CUDA: it is an error here, and nobody waits for a batch that no worker can send."""
     data = TensorDataset(torch.arange(8.0, device="cuda"))
-    with pytest.raises(OffloadError, match=r"was forked from one that has a remote device.* 'spawn'"):
+    with pytest.raises(OffloadError, match=re.escape(FORKED)):
         list(DataLoader(data, batch_size=2, num_workers=1))
 
 
@@ -76,7 +77,7 @@ def test_pinning_is_the_tensor_itself() -> None:
     assert x.pin_memory() is x and x.is_pinned()
     assert torch.zeros(3, pin_memory=True).tolist() == [0, 0, 0]
     assert x.cuda(non_blocking=True).tolist() == [1, 1, 1]
-    with pytest.raises(RuntimeError, match=r"cannot pin 'torch.cuda.FloatTensor'"):
+    with pytest.raises(RuntimeError, match=r"'torch\.cuda\.FloatTensor'"):
         torch.ones(3, device="cuda").pin_memory()
 
 
@@ -117,7 +118,7 @@ def _in_a_child(answers: Any, tensor: Any) -> None:
 def test_a_tensor_of_the_device_goes_to_no_other_process() -> None:
     context = torch.multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
-    with pytest.raises(RuntimeError, match=r"another process.*\.cpu\(\)"):
+    with pytest.raises(RuntimeError, match=r"\.cpu\(\).*--split app\b"):
         queue.put(torch.ones(2, device="cuda"))
 
 
@@ -128,7 +129,7 @@ def test_a_killed_acceptor_is_an_error_that_says_so(armed: Session) -> None:  # 
     connector: Any = armed.connector
     os.kill(connector.processes[-1].pid, signal.SIGKILL)
     connector.processes[-1].wait(60)
-    with pytest.raises(LostError, match=r"gone.*resume.*the last operation sent was aten::"):
+    with pytest.raises(LostError, match=r"\bresume\b.*\baten::"):
         _sum(lambda given: given + 1, x)
-    with pytest.raises(LostError, match="gone"):
+    with pytest.raises(LostError):
         torch.cuda.synchronize()

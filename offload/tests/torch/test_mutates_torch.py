@@ -219,8 +219,8 @@ def test_what_goes_by_ref_shares_what_it_shares_here(trainer: Any, ruled: Ruled)
 def test_a_model_by_ref_and_its_optimizer_by_value_are_refused(trainer: Any, ruled: Ruled) -> None:
     model, opt, batch = trainer.make()
     before = weights(model)
-    with pytest.raises(CrossingError, match=r"opt, a Adam, has tensors of model, which goes by `ref`.*let both"):
+    with pytest.raises(CrossingError, match=r"\bopt\b.*\bAdam\b.*\bmodel\b.*`ref`"):
         ruled("train_epoch", args={"model": "ref"})(model, opt, batch)
-    with pytest.raises(CrossingError, match=r"model, a Net, has tensors of opt, which goes by `ref`"):
+    with pytest.raises(CrossingError, match=r"\bmodel\b.*\bNet\b.*\bopt\b.*`ref`"):
         ruled("train_epoch", args={"opt": "ref"})(model, batch=batch, opt=opt)
     equal(weights(model), before)

@@ -13,7 +13,8 @@ from offload_armed import armed, trips  # noqa: F401 - a fixture
 from torch import nn
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import device_names, names
+from remotegpu_offload.torch import device_names, layouts, names
+from remotegpu_offload.torch.cuda import refused
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
@@ -216,10 +217,10 @@ def test_other_devices_are_left_alone() -> None:
 
 @pytest.mark.parametrize("device", ["cuda:1", torch.device("cuda", 3), 2])
 def test_a_device_that_does_not_exist(device: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"invalid device ordinal.*cuda:0"):
+    with pytest.raises(RuntimeError, match=r"\bcuda:0\b"):
         torch.zeros(2).to(device)
     if not isinstance(device, int):
-        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        with pytest.raises(RuntimeError, match=r"\bcuda:0\b"):
             torch.zeros(2, device=device)
 
 
@@ -253,20 +254,20 @@ def test_devices_compare_and_mix_as_with_cuda() -> None:
     assert (x + 1).device == x.device == torch.device("cuda:0")
     assert x.to(x.device) is x and x.cuda() is x and x.to("cuda:0") is x
     assert (x * torch.tensor(2.0)).tolist() == [2.0, 2.0, 2.0]
-    with pytest.raises(RuntimeError, match=r"same device.*, cuda:0 and cpu! \(when calling aten::add.Tensor\)"):
+    with pytest.raises(RuntimeError, match=r"\bcuda:0\b.*\bcpu\b.*\baten::add\.Tensor\b"):
         x + torch.ones(3)
 
 
 def test_numpy_dlpack_and_other_ways_into_its_memory_are_closed() -> None:
     x = torch.ones(3, device="cuda")
-    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy\. Use Tensor\.cpu\(\)"):
+    with pytest.raises(TypeError, match=r"\bcuda:0\b.*\bTensor\.cpu\(\)"):
         x.numpy()
-    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy\. Use Tensor\.cpu\(\)"):
+    with pytest.raises(TypeError, match=r"\bcuda:0\b.*\bTensor\.cpu\(\)"):
         np.asarray(x)
     # And what torch says of others is left as it is.
     with pytest.raises(TypeError, match="positional"):
         torch.ones(1).numpy(1, 2, 3)
-    with pytest.raises(BufferError, match=r"another machine.*\.cpu\(\)"):
+    with pytest.raises(BufferError, match=r"\bTensor\.__dlpack__:.*\.cpu\(\)"):
         torch.from_dlpack(x)
     assert not hasattr(x, "__cuda_array_interface__")
     assert x.cpu().numpy().tolist() == [1.0, 1.0, 1.0]
@@ -310,22 +311,22 @@ def test_wrong_names_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "reason"),
     [
-        (lambda: torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2), device="cuda"), r"are dense.*\.to_dense\(\)"),
-        (lambda: torch.eye(2).to_sparse().to("cuda"), r"are dense.*\.to_dense\(\)"),
-        (lambda: torch.eye(2, device="cuda").to_sparse(), r"are dense.*\.to_dense\(\)"),
-        (lambda: torch.empty(2, dtype=torch.qint8, device="cuda"), "no quantized tensors"),
-        (lambda: torch.quantize_per_tensor(torch.ones(2, device="cuda"), 0.1, 0, torch.qint8), "no quantized tensors"),
-        (lambda: torch.ones(2, device="cuda").to_mkldnn(), "for the CPU alone"),
-        (lambda: torch.nested.nested_tensor([torch.ones(2)], device="cuda"), r"layout=torch\.jagged"),
-        (lambda: torch.nested.as_nested_tensor([torch.ones(2, device="cuda")]), r"layout=torch\.jagged"),
-        (lambda: torch.nested.nested_tensor([torch.ones(2)]).cuda(), r"layout=torch\.jagged"),
+        (lambda: torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2), device="cuda"), layouts.SPARSE),
+        (lambda: torch.eye(2).to_sparse().to("cuda"), layouts.SPARSE),
+        (lambda: torch.eye(2, device="cuda").to_sparse(), layouts.SPARSE),
+        (lambda: torch.empty(2, dtype=torch.qint8, device="cuda"), layouts.QUANTIZED),
+        (lambda: torch.quantize_per_tensor(torch.ones(2, device="cuda"), 0.1, 0, torch.qint8), layouts.QUANTIZED),
+        (lambda: torch.ones(2, device="cuda").to_mkldnn(), layouts.ONEDNN),
+        (lambda: torch.nested.nested_tensor([torch.ones(2)], device="cuda"), layouts.NESTED),
+        (lambda: torch.nested.as_nested_tensor([torch.ones(2, device="cuda")]), layouts.NESTED),
+        (lambda: torch.nested.nested_tensor([torch.ones(2)]).cuda(), layouts.NESTED),
         (
             lambda: torch._nested_tensor_from_mask(
                 torch.ones(1, 2, 3).cuda(), torch.ones(1, 2, dtype=torch.bool).cuda()
             ),
-            r"layout=torch\.jagged",
+            layouts.NESTED,
         ),
     ],
     ids=(
@@ -342,11 +343,11 @@ def test_wrong_names_are_refused() -> None:
     ),
 )
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_what_the_device_lacks_is_one_sentence(make: Callable[[], Any], words: str) -> None:
-    with pytest.raises(NotImplementedError, match=words) as caught:
+def test_what_the_device_lacks_is_one_sentence(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(NotImplementedError) as caught:
         make()
     said = str(caught.value)
-    assert said.startswith(("aten::", "torch.nested")) and "not on a remote device" in said and "--split app" in said
+    assert said.startswith(("aten::", "torch.nested")) and reason in said and refused.WHOLE in said
     assert "\n" not in said
 
 

@@ -333,7 +333,7 @@ def test_values_and_bindings_stay_in_the_acceptor(session: Session, offloaded: A
         remote.run_with_iobinding(binding)
         equal([target.numpy()], expected)
         for bind in (binding.bind_input, binding.bind_output):
-            with pytest.raises(ValueError, match=r"address in this program's memory.*bind an OrtValue"):
+            with pytest.raises(ValueError, match=rf"\b{X.ctypes.data}\b.*\bOrtValue\b"):
                 bind("x", "cpu", 0, np.float32, X.shape, X.ctypes.data)
 
 
@@ -394,7 +394,7 @@ def test_options_derived_by_the_program(offloaded: Any) -> None:
 
     made = offloaded.InferenceSession(SMALL, Mine(2))
     assert made.get_inputs()[0].shape == [2, 4]
-    with pytest.raises(TypeError, match=r"sess_options is a str that cannot travel: make it by onnxruntime.Sess"):
+    with pytest.raises(TypeError, match=r"\bsess_options\b.*\bstr\b.*\bonnxruntime\.SessionOptions\b"):
         offloaded.InferenceSession(SMALL, "fast")
 
 
@@ -424,7 +424,7 @@ def test_sessions_move_to_another_acceptor(tmp_path: Path) -> None:
         for each, before in zip(sessions, expected, strict=True):
             equal(each.run(None, {"x": X}), before)
         binding = sessions[0].io_binding()
-        with pytest.raises(OffloadError, match="cannot move"):
+        with pytest.raises(OffloadError, match=r"\bonnxruntime\.capi\."):
             session.switch()
         del binding
         gc.collect()

@@ -11,6 +11,7 @@ from offload_torch import both, by_line, remote, same, to_cpu, to_remote  # noqa
 from remotegpu_offload.torch import codec, device, layouts
 from remotegpu_offload.torch.device import Remote
 from remotegpu_offload.torch.executor import Executor, FailedError
+from remotegpu_offload.torch.storage import LARGEST
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
 
@@ -260,11 +261,9 @@ def test_changing_numbers_make_no_new_templates(remote: Remote) -> None:  # noqa
 
 
 def test_devices_do_not_mix() -> None:
-    with pytest.raises(
-        RuntimeError, match=r"Expected all tensors to be on the same device.*remote:0 and cpu.*aten::add"
-    ):
+    with pytest.raises(RuntimeError, match=r"\bremote:0\b.*\bcpu\b.*\baten::add\.Tensor\b"):
         to_remote(A) + B
-    with pytest.raises(RuntimeError, match="same device"):
+    with pytest.raises(RuntimeError, match=r"(?=.*\bremote:0\b).*\bcpu\b"):
         B @ to_remote(A).t()
 
 
@@ -278,9 +277,7 @@ def test_a_late_error_names_the_operation(remote: Remote) -> None:  # noqa: F811
     table, x = to_remote(A), to_remote(torch.tensor([1, 99]))
     wrong = torch.nn.functional.embedding(x, table)
     after = wrong * 2 + 1
-    with pytest.raises(
-        IndexError, match=r"index out of range.*\n.*operation \d+, aten::embedding\(float32\[4, 6\], int64\[2\]\)"
-    ):
+    with pytest.raises(IndexError, match=r"\b\d+, aten::embedding\(float32\[4, 6\], int64\[2\]\)"):
         table.sum().item()
     # It was told; what does not depend on it goes on, what does fails for good and for the same reason.
     same(table.sum(), A.sum())
@@ -317,7 +314,7 @@ def test_the_host_cannot_see_the_memory() -> None:
 
 
 def test_too_large_a_tensor_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="1 TiB"):
+    with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):
         torch.empty(1 << 41, dtype=torch.uint8, device=device.NAME)
 
 
@@ -408,7 +405,7 @@ def test_a_result_that_is_not_dense_is_an_error() -> None:
         )
         call = struct.pack("<IQQ", number, 1 << codec.SHIFT, 2 << codec.SHIFT)
         executor.run(told.encode() + call, [])
-        with pytest.raises(FailedError, match=r"quantize_per_tensor makes a quantized tensor.*on the CPU.*function:"):
+        with pytest.raises(FailedError, match=r"\bquantize_per_tensor\b.*\bfunction:"):
             executor.check()
 
 

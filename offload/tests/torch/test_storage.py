@@ -223,18 +223,18 @@ def allocate(address: int, count: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("entries", "says"),
+    ("entries", "name"),
     [
-        (codec.ENTRY.pack(77), "no template has the number 77"),
-        (codec.TEMPLATE_ENTRY.pack(codec.TEMPLATE, 3) + b"[1]", "not a template"),
-        (codec.TEMPLATE_ENTRY.pack(codec.TEMPLATE, 2) + b"{}", "not a template"),
-        (Template(FIRST_TEMPLATE, "aten::no_such", (), {}, "", ()).encode(), "has no operation aten::no_such"),
-        (Template(FIRST_TEMPLATE, "os::system", (), {}, "", ()).encode(), "has no operation os::system"),
-        (codec.RESIZE_ENTRY.pack(codec.RESIZE, 1 << 48, 2 << 48, 8), "there is no storage"),
+        (codec.ENTRY.pack(77), r"\b77\b"),
+        (codec.TEMPLATE_ENTRY.pack(codec.TEMPLATE, 3) + b"[1]", "template"),
+        (codec.TEMPLATE_ENTRY.pack(codec.TEMPLATE, 2) + b"{}", "template"),
+        (Template(FIRST_TEMPLATE, "aten::no_such", (), {}, "", ()).encode(), r"\baten::no_such\b"),
+        (Template(FIRST_TEMPLATE, "os::system", (), {}, "", ()).encode(), r"\bos::system\b"),
+        (codec.RESIZE_ENTRY.pack(codec.RESIZE, 1 << 48, 2 << 48, 8), rf"\b{1 << 48:#x}\b"),
     ],
 )
-def test_broken_batches_are_refused(entries: bytes, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_broken_batches_are_refused(entries: bytes, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
         executor().run(entries, [])
 
 
@@ -242,11 +242,11 @@ def test_puts_stay_within_their_storage() -> None:
     one = executor()
     address = 1 << 48
     one.run(allocate(address, 16), [])
-    with pytest.raises(ValueError, match="were announced"):
+    with pytest.raises(ValueError, match=r"\b8\b.*\b16\b"):
         one.run(codec.PUT_ENTRY.pack(codec.PUT, address, 16), [bytearray(8)])
-    with pytest.raises(ValueError, match="the storage has 16"):
+    with pytest.raises(ValueError, match=r"\b16\b.*\b8\b.*\b16\b"):
         one.run(codec.PUT_ENTRY.pack(codec.PUT, address + 8, 16), [bytearray(16)])
-    with pytest.raises(ValueError, match="there is no storage"):
+    with pytest.raises(ValueError, match=rf"\b{2 << 48:#x}\b"):
         one.bytes_at(2 << 48, 1)
     assert one.bytes_at(address, 16).numel() == 16
 
@@ -263,10 +263,10 @@ def test_dependents_of_a_failure_fail_and_no_others() -> None:
     calls = [(16, a, b, c), (17, c, d), (17, a, e)]
     one.run(add.encode() + neg.encode() + b"".join(_call(*call) for call in calls), [])
     for address in (c, d):
-        with pytest.raises(FailedError, match=r"operation 1, aten::add\.Tensor\(float32\[2\], float32\[3\]\)"):
+        with pytest.raises(FailedError, match=r"\b1, aten::add\.Tensor\(float32\[2\], float32\[3\]\)"):
             one.tensor(address, meta)
     assert one.tensor(e, meta).shape == (2,)
-    with pytest.raises(FailedError, match="operation 1"):
+    with pytest.raises(FailedError, match=r"\b1, aten::add\.Tensor\b"):
         one.check()
 
 

@@ -314,7 +314,7 @@ def test_generators_begin_anew_on_another_kind_of_device(session: Session, monke
     torch.rand(5, device="cuda")
     original = part.save
     monkeypatch.setattr(part, "save", lambda peer: replace(original(peer), backend="cuda"))
-    with pytest.warns(RuntimeWarning, match="random numbers begin anew"):
+    with pytest.warns(RuntimeWarning, match=r"\bcuda\b.*\bcpu\b"):
         session.switch()
     assert torch.rand(3, device="cuda").tolist() == want
 
@@ -330,7 +330,7 @@ def test_too_long_a_journal_is_reported(session: Session) -> None:
         kept += torch.rand(4000).cuda()[:10]
         torch.cuda.synchronize()
         os.kill(acceptor_pid(session), signal.SIGKILL)
-        with pytest.raises(LostError, match=r"more was sent.*snapshots"):
+        with pytest.raises(LostError, match="`snapshots:`"):
             kept.tolist()
     finally:
         journal._limit = 1 << 30

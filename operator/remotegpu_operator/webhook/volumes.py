@@ -18,12 +18,12 @@ def with_volume(spec: Object, volume: Mapping[str, Any]) -> Object:
 
 def with_mount(container: Object, mount: Mapping[str, Any]) -> Object:
     mounts = container.get("volumeMounts") or []
-    there = next((each for each in mounts if each.get("mountPath") == mount["mountPath"]), None)
-    if there is None:
+    existing = next((each for each in mounts if each.get("mountPath") == mount["mountPath"]), None)
+    if existing is None:
         return {**container, "volumeMounts": [*mounts, mount]}
-    if there.get("name") != mount["name"]:
+    if existing.get("name") != mount["name"]:
         raise PodError(
             f"container {container.get('name')!r}: RemoteGPU mounts its files at {mount['mountPath']}; mount volume "
-            f"{there.get('name')!r} somewhere else"
+            f"{existing.get('name')!r} somewhere else"
         )
     return container

@@ -90,9 +90,9 @@ pub fn on_behalf(
     }
     let spare = SpareStream::take(live)?;
     let (flags, priority) = (CU_STREAM_NON_BLOCKING, LEAST_PRIORITY);
-    let there = Target { live: Arc::clone(live), stream_id: spare.stream_id, flags, priority };
+    let on_spare = Target { live: Arc::clone(live), stream_id: spare.stream_id, flags, priority };
     follow((session, target.stream_id), (&live.session, spare.stream_id), None)?;
-    issue(&there)?;
+    issue(&on_spare)?;
     follow((&live.session, spare.stream_id), (session, target.stream_id), Some(spare))
 }
 

@@ -12,8 +12,29 @@ import yaml
 from remotegpu_codegen import kinds
 
 
+class Rule(StrEnum):
+    """What holds for functions of the driver."""
+
+    UNIQUE = "stands there twice"
+    WIRE = "wire names a function of the same class that travels, whose parameters are meant"
+    REASON = "a refused function needs a reason, no other has one"
+    NUMBER = "numbers are from 1 to 32767"
+    PER_THREAD = "per_thread is ptsz or ptds"
+    TRAVELS = "only async and sync functions have parameters, wire or client"
+    CLIENT = "the client's end of an async function is written by hand"
+    ORDER = "a sync function is not in the order of a stream"
+    NO_OUTPUT = "an async function has no outputs"
+    ONE_OUTPUT = "functions with several outputs are written by hand"
+    PLAIN_OUTPUT = "outputs are plain values"
+    ONE_HANDLE = "at most one stream and one function"
+
+
 class RegistryError(Exception):
-    """The registry contradicts itself; the message says where."""
+    """The registry contradicts itself; the message says where. `rule` is the one that does not hold, if it is one."""
+
+    def __init__(self, message: str, rule: Rule | None = None) -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class Class(StrEnum):
@@ -130,9 +151,7 @@ def _with_parameters_of_its_wire(function: Function, travelling: Mapping[str, Fu
         return function
     target = travelling.get(function.wire)
     if target is None or target.handling is not function.handling or function.parameters:
-        raise RegistryError(
-            f"{function.symbol}: wire names a function of the same class that travels, whose parameters are meant"
-        )
+        raise RegistryError(f"{function.symbol}: {Rule.WIRE}", Rule.WIRE)
     parameters = tuple(p for p in target.parameters if p.kind != kinds.STREAM)
     return replace(function, parameters=parameters, on_default_stream=parameters != target.parameters)
 
@@ -195,9 +214,9 @@ def check(registry: Registry) -> None:
     _unique("number", (f.number for f in registry.driver))
     _unique("base name and version", ((f.base, f.since) for f in registry.driver))
     for function in registry.driver:
-        problem = _problem(function)
-        if problem:
-            raise RegistryError(f"{function.symbol}: {problem}")
+        broken = _broken(function)
+        if broken:
+            raise RegistryError(f"{function.symbol}: {broken}", broken)
     for nvml in registry.nvml:
         if nvml.handling not in (Class.LOCAL, Class.REFUSED):
             raise RegistryError(f"{nvml.symbol}: NVML functions are local or refused")
@@ -207,32 +226,25 @@ def _unique(what: str, values: Iterable[object]) -> None:
     seen: set[object] = set()
     for value in values:
         if value in seen:
-            raise RegistryError(f"{what} {value} stands there twice")
+            raise RegistryError(f"{what} {value} {Rule.UNIQUE}", Rule.UNIQUE)
         seen.add(value)
 
 
-def _problem(function: Function) -> str | None:
+def _broken(function: Function) -> Rule | None:
     generated = function.handling in GENERATED
     outs = [p for p in function.parameters if p.out]
     checks = {
-        "a refused function needs a reason, no other has one": (function.reason is not None)
-        == (function.handling is Class.REFUSED),
-        "numbers are from 1 to 32767": 0 < function.number < 0x8000,
-        "per_thread is ptsz or ptds": function.per_thread in (None, "ptsz", "ptds"),
-        "only async and sync functions have parameters, wire or client": generated
-        or not (function.parameters or function.wire or function.client_by_hand),
-        "the client's end of an async function is written by hand": function.handling is not Class.ASYNC
-        or function.client_by_hand,
-        "a sync function is not in the order of a stream": function.handling is not Class.SYNC
-        or not function.of_kind(kinds.STREAM),
-        "an async function has no outputs": function.handling is not Class.ASYNC or not outs,
-        "functions with several outputs are written by hand": len(outs) <= 1,
-        "outputs are plain values": all(p.kind in kinds.SCALARS for p in outs),
-        "at most one stream and one function": all(
+        Rule.REASON: (function.reason is not None) == (function.handling is Class.REFUSED),
+        Rule.NUMBER: 0 < function.number < 0x8000,
+        Rule.PER_THREAD: function.per_thread in (None, "ptsz", "ptds"),
+        Rule.TRAVELS: generated or not (function.parameters or function.wire or function.client_by_hand),
+        Rule.CLIENT: function.handling is not Class.ASYNC or function.client_by_hand,
+        Rule.ORDER: function.handling is not Class.SYNC or not function.of_kind(kinds.STREAM),
+        Rule.NO_OUTPUT: function.handling is not Class.ASYNC or not outs,
+        Rule.ONE_OUTPUT: len(outs) <= 1,
+        Rule.PLAIN_OUTPUT: all(p.kind in kinds.SCALARS for p in outs),
+        Rule.ONE_HANDLE: all(
             sum(p.kind == kind for p in function.parameters) <= 1 for kind in (kinds.STREAM, kinds.FUNCTION)
         ),
     }
-    for sentence, holds in checks.items():
-        if not holds:
-            return sentence
-    return None
+    return next((rule for rule, holds in checks.items() if not holds), None)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from remotegpu.api.claims import lease_id_of
 from remotegpu.appliance.allocation import LeasedGpus, NoRoomError
-from remotegpu.appliance.claims import BadClaimError, Claim, claim_here
+from remotegpu.appliance.claims import BadClaimError, Claim, claim_of_appliance
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.views import PhysicalGpu
@@ -76,14 +76,14 @@ class ClaimLeases:
 
     def _read(self, claim: Object) -> Claim | None:
         try:
-            here = claim_here(claim, self._appliance)
-            if here is not None and (strange := [gpu for gpu, _ in here.places if gpu not in self._index]):
+            served = claim_of_appliance(claim, self._appliance)
+            if served is not None and (strange := [gpu for gpu, _ in served.places if gpu not in self._index]):
                 raise BadClaimError(f"there is no {strange[0]} here")
         except BadClaimError as error:
             metadata = claim["metadata"]
             self._complain(lease_id_of(metadata["uid"]), f"{metadata['namespace']}/{metadata['name']}", str(error))
             return None
-        return here
+        return served
 
     def _keep(self, claim: Claim) -> None:
         lease_id = claim.lease_id

@@ -34,14 +34,14 @@ class Claim:
         return f"{self.namespace}/{self.name}"
 
 
-def claim_here(claim: Mapping[str, Any], appliance: str) -> Claim | None:
+def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None:
     """The part of a GPUClaim that this appliance serves; None if there is none (any more)."""
     metadata, status = claim["metadata"], claim.get("status") or {}
     if status.get("phase") != Phase.ALLOCATED or metadata.get("deletionTimestamp"):
         return None
     try:
         allocations = map(Allocation.from_object, status.get("allocations") or ())
-        places = tuple((here.gpu, here.memory) for here in allocations if here.appliance == appliance)
+        places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
         consumers = frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
     except (KeyError, TypeError) as error:
         raise BadClaimError(f"its status cannot be read: {error!r}") from None

@@ -137,8 +137,8 @@ class Sessions:
                 "end some of the processes that use CUDA"
             )
         for gpu in lease.placement.gpus:
-            there = sum(gpu in session.lease.placement.gpus for session in self._live.values())
-            if there >= self._limits.sessions_per_gpu:
+            running = sum(gpu in session.lease.placement.gpus for session in self._live.values())
+            if running >= self._limits.sessions_per_gpu:
                 raise SessionRefusedError(
                     f"gpu {gpu} has its limit of {self._limits.sessions_per_gpu} sessions (--sessions-per-gpu), "
                     "try later"

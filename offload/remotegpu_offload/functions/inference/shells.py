@@ -237,7 +237,7 @@ class OptionsShell(classes.Shell):
 
     __slots__ = ()
     # What is also done here, where it can be asked about or is found wrong.
-    _here: ClassVar = frozenset((
+    _also_local: ClassVar = frozenset((
         "add_free_dimension_override_by_denotation", "add_free_dimension_override_by_name", "add_run_config_entry",
         "add_session_config_entry", "get_run_config_entry", "get_session_config_entry", "has_providers",
     ))  # fmt: skip
@@ -248,7 +248,7 @@ class OptionsShell(classes.Shell):
         if MARK in vars(cls):
             for name, member in vars(classes.plan_of(cls).original).items():
                 if callable(member) and not name.startswith("_"):
-                    setattr(cls, name, _recorded(name, member, here=name in cls._here))
+                    setattr(cls, name, _recorded(name, member, here=name in cls._also_local))
 
     @classmethod
     def _remotegpu_stays(cls, _original: type, _name: str) -> bool:

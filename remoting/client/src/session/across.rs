@@ -11,12 +11,12 @@ use std::sync::Arc;
 pub type Then = Box<dyn FnOnce(Code) + Send>;
 
 /// Holds a stream until it is opened.
-pub struct LaneGate {
+pub struct StreamGate {
     session: Arc<Session>,
     token: u64,
 }
 
-impl LaneGate {
+impl StreamGate {
     /// Lets the stream go on; the code of what it waited for is told by the next call that synchronises.
     pub fn open(self, code: Code) {
         self.session.note_late(code);
@@ -51,11 +51,11 @@ impl Session {
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn post_gate(self: &Arc<Self>, stream_id: u64) -> Result<LaneGate, Code> {
+    pub fn post_gate(self: &Arc<Self>, stream_id: u64) -> Result<StreamGate, Code> {
         self.start_jobs()?;
         let token = mint();
         self.post(stream_id, &Gate { token })?;
-        Ok(LaneGate { session: Arc::clone(self), token })
+        Ok(StreamGate { session: Arc::clone(self), token })
     }
 
     /// Sends a command; `then` is called once with the code of its answer, also if the session is or gets lost.

@@ -21,8 +21,8 @@ class CudaBackend:
     opens_files = True
     computes = True
 
-    def __init__(self, settings: Settings, not_here: Path) -> None:
-        self.driver = settings.driver or find_driver(not_here)
+    def __init__(self, settings: Settings, excluded: Path) -> None:
+        self.driver = settings.driver or find_driver(excluded)
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -84,12 +84,12 @@ class CudaBackend:
             pynvml.nvmlShutdown()
 
 
-def find_driver(not_here: Path) -> Path:
+def find_driver(excluded: Path) -> Path:
     """The real libcuda.so.1, which must not be the client that may lie before it on LD_LIBRARY_PATH."""
     folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_FOLDERS]
     candidates = [Path(folder) / "libcuda.so.1" for folder in folders if folder] + _known_to_the_loader()
     for path in candidates:
-        if path.exists() and not path.resolve().is_relative_to(not_here.resolve()):
+        if path.exists() and not path.resolve().is_relative_to(excluded.resolve()):
             return path.resolve()
     raise BackendError(
         f"no libcuda.so.1 in {', '.join(_FOLDERS)} or the loader's cache: is the NVIDIA driver installed? "

@@ -156,8 +156,8 @@ def _medians(runs: Sequence[Figures], keys: Mapping[str, Any] | Sequence[str]) -
 
 
 def _range(values: Sequence[float | None]) -> list[float] | None:
-    there = [value for value in values if value is not None]
-    return [min(there), max(there)] if there else None
+    measured = [value for value in values if value is not None]
+    return [min(measured), max(measured)] if measured else None
 
 
 def _mean(one: float | None, other: float | None) -> float | None:

@@ -44,10 +44,10 @@ fn processes<T>(device: nvmlDevice_t, count: Out<c_uint>, out: Out<T>, entry: im
     let card = card(device)?;
     let room = count.get().map_err(|_| NVML_ERROR_INVALID_ARGUMENT)?;
     let found = card.in_use().then(|| entry(std::process::id(), card.used()));
-    let there = c_uint::from(found.is_some());
-    put(count, there)?;
+    let users = c_uint::from(found.is_some());
+    put(count, users)?;
     match found {
-        Some(_) if room < there || out.is_null() => Err(NVML_ERROR_INSUFFICIENT_SIZE),
+        Some(_) if room < users || out.is_null() => Err(NVML_ERROR_INSUFFICIENT_SIZE),
         Some(entry) => put(out, entry),
         None => Ok(()),
     }
