@@ -328,8 +328,8 @@ impl Launch {
 }
 
 impl Driver {
-    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of errors of the
-    /// launch itself is decided before that.
+    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of errors of
+    /// the launch itself is decided before that.
     pub fn launch(
         &'static self,
         function: &Arc<Function>,

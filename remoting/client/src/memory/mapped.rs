@@ -1,5 +1,5 @@
-//! Mirrors of page-locked and managed memory, which kernels use in place. What the host wrote goes to the device before anything more
-//! is given to a stream, what the device wrote comes back when a call has waited for the device.
+//! Mirrors of page-locked and managed memory, which kernels use in place. What the host wrote goes to the device before
+//! anything more is given to a stream, what the device wrote comes back when a call has waited for the device.
 //!
 //! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
 
@@ -202,7 +202,9 @@ impl Mirror {
     fn end(&mut self, place: usize) -> Result<(), Code> {
         let mut mapped = self.all.swap_remove(place);
         COUNT.store(self.all.len(), SeqCst);
-        let carrier = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id);
+        // Nobody reads memory that is being freed.
+        let is_kept = mapped.kind == HostKind::Registered || host::find(mapped.host).is_some();
+        let carrier = self.carriers.iter().find(|carrier| is_kept && carrier.live.id == mapped.live.id);
         let fetched = carrier.map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
         self.release(&mapped).and(fetched)
     }
