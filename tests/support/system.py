@@ -34,6 +34,7 @@ SELF_CHECKING = (
     "bad_handles.py",
     "mapped_memory.py",
     "pinned_in_kernels.py",
+    "managed_variables.py",
     "wait_and_leave.py",
 )
 

@@ -91,7 +91,7 @@ fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
         return Some(mapped);
     }
     let (live, symbol) = module::variable_at(address)?;
-    let Symbol { address, size } = symbol;
+    let Symbol { address, size, .. } = symbol;
     Some((Piece { address, asked: size, size, context: live.id, pool: 0 }, live))
 }
 

@@ -3,11 +3,13 @@
 use crate::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
+use crate::memory::variables;
 use crate::module::{Function, Image, JitOptions, Module};
 use crate::process;
 use crate::session::lock;
 use driverapi::errors::*;
 use driverapi::types::{CUkernel, CUlibrary};
+use protocol::Symbol;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
@@ -24,6 +26,8 @@ pub struct Library {
     modules: Mutex<HashMap<u64, Arc<Module>>>,
     /// Handles by place in the image's list of kernels; the list is the same in every context.
     kernels: Mutex<HashMap<u32, Arc<Kernel>>>,
+    /// The context whose variables the program uses, too: each context has a copy of them.
+    managed_in: Mutex<Option<u64>>,
 }
 
 pub struct Kernel {
@@ -41,8 +45,9 @@ pub struct Kernel {
 /// Why the image cannot be loaded in the current context. Without one that is found out later, as in CUDA.
 pub fn load(image: Image, options: &JitOptions) -> Result<Arc<Library>, Code> {
     process::check_initialised()?;
-    let (modules, kernels) = (Mutex::default(), Mutex::default());
-    let make = |handle| Arc::new(Library { handle, image, options: options.without_logs(), modules, kernels });
+    let (modules, kernels, managed_in) = (Mutex::default(), Mutex::default(), Mutex::default());
+    let options_kept = options.without_logs();
+    let make = |handle| Arc::new(Library { handle, image, options: options_kept, modules, kernels, managed_in });
     let library = LIBRARIES.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     if let Ok(live) = context::current() {
         library.load_in(&live, options).inspect_err(|_| {
@@ -74,6 +79,7 @@ pub fn unload(handle: CUlibrary) -> Result<(), Code> {
 fn end_in(live: &Arc<Live>) {
     for library in LIBRARIES.all() {
         lock(&library.modules).remove(&live.id);
+        lock(&library.managed_in).take_if(|home| *home == live.id);
         for kernel in lock(&library.kernels).values() {
             lock(&kernel.functions).retain(|(id, _)| *id != live.id);
         }
@@ -105,6 +111,23 @@ impl Library {
         modules.insert(live.id, Arc::clone(&module));
         live.at_end(end_in);
         Ok(module)
+    }
+
+    /// A variable that the program uses at its address, too: in the context where it is first asked for.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND` if there is none of this name, or as [`variables::share`].
+    pub fn managed(&self, live: &Arc<Live>, name: &str) -> Result<Symbol, Code> {
+        let symbol = self.module_in(live)?.global(name)?;
+        if !symbol.managed {
+            return Err(CUDA_ERROR_NOT_FOUND);
+        }
+        let home = *lock(&self.managed_in).get_or_insert(live.id);
+        if home != live.id {
+            variables::refuse(name, "another GPU or context of the program has it", CUDA_ERROR_NOT_FOUND)?;
+        }
+        variables::share(live, name, &symbol)?;
+        Ok(symbol)
     }
 
     /// A module of this library in whichever context: its kernels have the same names in all.

@@ -45,6 +45,8 @@ pub struct Variable {
     pub size: u64,
     pub constant: bool,
     pub visible: bool,
+    /// The host uses it, too (`__managed__`).
+    pub managed: bool,
     /// The first bytes; the rest are zeros.
     pub contents: Vec<u8>,
 }
@@ -70,6 +72,8 @@ const STT_FUNC: u8 = 2;
 /// A variable whose place the linker has decided.
 const STT_CUDA_OBJECT: u8 = 13;
 const STO_CUDA_ENTRY: u8 = 0x10;
+/// Found by compiling a `__managed__` variable with nvcc 13.
+const STO_CUDA_MANAGED: u8 = 0x04;
 
 /// The value of a record stands in its header (two bytes) or in a payload of that length.
 const FORMAT_HEADER_VALUE: u8 = 3;
@@ -223,6 +227,7 @@ fn variable(symbol: &Symbol, home: &Section) -> Result<Option<Variable>, ImageEr
         size: symbol.size,
         constant,
         visible: symbol.global,
+        managed: symbol.other & STO_CUDA_MANAGED != 0,
         contents: contents.to_vec(),
     }))
 }

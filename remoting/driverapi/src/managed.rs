@@ -7,13 +7,6 @@ use crate::types::{CUdevice, CUmemLocation, CUresult};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// A variable that a program declared as `__managed__`, as it is named to people when it is refused. CUDA's runtime goes
-/// on without its address.
-#[must_use]
-pub fn variable(name: &str) -> String {
-    format!("the __managed__ variable {name} (use cudaMallocManaged: the program may crash where it uses the variable)")
-}
-
 const NOWHERE: CUmemLocation = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_INVALID, id: CU_DEVICE_INVALID };
 
 /// A device, as the functions name it that know no locations.

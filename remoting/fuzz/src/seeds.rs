@@ -73,7 +73,7 @@ pub fn records() -> Vec<Vec<u8>> {
         encoded(&protocol::Granted { size: 1 }),
         encoded(&protocol::MemoryState { limit: 2, free: 1 }),
         encoded(&loaded),
-        encoded(&protocol::Symbol { address: 1, size: 2 }),
+        encoded(&protocol::Symbol { address: 1, size: 2, managed: true }),
         encoded(&linked),
         encoded(&kernel),
         encoded(&vec![("text".to_owned(), vec![1u64, 2, 3])]),

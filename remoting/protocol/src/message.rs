@@ -243,7 +243,8 @@ record! {
     struct MemoryState { limit: u64, free: u64 }
     /// Answer to `ModuleLoad`: the names of the kernels. With a `code` that is an error only `log` is filled.
     struct ModuleLoaded { kernels: Vec<String>, log: String }
-    struct Symbol { address: u64, size: u64 }
+    /// A variable of a module; `managed`: the program uses it at the same address.
+    struct Symbol { address: u64, size: u64, managed: bool }
     /// A `CUtensorMap` as the driver encoded it, and the allocation class that is in effect.
     struct TensorMap { words: [u64; 16], class: u32 }
     /// The linked image is fetched as the tail that follows these fields.

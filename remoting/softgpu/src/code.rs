@@ -208,11 +208,27 @@ impl Module {
 
     /// Address and size of a global that programs may look up.
     pub fn global(&self, name: &str) -> R<(u64, u64)> {
+        let index = self.position(name)?;
+        Ok((self.globals[index], self.program().globals()[index].size))
+    }
+
+    /// As [`Module::global`], for those that the host uses, too.
+    pub fn managed(&self, name: &str) -> R<(u64, u64)> {
+        let managed = self.program().globals()[self.position(name)?].managed;
+        if managed { self.global(name) } else { Err(CUDA_ERROR_NOT_FOUND) }
+    }
+
+    /// Does a variable that the host uses, too, lie at this address?
+    pub fn is_managed(&self, address: u64) -> bool {
+        let globals = self.program().globals().iter().zip(&self.globals);
+        globals.filter(|(global, _)| global.managed).any(|(global, at)| address.wrapping_sub(*at) < global.size)
+    }
+
+    fn position(&self, name: &str) -> R<usize> {
         let globals = self.program().globals();
         // nvcc makes variables of a whole program internal and its runtime still looks them up.
         let position = |visible: bool| globals.iter().position(|g| g.visible == visible && g.name == name);
-        let index = position(true).or_else(|| position(false)).ok_or(CUDA_ERROR_NOT_FOUND)?;
-        Ok((self.globals[index], globals[index].size))
+        position(true).or_else(|| position(false)).ok_or(CUDA_ERROR_NOT_FOUND)
     }
 }
 

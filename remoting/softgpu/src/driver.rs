@@ -226,6 +226,15 @@ impl Driver {
         Ok(device.primary)
     }
 
+    /// Some context; if there is none, the first device's primary one, which is retained from then on.
+    pub fn any_context(&self) -> R<Arc<Context>> {
+        if let Some(context) = self.contexts.all().into_iter().next() {
+            return Ok(context);
+        }
+        let device = self.devices.first().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        self.contexts.get(self.retain_primary(device)?).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+    }
+
     pub fn release_primary(&self, device: &Device) -> R {
         let mut primary = self.primary(device);
         primary.retained = primary.retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;

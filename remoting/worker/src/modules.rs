@@ -170,7 +170,8 @@ impl Session {
         let name = CString::new(c.name.as_str()).map_err(|_| CUDA_ERROR_NOT_FOUND)?;
         let (address, size) = self.driver.module_global(handle, &name)?;
         self.memory.add_global(address, size as u64);
-        self.reply_with(seq, 0, &Symbol { address, size: size as u64 }, &[]);
+        let managed = self.driver.is_managed(address);
+        self.reply_with(seq, 0, &Symbol { address, size: size as u64, managed }, &[]);
         Ok(())
     }
 

@@ -63,7 +63,7 @@ exports! {
 
 /// The page-locked memory that holds an address.
 fn page_locked(pointer: *mut c_void) -> Option<HostRange> {
-    host::find(pointer.addr()).filter(|range| range.kind != HostKind::Managed)
+    host::find(pointer.addr()).filter(|range| !range.kind.is_managed())
 }
 
 unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Code> {

@@ -4,11 +4,10 @@ use crate::Code;
 use crate::abi::module::{check_settable, parameter};
 use crate::boundary::{inputs, refused, text, write, write_optional};
 use crate::module::{Image, JitOptions};
-use crate::{context, devices, exports, library, log};
+use crate::{context, devices, exports, library};
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;
 use driverapi::caller::{SEVERAL_RANKS, is_of_nccl};
 use driverapi::errors::*;
-use driverapi::managed;
 use driverapi::types::{CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
 use std::ffi::{OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -89,10 +88,12 @@ exports! {
     }
 
     fn cuLibraryGetManaged(address: *mut CUdeviceptr, size: *mut usize, library: CUlibrary, name: *const c_char) {
-        library::get(library)?;
-        let name = text(name)?.to_string_lossy();
-        log::error_unless_repeated(&format!("{} is not provided by remotegpu", managed::variable(&name)));
-        Err(CUDA_ERROR_NOT_FOUND)
+        let library = library::get(library)?;
+        // CUDA's runtime asks before it has a context.
+        let symbol = library.managed(&context::any()?, &text(name)?.to_string_lossy())?;
+        write_optional(address, symbol.address);
+        write_optional(size, symbol.size as usize);
+        Ok(())
     }
 
     fn cuLibraryGetUnifiedFunction(function: *mut *mut c_void, library: CUlibrary, name: *const c_char) {

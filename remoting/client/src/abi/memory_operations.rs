@@ -3,7 +3,7 @@
 use crate::boundary::{DefaultStream, inputs, refused};
 use crate::copy::{self, Shape, Side};
 use crate::graph::GRAPHS;
-use crate::memory::host::{self, HostKind};
+use crate::memory::host;
 use crate::{Code, stream, stream_exports};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
@@ -72,7 +72,7 @@ fn post(stream: CUstream, default: DefaultStream, operations: &[Operation]) -> R
     for operation in operations {
         match host::find(operation.address as usize).map(|range| range.kind) {
             None => {}
-            Some(HostKind::Managed) => return Err(CUDA_ERROR_INVALID_VALUE),
+            Some(kind) if kind.is_managed() => return Err(CUDA_ERROR_INVALID_VALUE),
             // A mirror is brought up to date when work is given, and not while a stream waits.
             Some(_) => return refused("a stream memory operation on page-locked memory"),
         }

@@ -3,7 +3,7 @@
 use crate::Code;
 use crate::boundary::{input, inputs};
 use crate::devices::{self, Device};
-use crate::memory::host::{self, HostKind, HostRange};
+use crate::memory::host::{self, HostRange};
 use crate::memory::{Piece, find_allocation, pinned};
 use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
@@ -120,7 +120,7 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
 }
 
 fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
-    let managed = range.kind == HostKind::Managed;
+    let managed = range.kind.is_managed();
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(range.context as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE if managed => Value::Int(CU_MEMORYTYPE_DEVICE),

@@ -18,7 +18,7 @@ static MANAGED: Budget = Budget { setting: "REMOTEGPU_MANAGED_MIB", default_mib:
 pub fn of(kind: HostKind) -> &'static Budget {
     match kind {
         HostKind::Allocated | HostKind::Registered => &PAGE_LOCKED,
-        HostKind::Managed => &MANAGED,
+        HostKind::Managed | HostKind::Variable => &MANAGED,
     }
 }
 

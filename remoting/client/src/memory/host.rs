@@ -16,11 +16,19 @@ pub enum HostKind {
     Registered,
     /// Every kernel may use it, whether or not a parameter shows its address.
     Managed,
+    /// As managed memory, but a variable of a module, which lies where the device's driver put it.
+    Variable,
+}
+
+impl HostKind {
+    pub fn is_managed(self) -> bool {
+        matches!(self, HostKind::Managed | HostKind::Variable)
+    }
 }
 
 impl fmt::Display for HostKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == HostKind::Managed { "managed" } else { "page-locked" })
+        f.write_str(if self.is_managed() { "managed" } else { "page-locked" })
     }
 }
 

@@ -229,6 +229,8 @@ impl Mirror {
     /// Takes back what the mirror was made of.
     fn release(&mut self, mapped: &Mapped) -> Result<(), Code> {
         match mapped.piece {
+            // It goes with its module.
+            None if mapped.kind == HostKind::Variable => Ok(()),
             Some(piece) => mapped.live.device.memory.free(piece, None),
             None => self.granules.release(&mapped.live, mapped.device, mapped.shadow.len() as u64),
         }
@@ -322,6 +324,23 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     mirror.check_room(range)?;
     let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
     mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
+}
+
+/// Takes in a variable of a module, which the device has already: the host's bytes become the device's.
+///
+/// # Errors
+/// Why it cannot.
+pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    let mirror = &mut *lock(&MIRROR);
+    mirror.check_room(range)?;
+    let HostRange { start: host, size, kind, .. } = *range;
+    let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
+    let live = Arc::clone(live);
+    let mut mapped = Mapped { host, kind, device: host as u64, piece: None, live, shadow: vec![0; size] };
+    mapped.fetch(stream_id).map_err(NoMirror::Failed)?;
+    mirror.all.push(mapped);
+    COUNT.store(mirror.all.len(), SeqCst);
+    Ok(())
 }
 
 /// Ends the mirror of memory that starts here, if it has one, after everything that may use it. The memory is no longer

@@ -10,6 +10,7 @@ pub mod managed;
 pub mod mapped;
 pub mod pinned;
 mod ranges;
+pub mod variables;
 
 pub use device::{DeviceMemory, Origin, find_allocation};
 pub use heap::Piece;

@@ -4,9 +4,9 @@
 //! when the program asks for it (`CU_MEMHOSTALLOC_DEVICEMAP`, `cuMemHostGetDevicePointer`), or when a launch is given a
 //! word that points into it. Until then it costs nothing on the device, and nothing is compared.
 
-use super::budget;
 use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
+use super::{budget, variables};
 use crate::Code;
 use crate::context::{self, Live};
 use crate::session::{self, HostBox};
@@ -72,8 +72,10 @@ pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<(), Code> {
     // In this order: another thread's launch finds no memory that is about to lose its pages.
     let range = host::remove(start, kind, missing)?;
     let ended = mapped::forget(start);
-    if kind != HostKind::Registered {
-        release(&range);
+    match kind {
+        HostKind::Registered => {}
+        HostKind::Allocated | HostKind::Managed => release(&range),
+        HostKind::Variable => variables::release(&range),
     }
     ended
 }
@@ -94,7 +96,7 @@ fn end_in(live: &Arc<Live>) {
 pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Result<u64, NoMirror> {
     match range.kind {
         HostKind::Registered => mapped::register(live, range)?,
-        HostKind::Allocated | HostKind::Managed => mapped::reach(live, range)?,
+        HostKind::Allocated | HostKind::Managed | HostKind::Variable => mapped::reach(live, range)?,
     }
     mapped::device_address(&live.session, address, 1).ok_or(NoMirror::Elsewhere)
 }

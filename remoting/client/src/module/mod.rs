@@ -11,6 +11,7 @@ pub use limits::LaunchRules;
 use crate::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
+use crate::memory::variables;
 use crate::session::{lock, mint};
 use crate::{library, log, process};
 use driverapi::attributes::*;
@@ -102,6 +103,8 @@ impl Module {
     pub fn unload(&self) -> Result<(), Code> {
         MODULES.remove(self.handle);
         self.forget_functions();
+        let managed: Vec<_> = lock(&self.globals).values().filter(|symbol| symbol.managed).cloned().collect();
+        managed.iter().for_each(variables::end);
         self.live.session.post(0, &ModuleUnload { module: self.id }).map(drop)
     }
 

@@ -10,7 +10,6 @@ use crate::source::Source;
 use driverapi::attributes::*;
 use driverapi::caller::is_of_nccl;
 use driverapi::errors::*;
-use driverapi::managed;
 use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -98,10 +97,14 @@ entry_points! {
         Ok(())
     }
 
-    fn cuLibraryGetManaged(_address: Out<CUdeviceptr>, _bytes: Out<usize>, which: CUlibrary, name: Text) {
-        library(which)?;
-        super::refused::tell(&managed::variable(name.get()?));
-        Err(CUDA_ERROR_NOT_FOUND)
+    fn cuLibraryGetManaged(address: Out<CUdeviceptr>, bytes: Out<usize>, which: CUlibrary, name: Text) {
+        let driver = driver()?;
+        // CUDA's runtime asks before it has a context.
+        let context = current().or_else(|_| driver.any_context())?;
+        let (at, size) = library(which)?.module(driver, &context)?.managed(name.get()?)?;
+        address.set_if_wanted(at);
+        bytes.set_if_wanted(size as usize);
+        Ok(())
     }
 
     fn cuLibraryGetUnifiedFunction(_function: Out<*mut c_void>, which: CUlibrary, name: Text) {

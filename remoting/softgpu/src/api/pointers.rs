@@ -31,6 +31,11 @@ fn is_device(kind: Kind) -> bool {
     !kind.is_host()
 }
 
+/// Is it a variable that the host uses, too?
+fn is_variable(driver: &Driver, a: &Allocation, address: u64) -> bool {
+    a.kind == Kind::Globals && driver.modules.all().iter().any(|module| module.is_managed(address))
+}
+
 fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, address: u64) -> R<Value> {
     let context = if matches!(a.kind, Kind::Pooled { .. } | Kind::Mapped { .. }) { 0 } else { a.context };
     Ok(match attribute {
@@ -40,7 +45,9 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
             Value::Word(if device { CU_MEMORYTYPE_DEVICE } else { CU_MEMORYTYPE_HOST })
         }
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Long(address),
-        CU_POINTER_ATTRIBUTE_HOST_POINTER if is_device(a.kind) => return Err(CUDA_ERROR_INVALID_VALUE),
+        CU_POINTER_ATTRIBUTE_HOST_POINTER if is_device(a.kind) && !is_variable(driver, a, address) => {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         CU_POINTER_ATTRIBUTE_HOST_POINTER => Value::Long(address),
         CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Long(a.id),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Word(a.device as u32),
@@ -60,7 +67,9 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
         },
         // How the memory was made, as a driver tells it; the export itself is refused.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => Value::Word(u32::from(a.kind == Kind::Device)),
-        CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::Word((a.kind == Kind::Managed).into()),
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => {
+            Value::Word((a.kind == Kind::Managed || is_variable(driver, a, address)).into())
+        }
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::Word(0),
@@ -103,7 +112,9 @@ entry_points! {
         for (which, out) in which.list(count as usize)?.into_iter().zip(data.list(count as usize)?) {
             let value = match &found {
                 // The one attribute that device memory lacks is left empty here instead of failing the others.
-                Some(a) if which == CU_POINTER_ATTRIBUTE_HOST_POINTER && is_device(a.kind) => nothing(which)?,
+                Some(a) if which == CU_POINTER_ATTRIBUTE_HOST_POINTER && is_device(a.kind) => {
+                    attribute(driver, which, a, address).or_else(|_| nothing(which))?
+                }
                 Some(allocation) => attribute(driver, which, allocation, address)?,
                 None => nothing(which)?,
             };

@@ -10,7 +10,7 @@ use driverapi::refusals::is_asked_in_passing;
 use std::io::Write;
 use std::sync::{Mutex, Once, PoisonError};
 
-pub fn tell(name: &str) {
+fn tell(name: &str) {
     if !is_asked_in_passing(name) {
         // In one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
         let line = format!("remotegpu: software GPU: {name} is not supported\n");

@@ -71,6 +71,7 @@ fn global(variable: &Variable) -> Global {
         align: ALIGN,
         space: if variable.constant { Space::Const } else { Space::Global },
         visible: variable.visible,
+        managed: variable.managed,
     }
 }
 

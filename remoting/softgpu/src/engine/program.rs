@@ -67,6 +67,8 @@ pub struct Global {
     pub space: Space,
     /// Whether `cuModuleGetGlobal` may find it.
     pub visible: bool,
+    /// Whether the host uses it, too.
+    pub managed: bool,
 }
 
 /// Several PTX units linked into one; immutable.

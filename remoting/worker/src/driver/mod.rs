@@ -10,6 +10,7 @@ mod table;
 pub use functions_generated::Functions;
 pub use table::{Raw, Table};
 
+use driverapi::attributes::CU_POINTER_ATTRIBUTE_IS_MANAGED;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -330,6 +331,13 @@ impl Driver {
         let mut size = 0;
         let address = get!(self.module_global(0, &mut size, module.raw(), name.as_ptr()))?;
         Ok((address, size))
+    }
+    /// Is this memory that host and device use at one address? No, where the driver knows no answer.
+    pub fn is_managed(&self, address: u64) -> bool {
+        const IS_MANAGED: u32 = CU_POINTER_ATTRIBUTE_IS_MANAGED;
+        let mut managed = 0u32;
+        let asked = call!(self.pointer_attribute((&raw mut managed).cast(), IS_MANAGED, address));
+        asked.is_ok() && managed != 0
     }
     pub fn function_name(&self, function: Handle) -> Result<String> {
         let name = get!(self.function_name(null(), function.raw()))?;

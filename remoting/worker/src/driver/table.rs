@@ -83,6 +83,7 @@ table! {
     module_unload = c"cuModuleUnload" (Raw);
     module_function_count = c"cuModuleGetFunctionCount" (*mut u32, Raw);
     module_functions = c"cuModuleEnumerateFunctions" (*mut Raw, u32, Raw);
+    pointer_attribute = c"cuPointerGetAttribute" (*mut c_void, u32, u64);
     module_global = c"cuModuleGetGlobal_v2" (*mut u64, *mut usize, Raw, *const c_char);
     function_name = c"cuFuncGetName" (*mut *const c_char, Raw);
     function_load = c"cuFuncLoad" (Raw);

@@ -249,6 +249,7 @@ fn build(
         align: var.align.into(),
         space: if var.space == VarSpace::Const { Space::Const } else { Space::Global },
         visible: var.linkage != Linkage::Internal,
+        managed: var.managed,
     });
     Ok(Linked {
         code,

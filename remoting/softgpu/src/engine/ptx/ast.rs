@@ -40,6 +40,8 @@ pub struct Var<'a> {
     pub name: &'a str,
     pub space: VarSpace,
     pub linkage: Linkage,
+    /// The host uses it, too.
+    pub managed: bool,
     pub ty: Ty,
     pub align: u32,
     /// In bytes; 0 for an array without a size.

@@ -27,22 +27,23 @@ struct Shape {
     align: u32,
     /// Elements of a `.v2` or `.v4` vector.
     vector: u64,
+    managed: bool,
 }
 
 fn shape(cursor: &mut Cursor) -> Result<Shape, SyntaxError> {
-    let (mut align, mut vector) = (0, 1);
+    let (mut align, mut vector, mut managed) = (0, 1, false);
     loop {
         match cursor.dot()? {
             "align" => align = cursor.int()? as u32,
             "v2" => vector = 2,
             "v4" => vector = 4,
             "ptr" => skip_pointer_hints(cursor)?,
-            "managed" => {}
             "attribute" => {
                 cursor.expect(b'(')?;
                 while !cursor.accept(b')')? {
-                    if cursor.advance()? == Token::End {
-                        return cursor.error("an attribute is not closed");
+                    match cursor.advance()? {
+                        Token::End => return cursor.error("an attribute is not closed"),
+                        token => managed |= token == Token::Dot("managed"),
                     }
                 }
             }
@@ -53,7 +54,7 @@ fn shape(cursor: &mut Cursor) -> Result<Shape, SyntaxError> {
                     if !align.is_power_of_two() || align > 1 << 16 {
                         return cursor.error(format!("{align} is not an alignment"));
                     }
-                    return Ok(Shape { ty, align, vector });
+                    return Ok(Shape { ty, align, vector, managed });
                 }
                 None => return cursor.error(format!("'.{name}' is not a type")),
             },
@@ -122,6 +123,7 @@ pub fn variables<'a>(
             name,
             space,
             linkage,
+            managed: shape.managed,
             ty: shape.ty,
             align: shape.align,
             size: if sized { size } else { 0 },
