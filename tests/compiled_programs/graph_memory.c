@@ -1,5 +1,5 @@
 /* Memory that graphs allocate: a node has an address, and an executable graph has the memory. */
-#include "driver.h"
+#include "graph.h"
 
 static CUcontext context;
 
@@ -28,13 +28,6 @@ static CUgraphNode filled(CUgraph graph, size_t size, unsigned value, CUdevicept
     CUDA_MEMSET_NODE_PARAMS first = {.dst = *memory, .elementSize = 4, .value = value, .width = WORDS, .height = 1};
     OK(cuGraphAddMemsetNode(&fill, graph, &node, 1, &first, context));
     return fill;
-}
-
-static unsigned word(CUdeviceptr where)
-{
-    unsigned value;
-    OK(cuMemcpyDtoH(&value, where, sizeof value));
-    return value;
 }
 
 static void require_nothing_left(size_t before)

@@ -1,18 +1,11 @@
 /* What is asked and changed of graphs' nodes, memory that graphs allocate, and objects that live as long as they do. */
 #include <string.h>
 #include <unistd.h>
-#include "driver.h"
+#include "graph.h"
 
 static CUfunction scale;
 static CUdeviceptr data;
 static CUcontext context;
-
-static unsigned word(CUdeviceptr where)
-{
-    unsigned value;
-    OK(cuMemcpyDtoH(&value, where, sizeof value));
-    return value;
-}
 
 static CUDA_KERNEL_NODE_PARAMS kernel_node(void **parameters)
 {

@@ -1,22 +1,8 @@
 /* Edges that do not wait until a kernel is complete: captured from launches, added by hand, asked for, and kept. */
-#include "driver.h"
+#include "graph.h"
 
 static CUfunction scale, nothing;
 static CUdeviceptr data;
-
-static CUstream new_stream(void)
-{
-    CUstream stream;
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
-static CUevent new_event(void)
-{
-    CUevent event;
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    return event;
-}
 
 static CUresult launch(CUstream stream, unsigned factor, const CUlaunchAttribute *attribute)
 {
@@ -54,13 +40,6 @@ static int is(CUgraphEdgeData edge, unsigned port, unsigned type)
     return edge.from_port == port && edge.type == type && edge.to_port == 0;
 }
 
-static unsigned word(void)
-{
-    unsigned value;
-    OK(cuMemcpyDtoH(&value, data, sizeof value));
-    return value;
-}
-
 static void launch_graph(CUgraph graph, CUstream stream, unsigned before, unsigned after)
 {
     CUgraphExec exec;
@@ -69,7 +48,7 @@ static void launch_graph(CUgraph graph, CUstream stream, unsigned before, unsign
         OK(cuMemsetD32(data, before, WORDS));
         OK(cuGraphLaunch(exec, stream));
         OK(cuStreamSynchronize(stream));
-        REQUIRE(word() == after);
+        REQUIRE(word(data) == after);
     }
     OK(cuGraphExecDestroy(exec));
 }
@@ -269,7 +248,7 @@ static void by_hand(CUcontext context)
     for (int i = 0; i < 3; i++) {
         OK(cuGraphLaunch(exec, stream));
         OK(cuStreamSynchronize(stream));
-        REQUIRE(word() == 9 * 2 + 5);
+        REQUIRE(word(data) == 9 * 2 + 5);
     }
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(clone));

@@ -1,5 +1,5 @@
 /* Graphs: captured from streams and built by hand, launched again and again, changed in between. */
-#include "driver.h"
+#include "graph.h"
 
 static CUfunction scale;
 static CUdeviceptr data, other;
@@ -16,32 +16,11 @@ static CUDA_KERNEL_NODE_PARAMS kernel_node(void **parameters)
                                      .blockDimY = 1, .blockDimZ = 1, .kernelParams = parameters};
 }
 
-static CUstream new_stream(void)
-{
-    CUstream stream;
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
-static CUevent new_event(void)
-{
-    CUevent event;
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    return event;
-}
-
 static CUstreamCaptureStatus status_of(CUstream stream)
 {
     CUstreamCaptureStatus status;
     OK(cuStreamIsCapturing(stream, &status));
     return status;
-}
-
-static unsigned word(CUdeviceptr where)
-{
-    unsigned value;
-    OK(cuMemcpyDtoH(&value, where, sizeof value));
-    return value;
 }
 
 static size_t nodes_of(CUgraph graph)

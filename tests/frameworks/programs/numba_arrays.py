@@ -62,36 +62,27 @@ def arrays_move_on_streams():
     return [device.copy_to_host(), record["y"]]
 
 
-def kernels_write_mapped_memory():
+def written_by_kernel_and_host(a):
     @cuda.jit
     def increment(a):
         i = cuda.grid(1)
         if i < a.size:
             a[i] += 1
 
-    a = cuda.mapped_array(1000)
     for round_ in range(3):
         a[:] = np.arange(1000) * round_
         increment.forall(1000)(a)
         cuda.synchronize()
         assert np.array_equal(a, np.arange(1000) * round_ + 1)
     return [np.asarray(a)]
+
+
+def kernels_write_mapped_memory():
+    return written_by_kernel_and_host(cuda.mapped_array(1000))
 
 
 def managed_arrays():
-    @cuda.jit
-    def increment(a):
-        i = cuda.grid(1)
-        if i < a.size:
-            a[i] += 1
-
-    a = cuda.managed_array(1000)
-    for round_ in range(3):
-        a[:] = np.arange(1000) * round_
-        increment.forall(1000)(a)
-        cuda.synchronize()
-        assert np.array_equal(a, np.arange(1000) * round_ + 1)
-    return [np.asarray(a)]
+    return written_by_kernel_and_host(cuda.managed_array(1000))
 
 
 def universal_functions():
