@@ -1,8 +1,8 @@
 //! Memory that graphs allocate and free.
 //!
 //! A node that allocates has its address from when it is made. There is memory at the address, and the device is charged
-//! for it, as long as an executable graph allocates or frees it or the program has it: it is *backed*. A launch decides whether the
-//! memory is the program's: then it is *live* until a node or a call frees it.
+//! for it, as long as an executable graph allocates or frees it or the program has it: it is *backed*. A launch decides
+//! whether the memory is the program's: then it is *live* until a node or a call frees it.
 
 use crate::{Graph, Result, Work, steps};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;

@@ -80,6 +80,11 @@ impl<W: Work> Registry<W> {
         if self.in_use.load(Ordering::Acquire) { self.with(act) } else { Ok(T::default()) }
     }
 
+    /// Whether a stream captures.
+    pub fn is_capturing(&self, stream: u64) -> bool {
+        self.ask(|captures| Ok(captures.graph(stream).is_some())).unwrap_or(false)
+    }
+
     /// Whether captures let the calling thread make a call that could disturb them.
     ///
     /// # Errors

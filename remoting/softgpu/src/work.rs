@@ -167,7 +167,7 @@ impl Executable {
     /// Queues all of it. Pieces between events are one operation of the stream each, so that a graph takes no more room
     /// in the queue than a launch does.
     pub fn launch(&self, driver: &'static Driver, stream: &Stream) -> R {
-        if driver.graphs.ask(|captures| Ok(captures.graph(stream.for_capture().id).is_some()))? {
+        if driver.graphs.is_capturing(stream.for_capture().id) {
             return driver.capture(stream, || Work::Child(Arc::clone(&self.graph))).map(drop);
         }
         let graph = graphs::lock(&self.graph);

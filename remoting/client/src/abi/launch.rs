@@ -115,7 +115,7 @@ unsafe fn launch(
     checked(&function, &shape)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(kernel, parameters, extra)? };
-    if GRAPHS.ask(|captures| Ok(captures.graph(target.stream_id).is_some()))? {
+    if GRAPHS.is_capturing(target.stream_id) {
         // SAFETY: as the caller of the exported function vouches.
         let parameters = unsafe { source.packed(kernel) };
         let edges = events::edges(&target, events, &mut shape)?;

@@ -66,7 +66,7 @@ stream_exports! {
 /// All of them, or none if one of them is wrong.
 fn post(stream: CUstream, default: DefaultStream, operations: &[Operation]) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
-    if GRAPHS.ask(|captures| Ok(captures.graph(target.stream_id).is_some()))? {
+    if GRAPHS.is_capturing(target.stream_id) {
         return refused("a stream memory operation in a capture");
     }
     for operation in operations {

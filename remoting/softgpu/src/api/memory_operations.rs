@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_micros(50);
 fn run(default: DefaultStream, stream: CUstream, operations: Vec<Operation>) -> R {
     let stream = default.resolve(stream)?;
     let driver = driver()?;
-    if driver.graphs.ask(|captures| Ok(captures.graph(stream.for_capture().id).is_some()))? {
+    if driver.graphs.is_capturing(stream.for_capture().id) {
         return super::refused::not_supported("a stream memory operation in a capture");
     }
     // Managed memory is not for streams to wait on, as CUDA documents.
