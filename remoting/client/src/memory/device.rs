@@ -1,7 +1,6 @@
 //! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
 //! handed out again only after everything that could use them has completed.
 
-#[path = "graph_memory.rs"]
 mod graph_memory;
 
 use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};

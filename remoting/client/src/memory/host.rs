@@ -47,7 +47,7 @@ static RANGES: Mutex<BTreeMap<usize, HostRange>> = Mutex::new(BTreeMap::new());
 /// All of them lie between these addresses: what does not is told by two loads.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
-/// How many of them are managed.
+/// How many of them [`managed`] tells of.
 static MANAGED: AtomicUsize = AtomicUsize::new(0);
 /// How often something was pinned or unpinned.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
@@ -103,7 +103,7 @@ pub fn of_context(context: usize) -> Vec<HostRange> {
     lock(&RANGES).values().filter(|range| range.context == context).copied().collect()
 }
 
-/// All managed memory.
+/// All managed memory but variables, which no launch has to bring to a device.
 pub fn managed() -> Vec<HostRange> {
     if MANAGED.load(SeqCst) == 0 {
         return Vec::new();

@@ -54,9 +54,9 @@ pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if no managed memory starts here, or the code of work that failed.
 pub fn free(start: usize) -> Result<(), Code> {
-    pinned::remove(start, HostKind::Managed, CUDA_ERROR_INVALID_VALUE)?;
+    // First, since another thread may be given these addresses at once.
     lock(&ADVISED).remove(&start);
-    Ok(())
+    pinned::remove(start, HostKind::Managed, CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Is this an address in managed memory?

@@ -1,5 +1,6 @@
 //! `__managed__` variables: memory of this process at the address that the device's driver gave the variable.
 
+use super::budget;
 use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
 use super::pinned;
@@ -74,7 +75,10 @@ pub fn share(live: &Arc<Live>, name: &str, symbol: &Symbol) -> Result<(), Code> 
         end(symbol);
         match why {
             NoMirror::Failed(code) => Err(code),
-            _ => refuse(name, "it is more than REMOTEGPU_MANAGED_MIB allows", CUDA_ERROR_OUT_OF_MEMORY),
+            NoMirror::Budget | NoMirror::Elsewhere => {
+                let setting = budget::of(range.kind).setting;
+                refuse(name, &format!("it is more than {setting} allows"), CUDA_ERROR_OUT_OF_MEMORY)
+            }
         }
     })
 }
