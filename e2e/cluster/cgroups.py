@@ -41,6 +41,10 @@ def end(name: str) -> None:
             Path(folder).rmdir()
 
 
+def has_processes(name: str) -> bool:
+    return any(_processes(name))
+
+
 def _processes(name: str) -> Iterator[int]:
     for hierarchy in _hierarchies():
         for file in (hierarchy / name).rglob("cgroup.procs"):

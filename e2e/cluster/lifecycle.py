@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,9 +119,28 @@ def _one_at_a_time() -> Iterator[None]:
         yield
 
 
+def _clear_leftovers() -> None:
+    """Removes what is left of a cluster whose processes were killed and whose clone may be deleted.
+
+    Raises RuntimeError if another clone's cluster runs on this machine: both need the same bridge and addresses.
+    """
+    if not _bridge_exists():
+        return
+    if any(cgroups.has_processes(node.name) for node in NODES) or _listens(PLANE.address, PLANE.etcd_port):
+        raise RuntimeError(f"another clone's cluster runs on the bridge {BRIDGE}: run `make cluster-down` there")
+    for node in NODES:
+        cgroups.end(node.name)
+    ip("link", "delete", BRIDGE)
+
+
+def _listens(address: str, port: int) -> bool:
+    with socket.socket() as connection:
+        connection.settimeout(1)
+        return connection.connect_ex((address, port)) == 0
+
+
 def _start_control_plane() -> None:
-    if _bridge_exists():
-        raise RuntimeError(f"the bridge {BRIDGE} is there, of another clone's cluster: run `make cluster-down` there")
+    _clear_leftovers()
     with step("certificates, etcd, API server, controller manager, scheduler"):
         PLANE.make_certificates({node.name: node.address for node in NODES})
         ip("link", "add", BRIDGE, "type", "bridge")
