@@ -127,8 +127,8 @@ def test_what_is_not_provided_says_so_once(runner: Run, compiled: Callable[[str]
     run = runner(compiled("not_provided.c"))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
     named = re.findall(r"remotegpu: (?:software GPU: )?(\w+)\b.* is not (?:supported|provided)", run.stderr)
-    assert len(named) == len(set(named)) >= 12, run.stderr
-    assert {"cuGraphConditionalHandleCreate", "cuIpcGetMemHandle", "cuTexObjectCreate"} <= set(named)
+    assert len(named) == len(set(named)) >= 11, run.stderr
+    assert {"cuGraphConditionalHandleCreate", "cuTexObjectCreate"} <= set(named)
 
 
 def test_attributes_and_functions_say_the_same(runner: Run, compiled: Callable[[str], Path]) -> None:

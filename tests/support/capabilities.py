@@ -37,10 +37,6 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         "cuMemGetAllocationPropertiesFromHandle",
     ),
     "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED": _EXPORT,
-    "HANDLE_TYPE_WIN32_HANDLE_SUPPORTED": _EXPORT,
-    "HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED": _EXPORT,
-    "HANDLE_TYPE_FABRIC_SUPPORTED": _EXPORT,
-    "HOST_NUMA_MULTINODE_IPC_SUPPORTED": _EXPORT,
     "SPARSE_CUDA_ARRAY_SUPPORTED": _SPARSE,
     "DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED": ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"),
     "TIMELINE_SEMAPHORE_INTEROP_SUPPORTED": (
@@ -82,6 +78,11 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "TENSOR_MAP_ACCESS_SUPPORTED": (
         "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide", "cuTensorMapReplaceAddress",
     ),
+    # The same functions take descriptors, which have an attribute of their own.
+    "HANDLE_TYPE_WIN32_HANDLE_SUPPORTED": _EXPORT,
+    "HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED": _EXPORT,
+    "HANDLE_TYPE_FABRIC_SUPPORTED": _EXPORT,
+    "HOST_NUMA_MULTINODE_IPC_SUPPORTED": _EXPORT,
     "TENSOR_MAP_LARGE_TENSOR_MIN_SIZE": ("cuTensorMapSetAllocationClass",),
     "CAN_FLUSH_REMOTE_WRITES": ("cuStreamWaitValue32_v2", "cuStreamBatchMemOp_v2"),
     "ATOMIC_REDUCTION_SUPPORTED": ("cuStreamBatchMemOp_v2",),

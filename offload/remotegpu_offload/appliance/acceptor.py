@@ -6,11 +6,12 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.appliance.packets import Packet, PacketChannel
+from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel
 from remotegpu.appliance.processes import ProcessError
 from remotegpu.appliance.workers import exit_text
 from remotegpu_offload.appliance.cgroups import Group
@@ -35,7 +36,7 @@ class Acceptor:
         control: socket.socket,
         folder: Path,
         group: Group,
-        on_packet: Callable[[Packet], None],
+        on_packet: OnPacket,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.pid = forked.pid
@@ -49,8 +50,8 @@ class Acceptor:
         loop.add_reader(forked.descriptor, self._ended)
         self._channel = PacketChannel(control, self._receive)
 
-    def send(self, packet: Packet) -> None:
-        self._channel.send(packet)
+    def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
+        self._channel.send(packet, fds)
 
     async def wait_until_ready(self) -> None:
         await self.answer("ready", _READY_SECONDS)
@@ -109,9 +110,9 @@ class Acceptor:
         if not self._gone.done():
             self._gone.set_result(None)
 
-    def _receive(self, packet: Packet) -> None:
+    def _receive(self, packet: Packet, file: FileIO | None) -> None:
         """From a process that may be under its tenant's control."""
         if packet.get("op") in _PACKETS:
-            self._on_packet(packet)
+            self._on_packet(packet, file)
         elif not self.first.done():
             self.first.set_result(packet)

@@ -6,8 +6,9 @@ import itertools
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.checks import EnvironmentState
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.packets import Packet, packet_pair
+from remotegpu.appliance.packets import OnPacket, Packet, packet_pair
 from remotegpu.appliance.processes import Launch, ProcessError
 from remotegpu.appliance.settings import EnvironmentOption, Settings
 from remotegpu.appliance.staging import Staging
@@ -115,7 +116,7 @@ class EnvironmentServer:
         if self._zygote is not None:
             await self._zygote.stop()
 
-    async def launch(self, session: "Session", on_packet: Callable[[Packet], None]) -> tuple[Acceptor, "socket.socket"]:
+    async def launch(self, session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
         """A `processes.Launch`: fork an acceptor."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), _WAIT_SECONDS)
@@ -164,7 +165,7 @@ class EnvironmentServer:
         self.isolation = found["isolation"]
 
     async def _fork(
-        self, zygote: Zygote, name: str, uid: int | None, packet: dict[str, Any], on_packet: Callable[[Packet], None]
+        self, zygote: Zygote, name: str, uid: int | None, packet: dict[str, Any], on_packet: OnPacket
     ) -> tuple[Acceptor, "socket.socket"]:
         around = self._around
         folder = around.scratch / name
@@ -220,7 +221,7 @@ class EnvironmentServer:
             fractions.append(granted / self._around.gpus[gpu].memory_bytes)
         return fractions
 
-    def _log(self, packet: Packet) -> None:
+    def _log(self, packet: Packet, _: FileIO | None) -> None:
         if packet.get("op") == "log":
             _log.info("environment %s: %s", self.name, str(packet.get("line")))
 

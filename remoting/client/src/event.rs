@@ -6,6 +6,7 @@ use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::process;
 use crate::session::{Progress, lock, mint};
+use crate::shared_event;
 use crate::stream::Target;
 use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS};
 use driverapi::errors::*;
@@ -55,17 +56,18 @@ pub struct Event {
     pub live: Arc<Live>,
     flags: u32,
     record: Mutex<Record>,
+    /// Its name, if processes share it.
+    shared: Mutex<Option<[u8; 16]>>,
     progress: Arc<Progress>,
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for flags that are unknown or not provided.
+/// `CUDA_ERROR_INVALID_VALUE` for flags that are unknown or exclude each other.
 pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
     let live = context::current()?;
-    if flags & CU_EVENT_INTERPROCESS != 0 {
-        return refused("cuEventCreate with CU_EVENT_INTERPROCESS").and(Err(CUDA_ERROR_NOT_SUPPORTED));
-    }
-    if flags & !(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != 0 {
+    let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    let timed = flags & CU_EVENT_DISABLE_TIMING == 0;
+    if flags & !known != 0 || (timed && flags & CU_EVENT_INTERPROCESS != 0) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     make(live, flags)
@@ -79,12 +81,22 @@ pub fn create_in(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
     make(Arc::clone(live), CU_EVENT_DISABLE_TIMING)
 }
 
+/// An event that is to become one of another process.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn create_interprocess(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
+    make(Arc::clone(live), CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
+}
+
 fn make(live: Arc<Live>, flags: u32) -> Result<Arc<Event>, Code> {
     let (id, progress) = (mint(), Arc::new(Progress::default()));
     live.at_end(end_in);
     live.session.follow_event(id, &progress);
     live.session.post(0, &EventCreate { event: id, context: live.id, flags })?;
-    let make = |handle| Arc::new(Event { handle, id, live, flags, record: Mutex::default(), progress });
+    let make = |handle| {
+        Arc::new(Event { handle, id, live, flags, record: Mutex::default(), shared: Mutex::default(), progress })
+    };
     EVENTS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -126,6 +138,9 @@ pub fn record_by(
     send: impl FnOnce(&[u64]) -> Result<u64, Code>,
 ) -> Result<(), Code> {
     events.iter().try_for_each(|event| event.check_context(target))?;
+    if events.iter().any(|event| event.is_shared()) {
+        return refused("recording an event that processes share by a launch");
+    }
     let mut records: Vec<_> = events.iter().map(|event| lock(&event.record)).collect();
     let generations: Vec<_> = records.iter().map(|record| record.generation + 1).collect();
     let command = send(&generations)?;
@@ -138,6 +153,26 @@ pub fn record_by(
 impl Event {
     pub fn is_timed(&self) -> bool {
         self.flags & CU_EVENT_DISABLE_TIMING == 0
+    }
+
+    pub fn is_interprocess(&self) -> bool {
+        self.flags & CU_EVENT_INTERPROCESS != 0
+    }
+
+    fn is_shared(&self) -> bool {
+        lock(&self.shared).is_some()
+    }
+
+    /// Has the event shared by `how`, once.
+    ///
+    /// # Errors
+    /// That of `how`.
+    pub fn share(&self, how: impl FnOnce() -> Result<[u8; 16], Code>) -> Result<[u8; 16], Code> {
+        let mut shared = lock(&self.shared);
+        match *shared {
+            Some(token) => Ok(token),
+            None => Ok(*shared.insert(how()?)),
+        }
     }
 
     pub fn is_recorded(&self) -> bool {
@@ -157,6 +192,9 @@ impl Event {
         self.check_context(target)?;
         let mut record = lock(&self.record);
         let generation = record.generation + 1;
+        if self.is_shared() {
+            shared_event::announce(self, generation)?;
+        }
         let command = self.live.session.post(target.stream_id, &EventRecord { event: self.id, generation, flags })?;
         record.add(generation, command);
         Ok(())
@@ -172,6 +210,9 @@ impl Event {
     /// `CUDA_ERROR_NOT_READY`, or the code of work that failed.
     pub fn query(&self) -> Result<(), Code> {
         let session = &self.live.session;
+        if self.is_shared() {
+            return shared_event::query(self);
+        }
         let record = *lock(&self.record);
         if self.is_done(&record) {
             return Ok(());
@@ -206,6 +247,9 @@ impl Event {
     /// # Errors
     /// The code of work that failed.
     pub fn synchronise(&self) -> Result<(), Code> {
+        if self.is_shared() {
+            return shared_event::synchronise(self);
+        }
         let record = *lock(&self.record);
         if self.is_done(&record) {
             return Ok(());
@@ -221,6 +265,9 @@ impl Event {
     /// # Errors
     /// The session's sticky error.
     pub fn hold_up(&self, target: &Target, flags: u32) -> Result<(), Code> {
+        if self.is_shared() {
+            return shared_event::hold_up(self, target);
+        }
         let record = *lock(&self.record);
         if self.is_done(&record) {
             return Ok(());

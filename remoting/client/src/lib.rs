@@ -34,6 +34,7 @@ mod peer;
 mod pool;
 mod process;
 pub mod session;
+mod shared_event;
 pub mod stats;
 mod stream;
 mod sys;

@@ -144,6 +144,11 @@ messages! {
     0x8017 GrantReturn { device: u32, size: u64 }
     /// Replies `MemoryState`.
     0x8018 MemoryQuery { device: u32 }
+    /// Lets other processes of the lease import the slab that starts here. From now on the lease is charged for it, not
+    /// the session. Replies `Exported`.
+    0x8019 SlabExport { address: u64 }
+    /// As `SlabMap`, but the memory is what another process of the lease exported. Replies.
+    0x801a SlabImport { device: u32, address: u64, size: u64, token: [u8; 16] }
 
     // ---- streams and events; the header names the stream
     0x8020 StreamCreate { stream: u64, context: u64, flags: u32, priority: i32 }
@@ -167,6 +172,20 @@ messages! {
     /// The stream continues at `GateOpen`, which may come before the stream gets there.
     0x802d Gate { token: u64 }
     0x802e GateOpen { token: u64 }
+
+    // ---- events that processes of a lease share; each replies
+    /// Lets other processes of the lease have an event. Replies `Exported`.
+    0x8050 EventExport { event: u64 }
+    /// Makes a new event the one that another process exported.
+    0x8051 EventImport { event: u64, token: [u8; 16] }
+    /// Sent before the record itself: who waits for the event in any process from now on waits for this record.
+    0x8052 SharedEventRecord { event: u64, generation: u64 }
+    /// Code 0 if the latest record of any process is complete. Otherwise 600, and `gate` opens when it is.
+    0x8053 SharedEventGate { event: u64, gate: u64 }
+    /// Replies when the latest record is complete.
+    0x8054 SharedEventSynchronize { event: u64 }
+    /// 0 or 600.
+    0x8055 SharedEventQuery { event: u64 }
 
     // ---- code
     /// A piece of an image, to be found later under the SHA-256 of the whole.
@@ -239,6 +258,8 @@ record! {
     /// bytes of images it keeps.
     struct Opened { arena_base: u64, arena_size: u64, granularity: u64, image_bytes: u64 }
     struct Granted { size: u64 }
+    /// Names a slab or an event to the other processes of the lease, as long as the exporter has it.
+    struct Exported { token: [u8; 16] }
     /// `limit`: the lease's share of the device. `free`: what no process of the lease was granted.
     struct MemoryState { limit: u64, free: u64 }
     /// Answer to `ModuleLoad`: the names of the kernels. With a `code` that is an error only `log` is filled.

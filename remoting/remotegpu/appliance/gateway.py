@@ -139,7 +139,7 @@ class Gateway:
                 ours.close()
                 raise GatewayError(f"the gateway {self._program} did not start: {error.strerror or error}") from None
         self._listening = asyncio.get_running_loop().create_future()
-        self._channel = PacketChannel(ours, lambda packet: self._receive(packet, listener), self._closed)
+        self._channel = PacketChannel(ours, lambda packet, _: self._receive(packet, listener), self._closed)
         try:
             self.port = await asyncio.wait_for(self._listening, _LISTEN_SECONDS)
         except (TimeoutError, ConnectionError):

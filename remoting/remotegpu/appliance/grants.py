@@ -36,6 +36,15 @@ class Quota:
         held = self.granted.get(session, 0)
         self.granted[session] = held - max(0, min(size, held))
 
+    def move(self, session: str, to: str, size: int) -> bool:
+        """Count part of what a session was granted as another's; more than it has cannot be."""
+        held = self.granted.get(session, 0)
+        if not 0 < size <= held:
+            return False
+        self.granted[session] = held - size
+        self.granted[to] = self.granted.get(to, 0) + size
+        return True
+
     def forget(self, session: str) -> None:
         """The session's process has ended, and the driver has freed all it had."""
         self.granted.pop(session, None)

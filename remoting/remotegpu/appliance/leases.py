@@ -14,6 +14,7 @@ import grpc
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import GpuLeases, ImpossibleError, LeasedGpus
 from remotegpu.appliance.claims import Claim
+from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.metrics import Counters
@@ -212,7 +213,7 @@ class Leases:
             for gpu, size in zip(placement.gpus, placement.sizes, strict=True)
         ]
         quotas = [Quota(size) for size in placement.sizes]
-        lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas)
+        lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas, Exports(quotas))
         self._live[lease_id] = lease
         self.none_left.clear()
         self._counters.leases.inc()

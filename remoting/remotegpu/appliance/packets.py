@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Sequence
+from io import FileIO
 from typing import Any
 
 _MAX_PACKET = 64 << 10
@@ -11,6 +12,8 @@ _MAX_PACKET = 64 << 10
 _PACKETS_PER_TURN = 32
 
 Packet = dict[str, Any]
+# A packet, and the open file that came with it.
+OnPacket = Callable[[Packet, FileIO | None], None]
 
 
 def packet_pair() -> tuple[socket.socket, socket.socket]:
@@ -20,9 +23,7 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 class PacketChannel:
     """Our end of such a socket. `on_close` is called once, when the other end is gone or talks nonsense."""
 
-    def __init__(
-        self, sock: socket.socket, on_packet: Callable[[Packet], None], on_close: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, sock: socket.socket, on_packet: OnPacket, on_close: Callable[[], None] = lambda: None) -> None:
         sock.setblocking(False)
         self._socket = sock
         self._on_packet = on_packet
@@ -56,16 +57,17 @@ class PacketChannel:
             if self.closed:
                 return
             try:
-                data = self._socket.recv(_MAX_PACKET)
+                data, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
+                data, fds = b"", []
+            files = [FileIO(fd) for fd in fds]
             packet = decode(data)
             if packet is None:
                 self.close()
                 return
-            self._on_packet(packet)
+            self._on_packet(packet, files[0] if files else None)
 
 
 def decode(data: bytes) -> Packet | None:

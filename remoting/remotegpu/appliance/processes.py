@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Awaitable, Callable
 
-from remotegpu.appliance.packets import Packet
+from remotegpu.appliance.packets import OnPacket
 from remotegpu.appliance.state import Session, SessionProcess
 
 
@@ -12,4 +12,4 @@ class ProcessError(Exception):
 
 
 # Starts one, which tells the function what it wants; also returned: the gateway's end of its data socket.
-Launch = Callable[[Session, Callable[[Packet], None]], Awaitable[tuple[SessionProcess, socket.socket]]]
+Launch = Callable[[Session, OnPacket], Awaitable[tuple[SessionProcess, socket.socket]]]

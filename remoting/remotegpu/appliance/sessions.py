@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
+from io import FileIO
 from typing import Final
 
 from remotegpu.appliance.gateway import Gateway
@@ -80,7 +81,7 @@ class Sessions:
         gateway_end = None
         try:
             start = launch or self._workers
-            process, gateway_end = await start(session, lambda p: self._receive(session, p))
+            process, gateway_end = await start(session, lambda p, file: self._receive(session, p, file))
             session.process = process
             self._spawn(self._watch(session, process))
             await process.wait_until_ready()
@@ -144,7 +145,7 @@ class Sessions:
                     "try later"
                 )
 
-    def _receive(self, session: Session, packet: Packet) -> None:
+    def _receive(self, session: Session, packet: Packet, file: FileIO | None) -> None:
         """Answer a packet of a worker, which may be under its tenant's control: nothing in it is believed."""
         process = session.process
         operation = packet.get("op")
@@ -160,6 +161,8 @@ class Sessions:
             if device >= len(session.lease.quotas):
                 return
             self._account(session, process, operation, device, packet)
+        elif operation in ("export", "import", "release") and process is not None:
+            _share(session, process, operation, packet, file)
 
     def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
         quota = session.lease.quotas[device]
@@ -218,6 +221,7 @@ class Sessions:
             del self._ended[next(iter(self._ended))]
         for quota in session.lease.quotas:
             quota.forget(session.session_id)
+        session.lease.exports.forget(session.session_id)
         self._uids.give_back(session.uid)
         if session.process is not None:
             session.process.close()
@@ -229,3 +233,25 @@ class Sessions:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _share(session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None) -> None:
+    """Answer what a worker says of memory that it shares with others of its lease."""
+    exports, name = session.lease.exports, session.session_id
+    match operation:
+        case "export":
+            device, size = whole_number(packet, "device"), whole_number(packet, "size")
+            token = None
+            if file is not None and device < len(session.lease.quotas) and not session.ended:
+                token = exports.add(name, device, size, file)
+            process.send({"op": "exported", "id": whole_number(packet, "id"), "token": token})
+        case "import":
+            export = None if session.ended else exports.hold(name, str(packet.get("token")))
+            numbers = {"id": whole_number(packet, "id"), "device": 0, "size": 0}
+            if export is None:
+                process.send({"op": "imported", **numbers})
+            else:
+                numbers |= {"device": export.device, "size": export.size}
+                process.send({"op": "imported", **numbers}, [export.file.fileno()])
+        case "release":
+            exports.release(name, str(packet.get("token")))

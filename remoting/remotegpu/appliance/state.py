@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.claims import Claim
+from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.packets import Packet
 from remotegpu.rpc import pb
@@ -18,7 +20,7 @@ class SessionProcess(Protocol):
     kind: str  # for people
     pid: int
 
-    def send(self, packet: Packet) -> None: ...
+    def send(self, packet: Packet, fds: Sequence[int] = ()) -> None: ...
 
     async def wait_until_ready(self) -> None:
         """Raises ProcessError if that does not come to pass."""
@@ -43,6 +45,7 @@ class Lease:
     placement: LeasedGpus
     devices: list[pb.Device]
     quotas: list[Quota]
+    exports: Exports
     since: float = field(default_factory=time.monotonic)
     sessions: "dict[str, Session]" = field(default_factory=dict)
     expiry: asyncio.TimerHandle | None = None

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from remotegpu.api.names import VISIBLE_DEVICES_ENV
-from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
+from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel, packet_pair
 from remotegpu.appliance.processes import ProcessError
 from remotegpu.appliance.state import Session
 from remotegpu.appliance.views import PhysicalGpu
@@ -25,17 +26,15 @@ class Worker:
 
     kind = "worker"
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, control: socket.socket, on_packet: Callable[[Packet], None]
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, control: socket.socket, on_packet: OnPacket) -> None:
         self.process = process
         self.pid = process.pid
         self._ready = asyncio.get_running_loop().create_future()
         self._on_packet = on_packet
         self._channel = PacketChannel(control, self._receive)
 
-    def send(self, packet: Packet) -> None:
-        self._channel.send(packet)
+    def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
+        self._channel.send(packet, fds)
 
     async def wait_until_ready(self) -> None:
         ended = asyncio.ensure_future(self.process.wait())
@@ -70,11 +69,11 @@ class Worker:
     def close(self) -> None:
         self._channel.close()
 
-    def _receive(self, packet: Packet) -> None:
+    def _receive(self, packet: Packet, file: FileIO | None) -> None:
         if packet.get("op") == "ready" and not self._ready.done():
             self._ready.set_result(None)
         else:
-            self._on_packet(packet)
+            self._on_packet(packet, file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Workers:
     environment: Mapping[str, str]
     gpus: Sequence[PhysicalGpu]
 
-    async def start(self, session: Session, on_packet: Callable[[Packet], None]) -> tuple[Worker, socket.socket]:
+    async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
         """A `processes.Launch`."""
         visible = ",".join(self.gpus[gpu].uuid_text for gpu in session.lease.placement.gpus)
         environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
@@ -98,7 +97,7 @@ async def start_worker(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     uid: int | None,
-    on_packet: Callable[[Packet], None],
+    on_packet: OnPacket,
 ) -> tuple[Worker, socket.socket]:
     """Start a worker; also returned: the gateway's end of its data socket."""
     control, control_theirs = packet_pair()

@@ -6,7 +6,7 @@
 use crate::ranges::Ranges;
 use driverapi::errors::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
 use driverapi::memory_operations::Width;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -109,7 +109,7 @@ pub fn discard(at: u64, len: u64) {
     unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) };
 }
 
-/// Makes `[at, at + len)` read as zeros and holds no memory for it, be it private or a `Backing`'s.
+/// Makes `[at, at + len)` read as zeros and holds no memory for it, be it private or a file's.
 pub fn forget(at: u64, len: u64) {
     let (first, last) = (at.next_multiple_of(PAGE), (at + len) / PAGE * PAGE);
     // SAFETY: whole pages inside the arena; where they are a file's the hole is in the file, elsewhere this fails.
@@ -128,35 +128,12 @@ fn fill(at: u64, len: u64) {
     unsafe { ptr::write_bytes(address::<u8>(at), 0, len as usize) };
 }
 
-/// Memory that can be mapped at several places in turn and keeps its contents.
-pub struct Backing {
-    file: OwnedFd,
+/// Shows a file from `offset` on at `[at, at + len)`, a page-aligned range of the arena.
+pub fn show(at: u64, len: u64, file: BorrowedFd<'_>, offset: u64) -> R {
+    replace(at, len, libc::MAP_SHARED, file.as_raw_fd(), offset)
 }
 
-impl Backing {
-    pub fn create(len: u64) -> R<Backing> {
-        // SAFETY: a constant name and a valid flag; the descriptor belongs to the OwnedFd from here on.
-        let file = unsafe {
-            let fd = libc::memfd_create(c"remotegpu".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(CUDA_ERROR_OUT_OF_MEMORY);
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
-        // SAFETY: an open descriptor of our own.
-        match unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } {
-            0 => Ok(Backing { file }),
-            _ => Err(CUDA_ERROR_OUT_OF_MEMORY),
-        }
-    }
-
-    /// Shows the memory at `[at, at + len)`, a page-aligned range of the arena.
-    pub fn map(&self, at: u64, len: u64, offset: u64) -> R {
-        replace(at, len, libc::MAP_SHARED, self.file.as_raw_fd(), offset)
-    }
-}
-
-/// Puts zero pages back at a range that showed a `Backing`.
+/// Puts zero pages back at a range that showed a file.
 pub fn unmap(at: u64, len: u64) -> R {
     replace(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0)
 }

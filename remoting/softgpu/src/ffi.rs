@@ -7,7 +7,8 @@
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
 use driverapi::report;
 use driverapi::types::CUresult;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The result of everything behind an entry point; the error is the `CUresult` that the program sees.
@@ -186,8 +187,15 @@ pub fn bytes(address: *const u8, len: usize) -> R<Vec<u8>> {
     Ok(unsafe { std::slice::from_raw_parts(address, len) }.to_vec())
 }
 
+/// A descriptor that the program passed in place of a pointer; it stays the program's.
+pub fn descriptor(value: *mut c_void) -> R<BorrowedFd<'static>> {
+    let fd = c_int::try_from(value.addr()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    // SAFETY: not -1; the caller promises that it is open during the call, and nothing keeps it longer.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
 /// Calls a function of the program with the argument that it gave.
-pub fn call_back(function: unsafe extern "C" fn(*mut std::ffi::c_void), argument: usize) {
+pub fn call_back(function: unsafe extern "C" fn(*mut c_void), argument: usize) {
     // SAFETY: the program gave this function to be called with this argument.
     unsafe { function(std::ptr::with_exposed_provenance_mut(argument)) }
 }

@@ -7,6 +7,7 @@ pub mod engine;
 
 mod api;
 mod arena;
+mod backing;
 mod code;
 mod config;
 mod context;

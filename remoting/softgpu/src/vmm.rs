@@ -1,11 +1,13 @@
 //! Virtual memory management: physical memory, reserved addresses, and one shown at the other.
 
-use crate::arena::{self, Backing};
+use crate::arena;
+use crate::backing::Backing;
 use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Allocation, Kind};
 use driverapi::constants::*;
 use driverapi::errors::*;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -19,20 +21,45 @@ pub struct Physical {
     pub id: usize,
     pub device: usize,
     pub len: u64,
+    /// May other processes have it?
+    pub shareable: bool,
+    /// Another process made it, and is charged for it.
+    imported: bool,
     backing: Backing,
     references: AtomicUsize,
     released: AtomicBool,
 }
 
 impl Driver {
-    pub fn create_physical(&self, id: usize, device: usize, len: u64) -> R {
+    pub fn create_physical(&self, id: usize, device: usize, len: u64, shareable: bool) -> R {
         if len == 0 || !len.is_multiple_of(GRANULARITY) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.devices[device].charge(len)?;
-        let backing = Backing::create(len).inspect_err(|_| self.devices[device].discharge(len))?;
+        let uuid = self.devices[device].uuid;
+        let backing = Backing::create(len, uuid).inspect_err(|_| self.devices[device].discharge(len))?;
+        self.insert_physical(id, device, len, backing, (shareable, false));
+        Ok(())
+    }
+
+    fn insert_physical(&self, id: usize, device: usize, len: u64, backing: Backing, kind: (bool, bool)) {
         let (references, released) = (AtomicUsize::new(1), AtomicBool::new(false));
-        self.physical.insert(id, Arc::new(Physical { id, device, len, backing, references, released }));
+        let (shareable, imported) = kind;
+        let physical = Physical { id, device, len, shareable, imported, backing, references, released };
+        self.physical.insert(id, Arc::new(physical));
+    }
+
+    /// A descriptor of memory that was made to be shared.
+    pub fn export_physical(&self, id: usize) -> R<OwnedFd> {
+        let physical = self.physical(id)?;
+        if physical.shareable { physical.backing.export() } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+
+    /// What another process exported, whichever of our devices it lies on.
+    pub fn import_physical(&self, id: usize, file: BorrowedFd<'_>) -> R {
+        let mut found = self.devices.iter().filter_map(|d| Some((d.ordinal, Backing::import(file, d.uuid).ok()?)));
+        let (device, (backing, len)) = found.next().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        self.insert_physical(id, device, len, backing, (true, true));
         Ok(())
     }
 
@@ -62,6 +89,7 @@ impl Driver {
         if physical.released.load(Ordering::Acquire)
             && self.memory.all_where(mapped).is_empty()
             && self.physical.remove(physical.id).is_some()
+            && !physical.imported
         {
             self.devices[physical.device].discharge(physical.len);
         }

@@ -34,10 +34,11 @@ macro_rules! commands {
 commands! {
     Open, Rebase, Close,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
-    SlabMap, SlabUnmap, Grant, GrantReturn, MemoryQuery,
+    SlabMap, SlabUnmap, SlabExport, SlabImport, Grant, GrantReturn, MemoryQuery,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
+    EventExport, EventImport, SharedEventRecord, SharedEventGate, SharedEventSynchronize, SharedEventQuery,
     ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, KernelDescribe, Launch, Link,
     GraphBuild, GraphLaunch, GraphDestroy,
     TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
@@ -212,7 +213,7 @@ impl Topology {
             Command::ContextSynchronize(c) => unless_kept(Rule::ContextWait, vec![(Key::Context(c.context), Observe)]),
             Command::ContextFence(c) => unless_kept(Rule::Fence, vec![(Key::Context(c.context), Observe)]),
             Command::StreamFence(_) => unless_kept(Rule::Fence, self.stream_keys(frame.stream_id)),
-            Command::SlabMap(_) | Command::ModuleGlobal(_) | Command::KernelDescribe(_) => {
+            Command::SlabMap(_) | Command::SlabImport(_) | Command::ModuleGlobal(_) | Command::KernelDescribe(_) => {
                 vec![(Key::Creation, After)]
             }
             Command::StreamCreate(c) => vec![(Key::Stream(c.stream), Exclusive), (Key::Context(c.context), After)],

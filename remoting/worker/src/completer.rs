@@ -249,6 +249,7 @@ impl Session {
             Action::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
             Action::Callback { token } => self.out.push(Callback::CODE, 0, &Callback { token }, &[]),
             Action::EventDone { event, generation } => self.event_done(event, generation, code),
+            Action::SharedRecord { page, number } => page.complete(number),
             Action::Part { join } => self.part_done(join, code),
         }
     }

@@ -3,6 +3,7 @@
 use crate::current::CurrentContext;
 use crate::driver::{Code, Driver, Handle};
 use crate::objects::{LoadedModule, RealEvent};
+use crate::shared_events::Page;
 use crate::staging::Buffer;
 use driverapi::errors::*;
 use std::collections::{BTreeSet, HashMap};
@@ -36,6 +37,11 @@ pub enum Action {
         event: u64,
         generation: u64,
     },
+    /// A record that other sessions wait for.
+    SharedRecord {
+        page: Rc<Page>,
+        number: u64,
+    },
     Part {
         join: u64,
     },
@@ -44,7 +50,10 @@ pub enum Action {
 impl Action {
     /// Can the program conclude something about other commands from it?
     pub fn is_visible(&self) -> bool {
-        !matches!(self, Action::Marker | Action::HostBytes { .. } | Action::Consumed { .. })
+        !matches!(
+            self,
+            Action::Marker | Action::HostBytes { .. } | Action::Consumed { .. } | Action::SharedRecord { .. }
+        )
     }
 
     /// Does it change what the program sees in its memory or of its events?

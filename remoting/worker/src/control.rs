@@ -1,22 +1,45 @@
 //! What the appliance says to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the other way.
 
 use crate::driver::Code;
+use crate::requests::Token;
 use crate::session::Session;
 use driverapi::errors::*;
 use protocol::{Granted, MemoryState};
 use serde::Deserialize;
+use std::os::fd::OwnedFd;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Order {
-    Granted { id: u64, size: u64 },
-    Memory { id: u64, limit: u64, free: u64 },
-    End { code: Code, reason: String },
+    Granted {
+        id: u64,
+        size: u64,
+    },
+    Memory {
+        id: u64,
+        limit: u64,
+        free: u64,
+    },
+    /// Without a token the lease has no room for it.
+    Exported {
+        id: u64,
+        token: Option<Token>,
+    },
+    /// With a descriptor, unless nothing has this token.
+    Imported {
+        id: u64,
+        device: u32,
+        size: u64,
+    },
+    End {
+        code: Code,
+        reason: String,
+    },
 }
 
 impl Session {
     /// Takes a packet of the appliance; what is none is ignored, as it can only come from a newer appliance.
-    pub fn order(&mut self, packet: &[u8]) {
+    pub fn order(&mut self, packet: &[u8], file: Option<OwnedFd>) {
         let Ok(order) = serde_json::from_slice::<Order>(packet) else { return };
         match order {
             Order::Granted { id, size } => {
@@ -31,6 +54,8 @@ impl Session {
                 let Some(seq) = self.requests.answered(id) else { return };
                 self.reply_with(seq, 0, &MemoryState { limit, free }, &[]);
             }
+            Order::Exported { id, token } => self.exported(id, token),
+            Order::Imported { id, device, size } => self.imported(id, device, size, file),
             Order::End { code, reason } => self.end(code, &reason),
         }
     }
@@ -49,6 +74,12 @@ mod tests {
             json(Request::Grant { id: 1, device: 2, least: 3, want: 4 }),
             r#"{"op":"grant","id":1,"device":2,"least":3,"want":4}"#
         );
+        let token = Token([0xab; 16]);
+        assert_eq!(json(Request::Release { token }), r#"{"op":"release","token":"abababababababababababababababab"}"#);
+        let exported = r#"{"op":"exported","id":3,"token":"abababababababababababababababab"}"#;
+        assert_eq!(serde_json::from_str::<Order>(exported).unwrap(), Order::Exported { id: 3, token: Some(token) });
+        let refused = serde_json::from_str::<Order>(r#"{"op":"exported","id":3,"token":null}"#).unwrap();
+        assert_eq!(refused, Order::Exported { id: 3, token: None });
         let end = serde_json::from_str::<Order>(r#"{"op":"end","code":46,"reason":"drained"}"#).unwrap();
         assert_eq!(end, Order::End { code: 46, reason: "drained".into() });
     }

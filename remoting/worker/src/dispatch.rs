@@ -32,6 +32,7 @@ impl Session {
             Command::StreamSynchronize(_)
             | Command::ContextSynchronize(_)
             | Command::EventSynchronize(_)
+            | Command::SharedEventSynchronize(_)
             | Command::CopyToHost(_) => self.synchronised(frame.seq, code),
             Command::EventQuery(c) if frame.progress == 1 => self.event_done(c.event, c.generation, code),
             Command::EventRecord(c) => {
@@ -50,6 +51,13 @@ impl Session {
             | Command::Rebase(_)
             | Command::Grant(_)
             | Command::MemoryQuery(_)
+            | Command::EventExport(_)
+            | Command::EventImport(_)
+            | Command::SharedEventRecord(_)
+            | Command::SharedEventGate(_)
+            | Command::SharedEventQuery(_)
+            | Command::SlabExport(_)
+            | Command::SlabImport(_)
             | Command::ModuleGlobal(_)
             | Command::KernelDescribe(_)
             | Command::TensorMapTiled(_)
@@ -90,6 +98,8 @@ impl Session {
             }
             Command::SlabMap(c) => return self.slab_map(seq, c),
             Command::SlabUnmap(c) => self.slab_unmap(c.address, c.size)?,
+            Command::SlabExport(c) => self.slab_export(seq, c.address)?,
+            Command::SlabImport(c) => self.slab_import(seq, c)?,
             Command::Grant(c) => self.grant(seq, c)?,
             Command::GrantReturn(c) => self.grant_return(c.device, c.size)?,
             Command::MemoryQuery(c) => self.memory_query(seq, c.device)?,
@@ -109,6 +119,13 @@ impl Session {
             Command::CallbackDone(c) => self.callback_done(c.token)?,
             Command::Gate(c) => return self.gate(seq, frame.stream_id, c.token),
             Command::GateOpen(c) => self.gate_open(c.token),
+
+            Command::EventExport(c) => self.event_export(seq, c.event)?,
+            Command::EventImport(c) => self.event_import(seq, c)?,
+            Command::SharedEventRecord(c) => self.shared_event_record(seq, c.event, c.generation)?,
+            Command::SharedEventGate(c) => self.shared_event_gate(seq, c.event, c.gate)?,
+            Command::SharedEventSynchronize(c) => self.shared_event_synchronize(seq, c.event)?,
+            Command::SharedEventQuery(c) => self.shared_event_query(seq, c.event)?,
 
             Command::ImageChunk(c) => self.images.add(c.hash, c.offset, c.total, frame.tail()),
             Command::ModuleLoad(c) => self.module_load(seq, c)?,

@@ -34,6 +34,8 @@ pub mod sched;
 pub mod server;
 pub mod session;
 mod settings;
+mod shared_events;
+mod sharing;
 mod slabs;
 pub mod snapshot;
 mod staging;

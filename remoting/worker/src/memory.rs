@@ -33,7 +33,11 @@ fn leaves_room(driver: &Driver, size: u64, granularity: u64) -> bool {
 
 /// Memory of the device, mapped and accessible; nothing is left behind after an error.
 fn map(driver: &Driver, address: u64, size: u64, device: i32) -> Result<u64> {
-    let memory = driver.memory_create(size, device)?;
+    place(driver, driver.memory_create(size, device)?, address, size, device)
+}
+
+/// Maps memory and makes it accessible; after an error it is released.
+pub fn place(driver: &Driver, memory: u64, address: u64, size: u64, device: i32) -> Result<u64> {
     if let Err(code) = driver.memory_map(address, size, memory) {
         let _ = driver.memory_release(memory);
         return Err(code);
@@ -179,6 +183,9 @@ impl Session {
                 session.memory.unmapping.retain(|range| *range != (address, size));
                 if let Err(code) = unmapped {
                     session.late(code);
+                }
+                if let Some(token) = slab.shared {
+                    session.requests.push(Request::Release { token });
                 }
                 session.return_memory();
             },

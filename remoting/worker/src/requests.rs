@@ -1,8 +1,13 @@
 //! What the worker asks of the appliance and tells it. `control` takes the answers.
 
 use crate::driver::Code;
-use serde::Serialize;
+use crate::shared_events::Page;
+use protocol::{EventImport, SlabImport};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -15,22 +20,86 @@ pub struct Stats {
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Request {
     Ready,
-    Grant { id: u64, device: u32, least: u64, want: u64 },
-    Return { device: u32, size: u64 },
-    Memory { id: u64, device: u32 },
-    Stats { commands: u64, launches: u64, bytes_in: u64, bytes_out: u64 },
-    Unhealthy { device: u32, code: Code, message: String },
-    Log { line: String },
+    Grant {
+        id: u64,
+        device: u32,
+        least: u64,
+        want: u64,
+    },
+    Return {
+        device: u32,
+        size: u64,
+    },
+    Memory {
+        id: u64,
+        device: u32,
+    },
+    Stats {
+        commands: u64,
+        launches: u64,
+        bytes_in: u64,
+        bytes_out: u64,
+    },
+    Unhealthy {
+        device: u32,
+        code: Code,
+        message: String,
+    },
+    /// With a descriptor: other sessions of the lease may import it. Without a size it is an event.
+    Export {
+        id: u64,
+        device: u32,
+        size: u64,
+    },
+    Import {
+        id: u64,
+        token: Token,
+    },
+    /// What was exported or imported is not used any more.
+    Release {
+        token: Token,
+    },
+    Log {
+        line: String,
+    },
+}
+
+/// The appliance's name for what is exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub [u8; 16]);
+
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", u128::from_be_bytes(self.0)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Token, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let number = u128::from_str_radix(&text, 16).map_err(D::Error::custom)?;
+        Ok(Token(number.to_be_bytes()))
+    }
+}
+
+/// What waits for the answer to an `Export` or `Import`.
+#[derive(Debug)]
+pub enum Sharing {
+    Slab { seq: u64, address: u64 },
+    SlabFrom { seq: u64, message: SlabImport },
+    Event { seq: u64, event: u64, page: Rc<Page> },
+    EventFrom { seq: u64, message: EventImport },
 }
 
 /// Requests to be sent, and the commands that wait for their answers.
 #[derive(Debug, Default)]
 pub struct Requests {
-    queue: VecDeque<Request>,
+    queue: VecDeque<(Request, Option<OwnedFd>)>,
     next_id: u64,
     /// The command, and the device that the memory is granted on.
     grants: HashMap<u64, (u64, u32)>,
     queries: HashMap<u64, u64>,
+    sharing: HashMap<u64, Sharing>,
     unhealthy_told: bool,
     last_stats: Stats,
 }
@@ -40,11 +109,12 @@ impl Requests {
     const MOST: usize = 1024;
 
     pub fn push(&mut self, request: Request) {
-        self.queue.push_back(request);
+        self.queue.push_back((request, None));
     }
 
-    pub fn first(&self) -> Option<&Request> {
-        self.queue.front()
+    /// The next to be sent, and the descriptor that goes with it.
+    pub fn first(&self) -> Option<(&Request, Option<BorrowedFd<'_>>)> {
+        self.queue.front().map(|(request, fd)| (request, fd.as_ref().map(AsFd::as_fd)))
     }
 
     pub fn sent(&mut self) {
@@ -70,6 +140,34 @@ impl Requests {
         self.queries.insert(self.next_id, seq);
         self.push(Request::Memory { id: self.next_id, device });
         true
+    }
+
+    /// Offers a descriptor to the other sessions of the lease; `false` if too much was asked already.
+    pub fn export(&mut self, sharing: Sharing, device: u32, size: u64, file: OwnedFd) -> bool {
+        let Some(id) = self.ask(sharing) else { return false };
+        self.queue.push_back((Request::Export { id, device, size }, Some(file)));
+        true
+    }
+
+    /// Asks for what another session exported; `false` if too much was asked already.
+    pub fn import(&mut self, sharing: Sharing, token: Token) -> bool {
+        let Some(id) = self.ask(sharing) else { return false };
+        self.push(Request::Import { id, token });
+        true
+    }
+
+    fn ask(&mut self, sharing: Sharing) -> Option<u64> {
+        if self.sharing.len() >= Self::MOST {
+            return None;
+        }
+        self.next_id += 1;
+        self.sharing.insert(self.next_id, sharing);
+        Some(self.next_id)
+    }
+
+    /// What waits for the answer to an export or import.
+    pub fn shared(&mut self, id: u64) -> Option<Sharing> {
+        self.sharing.remove(&id)
     }
 
     /// The command that waits for this grant, and the device.
@@ -115,8 +213,8 @@ mod tests {
     fn stats_are_queued_when_they_change() {
         let mut requests = Requests::default();
         requests.stats(Stats::default(), 5);
-        assert_eq!(requests.first(), None);
+        assert!(requests.first().is_none());
         requests.stats(Stats { commands: 1, ..Stats::default() }, 5);
-        assert!(matches!(requests.first(), Some(Request::Stats { commands: 1, bytes_out: 5, .. })));
+        assert!(matches!(requests.first(), Some((Request::Stats { commands: 1, bytes_out: 5, .. }, None))));
     }
 }

@@ -7,9 +7,10 @@ use driverapi::errors::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
+    recvmsg, sendmsg,
 };
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -91,18 +92,28 @@ pub fn accept_connection(control: BorrowedFd<'_>, data: BorrowedFd<'_>) -> io::R
 }
 
 fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let mut packet = [0; 4096];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let message = recvmsg(data, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    if message.bytes == 0 {
+    let (count, descriptor) = receive_packet(data, &mut [0; 4096], RecvFlags::empty())?;
+    if count == 0 {
         return Ok(None);
     }
+    descriptor.map(Some).ok_or_else(|| io::Error::other("the gateway passed a packet without a connection"))
+}
+
+/// The length of the next packet, and the descriptor that came with it.
+fn receive_packet(
+    socket: BorrowedFd<'_>,
+    packet: &mut [u8],
+    flags: RecvFlags,
+) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let message = recvmsg(socket, &mut [IoSliceMut::new(packet)], &mut ancillary, flags)?;
     let mut descriptors = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    descriptors.next().map(Some).ok_or_else(|| io::Error::other("the gateway passed a packet without a connection"))
+    Ok((message.bytes, descriptors.next()))
 }
 
 /// Tells the appliance that a connection may come.
@@ -110,12 +121,18 @@ fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 /// # Errors
 /// If the appliance is gone.
 pub fn tell_ready(control: BorrowedFd<'_>) -> io::Result<()> {
-    send_request(control, &Request::Ready)
+    send_request(control, &Request::Ready, None)
 }
 
-fn send_request(control: BorrowedFd<'_>, request: &Request) -> io::Result<()> {
+fn send_request(control: BorrowedFd<'_>, request: &Request, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let packet = serde_json::to_vec(request)?;
-    send(control, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<_> = file.into_iter().collect();
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    sendmsg(control, &[IoSlice::new(&packet)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }
 
@@ -216,8 +233,8 @@ fn flush(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<bool> 
 }
 
 fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
-    while let Some(request) = session.requests.first() {
-        match send_request(control, request) {
+    while let Some((request, file)) = session.requests.first() {
+        match send_request(control, request, file) {
             Ok(()) => session.requests.sent(),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(e) => return Err(e),
@@ -264,9 +281,9 @@ fn wait(
 fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
     let mut packet = vec![0; PACKET];
     loop {
-        match recv(control, &mut packet[..], RecvFlags::DONTWAIT) {
+        match receive_packet(control, &mut packet, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok((count, _)) => session.order(&packet[..count]),
+            Ok((count, file)) => session.order(&packet[..count], file),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(e) => return Err(e.into()),
         }

@@ -17,6 +17,7 @@ use crate::requests::{Request, Requests, Stats};
 use crate::rules::{Rule, kept};
 use crate::sched::{Mode, Scheduler};
 use crate::settings::Change;
+use crate::shared_events::SharedEvents;
 use crate::slabs::Memory;
 use crate::staging::Buffer;
 use crate::text::Text;
@@ -68,6 +69,7 @@ pub struct Session {
     /// Streams held by a callback, by its token: the command that is to be finished.
     pub callbacks: HashMap<u64, u64>,
     pub gates: Gates,
+    pub shared_events: SharedEvents,
     pub current: CurrentContext,
     /// Contexts whose work is complete and that are to be destroyed, with the command that asked for it.
     pub closing: Vec<(u64, u64)>,
@@ -110,6 +112,7 @@ impl Session {
             late_copies: LateCopies::default(),
             callbacks: HashMap::new(),
             gates: Gates::default(),
+            shared_events: SharedEvents::default(),
             current: CurrentContext::default(),
             closing: Vec::new(),
             opened: false,
@@ -357,7 +360,7 @@ impl Session {
 
     /// Is there something that only looking at the GPU again will show?
     pub fn needs_looking_after(&self) -> bool {
-        self.completions.is_pending() || !self.closing.is_empty()
+        self.completions.is_pending() || self.shared_events.is_pending() || !self.closing.is_empty()
     }
 
     /// Everything that can be done now without new frames. Returns whether anything was.
@@ -370,6 +373,7 @@ impl Session {
         // The watchers of events of these contexts are notified by this `collect`, before they go.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
+        any |= self.take_shared_waits();
         for (seq, context) in closing {
             match self.close_context(seq, context) {
                 true => any = true,

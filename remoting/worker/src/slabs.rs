@@ -2,6 +2,7 @@
 
 use crate::driver::{Handle, Result};
 use crate::objects::RealEvent;
+use crate::requests::Token;
 use driverapi::errors::*;
 use protocol::SlabMap;
 use std::collections::{BTreeMap, HashMap};
@@ -12,6 +13,8 @@ pub struct Slab {
     pub size: u64,
     pub device: u32,
     pub memory: u64,
+    /// Other processes of the lease may have it, too, and the lease is charged for it.
+    pub shared: Option<Token>,
 }
 
 #[derive(Debug)]
@@ -73,31 +76,55 @@ impl Memory {
         if arena || global() { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    pub fn check_slab(&self, c: &SlabMap) -> Result<()> {
+    /// Is this a place for a slab?
+    pub fn check_place(&self, at: u64, len: u64) -> Result<()> {
         let (base, size) = self.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let aligned = [c.address, c.size].iter().all(|n| n.is_multiple_of(self.granularity));
-        let end = c.address.checked_add(c.size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if c.size == 0 || !aligned || c.address < base || end > base + size {
+        let aligned = [at, len].iter().all(|n| n.is_multiple_of(self.granularity));
+        let end = at.checked_add(len).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if len == 0 || !aligned || at < base || end > base + size {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let before = self.slabs.range(..end).next_back();
-        if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (c.address, c.size))) {
+        if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (at, len))) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        Ok(())
+    }
+
+    pub fn check_slab(&self, c: &SlabMap) -> Result<()> {
+        self.check_place(c.address, c.size)?;
         let of = |sizes: &HashMap<u32, u64>| sizes.get(&c.device).copied().unwrap_or(0);
         if of(&self.granted) - of(&self.mapped) < c.size { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     pub fn insert(&mut self, c: &SlabMap) {
-        self.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory: 0 });
+        self.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory: 0, shared: None });
         *self.mapped.entry(c.device).or_default() += c.size;
     }
 
     pub fn remove(&mut self, address: u64) -> Option<Slab> {
         let slab = self.slabs.remove(&address)?;
-        if let Some(mapped) = self.mapped.get_mut(&slab.device) {
+        if slab.shared.is_none()
+            && let Some(mapped) = self.mapped.get_mut(&slab.device)
+        {
             *mapped -= slab.size;
         }
         Some(slab)
+    }
+
+    /// The slab is the lease's from now on: it counts no more against what the session was granted.
+    pub fn share(&mut self, address: u64, token: Token) {
+        let Some(slab) = self.slabs.get_mut(&address) else { return };
+        slab.shared = Some(token);
+        for sizes in [&mut self.granted, &mut self.mapped] {
+            if let Some(bytes) = sizes.get_mut(&slab.device) {
+                *bytes = bytes.saturating_sub(slab.size);
+            }
+        }
+    }
+
+    /// Has the session this slab, exported or imported?
+    pub fn has(&self, token: Token) -> bool {
+        self.slabs.values().any(|slab| slab.shared == Some(token))
     }
 }

@@ -144,6 +144,7 @@ impl Session {
     }
 
     pub fn event_destroy(&mut self, id: u64) -> Result<()> {
+        self.shared_event_destroy(id);
         let event = self.events.get_mut(id)?;
         if event.is_referred_to() {
             event.destroyed = true;
@@ -186,8 +187,9 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the client that a record is complete.
+    /// Tells the client that a record is complete, and the sessions that share the event.
     pub fn event_done(&mut self, event: u64, generation: u64, code: Code) {
+        self.shared_event_done(event, generation);
         self.out.push(EventDone::CODE, 0, &EventDone { event, generation, code }, &[]);
     }
 

@@ -127,7 +127,7 @@ fn run(seed: u64, samples: &[(u32, Vec<u8>)]) {
         give(&mut session, &mut seq, code, stream_id, payload);
         assert!(started.elapsed() < Duration::from_secs(1), "seed {seed}: command {code:#x} took too long");
         if random.below(8) == 0 {
-            session.order(br#"{"op":"granted","id":1,"size":8388608}"#);
+            session.order(br#"{"op":"granted","id":1,"size":8388608}"#, None);
         }
         if random.below(16) == 0 {
             fake::world().go_on();

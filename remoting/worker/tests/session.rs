@@ -65,9 +65,9 @@ fn start() -> Test {
     let session = Session::new(fake::driver(), None, 1 << 30).expect("session");
     let mut client = Client::new(Direct(session));
     let base = client.open().arena_base;
-    client.link.0.order(br#"{"op":"granted","id":9,"size":1}"#);
+    client.link.0.order(br#"{"op":"granted","id":9,"size":1}"#, None);
     let grant = client.send(0, &protocol::Grant { device: 0, least: SLAB, want: SLAB }, &[]);
-    client.link.0.order(format!(r#"{{"op":"granted","id":1,"size":{SLAB}}}"#).as_bytes());
+    client.link.0.order(format!(r#"{{"op":"granted","id":1,"size":{SLAB}}}"#).as_bytes(), None);
     assert_eq!(client.reply(grant).0, 0);
     client.map(base, SLAB);
     client.stream(A, NON_BLOCKING, STOPPED);

@@ -30,12 +30,8 @@ def own_kernels():
     refuses(lambda: torch.ones(8, device="cuda"), "cudaErrorNoKernelImageForDevice")
 
 
-def shared_with_another_process():
-    """IPC: a tensor sent to another process goes by a memory handle."""
-    tensor = torch.zeros(8, device="cuda")
-    refuses(lambda: mp.reductions.reduce_tensor(tensor), "cudaErrorNotSupported")
-    refuses(lambda: torch.cuda.Event(interprocess=True).ipc_handle(), "cudaErrorNotSupported")
-    # Another process has a session of its own; what goes by way of the host is no IPC.
+def by_way_of_the_host():
+    """Another process has a session of its own."""
     context = mp.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=send_doubled, args=(queue, [3.0] * 8))

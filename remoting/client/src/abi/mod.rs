@@ -13,6 +13,7 @@ mod graph;
 mod graph_exec;
 mod graph_nodes;
 mod host_memory;
+mod ipc;
 pub mod launch;
 mod library;
 mod link;

@@ -106,8 +106,7 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Word(pool::handle_of(piece.pool) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(piece.address),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Word(0),
-        // By this NCCL tells memory of cuMemAlloc from mapped memory, whose handle it then asks for; it says how the
-        // memory was made. The export itself is refused.
+        // By this NCCL tells memory of cuMemAlloc from mapped memory, whose handle it then asks for.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             Value::Int(u32::from(piece.pool == 0 && find_allocation(address).is_some()))
         }

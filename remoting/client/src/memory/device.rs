@@ -2,6 +2,7 @@
 //! handed out again only after everything that could use them has completed.
 
 mod graph_memory;
+mod shared_memory;
 
 use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
 use crate::Code;
@@ -11,6 +12,8 @@ use crate::session::{Slot, lock};
 use driverapi::errors::*;
 use graph_memory::Reserved;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
+pub use shared_memory::Place;
+use shared_memory::Shared;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -47,6 +50,7 @@ struct State {
     /// Bytes that the program maps itself (virtual memory management), and those of graphs.
     mapped_by_program: u64,
     reserved: Reserved,
+    shared: Shared,
     freed: Vec<Freed>,
     contexts: HashMap<u64, Arc<Live>>,
     /// Bytes that the program has of each pool.
@@ -174,6 +178,7 @@ impl DeviceMemory {
         // A session that has failed needs no fence: nothing is allocated there any more.
         let _ = state.fence_all();
         state.end_reserved(live);
+        state.end_imported(live);
         state.contexts.remove(&live.id);
     }
 
@@ -186,7 +191,7 @@ impl DeviceMemory {
         let share: MemoryState = answer.success()?.decode()?;
         let state = &mut *lock(&self.state);
         state.collect();
-        let own = state.granted - state.heap.used() - state.mapped_by_program;
+        let own = state.unused_grant() + state.heap.mapped() - state.heap.used();
         Ok((share.free.saturating_add(own).min(share.limit), share.limit))
     }
 
@@ -198,7 +203,8 @@ impl DeviceMemory {
     /// The allocation that holds an address.
     pub fn find(&self, address: u64) -> Option<Piece> {
         let state = lock(&self.state);
-        state.heap.find(address).or_else(|| state.reserved.find(address)).copied()
+        let of_graphs = || state.reserved.find(address);
+        state.heap.find(address).or_else(of_graphs).or_else(|| state.shared.find(address)).copied()
     }
 
     /// The context that a piece belongs to.
@@ -271,13 +277,14 @@ fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<(), Code> {
     for (address, size) in state.heap.release_idle(keep) {
         live.session.post(0, &SlabUnmap { address, size })?;
         live.session.arena().put_back(address, size);
+        state.shared.forget_slab(address);
     }
     Ok(())
 }
 
 impl State {
     fn unused_grant(&self) -> u64 {
-        self.granted - self.heap.mapped() - self.mapped_by_program
+        self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.mapped_by_program
     }
 
     /// The program has no use for a piece any more.

@@ -12,6 +12,6 @@ pub mod pinned;
 mod ranges;
 pub mod variables;
 
-pub use device::{DeviceMemory, Origin, find_allocation};
+pub use device::{DeviceMemory, Origin, Place, find_allocation};
 pub use heap::Piece;
 pub use ranges::Ranges;

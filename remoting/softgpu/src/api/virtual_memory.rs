@@ -2,16 +2,16 @@
 
 use super::entry_points;
 use crate::driver::{Driver, current, driver};
-use crate::ffi::{In, Out, R};
+use crate::ffi::{In, Out, R, descriptor};
 use crate::handles;
 use crate::vmm::GRANULARITY;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use std::ffi::{c_ulonglong, c_void};
+use std::ffi::{c_int, c_ulonglong, c_void};
+use std::os::fd::IntoRawFd;
 
-/// Only pinned memory on a device exists here, and it cannot be shared with other processes. Programs that only wish
-/// it could (torch's expandable segments) get it; the export is refused.
+/// Only pinned memory on a device exists here.
 fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     match (properties.type_, properties.location.type_) {
         (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
@@ -71,9 +71,11 @@ entry_points! {
         let driver = driver()?;
         let out = out.required()?;
         super::no_flags(flags)?;
-        let device = device_of(driver, &properties.get()?)?;
+        let properties = properties.get()?;
+        let device = device_of(driver, &properties)?;
+        let shareable = properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let id = handles::mint();
-        driver.create_physical(id, device, size as u64)?;
+        driver.create_physical(id, device, size as u64, shareable)?;
         out.set(id as u64)
     }
 
@@ -123,11 +125,39 @@ entry_points! {
         let physical = driver()?.physical(physical as usize)?;
         properties.set(CUmemAllocationProp {
             type_: CU_MEM_ALLOCATION_TYPE_PINNED,
-            requestedHandleTypes: CU_MEM_HANDLE_TYPE_NONE,
+            requestedHandleTypes: match physical.shareable {
+                true => CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                false => CU_MEM_HANDLE_TYPE_NONE,
+            },
             location: CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: physical.device as i32 },
             win32HandleMetaData: std::ptr::null_mut(),
             allocFlags: CUmemAllocFlags::default(),
         })
+    }
+
+    fn cuMemExportToShareableHandle(
+        out: Out<c_int>, physical: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: c_ulonglong,
+    ) {
+        let driver = driver()?;
+        let out = out.required()?;
+        super::no_flags(flags)?;
+        if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        out.set(driver.export_physical(physical as usize)?.into_raw_fd())
+    }
+
+    fn cuMemImportFromShareableHandle(
+        out: Out<CUmemGenericAllocationHandle>, shared: *mut c_void, kind: CUmemAllocationHandleType,
+    ) {
+        let driver = driver()?;
+        let out = out.required()?;
+        if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let id = handles::mint();
+        driver.import_physical(id, descriptor(shared)?)?;
+        out.set(id as u64)
     }
 
     fn cuMemRetainAllocationHandle(out: Out<CUmemGenericAllocationHandle>, address: *mut c_void) {

@@ -10,11 +10,14 @@ mod table;
 pub use functions_generated::Functions;
 pub use table::{Raw, Table};
 
-use driverapi::attributes::CU_POINTER_ATTRIBUTE_IS_MANAGED;
+use driverapi::attributes::{
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{CStr, CString, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
 /// A `CUresult` other than success.
@@ -228,8 +231,23 @@ impl Driver {
     pub fn address_free(&self, base: u64, size: u64) -> Result<()> {
         call!(self.address_free(base, size as usize))
     }
+    /// Memory that other processes can import, where the device has that.
     pub fn memory_create(&self, size: u64, device: i32) -> Result<u64> {
-        get!(self.memory_create(0, size as usize, &pinned_on(device), 0))
+        let mut properties = pinned_on(device);
+        if self.device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device)? != 0 {
+            properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        }
+        get!(self.memory_create(0, size as usize, &properties, 0))
+    }
+    pub fn memory_export(&self, memory: u64) -> Result<OwnedFd> {
+        let fd = get!(self.memory_export(-1, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))?;
+        // SAFETY: the driver made this descriptor for the caller to close.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+    /// The descriptor may be closed afterwards.
+    pub fn memory_import(&self, file: BorrowedFd<'_>) -> Result<u64> {
+        let file = Handle(file.as_raw_fd() as usize).raw();
+        get!(self.memory_import(0, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
     }
     pub fn memory_release(&self, memory: u64) -> Result<()> {
         call!(self.memory_release(memory))

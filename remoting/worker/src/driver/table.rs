@@ -4,7 +4,7 @@ use driverapi::types::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData, CUlaunchAttributeValue,
     CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
 };
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 pub type Raw = *mut c_void;
 
@@ -57,6 +57,8 @@ table! {
     address_free = c"cuMemAddressFree" (u64, usize);
     memory_create = c"cuMemCreate" (*mut u64, usize, *const CUmemAllocationProp, u64);
     memory_release = c"cuMemRelease" (u64);
+    memory_export = c"cuMemExportToShareableHandle" (*mut c_int, u64, u32, u64);
+    memory_import = c"cuMemImportFromShareableHandle" (*mut u64, *mut c_void, u32);
     memory_map = c"cuMemMap" (u64, usize, usize, u64, u64);
     memory_unmap = c"cuMemUnmap" (u64, usize);
     memory_set_access = c"cuMemSetAccess" (u64, usize, *const CUmemAccessDesc, usize);

@@ -112,6 +112,7 @@ macro_rules! fake {
 fake! {
     device_count(out: *mut i32) { unsafe { give(out, 1) } }
     device_get(out: *mut i32, _ordinal: i32) { unsafe { give(out, 0) } }
+    device_attribute(out: *mut i32, _attribute: u32, _device: i32) { unsafe { give(out, 0) } }
     primary_retain(out: *mut Raw, _device: i32) { unsafe { give(out, world().handle()) } }
     primary_release(_device: i32) { 0 }
     context_create(out: *mut Raw, _flags: u32, _device: i32) { unsafe { give(out, world().handle()) } }

@@ -1,0 +1,174 @@
+//! Memory that processes of a lease share: slabs of this process that others may import, and slabs of others. Only whole
+//! slabs can be imported, so a process can read what lies beside the allocation that it was given.
+
+use super::{DeviceMemory, PIECE_ALIGN, State};
+use crate::Code;
+use crate::context::Live;
+use crate::memory::heap::{Piece, round_up};
+use crate::session::lock;
+use driverapi::errors::*;
+use protocol::{Exported, SlabExport, SlabImport, SlabUnmap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The appliance's name for a slab that was exported.
+pub type Token = [u8; 16];
+
+/// An allocation as another process of the lease finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub token: Token,
+    pub slab_size: u64,
+    /// Of the allocation in the slab.
+    pub offset: u64,
+    pub size: u64,
+}
+
+#[derive(Default)]
+pub struct Shared {
+    /// By the slabs' addresses.
+    exported: BTreeMap<u64, (u64, Token)>,
+    imported: BTreeMap<u64, Imported>,
+}
+
+struct Imported {
+    size: u64,
+    token: Token,
+    live: Arc<Live>,
+    /// Its allocations that are open, by address, and how often.
+    open: BTreeMap<u64, (Piece, u32)>,
+}
+
+impl Shared {
+    /// Bytes of slabs that the lease is charged for, not this process.
+    pub fn exported_bytes(&self) -> u64 {
+        self.exported.values().map(|(size, _)| size).sum()
+    }
+
+    /// The slab is unmapped.
+    pub fn forget_slab(&mut self, address: u64) {
+        self.exported.remove(&address);
+    }
+
+    pub fn find(&self, address: u64) -> Option<&Piece> {
+        let (_, slab) = self.imported.range(..=address).next_back()?;
+        let (_, (piece, _)) = slab.open.range(..=address).next_back()?;
+        (address - piece.address < piece.size).then_some(piece)
+    }
+}
+
+impl DeviceMemory {
+    /// Lets the other processes of the lease have an allocation, by the address of any byte of it.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
+    /// exported as much as it can.
+    pub fn export(&self, address: u64) -> Result<Place, Code> {
+        let state = &mut *lock(&self.state);
+        let piece = *state.heap.find(address).filter(|piece| piece.pool == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (start, slab_size) = state.heap.slab(piece.address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let token = match state.shared.exported.get(&start) {
+            Some((_, token)) => *token,
+            None => {
+                let live = state.contexts.get(&piece.context).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+                let exported: Exported = live.session.call(0, &SlabExport { address: start })?.success()?.decode()?;
+                state.granted -= slab_size;
+                state.shared.exported.insert(start, (slab_size, exported.token));
+                exported.token
+            }
+        };
+        Ok(Place { token, slab_size, offset: piece.address - start, size: piece.asked })
+    }
+
+    /// The address at which this process finds what another one exported.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process, `CUDA_ERROR_INVALID_HANDLE` if the exporter has freed
+    /// it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses.
+    pub fn import(&self, live: &Arc<Live>, place: &Place) -> Result<u64, Code> {
+        let state = &mut *lock(&self.state);
+        if state.shared.exported.values().any(|(_, token)| *token == place.token) {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        let size = round_up(place.size, PIECE_ALIGN).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if place.offset.checked_add(size).is_none_or(|end| size == 0 || end > place.slab_size) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let known = state.shared.imported.iter().find(|(_, slab)| slab.token == place.token);
+        let base = match known.map(|(base, slab)| (*base, slab.live.id, slab.size)) {
+            // One context of a process has another's memory, as CUDA documents it.
+            Some((_, context, size)) if context != live.id || size != place.slab_size => {
+                return Err(CUDA_ERROR_INVALID_CONTEXT);
+            }
+            Some((base, ..)) => base,
+            None => self.map_imported(state, live, place)?,
+        };
+        let address = base + place.offset;
+        if let Some(slab) = state.shared.imported.get_mut(&base) {
+            let piece = Piece { address, asked: place.size, size, context: live.id, pool: 0 };
+            slab.open.entry(address).or_insert((piece, 0)).1 += 1;
+        }
+        Ok(address)
+    }
+
+    fn map_imported(&self, state: &mut State, live: &Arc<Live>, place: &Place) -> Result<u64, Code> {
+        let (arena, size) = (live.session.arena(), place.slab_size);
+        if !size.is_multiple_of(arena.granularity()) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let address = arena.take(size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let import = SlabImport { device: self.index, address, size, token: place.token };
+        if let Err(code) = live.session.call(0, &import).and_then(|answer| answer.success().map(drop)) {
+            arena.put_back(address, size);
+            return Err(code);
+        }
+        state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
+        let slab = Imported { size, token: place.token, live: Arc::clone(live), open: BTreeMap::new() };
+        state.shared.imported.insert(address, slab);
+        Ok(address)
+    }
+
+    /// Closes an allocation of another process that was opened here.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if none is open at this address, or the code of work that failed.
+    pub fn close_imported(&self, address: u64) -> Result<(), Code> {
+        let state = &mut *lock(&self.state);
+        let slabs = &mut state.shared.imported;
+        let (base, slab) = slabs.range_mut(..=address).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (_, times) = slab.open.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        *times -= 1;
+        if *times == 0 {
+            slab.open.remove(&address);
+        }
+        if !slab.open.is_empty() {
+            return Ok(());
+        }
+        let base = *base;
+        match slabs.remove(&base) {
+            Some(slab) => unmap(base, &slab),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Nothing may use the memory any more.
+fn unmap(base: u64, slab: &Imported) -> Result<(), Code> {
+    let done = if slab.live.is_idle() { Ok(()) } else { slab.live.synchronise() };
+    slab.live.session.post(0, &SlabUnmap { address: base, size: slab.size })?;
+    slab.live.session.arena().put_back(base, slab.size);
+    done
+}
+
+impl State {
+    /// Closes everything that a context imported.
+    pub fn end_imported(&mut self, live: &Live) {
+        let all = std::mem::take(&mut self.shared.imported);
+        let (ends, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, slab)| slab.live.id == live.id);
+        self.shared.imported = stay.into_iter().collect();
+        for (base, slab) in ends {
+            // A session that has failed keeps nothing.
+            let _ = unmap(base, &slab);
+        }
+    }
+}

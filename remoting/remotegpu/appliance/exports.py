@@ -1,0 +1,82 @@
+"""Memory and events that sessions of one lease share: descriptors, who has them, and the quota memory counts in.
+
+An exported slab is charged to the lease once, from its export until the last session has let it go. It can be imported
+as long as its exporter has it. What has no size is an event: a page with the numbers of the latest record and of the
+latest that is complete (the worker's `shared_events.rs`).
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import FileIO
+
+from remotegpu.appliance.grants import Quota
+
+# Each keeps a descriptor of the appliance open.
+_MOST = 256
+_COMPLETED_OFFSET = 8
+
+
+@dataclass(slots=True)
+class Export:
+    device: int
+    size: int
+    file: FileIO
+    exporter: str
+    holders: set[str] = field(default_factory=set)
+
+
+class Exports:
+    """What the sessions of a lease have exported, by token."""
+
+    def __init__(self, quotas: Sequence[Quota]) -> None:
+        self._quotas = quotas
+        self._live: dict[str, Export] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, session: str, device: int, size: int, file: FileIO) -> str | None:
+        """A token for what a session exports. None if the session was not granted that much, or there are too many."""
+        token = secrets.token_hex(16)
+        room = len(self._live) < _MOST and (size == 0 or self._quotas[device].move(session, _key(token), size))
+        if not room:
+            file.close()
+            return None
+        self._live[token] = Export(device, size, file, session, {session})
+        return token
+
+    def hold(self, session: str, token: str) -> Export | None:
+        """Have a session import this; None if there is no such thing, or its exporter has let it go."""
+        export = self._live.get(token)
+        if export is None or export.file.closed:
+            return None
+        export.holders.add(session)
+        return export
+
+    def release(self, session: str, token: str) -> None:
+        """A session has unmapped what it exported or imported."""
+        export = self._live.get(token)
+        if export is None or session not in export.holders:
+            return
+        export.holders.remove(session)
+        if session == export.exporter:
+            export.file.close()
+        if not export.holders:
+            export.file.close()
+            self._quotas[export.device].forget(_key(token))
+            del self._live[token]
+
+    def forget(self, session: str) -> None:
+        """The session's process has ended. Nobody waits for its records any more."""
+        for token, export in list(self._live.items()):
+            if export.size == 0 and export.exporter == session and not export.file.closed:
+                with contextlib.suppress(OSError):
+                    os.pwrite(export.file.fileno(), b"\xff" * 8, _COMPLETED_OFFSET)
+            self.release(session, token)
+
+
+def _key(token: str) -> str:
+    return f"export {token}"

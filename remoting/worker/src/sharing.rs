@@ -1,0 +1,143 @@
+//! Memory and events that several sessions of a lease have: the appliance carries a descriptor of it from one worker to
+//! another, and charges the lease for memory once.
+
+use crate::completions::Action;
+use crate::driver::Result;
+use crate::memory::place;
+use crate::requests::{Request, Sharing, Token};
+use crate::session::Session;
+use crate::shared_events::Page;
+use crate::slabs::Slab;
+use driverapi::errors::*;
+use protocol::{EventImport, Exported, SlabImport};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+impl Session {
+    pub fn slab_export(&mut self, seq: u64, address: u64) -> Result<()> {
+        let slab = self.memory.slabs.get(&address).filter(|slab| slab.memory != 0);
+        let slab = slab.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if slab.shared.is_some() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let file = self.driver.memory_export(slab.memory)?;
+        match self.requests.export(Sharing::Slab { seq, address }, slab.device, slab.size, file) {
+            true => Ok(()),
+            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    pub fn slab_import(&mut self, seq: u64, c: &SlabImport) -> Result<()> {
+        if c.device >= self.device_count {
+            return Err(CUDA_ERROR_INVALID_DEVICE);
+        }
+        let token = Token(c.token);
+        self.memory.check_place(c.address, c.size)?;
+        // Held twice by one session, it would have to be counted.
+        if self.memory.has(token) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        match self.requests.import(Sharing::SlabFrom { seq, message: c.clone() }, token) {
+            true => Ok(()),
+            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    pub fn event_export(&mut self, seq: u64, event: u64) -> Result<()> {
+        self.check_not_shared(event)?;
+        let page = Rc::new(Page::create().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?);
+        let file = page.file().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        match self.requests.export(Sharing::Event { seq, event, page }, 0, 0, file) {
+            true => Ok(()),
+            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    pub fn event_import(&mut self, seq: u64, c: &EventImport) -> Result<()> {
+        self.check_not_shared(c.event)?;
+        match self.requests.import(Sharing::EventFrom { seq, message: c.clone() }, Token(c.token)) {
+            true => Ok(()),
+            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    fn check_not_shared(&self, event: u64) -> Result<()> {
+        self.events.get(event)?;
+        if self.shared_events.contains(event) { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// The appliance has taken what was exported, or has no room for it.
+    pub fn exported(&mut self, id: u64, token: Option<Token>) {
+        match (self.requests.shared(id), token) {
+            (Some(Sharing::Slab { seq, address }), Some(token)) => {
+                self.memory.share(address, token);
+                if !self.memory.has(token) {
+                    // The client has unmapped it meanwhile.
+                    self.requests.push(Request::Release { token });
+                }
+                self.reply_with(seq, 0, &Exported { token: token.0 }, &[]);
+            }
+            (Some(Sharing::Event { seq, event, page }), Some(token)) => {
+                let code = self.share_event(event, page, token).err().unwrap_or(0);
+                self.reply_with(seq, code, &Exported { token: token.0 }, &[]);
+            }
+            (Some(Sharing::Slab { seq, .. } | Sharing::Event { seq, .. }), None) => {
+                self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY);
+            }
+            _ => {}
+        }
+    }
+
+    /// The appliance has passed what another session exported, or knows of no such thing.
+    pub fn imported(&mut self, id: u64, device: u32, size: u64, file: Option<OwnedFd>) {
+        let (seq, token, taken) = match (self.requests.shared(id), file) {
+            (Some(Sharing::SlabFrom { seq, message }), Some(file)) => {
+                let placed = match (device, size) == (message.device, message.size) {
+                    true => self.place_imported(&message, &file),
+                    false => Err(CUDA_ERROR_INVALID_VALUE),
+                };
+                (seq, Token(message.token), placed)
+            }
+            (Some(Sharing::EventFrom { seq, message }), Some(file)) => {
+                let token = Token(message.token);
+                let page = Page::open(file).map_err(|_| CUDA_ERROR_INVALID_HANDLE);
+                (seq, token, page.and_then(|page| self.share_event(message.event, Rc::new(page), token)))
+            }
+            (Some(Sharing::SlabFrom { seq, .. } | Sharing::EventFrom { seq, .. }), None) => {
+                return self.reply(seq, CUDA_ERROR_INVALID_HANDLE);
+            }
+            _ => return,
+        };
+        if taken.is_err() {
+            self.requests.push(Request::Release { token });
+        }
+        self.reply(seq, taken.err().unwrap_or(0));
+    }
+
+    /// From now on every record of the event is followed, and told to the other sessions.
+    fn share_event(&mut self, event: u64, page: Rc<Page>, token: Token) -> Result<()> {
+        let local = self.events.get_mut(event)?;
+        local.followed = true;
+        let latest = local.latest().and_then(Result::ok);
+        self.shared_events.insert(event, Rc::clone(&page), token);
+        if let Some(record) = latest {
+            // Whoever imports the event waits for what was recorded before it was exported.
+            let number = page.record();
+            self.watch(0, record, Action::SharedRecord { page, number });
+        }
+        Ok(())
+    }
+
+    fn place_imported(&mut self, c: &SlabImport, file: &OwnedFd) -> Result<()> {
+        self.memory.check_place(c.address, c.size)?;
+        let token = Token(c.token);
+        if self.memory.has(token) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let device = self.driver.device(c.device as i32)?;
+        let memory = self.driver.memory_import(file.as_fd())?;
+        let memory = place(&self.driver, memory, c.address, c.size, device)?;
+        self.memory.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory, shared: Some(token) });
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+"""What sessions of a lease share is charged once, as long as anybody has it; then its file is closed."""
+
+from __future__ import annotations
+
+import os
+from io import FileIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remotegpu.appliance.exports import Exports
+from remotegpu.appliance.grants import Quota
+
+LIMIT, SLAB = 100, 10
+WORDS = 16
+
+
+@pytest.fixture
+def quota() -> Quota:
+    quota = Quota(LIMIT)
+    assert quota.grant("a", 4 * SLAB, 4 * SLAB) == 4 * SLAB
+    return quota
+
+
+def opened(folder: Path) -> FileIO:
+    path = folder / "page"
+    path.write_bytes(bytes(WORDS))
+    return FileIO(path, "r+")
+
+
+def test_memory_counts_once_until_the_last_holder_lets_go(quota: Quota, tmp_path: Path) -> None:
+    exports, file = Exports([quota]), opened(tmp_path)
+    token = exports.add("a", 0, SLAB, file)
+    assert token is not None
+    assert (quota.granted["a"], quota.used) == (3 * SLAB, 4 * SLAB)
+    assert exports.hold("b", token) is not None
+    assert quota.used == 4 * SLAB
+    quota.forget("a")
+    exports.forget("a")
+    assert (quota.used, file.closed) == (SLAB, True)
+    assert exports.hold("c", token) is None
+    exports.release("c", token)
+    assert quota.used == SLAB
+    exports.release("b", token)
+    assert (quota.used, len(exports)) == (0, 0)
+
+
+@pytest.mark.parametrize("size", [4 * SLAB + 1, LIMIT, 1 << 62])
+def test_nobody_exports_more_than_was_granted(quota: Quota, tmp_path: Path, size: int) -> None:
+    exports, file = Exports([quota]), opened(tmp_path)
+    assert exports.add("a", 0, size, file) is None
+    assert exports.add("b", 0, SLAB, opened(tmp_path)) is None
+    assert (quota.used, file.closed, len(exports)) == (4 * SLAB, True, 0)
+
+
+def test_descriptors_are_limited(quota: Quota, tmp_path: Path) -> None:
+    exports = Exports([quota])
+    tokens = [exports.add("a", 0, 0, opened(tmp_path)) for _ in range(300)]
+    assert 0 < len(exports) < 300
+    assert tokens[len(exports) :] == [None] * (300 - len(exports))
+    exports.forget("a")
+    assert len(exports) == 0
+
+
+def test_records_of_a_process_that_ended_are_complete(quota: Quota, tmp_path: Path) -> None:
+    exports, file = Exports([quota]), opened(tmp_path)
+    other = os.dup(file.fileno())
+    token = exports.add("a", 0, 0, file)
+    assert token is not None
+    exports.hold("b", token)
+    exports.forget("b")
+    assert os.pread(other, WORDS, 0) == bytes(WORDS)
+    exports.forget("a")
+    assert os.pread(other, WORDS, 0) == bytes(8) + b"\xff" * 8
+    os.close(other)
+
+
+@given(st.lists(st.tuples(st.sampled_from("hrf"), st.sampled_from("abc"), st.integers(0, 3))))
+def test_nothing_stays_when_all_have_ended(steps: list[tuple[str, str, int]]) -> None:
+    """h: a session imports one of the exports, r: releases it, f: its process ends."""
+    quota = Quota(LIMIT)
+    quota.grant("a", 4 * SLAB, 4 * SLAB)
+    exports = Exports([quota])
+    tokens = [exports.add("a", 0, SLAB, FileIO(os.memfd_create("slab"))) or "" for _ in range(4)]
+    for step, session, number in steps:
+        {"h": exports.hold, "r": exports.release}.get(step, lambda s, _: exports.forget(s))(session, tokens[number])
+        assert quota.used == len(exports) * SLAB
+    for session in "abc":
+        exports.forget(session)
+    assert (quota.used, len(exports)) == (0, 0)

@@ -1,0 +1,25 @@
+"""Memory and events that processes of one lease give each other."""
+
+from __future__ import annotations
+
+from support.system import Appliance
+
+
+def test_processes_of_a_lease_share_memory(remote: Appliance) -> None:
+    run = remote.run("share_memory.py")
+    assert (run.returncode, run.stdout) == (0, "shared\n"), run.stderr
+
+
+def test_memory_outlives_its_exporter_and_is_charged_once(remote: Appliance) -> None:
+    run = remote.run("share_and_die.py", share="0.5")
+    assert (run.returncode, run.stdout) == (0, "kept\n"), run.stderr
+
+
+def test_streams_of_two_processes_wait_for_each_other(remote: Appliance) -> None:
+    run = remote.run("share_events.py")
+    assert (run.returncode, run.stdout) == (0, "in order\n"), run.stderr
+
+
+def test_what_waits_for_a_killed_process_goes_on(remote: Appliance) -> None:
+    run = remote.run("share_events.py", "killed")
+    assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr
