@@ -33,6 +33,7 @@ DRIVER_PROGRAMS = (
     "managed.c",
     "memory_operations.c",
     "nvml_queries.c",
+    "shared_handles.c",
     "stale_handles.c",
     "tensor_maps.c",
     "virtual_memory.c",

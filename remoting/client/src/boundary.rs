@@ -7,7 +7,8 @@ use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA
 use driverapi::refusals::is_asked_in_passing;
 use driverapi::report;
 use std::collections::BTreeSet;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
@@ -123,6 +124,19 @@ pub unsafe fn write_optional<T>(to: *mut T, value: T) {
         // SAFETY: as the caller vouches.
         unsafe { to.write_unaligned(value) };
     }
+}
+
+/// A descriptor that the program passed in place of a pointer; it stays the program's.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for what cannot be one.
+///
+/// # Safety
+/// It is open while the answer is used.
+pub unsafe fn descriptor<'a>(value: *mut c_void) -> Result<BorrowedFd<'a>, Code> {
+    let fd = c_int::try_from(value.addr()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    // SAFETY: not -1, and open as the caller vouches.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Reads an input structure.

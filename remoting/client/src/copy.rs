@@ -224,14 +224,6 @@ pub fn check(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Result<(),
     Ok(())
 }
 
-/// Copies between places that this library chose itself, on the legacy stream.
-///
-/// # Errors
-/// The session's sticky error.
-pub fn inside_appliance(live: &Live, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
-    copy_on_stream(live, live.legacy_stream, to, from, shape)
-}
-
 /// What a function says of an address; the address itself tells more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {

@@ -6,14 +6,14 @@
 
 use crate::Code;
 use crate::context::{Context, Live};
-use crate::copy::{self, Shape, Side};
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
-use crate::memory::Piece;
+use crate::memory::{Piece, Token};
 use crate::session::lock;
+use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 use driverapi::errors::*;
 use driverapi::types::CUmemAllocationProp;
-use protocol::{SlabMap, SlabUnmap};
+use protocol::{Exported, SlabExport, SlabImport, SlabMap, SlabMove, SlabUnmap};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -52,6 +52,8 @@ struct State {
     /// How often the handle is held by the program.
     held: u32,
     home: Home,
+    /// Its name, if other processes of the lease have it, too. Then the lease is charged for it.
+    shared: Option<Token>,
 }
 
 struct Mapping {
@@ -85,17 +87,14 @@ impl Allocation {
         self.live.session.post(0, &SlabUnmap { address, size: self.size }).map(drop)
     }
 
-    /// Moves the bytes; for the moment both places count against the share.
     fn relocate(&self, from: u64, to: u64) -> Result<(), Code> {
-        let (live, memory) = (&self.live, &self.live.device.memory);
-        memory.take_quota(live, self.size)?;
-        let side = |address| Side::linear(address, self.size);
-        let moved = self
-            .make_memory(to)
-            .and_then(|()| copy::inside_appliance(live, side(to), side(from), Shape::linear(self.size)))
-            .and_then(|()| live.synchronise())
-            .and_then(|()| self.drop_memory(from));
-        moved.and(memory.put_back_quota(live, self.size))
+        self.live.synchronise()?;
+        self.live.session.post(0, &SlabMove { from, to, size: self.size }).map(drop)
+    }
+
+    /// Addresses for memory that is mapped nowhere.
+    fn hidden_place(&self) -> Result<u64, Code> {
+        self.live.session.arena().take(self.size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 
@@ -107,8 +106,7 @@ impl Space {
         let inside = self.parked.range(address..address + size).map(|(start, _)| *start);
         for start in reaches_in.into_iter().chain(inside).collect::<Vec<_>>() {
             if let Some(allocation) = self.parked.remove(&start) {
-                let arena = allocation.live.session.arena();
-                let hidden = arena.take(allocation.size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+                let hidden = allocation.hidden_place()?;
                 allocation.relocate(start, hidden)?;
                 lock(&allocation.state).home = Home::Hidden(hidden);
             }
@@ -136,7 +134,7 @@ impl Space {
 impl Drop for Allocation {
     /// The last holder is gone and nothing is mapped: the quota returns.
     fn drop(&mut self) {
-        if Context::is_live(&self.live) {
+        if Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
             // A session that has failed has no quota to return.
             let _ = self.live.device.memory.put_back_quota(&self.live, self.size);
         }
@@ -188,11 +186,68 @@ pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationPro
         return Err(CUDA_ERROR_INVALID_DEVICE);
     }
     device.memory.take_quota(&live, size)?;
-    let state = Mutex::new(State { held: 1, home: Home::Nowhere });
+    let state = Mutex::new(State { held: 1, home: Home::Nowhere, shared: None });
     let properties = Properties(properties);
     ALLOCATIONS
         .insert(|handle| Arc::new(Allocation { handle, live, size, properties, state }))
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// The name by which other processes of the lease can import an allocation, and its size.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for memory that was not made to be exported, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
+/// exported as much as it can.
+pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
+    let allocation = get(handle)?;
+    if allocation.properties.0.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let space = lock(&SPACE);
+    let mut state = lock(&allocation.state);
+    if let Some(token) = state.shared {
+        return Ok((token, Arc::clone(&allocation)));
+    }
+    let address = match state.home {
+        Home::Parked(address) | Home::Hidden(address) => address,
+        Home::Mapped => {
+            let mapped = space.mappings.iter().find(|(_, mapping)| Arc::ptr_eq(&mapping.allocation, &allocation));
+            mapped.map(|(address, _)| *address).ok_or(CUDA_ERROR_INVALID_VALUE)?
+        }
+        Home::Nowhere => {
+            let address = allocation.hidden_place()?;
+            allocation.make_memory(address)?;
+            state.home = Home::Hidden(address);
+            address
+        }
+    };
+    let live = &allocation.live;
+    let exported: Exported = live.session.call(0, &SlabExport { address })?.success()?.decode()?;
+    live.device.memory.move_quota_to_lease(allocation.size);
+    state.shared = Some(exported.token);
+    drop(state);
+    Ok((exported.token, allocation))
+}
+
+/// A new allocation of the memory that a process of the lease exported, another one or this one.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if no process has it any more, `CUDA_ERROR_OUT_OF_MEMORY` without addresses.
+pub fn import(device: &'static Device, token: Token, properties: CUmemAllocationProp, size: u64) -> Result<u64, Code> {
+    let live = device.primary.live().or_else(|_| crate::context::current())?;
+    if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let address = live.session.arena().take(size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    let slab = SlabImport { device: device.index, address, size, token };
+    if let Err(code) = live.session.call(0, &slab).and_then(|answer| answer.success().map(drop)) {
+        live.session.arena().put_back(address, size);
+        return Err(if code == CUDA_ERROR_INVALID_HANDLE { CUDA_ERROR_INVALID_VALUE } else { code });
+    }
+    let state = Mutex::new(State { held: 1, home: Home::Hidden(address), shared: Some(token) });
+    let properties = Properties(properties);
+    let made = ALLOCATIONS.insert(|handle| Arc::new(Allocation { handle, live, size, properties, state }));
+    made.map(|allocation| allocation.handle as u64).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
 /// # Errors

@@ -144,6 +144,8 @@ messages! {
     0x8017 GrantReturn { device: u32, size: u64 }
     /// Replies `MemoryState`.
     0x8018 MemoryQuery { device: u32 }
+    /// Shows a slab at another place. Sent only after everything that used it at the first was fenced.
+    0x801b SlabMove { from: u64, to: u64, size: u64 }
     /// Lets other processes of the lease import the slab that starts here. From now on the lease is charged for it, not
     /// the session. Replies `Exported`.
     0x8019 SlabExport { address: u64 }

@@ -34,7 +34,7 @@ macro_rules! commands {
 commands! {
     Open, Rebase, Close,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
-    SlabMap, SlabUnmap, SlabExport, SlabImport, Grant, GrantReturn, MemoryQuery,
+    SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, Grant, GrantReturn, MemoryQuery,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
@@ -88,6 +88,11 @@ impl Frame {
     /// Does it count as a launch?
     pub fn is_launch(&self) -> bool {
         matches!(self.command, Command::Launch(_) | Command::GraphLaunch(_))
+    }
+
+    /// Does what follows have to wait until this is done?
+    pub fn places_memory(&self) -> bool {
+        matches!(self.command, Command::SlabMap(_) | Command::SlabMove(_))
     }
 
     /// The events that this command waits for or records.
@@ -213,7 +218,11 @@ impl Topology {
             Command::ContextSynchronize(c) => unless_kept(Rule::ContextWait, vec![(Key::Context(c.context), Observe)]),
             Command::ContextFence(c) => unless_kept(Rule::Fence, vec![(Key::Context(c.context), Observe)]),
             Command::StreamFence(_) => unless_kept(Rule::Fence, self.stream_keys(frame.stream_id)),
-            Command::SlabMap(_) | Command::SlabImport(_) | Command::ModuleGlobal(_) | Command::KernelDescribe(_) => {
+            Command::SlabMap(_)
+            | Command::SlabMove(_)
+            | Command::SlabImport(_)
+            | Command::ModuleGlobal(_)
+            | Command::KernelDescribe(_) => {
                 vec![(Key::Creation, After)]
             }
             Command::StreamCreate(c) => vec![(Key::Stream(c.stream), Exclusive), (Key::Context(c.context), After)],

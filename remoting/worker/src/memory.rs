@@ -5,7 +5,7 @@ use crate::requests::Request;
 use crate::session::{Outcome, Session};
 use crate::slabs::{Zeroing, overlap};
 use driverapi::errors::*;
-use protocol::{Grant, Open, Opened, SlabMap, WIRE_VERSION};
+use protocol::{Grant, Open, Opened, SlabMap, SlabMove, WIRE_VERSION};
 
 /// Places that few programs use. The driver takes them as hints.
 const HINTS: [u64; 7] = [0x7000, 0x6000, 0x5000, 0x4000, 0x3000, 0x2000, 0x1000];
@@ -47,6 +47,16 @@ pub fn place(driver: &Driver, memory: u64, address: u64, size: u64, device: i32)
         return Err(code);
     }
     Ok(memory)
+}
+
+/// Shows mapped memory at another place instead; after an error it is where it was.
+fn show_elsewhere(driver: &Driver, memory: u64, c: &SlabMove, device: i32) -> Result<()> {
+    driver.memory_map(c.to, c.size, memory)?;
+    if let Err(code) = driver.memory_allow(c.to, c.size, device) {
+        let _ = driver.memory_unmap(c.to, c.size);
+        return Err(code);
+    }
+    driver.memory_unmap(c.from, c.size)
 }
 
 fn unmap(driver: &Driver, address: u64, size: u64, memory: u64) -> Result<()> {
@@ -170,6 +180,30 @@ impl Session {
         Ok(Zeroing { number: self.memory.last_zeroing, event, context })
     }
 
+    pub fn slab_move(&mut self, seq: u64, c: &SlabMove) -> Result<Outcome> {
+        self.memory.check_place(c.to, c.size)?;
+        let slab = self.memory.slabs.get(&c.from).filter(|slab| slab.size == c.size && slab.memory != 0);
+        let (memory, device) = slab.map(|slab| (slab.memory, slab.device)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let device = self.driver.device(device as i32)?;
+        if !self.memory.unmapping.iter().any(|range| overlap(*range, (c.to, c.size))) {
+            show_elsewhere(&self.driver, memory, c, device)?;
+            self.memory.note_move(c.from, c.to);
+            return Ok(Outcome::Done);
+        }
+        let (message, from, to) = (c.clone(), c.from, c.to);
+        self.helpers.start_in_order(
+            move |driver| show_elsewhere(driver, memory, &message, device),
+            move |session: &mut Session, moved| {
+                match moved {
+                    Ok(()) => session.memory.note_move(from, to),
+                    Err(code) => session.late(code),
+                }
+                session.finish(seq);
+            },
+        );
+        Ok(Outcome::Held)
+    }
+
     /// The quota is free at once; the memory when the helper is done, which later maps wait for if they must.
     pub fn slab_unmap(&mut self, address: u64, size: u64) -> Result<()> {
         if self.memory.slabs.get(&address).is_none_or(|slab| slab.size != size || slab.memory == 0) {
@@ -184,7 +218,9 @@ impl Session {
                 if let Err(code) = unmapped {
                     session.late(code);
                 }
-                if let Some(token) = slab.shared {
+                if let Some(token) = slab.shared
+                    && session.memory.shared(token).is_none()
+                {
                     session.requests.push(Request::Release { token });
                 }
                 session.return_memory();

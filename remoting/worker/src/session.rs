@@ -230,7 +230,7 @@ impl Session {
             return;
         }
         let seq = frame.seq;
-        let is_map = matches!(frame.command, Command::SlabMap(_));
+        let is_map = frame.places_memory();
         if self.sched.open(seq, keys) {
             self.run(frame);
         } else {
@@ -277,7 +277,7 @@ impl Session {
     }
 
     fn keep(&mut self, frame: Frame, outcome: Outcome) {
-        let (seq, is_map) = (frame.seq, matches!(frame.command, Command::SlabMap(_)));
+        let (seq, is_map) = (frame.seq, frame.places_memory());
         if outcome == Outcome::Blocked {
             self.park(frame);
             self.blocked.insert(seq);

@@ -33,9 +33,14 @@ impl Session {
         }
         let token = Token(c.token);
         self.memory.check_place(c.address, c.size)?;
-        // Held twice by one session, it would have to be counted.
-        if self.memory.has(token) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
+        if let Some((address, device, size)) = self.memory.shared(token) {
+            if (device, size) != (c.device, c.size) {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            let memory = self.driver.memory_retain(address)?;
+            self.place_shared(c, memory)?;
+            self.reply(seq, 0);
+            return Ok(());
         }
         match self.requests.import(Sharing::SlabFrom { seq, message: c.clone() }, token) {
             true => Ok(()),
@@ -71,7 +76,7 @@ impl Session {
         match (self.requests.shared(id), token) {
             (Some(Sharing::Slab { seq, address }), Some(token)) => {
                 self.memory.share(address, token);
-                if !self.memory.has(token) {
+                if self.memory.shared(token).is_none() {
                     // The client has unmapped it meanwhile.
                     self.requests.push(Request::Release { token });
                 }
@@ -108,7 +113,7 @@ impl Session {
             }
             _ => return,
         };
-        if taken.is_err() {
+        if taken.is_err() && self.memory.shared(token).is_none() {
             self.requests.push(Request::Release { token });
         }
         self.reply(seq, taken.err().unwrap_or(0));
@@ -130,14 +135,15 @@ impl Session {
 
     fn place_imported(&mut self, c: &SlabImport, file: &OwnedFd) -> Result<()> {
         self.memory.check_place(c.address, c.size)?;
-        let token = Token(c.token);
-        if self.memory.has(token) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let device = self.driver.device(c.device as i32)?;
         let memory = self.driver.memory_import(file.as_fd())?;
+        self.place_shared(c, memory)
+    }
+
+    fn place_shared(&mut self, c: &SlabImport, memory: u64) -> Result<()> {
+        let device = self.driver.device(c.device as i32)?;
         let memory = place(&self.driver, memory, c.address, c.size, device)?;
-        self.memory.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory, shared: Some(token) });
+        let shared = Some(Token(c.token));
+        self.memory.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory, shared });
         Ok(())
     }
 }

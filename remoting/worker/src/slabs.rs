@@ -112,6 +112,12 @@ impl Memory {
         Some(slab)
     }
 
+    pub fn note_move(&mut self, from: u64, to: u64) {
+        if let Some(slab) = self.slabs.remove(&from) {
+            self.slabs.insert(to, slab);
+        }
+    }
+
     /// The slab is the lease's from now on: it counts no more against what the session was granted.
     pub fn share(&mut self, address: u64, token: Token) {
         let Some(slab) = self.slabs.get_mut(&address) else { return };
@@ -123,8 +129,9 @@ impl Memory {
         }
     }
 
-    /// Has the session this slab, exported or imported?
-    pub fn has(&self, token: Token) -> bool {
-        self.slabs.values().any(|slab| slab.shared == Some(token))
+    /// Where the session has this, exported or imported, and its device and size.
+    pub fn shared(&self, token: Token) -> Option<(u64, u32, u64)> {
+        let mut holding = self.slabs.iter().filter(|(_, slab)| slab.shared == Some(token) && slab.memory != 0);
+        holding.next().map(|(address, slab)| (*address, slab.device, slab.size))
     }
 }

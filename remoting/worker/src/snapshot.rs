@@ -14,14 +14,14 @@ const ATTRIBUTES: u32 = 162;
 const SOFTWARE: [u32; 3] = [PTX_ONLY, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
 
 /// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
-const ABSENT: [u32; 54] = [
+const ABSENT: [u32; 53] = [
     17, // a kernel's run time limit: the appliance's screen is no business of the program's
     86, 88, 89, 91, 100, 101,
     147, // concurrent access to managed and pageable memory, host atomics, registered pointers
     92, 93, 94, 148, // memory operations in streams: their first version, and reductions
     96,  // cooperative launches on several GPUs
     98, 110, 116, 117, 118, 119, 124, 145, 146, 152, 161, // GPUDirect and DMA buffers
-    103, 104, 105, 128, 143, // sharing between processes by descriptors
+    104, 105, 128, 143, // sharing between processes by other means than descriptors
     84, 85, 132, 133, // other GPUs, multicast, MPS
     107, 112, 114, 121, // compression, sparse arrays, external semaphores, deferred mapping
     136, 137, // hardware decompression

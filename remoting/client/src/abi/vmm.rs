@@ -1,14 +1,17 @@
 //! Virtual memory management.
 
 use crate::Code;
-use crate::boundary::{input, inputs, refused, write};
+use crate::boundary::{descriptor, input, inputs, refused, write};
+use crate::memory::Ticket;
 use crate::{context, devices, exports, vmm};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::{
-    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocFlags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
 };
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::IntoRawFd;
+use std::ptr::null_mut;
 
 exports! {
     fn cuMemAddressReserve(address: *mut CUdeviceptr, size: usize, align: usize, wanted: CUdeviceptr, flags: u64) {
@@ -112,6 +115,42 @@ exports! {
         write(properties, vmm::get(handle)?.properties.0)
     }
 
+    fn cuMemExportToShareableHandle(
+        shared: *mut c_void,
+        handle: CUmemGenericAllocationHandle,
+        kind: c_uint,
+        flags: u64,
+    ) {
+        devices::all()?;
+        if shared.is_null() || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let (token, allocation) = vmm::export(handle)?;
+        let ticket = Ticket { token, device: allocation.live.device.info.uuid, size: allocation.size };
+        write(shared.cast::<c_int>(), ticket.file()?.into_raw_fd())
+    }
+
+    fn cuMemImportFromShareableHandle(
+        handle: *mut CUmemGenericAllocationHandle,
+        shared: *mut c_void,
+        kind: c_uint,
+    ) {
+        let all = devices::all()?;
+        if handle.is_null() || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let ticket = Ticket::read(descriptor(shared)?)?;
+        let device = all.iter().find(|device| device.info.uuid == ticket.device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let properties = CUmemAllocationProp {
+            type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            location: CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device.ordinal },
+            win32HandleMetaData: null_mut(),
+            allocFlags: CUmemAllocFlags::default(),
+        };
+        write(handle, vmm::import(device, ticket.token, properties, ticket.size)?)
+    }
+
     fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) {
         devices::all()?;
         if handle.is_null() {
@@ -133,8 +172,7 @@ fn is_host(properties: &CUmemAllocationProp) -> Result<bool, Code> {
     }
 }
 
-/// Only plain memory of a device can be had. That it could be exported as a file is granted because torch's expandable
-/// segments always wish it, seldom to do so; the export is what is refused.
+/// Only plain memory of a device can be had, which can be exported as a file.
 fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Device, Code> {
     devices::all()?;
     if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {

@@ -12,8 +12,8 @@ use crate::session::{Slot, lock};
 use driverapi::errors::*;
 use graph_memory::Reserved;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
-pub use shared_memory::Place;
 use shared_memory::Shared;
+pub use shared_memory::{Place, Token};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -240,6 +240,13 @@ impl DeviceMemory {
         let state = &mut *lock(&self.state);
         state.mapped_by_program -= size;
         self.settle(state, live)
+    }
+
+    /// The lease, no longer this process, is charged for memory that the program placed itself.
+    pub fn move_quota_to_lease(&self, size: u64) {
+        let state = &mut *lock(&self.state);
+        state.mapped_by_program -= size;
+        state.granted -= size;
     }
 
     /// Puts memory at addresses that the caller took from the arena.

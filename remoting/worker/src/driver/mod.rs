@@ -239,6 +239,10 @@ impl Driver {
         }
         get!(self.memory_create(0, size as usize, &properties, 0))
     }
+    /// The memory that is mapped at an address, to be released once more.
+    pub fn memory_retain(&self, address: u64) -> Result<u64> {
+        get!(self.memory_retain(0, Handle(address as usize).raw()))
+    }
     pub fn memory_export(&self, memory: u64) -> Result<OwnedFd> {
         let fd = get!(self.memory_export(-1, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))?;
         // SAFETY: the driver made this descriptor for the caller to close.

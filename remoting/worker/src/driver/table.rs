@@ -57,6 +57,7 @@ table! {
     address_free = c"cuMemAddressFree" (u64, usize);
     memory_create = c"cuMemCreate" (*mut u64, usize, *const CUmemAllocationProp, u64);
     memory_release = c"cuMemRelease" (u64);
+    memory_retain = c"cuMemRetainAllocationHandle" (*mut u64, *mut c_void);
     memory_export = c"cuMemExportToShareableHandle" (*mut c_int, u64, u32, u64);
     memory_import = c"cuMemImportFromShareableHandle" (*mut u64, *mut c_void, u32);
     memory_map = c"cuMemMap" (u64, usize, usize, u64, u64);
