@@ -4,6 +4,7 @@ use crate::arena::{self, Backing};
 use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Allocation, Kind};
+use crate::physical::Physical;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,16 +14,6 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 const NO_CONTEXT: usize = 0;
 
 pub const GRANULARITY: u64 = 2 << 20;
-
-/// Memory made by `cuMemCreate`. It lives until it is released and mapped nowhere.
-pub struct Physical {
-    pub id: usize,
-    pub device: usize,
-    pub len: u64,
-    backing: Backing,
-    references: AtomicUsize,
-    released: AtomicBool,
-}
 
 impl Driver {
     pub fn create_physical(&self, id: usize, device: usize, len: u64) -> R {

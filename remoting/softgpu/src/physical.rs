@@ -1,0 +1,14 @@
+//! Physical memory that programs map themselves.
+
+use crate::arena::Backing;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+/// Memory made by `cuMemCreate`. It lives until it is released and mapped nowhere.
+pub struct Physical {
+    pub id: usize,
+    pub device: usize,
+    pub len: u64,
+    pub backing: Backing,
+    pub references: AtomicUsize,
+    pub released: AtomicBool,
+}
