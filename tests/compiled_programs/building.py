@@ -30,6 +30,7 @@ DRIVER_PROGRAMS = (
     "graph_programmatic.c",
     "graphs.c",
     "launch_events.c",
+    "limits.c",
     "managed.c",
     "memory_operations.c",
     "nvml_queries.c",

@@ -1,5 +1,6 @@
-/* Streams that wait for words of device memory, and write them. */
+/* Streams that wait for words, and write them. */
 #include "driver.h"
+#include <sched.h>
 
 static CUdeviceptr words;
 static CUstream waiting, writing;
@@ -107,6 +108,62 @@ static void batches(void)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(waiting, 1, bad, 1));
 }
 
+/* Whoever sees a word of the host's memory sees what stood before it in the stream, and calls nothing for that. */
+static void words_of_the_host(void)
+{
+    unsigned *host, own[WORDS] = {0};
+    CUdeviceptr at;
+    CUmodule module;
+    CUfunction scale;
+    unsigned factor = 3;
+    OK(cuModuleLoadData(&module, scale_ptx));
+    OK(cuModuleGetFunction(&scale, module, "scale"));
+    OK(cuMemHostAlloc((void **)&host, 4 * WORDS, CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(host, 0, 4 * WORDS);
+    OK(cuMemHostGetDevicePointer(&at, host, 0));
+    volatile unsigned *flag = host, *copied = host + 8, *computed = host + 32;
+    volatile cuuint64_t *large = (volatile cuuint64_t *)(host + 2);
+
+    for (unsigned round = 1; round <= 3; round++) {
+        clear();
+        CUdeviceptr computes = at + 4 * 32;
+        void *parameters[] = {&computes, &factor};
+        computed[0] = round;
+        OK(cuStreamWaitValue32(waiting, words, 1, CU_STREAM_WAIT_VALUE_EQ));
+        OK(cuMemsetD32Async(words + 4, 40 + round, 1, waiting));
+        OK(cuMemcpyDtoHAsync((void *)copied, words + 4, 4, waiting));
+        OK(cuLaunchKernel(scale, 1, 1, 1, 1, 1, 1, 0, waiting, parameters, NULL));
+        CUstreamBatchMemOpParams both[2] = {wait_for(CU_STREAM_MEM_OP_WRITE_VALUE_64, at + 8, (1ull << 40) + round, 0),
+                                            wait_for(CU_STREAM_MEM_OP_WRITE_VALUE_32, words + 8, 50 + round, 0)};
+        OK(cuStreamBatchMemOp(waiting, 2, both, 0));
+        OK(cuStreamWriteValue32(waiting, at, 5 + round, 0));
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+        REQUIRE(*flag != 5 + round && *large != (1ull << 40) + round);
+        OK(cuStreamWriteValue32(writing, words, 1, 0));
+        while (*flag != 5 + round) sched_yield();
+        REQUIRE(*large == (1ull << 40) + round && *copied == 40 + round && *computed == 3 * round + 5);
+        /* What the program writes then stays. */
+        *flag = 0;
+        OK(cuStreamSynchronize(waiting));
+        REQUIRE(*flag == 0 && word(2) == 50 + round);
+    }
+    /* A null pointer would be written by nobody; so is what lies behind the end. */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(waiting, at + (1 << 24), 0, 0));
+    /* Only where the GPU sees the host's memory can a stream wait for it. */
+    CUresult waits = cuStreamWaitValue32(waiting, at, 1, CU_STREAM_WAIT_VALUE_EQ);
+    REQUIRE(waits == CUDA_SUCCESS || waits == CUDA_ERROR_NOT_SUPPORTED);
+    *flag = 1;
+    OK(cuStreamSynchronize(waiting));
+
+    OK(cuMemHostRegister(own, sizeof own, CU_MEMHOSTREGISTER_DEVICEMAP));
+    OK(cuStreamWriteValue32(writing, (CUdeviceptr)(own + 1), 9, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+    OK(cuMemHostUnregister(own));
+    REQUIRE(own[0] == 0 && own[1] == 9 && own[2] == 0);
+    OK(cuStreamWriteValue32(writing, at, 6, 0));
+    OK(cuMemFreeHost(host));
+    OK(cuModuleUnload(module));
+}
+
 static void mistakes(void)
 {
     CUdeviceptr managed;
@@ -131,6 +188,7 @@ int main(void)
     released_by_a_write();
     conditions();
     batches();
+    words_of_the_host();
     mistakes();
     OK(cuStreamDestroy(waiting));
     OK(cuStreamDestroy(writing));

@@ -33,7 +33,7 @@ def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> 
     assert once["bytes_sent"] > 100_000 > 50 * (often["bytes_sent"] - once["bytes_sent"])
     assert often["round_trips"] - once["round_trips"] == 10
     loads = [counted["round_trips_of"]["cuModuleLoadData"] for counted in (once, often)]
-    assert loads == [2, 12], "the first load is asked for twice: the worker lacks the image"
+    assert loads == [3, 13], "the first load asks for room in the share, and then twice: the worker lacks the image"
 
 
 def test_settings_that_every_driver_takes_are_not_waited_for(remote: Appliance, tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ pub enum Kind {
     Question,
     /// Setting the value that is set already changes nothing.
     Preference,
-    /// As a preference, but the driver may refuse a value that it took before.
-    Limit,
     Other,
 }
 
@@ -31,7 +29,6 @@ pub fn kind(number: u32) -> Kind {
         | function::CU_CTX_SET_SHARED_MEM_CONFIG
         | function::CU_FUNC_SET_CACHE_CONFIG
         | function::CU_FUNC_SET_SHARED_MEM_CONFIG => Kind::Preference,
-        function::CU_CTX_SET_LIMIT => Kind::Limit,
         _ => Kind::Other,
     }
 }
@@ -81,6 +78,7 @@ impl Answers {
         known.preferences.insert(what.to_vec(), value.to_vec());
     }
 
+    /// A limit may be another from now on.
     pub fn note_limit(&self) {
         lock(&self.0).answers.clear();
     }

@@ -85,7 +85,7 @@ impl Call {
         let known = match kind {
             Kind::Question => answers.answer(&key.bytes),
             Kind::Preference => answers.is_set(&key.bytes).then(Vec::new),
-            Kind::Limit | Kind::Other => None,
+            Kind::Other => None,
         };
         if let Some(tail) = known {
             return Ok(Reply { code: 0, tail });
@@ -94,7 +94,7 @@ impl Call {
         match kind {
             Kind::Question => answers.note_answer(key.bytes, &reply.tail),
             Kind::Preference => answers.note_preference(&key.bytes),
-            Kind::Limit | Kind::Other => answers.note_limit(),
+            Kind::Other => {}
         }
         Ok(reply)
     }

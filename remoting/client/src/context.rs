@@ -4,13 +4,14 @@ use crate::Code;
 use crate::answers::Answers;
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
+use crate::memory::taken::{self, Taken};
 use crate::process;
 use crate::session::{Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUcontext;
-use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
+use protocol::{ContextCreate, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
 use std::cell::RefCell;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -48,6 +49,7 @@ pub struct Live {
     copies: CopyMark,
     /// What its driver answered.
     pub answers: Answers,
+    pub taken: Taken,
     /// Streams of the library's own that nothing uses at the moment.
     pub spare_streams: Mutex<Vec<u64>>,
     /// For each kind of object that the context has: what is done when it is destroyed.
@@ -205,6 +207,7 @@ impl Context {
             copies: CopyMark::default(),
             spare_streams: Mutex::default(),
             answers: Answers::default(),
+            taken: Taken::default(),
             ends: Mutex::default(),
         };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
@@ -219,7 +222,7 @@ impl Context {
         let ends = std::mem::take(&mut *lock(&live.ends));
         ends.iter().for_each(|end| end(&live));
         live.device.memory.free_context(&live);
-        live.session.post(0, &ContextDestroy { context: live.id }).map(drop)
+        taken::destroy(&live)
     }
 }
 

@@ -179,6 +179,17 @@ pub fn read(cubin: &[u8]) -> Result<Cubin, ImageError> {
     Ok(Cubin { architecture, kernels, variables })
 }
 
+/// Bytes of what is put into the device's memory: variables, constants and code.
+///
+/// # Errors
+/// If the tables of sections cannot be read.
+pub fn loaded_bytes(cubin: &[u8]) -> Result<u64, ImageError> {
+    let loaded = |name: &str| [".text", ".nv.global", ".nv.constant"].iter().any(|kind| name.starts_with(kind));
+    let sections = sections(cubin)?;
+    let sizes = sections.iter().filter(|section| loaded(section.name)).map(|section| section.size);
+    Ok(sizes.fold(0, u64::saturating_add))
+}
+
 fn kernel(
     name: &str,
     number: u32,

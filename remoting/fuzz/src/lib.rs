@@ -4,6 +4,7 @@ mod mutate;
 mod seeds;
 
 use driverapi::cubin;
+use driverapi::device_bytes::device_bytes;
 use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{self, Image};
 use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, Preface, Reader, Wire, Writer, reencode};
@@ -160,5 +161,7 @@ pub fn ptx(data: &[u8]) {
         && let Ok(program) = Program::compile(&[text])
     {
         assert!(program.kernels().len() + program.globals().len() <= text.len());
+        let variables = program.globals().iter().map(|variable| variable.size).fold(0, u64::saturating_add);
+        assert!(variables <= device_bytes(&[data]), "a share is charged for all that is loaded");
     }
 }

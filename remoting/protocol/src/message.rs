@@ -130,7 +130,8 @@ messages! {
     // ---- contexts and memory
     /// `legacy_stream` is the context's legacy default stream.
     0x8010 ContextCreate { context: u64, device: u32, flags: u32, primary: bool, legacy_stream: u64 }
-    0x8011 ContextDestroy { context: u64 }
+    /// `Fenced` is pushed when it is destroyed, and what was counted for it is free again.
+    0x8011 ContextDestroy { context: u64, token: u64 }
     /// `launches`: how many the client has sent in this session, or `UNCOUNTED`.
     0x8012 ContextSynchronize { context: u64, launches: u64 }
     /// `Fenced` is pushed when all earlier work of the context is complete.
@@ -151,6 +152,8 @@ messages! {
     0x8019 SlabExport { address: u64 }
     /// As `SlabMap`, but the memory is what another process of the lease exported. Replies.
     0x801a SlabImport { device: u32, address: u64, size: u64, token: [u8; 16] }
+    /// `cuCtxSetLimit`. What the driver takes for it is counted against what was granted. Replies.
+    0x801c ContextLimit { context: u64, limit: u32, value: u64 }
 
     // ---- streams and events; the header names the stream
     0x8020 StreamCreate { stream: u64, context: u64, flags: u32, priority: i32 }
@@ -193,9 +196,10 @@ messages! {
     /// A piece of an image, to be found later under the SHA-256 of the whole.
     0x8030 ImageChunk tail { hash: [u8; 32], offset: u64, total: u64 }
     /// Replies `ModuleLoaded`, or code `NEED_IMAGE` if the worker has not got the image. `eager`: kernels are loaded at
-    /// once, not when they are described.
-    0x8031 ModuleLoad { module: u64, context: u64, hash: [u8; 32], options: Vec<(u32, u64)>, eager: bool }
-    0x8032 ModuleUnload { module: u64 }
+    /// once, not when they are described. `bytes`: what it takes of the device's memory, counted against what was granted.
+    0x8031 ModuleLoad { module: u64, context: u64, hash: [u8; 32], options: Vec<(u32, u64)>, eager: bool, bytes: u64 }
+    /// `Fenced` is pushed when it is unloaded, and what was counted for it is free again.
+    0x8032 ModuleUnload { module: u64, token: u64 }
     /// Replies `Symbol`.
     0x8033 ModuleGlobal { module: u64, name: String }
     /// Tail: the packed parameter buffer.

@@ -25,7 +25,7 @@ pub struct Context {
     pub primary: bool,
     pub flags: AtomicU32,
     pub cache_config: AtomicU32,
-    pub limits: Mutex<HashMap<u32, u64>>,
+    limits: Mutex<HashMap<u32, u64>>,
     /// A kernel that uses device `malloc` was launched: the size of that heap cannot change any more.
     pub uses_heap: AtomicBool,
     /// Set to stop running kernels: the context has faulted or is being destroyed.
@@ -64,6 +64,26 @@ impl Context {
 
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn limits(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was set.
+    pub fn limit(&self, limit: u32) -> Option<u64> {
+        self.limits().get(&limit).copied()
+    }
+
+    /// Takes memory of the device for what is beyond the default, as a GPU's driver does.
+    pub fn set_limit(&self, limit: u32, value: u64) -> R {
+        let mut limits = self.limits();
+        let before = limits.get(&limit).map_or(0, |before| self.device.limit_bytes(limit, *before));
+        let after = self.device.limit_bytes(limit, value);
+        self.device.charge(after.saturating_sub(before))?;
+        self.device.discharge(before.saturating_sub(after));
+        limits.insert(limit, value);
+        Ok(())
     }
 
     /// The lock under which work of several streams gets its order.
@@ -146,6 +166,8 @@ impl Context {
         self.ends().iter().for_each(Marker::wait);
         self.printed.flush();
         self.device.discharge(self.profile.context_bytes);
+        let limits = std::mem::take(&mut *self.limits());
+        limits.into_iter().for_each(|(limit, value)| self.device.discharge(self.device.limit_bytes(limit, value)));
     }
 }
 

@@ -1,11 +1,8 @@
-//! Copies and fills: what they touch, whether they may, and when they happen.
+//! Copies and fills: what they touch, and whether they may.
 
 use crate::arena::{self, Pattern};
-use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Kind, Memory};
-use crate::stream::Stream;
-use crate::work::{How, Work};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 
 /// What the called function says an address is.
@@ -44,18 +41,18 @@ impl Extent {
         Extent { width, height: 1, depth: 1 }
     }
 
-    fn is_empty(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.width == 0 || self.height == 0 || self.depth == 0
     }
 
-    fn bytes(self) -> Option<u64> {
+    pub fn bytes(self) -> Option<u64> {
         self.width.checked_mul(self.height)?.checked_mul(self.depth).filter(|&n| n <= isize::MAX as u64)
     }
 }
 
 /// Where an end lies once the address has been looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+pub enum Found {
     Device,
     Pinned,
     /// Memory the driver knows nothing about; it may be gone or changed after the call.
@@ -75,7 +72,7 @@ fn span(end: &End, extent: Extent) -> Option<u64> {
     end.slice.checked_mul(extent.depth - 1)?.checked_add(rows)?.checked_add(extent.width)
 }
 
-fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
+pub fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
     let len = span(end, extent).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let pitch_fits = (extent.height == 1 || end.pitch >= extent.width)
         && (extent.depth == 1 || end.slice >= end.pitch.saturating_mul(extent.height));
@@ -106,7 +103,7 @@ impl Copy {
         if forgets { self.forget_target() } else { self.execute() }
     }
 
-    fn execute(&self) {
+    pub fn execute(&self) {
         let Extent { width, height, depth } = self.extent;
         for z in 0..depth {
             for y in 0..height {
@@ -129,7 +126,7 @@ impl Copy {
     }
 
     /// The same copy from a packed private copy of the source.
-    fn stage(self) -> R<(Copy, Vec<u8>)> {
+    pub fn stage(self) -> R<(Copy, Vec<u8>)> {
         let Extent { width, height, .. } = self.extent;
         let size = self.extent.bytes().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let mut bytes = vec![0u8; size as usize];
@@ -162,105 +159,6 @@ impl Fill {
             } else {
                 arena::set(row, self.pattern, self.width);
             }
-        }
-    }
-}
-
-/// Whether the program waits for a copy.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    Sync,
-    Async,
-}
-
-/// What a null GPU writes by itself, by a fill or from device memory to device memory, is kept up to this length. Longer
-/// ranges are forgotten instead: they read as zeros, and cost no memory of the machine.
-const KEPT_BY_NULL: u64 = 1 << 20;
-
-impl Driver {
-    /// Whether this is a null GPU that should not hold so many bytes of its own making.
-    fn forgets(&self, bytes: Option<u64>) -> bool {
-        self.model().null && bytes.is_none_or(|bytes| bytes > KEPT_BY_NULL)
-    }
-
-    /// Whether a copy of a graph forgets what its target held, as on a null GPU.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a copy may not have.
-    pub fn check_copy(&self, copy: &Copy) -> R<bool> {
-        if copy.extent.is_empty() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let dst = locate(&self.memory, &copy.dst, copy.extent)?;
-        let src = locate(&self.memory, &copy.src, copy.extent)?;
-        Ok(dst == Found::Device && src == Found::Device && self.forgets(copy.extent.bytes()))
-    }
-
-    /// A fill as this GPU does it.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a fill may not have.
-    pub fn check_fill(&self, fill: Fill) -> R<Fill> {
-        Ok(self.locate_fill(fill)?.0)
-    }
-
-    fn locate_fill(&self, fill: Fill) -> R<(Fill, Found)> {
-        let Fill { address, pitch, pattern, width, height, .. } = fill;
-        let bytes = width.checked_mul(pattern.size()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let extent = Extent { width: bytes, height, depth: 1 };
-        let found = locate(&self.memory, &End { pitch, ..End::line(Place::Device, address) }, extent)?;
-        if !address.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        Ok((Fill { forgets: self.forgets(extent.bytes()), ..fill }, found))
-    }
-
-    pub fn copy(&self, copy: Copy, mode: Mode, stream: &Stream) -> R {
-        if copy.extent.is_empty() {
-            return Ok(());
-        }
-        let dst = locate(&self.memory, &copy.dst, copy.extent)?;
-        let src = locate(&self.memory, &copy.src, copy.extent)?;
-        let within_device = dst == Found::Device && src == Found::Device;
-        let within_host = dst != Found::Device && src != Found::Device;
-        let forgets = within_device && self.forgets(copy.extent.bytes());
-        if mode == Mode::Sync {
-            self.check_waiting_call(stream)?;
-        } else if self.capture(stream, || Work::Copy { copy, forgets })? {
-            return Ok(());
-        }
-        if dst == Found::Pageable || within_host || mode == Mode::Sync && !within_device {
-            return stream.run(move || {
-                copy.execute();
-                Ok(())
-            });
-        }
-        if src == Found::Pageable {
-            let (copy, bytes) = copy.stage()?;
-            return stream
-                .start(move || {
-                    copy.execute();
-                    drop(bytes);
-                    Ok(())
-                })
-                .map(drop);
-        }
-        self.perform(Work::Copy { copy, forgets }, How::AtOnce, stream).map(drop)
-    }
-
-    /// Fills rows with a pattern. Page-locked memory is filled when a synchronous call returns, as CUDA documents ("API
-    /// synchronization behavior" of its driver API).
-    pub fn set(&self, fill: Fill, mode: Mode, stream: &Stream) -> R {
-        if fill.width == 0 || fill.height == 0 {
-            return Ok(());
-        }
-        let (fill, found) = self.locate_fill(fill)?;
-        if mode == Mode::Sync {
-            self.check_waiting_call(stream)?;
-        }
-        match (mode, found) {
-            (Mode::Sync, Found::Pinned) => stream.run(move || Work::Fill(fill).run()),
-            _ => self.perform(Work::Fill(fill), How::AtOnce, stream).map(drop),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::handles;
 use crate::model::*;
 use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
+use driverapi::limits;
 use driverapi::nvml_links::PcieLink;
 use driverapi::types::CUuuid;
 use std::sync::atomic::AtomicUsize;
@@ -59,6 +60,11 @@ impl Device {
     pub fn discharge(&self, bytes: u64) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         *used = used.saturating_sub(bytes);
+    }
+
+    /// What a context's limit takes.
+    pub fn limit_bytes(&self, limit: CUlimit, value: u64) -> u64 {
+        limits::taken(limit, value, limits::resident_threads(|which| self.attribute(which).unwrap_or(0))).unwrap_or(0)
     }
 
     pub fn free_bytes(&self) -> u64 {

@@ -5,6 +5,7 @@ use crate::backing::Backing;
 use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Allocation, Kind};
+use crate::physical::Physical;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,20 +16,6 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 const NO_CONTEXT: usize = 0;
 
 pub const GRANULARITY: u64 = 2 << 20;
-
-/// Memory made by `cuMemCreate`. It lives until it is released and mapped nowhere.
-pub struct Physical {
-    pub id: usize,
-    pub device: usize,
-    pub len: u64,
-    /// May other processes have it?
-    pub shareable: bool,
-    /// Another process made it, and is charged for it.
-    imported: bool,
-    backing: Backing,
-    references: AtomicUsize,
-    released: AtomicBool,
-}
 
 impl Driver {
     pub fn create_physical(&self, id: usize, device: usize, len: u64, shareable: bool) -> R {

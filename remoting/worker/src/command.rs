@@ -5,8 +5,8 @@ use crate::rules::{Rule, kept};
 use crate::sched::Mode;
 use crate::settings::Settings;
 use protocol::{
-    DecodeError, EventQuery, EventSynchronize, Header, Message, Reader, TensorMapIm2col, TensorMapIm2colWide,
-    TensorMapReplaceAddress, TensorMapSetClass, TensorMapTiled, function,
+    DecodeError, EventQuery, EventSynchronize, Header, Message, TensorMapIm2col, TensorMapIm2colWide,
+    TensorMapReplaceAddress, TensorMapSetClass, TensorMapTiled,
 };
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ macro_rules! commands {
 commands! {
     Open, Rebase, Close,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
-    SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, Grant, GrantReturn, MemoryQuery,
+    SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, Grant, GrantReturn, MemoryQuery, ContextLimit,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
@@ -106,12 +106,6 @@ impl Frame {
             _ => Vec::new(),
         }
     }
-}
-
-/// The context whose limits a generated call changes. Its preferences (caches, shared memory) only change how fast it
-/// is: they wait for nothing.
-fn limited_context(number: u32, payload: &[u8]) -> Option<u64> {
-    if number == function::CU_CTX_SET_LIMIT { Reader::new(payload).get().ok() } else { None }
 }
 
 /// What commands are ordered by.
@@ -216,6 +210,11 @@ impl Topology {
                 keys
             }
             Command::ContextSynchronize(c) => unless_kept(Rule::ContextWait, vec![(Key::Context(c.context), Observe)]),
+            Command::ContextLimit(c) => {
+                let mut keys = vec![(Key::Creation, After)];
+                keys.extend(unless_kept(Rule::ContextLimits, vec![(Key::Context(c.context), Observe)]));
+                keys
+            }
             Command::ContextFence(c) => unless_kept(Rule::Fence, vec![(Key::Context(c.context), Observe)]),
             Command::StreamFence(_) => unless_kept(Rule::Fence, self.stream_keys(frame.stream_id)),
             Command::SlabMap(_)
@@ -271,13 +270,8 @@ impl Topology {
             | Command::CopyToHost(_)
             | Command::CopyOnDevice(_) => self.stream_keys(frame.stream_id),
             Command::Generated(_) if frame.stream_id != 0 => self.stream_keys(frame.stream_id),
-            Command::Generated(number) => {
-                let mut keys = vec![(Key::Creation, After)];
-                if let Some(context) = limited_context(*number, frame.payload.bytes()) {
-                    keys.extend(unless_kept(Rule::ContextLimits, vec![(Key::Context(context), Observe)]));
-                }
-                keys
-            }
+            // A context's preferences (caches, shared memory) only change how fast it is: they wait for nothing.
+            Command::Generated(_) => vec![(Key::Creation, After)],
             _ => Vec::new(),
         }
     }

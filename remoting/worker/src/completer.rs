@@ -267,9 +267,9 @@ impl Session {
         match join.then {
             Then::Reply => self.synchronised(join.seq, join.code),
             Then::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
-            Then::UnloadModule { context, module } => self.unload(context, module),
+            Then::UnloadModule { context, module, token } => self.unload(context, module, token),
             Then::DestroyGraph { context, executable } => self.destroy_executable(context, executable),
-            Then::DestroyContext { context } => self.closing.push((join.seq, context)),
+            Then::DestroyContext { context, token } => self.closing.push((join.seq, context, token)),
         }
     }
 }

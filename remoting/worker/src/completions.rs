@@ -118,9 +118,9 @@ pub struct Join {
 pub enum Then {
     Reply,
     Fenced { token: u64 },
-    UnloadModule { context: u64, module: Arc<LoadedModule> },
+    UnloadModule { context: u64, module: Arc<LoadedModule>, token: u64 },
     DestroyGraph { context: u64, executable: Handle },
-    DestroyContext { context: u64 },
+    DestroyContext { context: u64, token: u64 },
 }
 
 #[derive(Default)]

@@ -7,7 +7,8 @@ use crate::objects::{Context, EventPool, Stream};
 use crate::session::{Outcome, Session};
 use crate::staging::{Growth, LARGE, Pool, SMALL};
 use driverapi::errors::*;
-use protocol::ContextCreate;
+use protocol::{ContextCreate, ContextDestroy, Fenced, Message};
+use std::collections::HashMap;
 
 /// Page-locked memory of a new context, so that its first copies need not wait for more.
 const FIRST: [Growth; 2] = [Growth { size: SMALL, count: 16 }, Growth { size: LARGE, count: 2 }];
@@ -39,6 +40,10 @@ impl Session {
         }
         if c.device >= self.device_count {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_DEVICE);
+        }
+        // What one primary context was charged for must not outlive it under a second name.
+        if c.primary && self.contexts.live().any(|(_, other)| other.primary && other.device == c.device) {
+            return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_VALUE);
         }
         let (context, device, flags, primary, legacy) = (c.context, c.device, c.flags, c.primary, c.legacy_stream);
         self.helpers.start(
@@ -78,6 +83,7 @@ impl Session {
             events: EventPool::new(created.handle),
             legacy_unmarked: false,
             streams: vec![legacy],
+            limits: HashMap::new(),
         };
         self.contexts.insert(id, Ok(context));
         self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL)));
@@ -91,16 +97,17 @@ impl Session {
     }
 
     /// Everything in the context completes first, then its memory is no longer lent, then it goes.
-    pub fn context_destroy(&mut self, seq: u64, context: u64) -> Result<Outcome> {
-        self.context_join(context, seq, Then::DestroyContext { context })?;
+    pub fn context_destroy(&mut self, seq: u64, c: &ContextDestroy) -> Result<Outcome> {
+        self.context_join(c.context, seq, Then::DestroyContext { context: c.context, token: c.token })?;
         Ok(Outcome::Held)
     }
 
     /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
-    pub fn close_context(&mut self, seq: u64, id: u64) -> bool {
-        let Ok(context) = self.contexts.get(id) else {
+    pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
+        let (Ok(context), Ok(taken)) = (self.contexts.get(id), self.taken_by(id)) else {
             // Destroyed twice, before the first was done.
             self.late(CUDA_ERROR_INVALID_CONTEXT);
+            self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]);
             self.finish(seq);
             return true;
         };
@@ -130,6 +137,7 @@ impl Session {
                 if let Err(code) = destroyed {
                     session.late(code);
                 }
+                session.gave_back(taken, token);
                 session.finish(seq);
             },
         );

@@ -6,7 +6,7 @@ use crate::completions::Then;
 use crate::driver::{Code, Result};
 use crate::session::{Outcome, Session};
 use driverapi::errors::*;
-use protocol::{Fenced, Message};
+use protocol::{ContextDestroy, Fenced, Message, ModuleUnload};
 
 impl Session {
     /// Hands a command to its module; an error is answered as the command's kind demands.
@@ -58,6 +58,7 @@ impl Session {
             | Command::SharedEventQuery(_)
             | Command::SlabExport(_)
             | Command::SlabImport(_)
+            | Command::ContextLimit(_)
             | Command::ModuleGlobal(_)
             | Command::KernelDescribe(_)
             | Command::TensorMapTiled(_)
@@ -69,6 +70,11 @@ impl Session {
             // A fence that never came would keep the client's memory forever.
             Command::StreamFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
             Command::ContextFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
+            Command::ContextDestroy(ContextDestroy { token, .. })
+            | Command::ModuleUnload(ModuleUnload { token, .. }) => {
+                self.out.push(Fenced::CODE, 0, &Fenced { token: *token }, &[]);
+                self.late(code);
+            }
             Command::CopyToDevice(_) => {
                 self.consumed(frame.tail().len() as u64);
                 self.late(code);
@@ -91,7 +97,7 @@ impl Session {
             Command::Close(_) => self.end(0, "closed by the client"),
 
             Command::ContextCreate(c) => return self.context_create(seq, c),
-            Command::ContextDestroy(c) => return self.context_destroy(seq, c.context),
+            Command::ContextDestroy(c) => return self.context_destroy(seq, c),
             Command::ContextSynchronize(c) => self.context_join(c.context, seq, Then::Reply)?,
             Command::ContextFence(c) => {
                 self.context_join(c.context, seq, Then::Fenced { token: c.token })?;
@@ -104,6 +110,7 @@ impl Session {
             Command::Grant(c) => self.grant(seq, c)?,
             Command::GrantReturn(c) => self.grant_return(c.device, c.size)?,
             Command::MemoryQuery(c) => self.memory_query(seq, c.device)?,
+            Command::ContextLimit(c) => self.context_limit(seq, c)?,
 
             Command::StreamCreate(c) => self.stream_create(c),
             Command::StreamDestroy(c) => self.stream_destroy(c.stream)?,
@@ -131,7 +138,7 @@ impl Session {
             Command::ImageChunk(c) => self.images.add(c.hash, c.offset, c.total, frame.tail()),
             Command::ModuleLoad(c) => self.module_load(seq, c)?,
             Command::KernelDescribe(c) => self.kernel_describe(seq, c)?,
-            Command::ModuleUnload(c) => self.module_unload(seq, c.module)?,
+            Command::ModuleUnload(c) => self.module_unload(seq, c)?,
             Command::ModuleGlobal(c) => self.module_global(seq, c)?,
             Command::Launch(c) => return self.launch(seq, frame.stream_id, c, frame.settings.as_ref(), frame.tail()),
             Command::Link(c) => self.link(seq, c)?,

@@ -40,6 +40,7 @@ mod slabs;
 pub mod snapshot;
 mod staging;
 mod streams;
+mod taken;
 mod tensor_maps;
 pub mod text;
 pub mod watchdog;

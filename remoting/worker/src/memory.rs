@@ -255,11 +255,10 @@ impl Session {
     }
 
     pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
-        let mapped = self.memory.mapped.get(&device).copied().unwrap_or(0);
-        let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if size == 0 || *granted - mapped < size {
+        if size == 0 || self.memory.room(device) < size {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *granted -= size;
         self.memory.returning.push((device, size));
         self.return_memory();

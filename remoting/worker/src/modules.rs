@@ -4,15 +4,17 @@ use crate::completions::Then;
 use crate::driver::{Code, Driver, Handle, JitOptions, Result};
 use crate::image_rules::{Attributes, ImageRules, complete};
 use crate::launch_shape::config;
-use crate::objects::{Kernel, LoadedModule, Module};
+use crate::objects::{Context, Kernel, LoadedModule, Module};
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
+use crate::taken::Taken;
 use driverapi::attributes::{LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_WIDTH};
+use driverapi::device_bytes::device_bytes;
 use driverapi::errors::*;
 use protocol::{
     KernelDescribe, KernelInfo, KernelParam, Launch, Link, Linked, MAX_PAYLOAD, ModuleGlobal, ModuleLoad, ModuleLoaded,
-    NEED_IMAGE, Reply, Symbol, Wire,
+    ModuleUnload, NEED_IMAGE, Reply, Symbol, Wire, bundled_images,
 };
 use std::ffi::CString;
 use std::sync::Arc;
@@ -31,7 +33,13 @@ fn load(
     image: &[u8],
     options: &[(u32, u64)],
     eager: bool,
+    bytes: u64,
 ) -> std::result::Result<Loaded, (Code, String)> {
+    // A zero byte follows what the client sent.
+    let sent = image.split_last().map_or(image, |(_, sent)| sent);
+    if device_bytes(bundled_images(sent).as_deref().unwrap_or(&[sent])) > bytes {
+        return Err((CUDA_ERROR_INVALID_VALUE, "the image takes more memory than the client said".to_owned()));
+    }
     driver.set_current(context).map_err(|code| (code, String::new()))?;
     let mut jit = JitOptions::new(options);
     let handle = driver.module_load(image, &mut jit).map_err(|code| (code, jit.logs().1))?;
@@ -84,7 +92,7 @@ impl Session {
     }
 
     pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
-        let context = self.contexts.get(c.context)?.handle;
+        let Context { handle: context, device, .. } = *self.contexts.get(c.context)?;
         if self.modules.contains(c.module) || self.modules.is_full() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -92,25 +100,30 @@ impl Session {
             self.reply_logged(seq, NEED_IMAGE, String::new());
             return Ok(());
         };
+        let taken = Taken { device, bytes: c.bytes };
+        self.memory.take(device, c.bytes)?;
         let (module, context_id, options, eager) = (c.module, c.context, c.options.clone(), c.eager);
         self.helpers.start(
-            move |driver| load(driver, context, &image, &options, eager),
+            move |driver| load(driver, context, &image, &options, eager, taken.bytes),
             move |session: &mut Session, loaded| match loaded {
-                Ok(loaded) => session.module_loaded(seq, module, context_id, loaded),
-                Err((code, log)) => session.reply_logged(seq, code, log),
+                Ok(loaded) => session.module_loaded(seq, module, context_id, loaded, taken),
+                Err((code, log)) => {
+                    session.memory.give_back(taken.device, taken.bytes);
+                    session.reply_logged(seq, code, log);
+                }
             },
         );
         Ok(())
     }
 
-    fn module_loaded(&mut self, seq: u64, id: u64, context: u64, loaded: Loaded) {
+    fn module_loaded(&mut self, seq: u64, id: u64, context: u64, loaded: Loaded, taken: Taken) {
         let mut names = Vec::with_capacity(loaded.kernels.len());
         let kernel = |(function, name, rules)| {
             names.push(name);
             Kernel { function, rules, parameter_bytes: None, settings: KernelSettings::default() }
         };
         let kernels = loaded.kernels.into_iter().map(kernel).collect();
-        self.modules.insert(id, Ok(Module { context, loaded: LoadedModule::new(loaded.handle), kernels }));
+        self.modules.insert(id, Ok(Module { context, loaded: LoadedModule::new(loaded.handle, taken), kernels }));
         let answer = ModuleLoaded { kernels: names, log: String::new() };
         if answer.size() + Reply::MIN_SIZE > MAX_PAYLOAD {
             return self.reply_logged(
@@ -147,17 +160,21 @@ impl Session {
     }
 
     /// Unloaded when all work of the context so far is complete: the driver may wait for it, and nobody else must.
-    pub fn module_unload(&mut self, seq: u64, id: u64) -> Result<()> {
-        let module = self.modules.remove(id)?;
-        self.context_join(module.context, seq, Then::UnloadModule { context: module.context, module: module.loaded })
+    pub fn module_unload(&mut self, seq: u64, c: &ModuleUnload) -> Result<()> {
+        let Module { context, loaded: module, .. } = self.modules.remove(c.module)?;
+        self.context_join(context, seq, Then::UnloadModule { context, module, token: c.token })
     }
 
-    pub fn unload(&mut self, id: u64, module: Arc<LoadedModule>) {
+    pub fn unload(&mut self, id: u64, module: Arc<LoadedModule>, token: u64) {
+        let taken = module.taken;
         // With its context the module is gone already.
-        let Ok(context) = self.contexts.get(id).map(|c| c.handle) else { return };
+        let Ok(context) = self.contexts.get(id).map(|c| c.handle) else { return self.gave_back(taken, token) };
         self.helpers.start(
             move |driver| driver.set_current(context).and_then(|()| module.unload(driver)),
-            move |session: &mut Session, unloaded| session.late_in(id, unloaded),
+            move |session: &mut Session, unloaded| {
+                session.late_in(id, unloaded);
+                session.gave_back(taken, token);
+            },
         );
     }
 

@@ -7,6 +7,7 @@ use crate::image_rules::Attributes;
 use crate::rules::{Rule, kept};
 use crate::settings::KernelSettings;
 use crate::staging::Pool;
+use crate::taken::Taken;
 use driverapi::errors::*;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -121,6 +122,8 @@ pub struct Context {
     /// Work was given to the legacy stream after the last event recorded there.
     pub legacy_unmarked: bool,
     pub streams: Vec<u64>,
+    /// What the driver takes for each limit that was set.
+    pub limits: HashMap<u32, u64>,
 }
 
 #[derive(Debug)]
@@ -259,12 +262,13 @@ pub struct Graph {
 #[derive(Debug)]
 pub struct LoadedModule {
     pub handle: Handle,
+    pub taken: Taken,
     unloaded: RwLock<bool>,
 }
 
 impl LoadedModule {
-    pub fn new(handle: Handle) -> Arc<Self> {
-        Arc::new(LoadedModule { handle, unloaded: RwLock::new(false) })
+    pub fn new(handle: Handle, taken: Taken) -> Arc<Self> {
+        Arc::new(LoadedModule { handle, taken, unloaded: RwLock::new(false) })
     }
 
     /// Runs `job` while nobody unloads the module.

@@ -72,7 +72,7 @@ pub struct Session {
     pub shared_events: SharedEvents,
     pub current: CurrentContext,
     /// Contexts whose work is complete and that are to be destroyed, with the command that asked for it.
-    pub closing: Vec<(u64, u64)>,
+    pub closing: Vec<(u64, u64, u64)>,
     pub opened: bool,
     pub device_count: u32,
     sched: Scheduler<Key>,
@@ -374,10 +374,10 @@ impl Session {
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
         any |= self.take_shared_waits();
-        for (seq, context) in closing {
-            match self.close_context(seq, context) {
+        for (seq, context, token) in closing {
+            match self.close_context(seq, context, token) {
                 true => any = true,
-                false => self.closing.push((seq, context)),
+                false => self.closing.push((seq, context, token)),
             }
         }
         if any {

@@ -31,7 +31,8 @@ pub struct Memory {
     pub granularity: u64,
     pub slabs: BTreeMap<u64, Slab>,
     pub granted: HashMap<u32, u64>,
-    pub mapped: HashMap<u32, u64>,
+    /// Of what was granted: mapped, or taken by the driver for modules and limits.
+    pub used: HashMap<u32, u64>,
     /// Ranges that a helper is unmapping.
     pub unmapping: Vec<(u64, u64)>,
     /// To be returned to the appliance once nothing is being unmapped.
@@ -93,21 +94,42 @@ impl Memory {
 
     pub fn check_slab(&self, c: &SlabMap) -> Result<()> {
         self.check_place(c.address, c.size)?;
-        let of = |sizes: &HashMap<u32, u64>| sizes.get(&c.device).copied().unwrap_or(0);
-        if of(&self.granted) - of(&self.mapped) < c.size { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+        self.check_room(c.device, c.size)
+    }
+
+    /// Granted, and not in use.
+    pub fn room(&self, device: u32) -> u64 {
+        let of = |sizes: &HashMap<u32, u64>| sizes.get(&device).copied().unwrap_or(0);
+        of(&self.granted) - of(&self.used)
+    }
+
+    fn check_room(&self, device: u32, size: u64) -> Result<()> {
+        if self.room(device) < size { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// Counts memory that the driver takes by itself.
+    pub fn take(&mut self, device: u32, size: u64) -> Result<()> {
+        self.check_room(device, size)?;
+        *self.used.entry(device).or_default() += size;
+        Ok(())
+    }
+
+    /// The driver has no use for it any more.
+    pub fn give_back(&mut self, device: u32, size: u64) {
+        if let Some(used) = self.used.get_mut(&device) {
+            *used -= size;
+        }
     }
 
     pub fn insert(&mut self, c: &SlabMap) {
         self.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory: 0, shared: None });
-        *self.mapped.entry(c.device).or_default() += c.size;
+        *self.used.entry(c.device).or_default() += c.size;
     }
 
     pub fn remove(&mut self, address: u64) -> Option<Slab> {
         let slab = self.slabs.remove(&address)?;
-        if slab.shared.is_none()
-            && let Some(mapped) = self.mapped.get_mut(&slab.device)
-        {
-            *mapped -= slab.size;
+        if slab.shared.is_none() {
+            self.give_back(slab.device, slab.size);
         }
         Some(slab)
     }
@@ -122,7 +144,7 @@ impl Memory {
     pub fn share(&mut self, address: u64, token: Token) {
         let Some(slab) = self.slabs.get_mut(&address) else { return };
         slab.shared = Some(token);
-        for sizes in [&mut self.granted, &mut self.mapped] {
+        for sizes in [&mut self.granted, &mut self.used] {
             if let Some(bytes) = sizes.get_mut(&slab.device) {
                 *bytes = bytes.saturating_sub(slab.size);
             }

@@ -82,7 +82,7 @@ fn contexts_come_and_go() {
             let copy = CopyToHost { context, address: t.base, extent: row(8), offset: 0, len: 8 };
             let seq = t.client().send(legacy, &copy, &[]);
             assert_eq!(t.client().host_bytes(seq), (0, vec![0; 8]), "{profile}");
-            t.client().send(0, &ContextDestroy { context }, &[]);
+            t.client().send(0, &ContextDestroy { context, token: 1000 + context }, &[]);
         }
         assert_eq!(t.synchronize(B), 0);
     }

@@ -54,6 +54,8 @@ struct Test {
 const A: u64 = 11;
 const B: u64 = 12;
 const SLAB: u64 = 4 * GRANULARITY;
+/// Granted for modules.
+const CODE: u64 = 1 << 10;
 const NON_BLOCKING: u32 = 1;
 const MODULE: u64 = 5;
 
@@ -66,8 +68,8 @@ fn start() -> Test {
     let mut client = Client::new(Direct(session));
     let base = client.open().arena_base;
     client.link.0.order(br#"{"op":"granted","id":9,"size":1}"#, None);
-    let grant = client.send(0, &protocol::Grant { device: 0, least: SLAB, want: SLAB }, &[]);
-    client.link.0.order(format!(r#"{{"op":"granted","id":1,"size":{SLAB}}}"#).as_bytes(), None);
+    let grant = client.send(0, &protocol::Grant { device: 0, least: SLAB + CODE, want: SLAB + CODE }, &[]);
+    client.link.0.order(format!(r#"{{"op":"granted","id":1,"size":{}}}"#, SLAB + CODE).as_bytes(), None);
     assert_eq!(client.reply(grant).0, 0);
     client.map(base, SLAB);
     client.stream(A, NON_BLOCKING, STOPPED);
@@ -394,17 +396,18 @@ fn modules_fail_and_go() {
     let mut t = start();
     assert_eq!(t.client.load(6, b"!bad").0, 218);
     t.launch(B, 1);
-    t.client.send(0, &ModuleUnload { module: MODULE }, &[]);
+    t.client.send(0, &ModuleUnload { module: MODULE, token: 9 }, &[]);
     t.launch(B, 2);
     assert_eq!(t.synchronize(B), 400);
     assert_eq!(t.launched(), [1]);
+    t.client.wait("fence", |r| r.code == Fenced::CODE);
 }
 
 #[test]
 fn a_context_goes_when_its_work_is_done() {
     let mut t = start();
     t.launch(A, 1);
-    t.client.send(0, &ContextDestroy { context: CONTEXT }, &[]);
+    t.client.send(0, &ContextDestroy { context: CONTEXT, token: 9 }, &[]);
     t.turn();
     assert_eq!(t.client.call(B, &StreamQuery {}, &[]).0, 0);
     fake::world().go_on();

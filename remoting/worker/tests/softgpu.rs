@@ -3,12 +3,13 @@
 mod common;
 
 use common::client::{CONTEXT, LEGACY, encoded, row};
-use common::session::{A, B, LIMIT, MODULE, PROFILES, PTX, SLAB, floats, start};
+use common::session::{A, B, CODE, LIMIT, MODULE, PROFILES, PTX, SLAB, floats, start};
 use common::worker::{Worker, command};
 use protocol::{
-    Callback, CallbackDone, Consumed, ContextSynchronize, CopyOnDevice, CopyToDevice, CopyToHost, EventCreate,
-    EventRecord, EventSynchronize, Extent, Grant, HostFunction, MemoryQuery, MemoryState, Message, ModuleGlobal,
-    Opened, Reader, Rebase, StreamSynchronize, Symbol, Text, UNCOUNTED, function,
+    Callback, CallbackDone, Consumed, ContextCreate, ContextDestroy, ContextLimit, ContextSynchronize, CopyOnDevice,
+    CopyToDevice, CopyToHost, EventCreate, EventRecord, EventSynchronize, Extent, Fenced, Grant, HostFunction,
+    MemoryQuery, MemoryState, Message, ModuleGlobal, ModuleUnload, Opened, Reader, Rebase, StreamSynchronize, Symbol,
+    Text, UNCOUNTED, function,
 };
 
 #[test]
@@ -183,13 +184,78 @@ fn memory_is_asked_for_and_returned() {
     assert_eq!(t.client().call(0, &Grant { device: 7, least: 1, want: 1 }, &[]).0, 101);
     let (code, tail) = t.client().call(0, &MemoryQuery { device: 0 }, &[]);
     let state: MemoryState = Reader::new(&tail).get().expect("state");
-    assert_eq!((code, state), (0, MemoryState { limit: LIMIT, free: LIMIT - SLAB }));
+    assert_eq!((code, state), (0, MemoryState { limit: LIMIT, free: LIMIT - SLAB - CODE }));
     let told = t.worker.hang_up();
     assert_eq!(told[0]["op"], "ready");
     let returned: Vec<_> = told.iter().filter(|v| v["op"] == "return").collect();
     assert_eq!(returned.len(), 1);
-    assert_eq!(returned[0]["size"], SLAB);
+    assert_eq!(returned[0]["size"], SLAB + CODE);
     assert_eq!(told.last().expect("stats")["op"], "stats");
+}
+
+/// Is this all that is left of what was granted?
+fn has_left(t: &mut common::session::Test, bytes: u64) -> bool {
+    let heap = |more| ContextLimit { context: CONTEXT, limit: 2, value: (8 << 20) + bytes + more };
+    let fits = [heap(1), heap(0)].map(|most| t.client().call(0, &most, &[]).0);
+    let default = ContextLimit { context: CONTEXT, limit: 2, value: 8 << 20 };
+    fits == [2, 0] && t.client().call(0, &default, &[]).0 == 0
+}
+
+#[test]
+fn what_the_driver_takes_was_granted_before() {
+    const MIB: u64 = 1 << 20;
+    for profile in PROFILES {
+        let mut t = start(profile);
+        assert!(has_left(&mut t, CODE), "{profile}");
+        let (context, threads) = (CONTEXT, 16 * 2048);
+        let set = |limit, value| ContextLimit { context, limit, value };
+        assert_eq!(t.client().call(0, &set(2, 8 * MIB + CODE), &[]).0, 0);
+        assert_eq!(t.client().call(0, &set(1, 2 * MIB), &[]).0, 2, "the heap has it all");
+        assert_eq!(t.client().call(0, &set(2, 1), &[]).0, 0, "now it has nothing");
+        assert_eq!(t.client().call(0, &set(0, 1024 + CODE / threads), &[]).0, 0);
+        assert_eq!(t.client().call(0, &set(1, 2 * MIB), &[]).0, 2, "the stacks have it all");
+        assert_eq!(t.client().call(0, &set(0, 1), &[]).0, 0);
+        assert_eq!(t.client().call(0, &set(1, 2 * MIB), &[]).0, 0);
+        assert_eq!(t.client().call(0, &set(1, u64::MAX), &[]).0, 2);
+        assert_eq!(t.client().call(0, &set(3, 1), &[]).0, 215, "nobody knows what that takes");
+        assert_eq!(t.client().call(0, &set(1, MIB), &[]).0, 0);
+        assert!(has_left(&mut t, CODE), "{profile}");
+    }
+}
+
+#[test]
+fn images_are_counted_by_what_they_hold() {
+    let image = format!(".version 7.0 .target sm_80 .address_size 64 .global .b8 a[{}];", CODE / 2).into_bytes();
+    let bytes = CODE / 2 + image.len() as u64;
+    for profile in PROFILES {
+        let mut t = start(profile);
+        assert_eq!(t.client().load_as(MODULE, &image, bytes - 1).0, 1, "too little was said");
+        assert_eq!(t.client().load_as(MODULE, &image, CODE + 1).0, 2, "more was said than is granted");
+        assert!(has_left(&mut t, CODE), "{profile}");
+        assert_eq!(t.client().load(MODULE, &image).0, 0);
+        assert!(has_left(&mut t, CODE - bytes), "{profile}");
+        assert_eq!(t.client().load(MODULE + 1, &image).0, 2, "there is no room for another one");
+        t.client().send(0, &ModuleUnload { module: MODULE, token: 3 }, &[]);
+        t.client().wait("fence", |r| r.code == Fenced::CODE);
+        assert!(has_left(&mut t, CODE), "{profile}");
+    }
+}
+
+#[test]
+fn with_a_context_goes_what_was_counted_for_it() {
+    for profile in PROFILES {
+        let mut t = start(profile);
+        t.client().send(0, &ContextCreate { context: 7, legacy_stream: 70, ..Default::default() }, &[]);
+        assert_eq!(t.client().call(0, &ContextLimit { context: 7, limit: 2, value: (8 << 20) + CODE }, &[]).0, 0);
+        assert!(has_left(&mut t, 0), "{profile}");
+        t.client().send(0, &ContextDestroy { context: 7, token: 3 }, &[]);
+        t.client().wait("fence", |r| r.code == Fenced::CODE);
+        assert!(has_left(&mut t, CODE), "{profile}");
+        t.client().send(0, &ContextDestroy { context: 7, token: 4 }, &[]);
+        t.client().wait("fence of what is gone", |r| {
+            r.code == Fenced::CODE && Fenced::decode(&r.payload).is_ok_and(|(fenced, _)| fenced.token == 4)
+        });
+    }
 }
 
 #[test]

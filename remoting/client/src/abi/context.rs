@@ -8,7 +8,7 @@ use crate::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use crate::devices;
 use crate::exports;
 use crate::graph::GRAPHS;
-use crate::memory::mapped;
+use crate::memory::{mapped, taken};
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
 use driverapi::errors::*;
 use driverapi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam};
@@ -99,6 +99,10 @@ exports! {
         check_no_capture(&live)?;
         live.synchronise()?;
         mapped::after_wait(&live.session)
+    }
+
+    fn cuCtxSetLimit(limit: c_uint, value: usize) {
+        taken::set_limit(&*context::current()?, limit, value as u64)
     }
 
     fn cuCtxGetApiVersion(context: CUcontext, version: *mut c_uint) {

@@ -1,15 +1,19 @@
-//! Words of device memory that streams wait for and write. The worker's driver does both in the order of its streams.
+//! Words that streams wait for and write. For those of device memory the worker's driver does both, in the order of its
+//! streams. A word of page-locked memory is written here, when the stream gets there.
 
 use crate::boundary::{DefaultStream, inputs, refused};
 use crate::copy::{self, Shape, Side};
 use crate::graph::GRAPHS;
-use crate::memory::host;
+use crate::memory::{host, mapped};
+use crate::session::store;
+use crate::stream::Target;
 use crate::{Code, stream, stream_exports};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
 use driverapi::types::{CUdeviceptr, CUstream, CUstreamBatchMemOpParams};
 use protocol::{Writer, function};
 use std::ffi::c_uint;
+use std::sync::Arc;
 
 stream_exports! {
     fn cuStreamWaitValue32_v2 | cuStreamWaitValue32_v2_ptsz(
@@ -69,17 +73,12 @@ fn post(stream: CUstream, default: DefaultStream, operations: &[Operation]) -> R
     if GRAPHS.is_capturing(target.stream_id) {
         return refused("a stream memory operation in a capture");
     }
+    operations.iter().try_for_each(|operation| check(&target, operation))?;
     for operation in operations {
-        match host::find(operation.address as usize).map(|range| range.kind) {
-            None => {}
-            Some(kind) if kind.is_managed() => return Err(CUDA_ERROR_INVALID_VALUE),
-            // A mirror is brought up to date when work is given, and not while a stream waits.
-            Some(_) => return refused("a stream memory operation on page-locked memory"),
+        if host::find(operation.address as usize).is_some() {
+            write_host(&target, *operation)?;
+            continue;
         }
-        let width = operation.width.bytes();
-        copy::check_written(&target.live, Side::linear(operation.address, width), Shape::linear(width))?;
-    }
-    for operation in operations {
         let body = |w: &mut Writer| {
             w.put(&operation.address);
             match operation.width {
@@ -91,6 +90,31 @@ fn post(stream: CUstream, default: DefaultStream, operations: &[Operation]) -> R
         target.live.session.post_work(number(operation), target.stream_id, body)?;
     }
     Ok(())
+}
+
+fn check(target: &Target, operation: &Operation) -> Result<(), Code> {
+    let (address, width) = (operation.address, operation.width.bytes());
+    let Some(range) = host::find(address as usize) else {
+        return copy::check_written(&target.live, Side::linear(address, width), Shape::linear(width));
+    };
+    let fits = (range.start + range.size) as u64 - address >= width;
+    match operation.kind {
+        _ if range.kind.is_managed() || !fits => Err(CUDA_ERROR_INVALID_VALUE),
+        // Nothing tells the appliance when the program writes the word.
+        Kind::Wait => refused("a stream's wait for a word of page-locked memory"),
+        Kind::Write => Ok(()),
+    }
+}
+
+/// Whoever sees the word sees what stood before it in the stream.
+fn write_host(target: &Target, operation: Operation) -> Result<(), Code> {
+    let session = Arc::clone(&target.live.session);
+    let write = move |code| {
+        if code == 0 && mapped::after_wait(&session).is_ok() {
+            store(operation.address as usize, operation.width, operation.value);
+        }
+    };
+    target.live.session.post_callback(target.stream_id, Box::new(write))
 }
 
 fn number(operation: &Operation) -> u32 {

@@ -2,6 +2,7 @@
 //! handed out again only after everything that could use them has completed.
 
 mod graph_memory;
+mod quota;
 mod shared_memory;
 
 use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
@@ -12,6 +13,7 @@ use crate::session::{Slot, lock};
 use driverapi::errors::*;
 use graph_memory::Reserved;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
+use quota::Leaving;
 use shared_memory::Shared;
 pub use shared_memory::{Place, Token};
 use std::collections::HashMap;
@@ -47,11 +49,13 @@ struct Freed {
 struct State {
     heap: Heap,
     granted: u64,
-    /// Bytes that the program maps itself (virtual memory management), and those of graphs.
-    mapped_by_program: u64,
+    /// Bytes that the program maps itself (virtual memory management), those of graphs, and those that the driver takes.
+    used_otherwise: u64,
     reserved: Reserved,
     shared: Shared,
     freed: Vec<Freed>,
+    /// Quota that comes back when a fence is passed.
+    leaving: Vec<Leaving>,
     contexts: HashMap<u64, Arc<Live>>,
     /// Bytes that the program has of each pool.
     pools: HashMap<u64, u64>,
@@ -190,6 +194,7 @@ impl DeviceMemory {
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
         let state = &mut *lock(&self.state);
+        state.wait_for_contexts()?;
         state.collect();
         let own = state.unused_grant() + state.heap.mapped() - state.heap.used();
         Ok((share.free.saturating_add(own).min(share.limit), share.limit))
@@ -210,43 +215,6 @@ impl DeviceMemory {
     /// The context that a piece belongs to.
     pub fn owner(&self, piece: &Piece) -> Option<Arc<Live>> {
         lock(&self.state).contexts.get(&piece.context).cloned()
-    }
-
-    /// Quota for memory that the program places itself.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub fn take_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
-        self.take_quota_in(&mut lock(&self.state), live, size)
-    }
-
-    fn take_quota_in(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
-        state.collect();
-        state.fence_all()?;
-        loop {
-            match self.make_room(state, live, size) {
-                Err(CUDA_ERROR_OUT_OF_MEMORY) if state.wait_for_freed()? => {}
-                Err(code) => return Err(code),
-                Ok(()) => break,
-            }
-        }
-        state.mapped_by_program += size;
-        Ok(())
-    }
-
-    /// # Errors
-    /// The session's sticky error.
-    pub fn put_back_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
-        state.mapped_by_program -= size;
-        self.settle(state, live)
-    }
-
-    /// The lease, no longer this process, is charged for memory that the program placed itself.
-    pub fn move_quota_to_lease(&self, size: u64) {
-        let state = &mut *lock(&self.state);
-        state.mapped_by_program -= size;
-        state.granted -= size;
     }
 
     /// Puts memory at addresses that the caller took from the arena.
@@ -291,7 +259,7 @@ fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<(), Code> {
 
 impl State {
     fn unused_grant(&self) -> u64 {
-        self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.mapped_by_program
+        self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.used_otherwise
     }
 
     /// The program has no use for a piece any more.
@@ -337,6 +305,7 @@ impl State {
 
     /// Takes back what is known to be unused.
     fn collect(&mut self) {
+        self.collect_quota();
         let State { freed, heap, .. } = self;
         freed.retain(|freed| {
             let finished = freed.fence.as_ref().is_some_and(|fence| fence.is_finished()) || freed.live.is_idle();
@@ -350,10 +319,12 @@ impl State {
     /// Waits until something freed has come back; false if nothing is on its way.
     fn wait_for_freed(&mut self) -> Result<bool, Code> {
         self.fence_all()?;
-        let Some(freed) = self.freed.first() else { return Ok(false) };
-        if let Some(fence) = &freed.fence {
-            freed.live.session.flush()?;
-            freed.live.session.wait(fence)?;
+        let freed = self.freed.first().map(|freed| (&freed.live.session, freed.fence.as_ref()));
+        let first = freed.or_else(|| self.leaving.first().map(|leaving| (&leaving.session, Some(&leaving.fence))));
+        let Some((session, fence)) = first else { return Ok(false) };
+        if let Some(fence) = fence {
+            session.flush()?;
+            session.wait(fence)?;
         }
         self.collect();
         Ok(true)

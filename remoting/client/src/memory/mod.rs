@@ -1,5 +1,6 @@
 //! Where allocations lie: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the program's
 //! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules`) mirrors that within a `budget`.
+//! `taken` charges what the device's driver takes by itself.
 
 mod budget;
 mod device;
@@ -10,6 +11,7 @@ pub mod managed;
 pub mod mapped;
 pub mod pinned;
 mod ranges;
+pub mod taken;
 mod ticket;
 pub mod variables;
 

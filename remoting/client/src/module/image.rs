@@ -7,10 +7,11 @@ use crate::devices::Device;
 use crate::log;
 use crate::session::Reply;
 use driverapi::attributes::*;
+use driverapi::device_bytes::device_bytes;
 use driverapi::errors::*;
 use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{ImageError, images};
-use protocol::{BULK_CHUNK, ImageChunk, Message, NEED_IMAGE, bundle_images};
+use protocol::{BULK_CHUNK, ImageChunk, Message, NEED_IMAGE, bundle_images, bundled_images};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::ffi::c_void;
@@ -89,6 +90,11 @@ impl<'a> Upload<'a> {
     fn new(bytes: Cow<'a, [u8]>) -> Self {
         let hash = Sha256::digest(&bytes).into();
         Upload { bytes, hash }
+    }
+
+    /// What it takes of the device's memory when it is loaded.
+    pub fn device_bytes(&self) -> u64 {
+        device_bytes(bundled_images(&self.bytes).as_deref().unwrap_or(&[&self.bytes]))
     }
 
     fn send(&self, live: &Live) -> Result<(), Code> {

@@ -11,7 +11,7 @@ pub use limits::LaunchRules;
 use crate::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
-use crate::memory::variables;
+use crate::memory::{taken, variables};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
 use driverapi::attributes::*;
@@ -19,7 +19,7 @@ use driverapi::errors::*;
 use driverapi::settings::loads_eagerly;
 use driverapi::types::{CUfunction, CUmodule};
 use limits::Limits;
-use protocol::{KernelDescribe, KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, ModuleUnload, Symbol, function};
+use protocol::{KernelDescribe, KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, Symbol, function};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -37,6 +37,8 @@ pub struct Module {
     pub handle: usize,
     pub id: u64,
     pub live: Arc<Live>,
+    /// What it takes of the device's memory.
+    bytes: u64,
     /// The names of its kernels.
     kernels: Vec<String>,
     functions: Mutex<HashMap<u32, Arc<Function>>>,
@@ -78,23 +80,25 @@ impl Module {
         let id = mint();
         let upload = image.for_device(live.device, options);
         let values = options.values.clone();
-        let message =
-            ModuleLoad { module: id, context: live.id, hash: upload.hash, options: values, eager: loads_eagerly() };
-        let reply = call_with_images(live, &message, &[upload])?;
-        let loaded = reply.decode::<ModuleLoaded>();
-        let log = loaded.as_ref().map_or("", |loaded| loaded.log.as_str());
-        if reply.code != 0 {
-            options.report("", log);
-            tell(reply.code, log);
-            return Err(reply.code);
-        }
-        options.report(log, "");
-        let ModuleLoaded { kernels, .. } = loaded?;
+        let (hash, eager, bytes) = (upload.hash, loads_eagerly(), upload.device_bytes());
+        let message = ModuleLoad { module: id, context: live.id, hash, options: values, eager, bytes };
+        let ModuleLoaded { kernels, .. } = taken::for_module(live, bytes, || {
+            let reply = call_with_images(live, &message, &[upload])?;
+            let loaded = reply.decode::<ModuleLoaded>();
+            let log = loaded.as_ref().map_or("", |loaded| loaded.log.as_str());
+            if reply.code != 0 {
+                options.report("", log);
+                tell(reply.code, log);
+                return Err(reply.code);
+            }
+            options.report(log, "");
+            loaded
+        })?;
         let (functions, globals) = (Mutex::default(), Mutex::default());
         live.at_end(end_in);
         let live = Arc::clone(live);
         MODULES
-            .insert(|handle| Arc::new(Module { handle, id, live, kernels, functions, globals }))
+            .insert(|handle| Arc::new(Module { handle, id, live, bytes, kernels, functions, globals }))
             .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
@@ -105,7 +109,7 @@ impl Module {
         self.forget_functions();
         let managed: Vec<_> = lock(&self.globals).values().filter(|symbol| symbol.managed).cloned().collect();
         managed.iter().for_each(variables::end);
-        self.live.session.post(0, &ModuleUnload { module: self.id }).map(drop)
+        taken::unload(&self.live, self.id, self.bytes)
     }
 
     fn forget_functions(&self) {

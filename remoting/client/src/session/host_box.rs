@@ -1,5 +1,9 @@
 //! The host side of a copy: rows in the program's memory whose bytes travel packed.
 
+use driverapi::memory_operations::Width;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
 /// `width` bytes a row, `height` rows, `depth` slices, at `base` in steps of `pitch` and `slice` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostBox {
@@ -88,6 +92,17 @@ impl HostBox {
                 [byte] => row.fill(*byte),
                 _ => row.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element)),
             }
+        }
+    }
+}
+
+/// Writes an aligned word of page-locked memory, which other threads of the program see as a whole.
+pub fn store(address: usize, width: Width, value: u64) {
+    // SAFETY: the word lies in page-locked memory of the program, which is not freed before its stream got here.
+    unsafe {
+        match width {
+            Width::Four => AtomicU32::from_ptr(with_exposed_provenance_mut(address)).store(value as u32, SeqCst),
+            Width::Eight => AtomicU64::from_ptr(with_exposed_provenance_mut(address)).store(value, SeqCst),
         }
     }
 }

@@ -19,7 +19,7 @@ pub use across::PeerSource;
 pub use arena::Arena;
 pub use callbacks::in_callback;
 pub use copies::DeviceBox;
-pub use host_box::HostBox;
+pub use host_box::{HostBox, store};
 pub use wait::{Reply, Slot, lock};
 
 use crate::Code;

@@ -7,10 +7,11 @@ use crate::ffi::{In, Out, R};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::limits;
 use driverapi::types::*;
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 /// What `cuCtxGetApiVersion` has answered since CUDA 4.
 const API_VERSION: c_uint = 3020;
@@ -41,9 +42,9 @@ fn named(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
 
 fn default_limit(limit: CUlimit) -> R<u64> {
     match limit {
-        CU_LIMIT_STACK_SIZE => Ok(1024),
-        CU_LIMIT_PRINTF_FIFO_SIZE => Ok(1 << 20),
-        CU_LIMIT_MALLOC_HEAP_SIZE => Ok(8 << 20),
+        CU_LIMIT_STACK_SIZE => Ok(limits::DEFAULT_STACK),
+        CU_LIMIT_PRINTF_FIFO_SIZE => Ok(limits::DEFAULT_PRINTF_FIFO),
+        CU_LIMIT_MALLOC_HEAP_SIZE => Ok(limits::DEFAULT_MALLOC_HEAP),
         CU_LIMIT_MAX_L2_FETCH_GRANULARITY => Ok(64),
         CU_LIMIT_PERSISTING_L2_CACHE_SIZE => Ok(0),
         // cuBLAS asks whether the context shares the device with graphics, and relies on an answer.
@@ -188,15 +189,13 @@ entry_points! {
         if limit == CU_LIMIT_MALLOC_HEAP_SIZE && context.uses_heap.load(Ordering::Relaxed) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        context.limits.lock().unwrap_or_else(PoisonError::into_inner).insert(limit, value as u64);
-        Ok(())
+        context.set_limit(limit, value as u64)
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) {
         let context = current()?;
         let default = default_limit(limit)?;
-        let limits = context.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        value.set(limits.get(&limit).copied().unwrap_or(default) as usize)
+        value.set(context.limit(limit).unwrap_or(default) as usize)
     }
 
     fn cuCtxResetPersistingL2Cache() {

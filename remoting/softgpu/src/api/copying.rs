@@ -1,7 +1,8 @@
 //! `cuMemcpy*`.
 
 use super::{DefaultStream, id, stream_entry_points};
-use crate::copy::{Copy, End, Extent, Mode, Place};
+use crate::copy::{Copy, End, Extent, Place};
+use crate::copying::Mode;
 use crate::driver::driver;
 use crate::ffi::{In, Out, R};
 use driverapi::constants::*;

@@ -2,7 +2,8 @@
 
 use super::{DefaultStream, stream_entry_points};
 use crate::arena::Pattern;
-use crate::copy::{Fill, Mode};
+use crate::copy::Fill;
+use crate::copying::Mode;
 use crate::driver::driver;
 use crate::ffi::R;
 use driverapi::types::*;

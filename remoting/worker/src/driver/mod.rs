@@ -217,6 +217,10 @@ impl Driver {
     pub fn set_current(&self, context: Handle) -> Result<()> {
         call!(self.context_set_current(context.raw()))
     }
+    /// Of the current context.
+    pub fn context_set_limit(&self, limit: u32, value: u64) -> Result<()> {
+        call!(self.context_set_limit(limit, value as usize))
+    }
     /// Blocks; called only on a context that is known to be idle.
     pub fn context_synchronize(&self) -> Result<()> {
         call!(self.context_synchronize())

@@ -51,6 +51,7 @@ table! {
     context_destroy = c"cuCtxDestroy_v2" (Raw);
     context_set_current = c"cuCtxSetCurrent" (Raw);
     context_synchronize = c"cuCtxSynchronize" ();
+    context_set_limit = c"cuCtxSetLimit" (u32, usize);
 
     granularity = c"cuMemGetAllocationGranularity" (*mut usize, *const CUmemAllocationProp, u32);
     address_reserve = c"cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);

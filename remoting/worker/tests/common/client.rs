@@ -1,5 +1,6 @@
 //! The client's side of a session, for tests.
 
+use driverapi::device_bytes::device_bytes;
 use protocol::{
     ContextCreate, Decoder, Ending, HEADER_BYTES, Header, ImageChunk, KernelDescribe, KernelInfo, Message, ModuleLoad,
     ModuleLoaded, Open, Opened, Reader, Reply, SlabMap, StreamCreate, TABLE_HASH, WIRE_VERSION, Wire, Writer,
@@ -114,12 +115,17 @@ impl<L: Link> Client<L> {
 
     /// Loads an image, sending it first.
     pub fn load(&mut self, module: u64, image: &[u8]) -> (u32, ModuleLoaded) {
+        self.load_as(module, image, device_bytes(&[image]))
+    }
+
+    /// Says that the image takes `bytes`.
+    pub fn load_as(&mut self, module: u64, image: &[u8], bytes: u64) -> (u32, ModuleLoaded) {
         let hash: [u8; 32] = Sha256::digest(image).into();
         for (i, piece) in image.chunks(1 << 20).enumerate() {
             self.send(0, &ImageChunk { hash, offset: (i << 20) as u64, total: image.len() as u64 }, piece);
         }
-        let (code, tail) =
-            self.call(0, &ModuleLoad { module, context: CONTEXT, hash, options: vec![], eager: false }, &[]);
+        let load = ModuleLoad { module, context: CONTEXT, hash, options: vec![], eager: false, bytes };
+        let (code, tail) = self.call(0, &load, &[]);
         (code, Reader::new(&tail).get().expect("loaded"))
     }
 

@@ -11,6 +11,8 @@ pub const B: u64 = 12;
 pub const NON_BLOCKING: u32 = 1;
 pub const LIMIT: u64 = 256 << 20;
 pub const SLAB: u64 = 64 << 20;
+/// Granted for modules.
+pub const CODE: u64 = 1 << 20;
 
 pub const PTX: &str = r#"
 .version 7.0
@@ -80,9 +82,9 @@ pub fn start(profile: &str) -> Test {
     let mut worker = Worker::start(profile, LIMIT);
     let opened = worker.client.open();
     assert!(opened.arena_size >= 1 << 34 && opened.granularity <= 2 << 20, "{opened:?}");
-    let grant = worker.client.send(0, &Grant { device: 0, least: SLAB, want: SLAB }, &[]);
+    let grant = worker.client.send(0, &Grant { device: 0, least: SLAB + CODE, want: SLAB + CODE }, &[]);
     let (code, tail) = worker.client.reply(grant);
-    assert_eq!((code, Reader::new(&tail).get::<Granted>()), (0, Ok(Granted { size: SLAB })));
+    assert_eq!((code, Reader::new(&tail).get::<Granted>()), (0, Ok(Granted { size: SLAB + CODE })));
     worker.client.map(opened.arena_base, SLAB);
     worker.client.stream(A, NON_BLOCKING, 0);
     worker.client.stream(B, NON_BLOCKING, 0);

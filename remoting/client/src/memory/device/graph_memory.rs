@@ -92,7 +92,7 @@ impl State {
         if self.reserved.is_mapped(slab) {
             return Ok(());
         }
-        self.mapped_by_program -= slab.1;
+        self.used_otherwise -= slab.1;
         live.session.post(0, &SlabUnmap { address: slab.0, size: slab.1 }).map(drop)
     }
 

@@ -1,0 +1,76 @@
+//! Memory that the device's driver takes by itself, for limits of contexts and for modules: charged to the share before the
+//! driver is asked, and given back when the driver has.
+
+use crate::Code;
+use crate::context::Live;
+use crate::session::lock;
+use driverapi::errors::CUDA_ERROR_UNSUPPORTED_LIMIT;
+use driverapi::limits;
+use protocol::{ContextDestroy, ContextLimit, ModuleUnload};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// Of one context.
+#[derive(Default)]
+pub struct Taken {
+    /// For each limit that was set.
+    limits: Mutex<BTreeMap<u32, u64>>,
+    modules: Mutex<u64>,
+}
+
+/// Sets a limit of a context.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, `CUDA_ERROR_UNSUPPORTED_LIMIT`, or what the driver says. The
+/// limit is then what it was.
+pub fn set_limit(live: &Live, limit: u32, value: u64) -> Result<(), Code> {
+    let mut limits = lock(&live.taken.limits);
+    let before = limits.get(&limit).copied().unwrap_or(0);
+    let threads = limits::resident_threads(|which| live.device.attribute(which));
+    let after = limits::taken(limit, value, threads).ok_or(CUDA_ERROR_UNSUPPORTED_LIMIT)?;
+    let set = live.device.memory.with_quota(live, after.saturating_sub(before), || {
+        live.session.call(0, &ContextLimit { context: live.id, limit, value })?.success()
+    });
+    live.answers.note_limit();
+    set?;
+    limits.insert(limit, after);
+    live.device.memory.put_back_quota(live, before.saturating_sub(after))
+}
+
+/// Has a module loaded that takes as much.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, or those of `load`.
+pub fn for_module<T>(live: &Live, bytes: u64, load: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
+    let loaded = live.device.memory.with_quota(live, bytes, load)?;
+    *lock(&live.taken.modules) += bytes;
+    Ok(loaded)
+}
+
+/// Unloads a module that takes as much.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn unload(live: &Live, module: u64, bytes: u64) -> Result<(), Code> {
+    let mut modules = lock(&live.taken.modules);
+    // With its context it is gone already.
+    let Some(others) = modules.checked_sub(bytes) else { return Ok(()) };
+    let (token, unloaded) = live.session.new_fence();
+    live.session.post(0, &ModuleUnload { module, token })?;
+    *modules = others;
+    live.device.memory.put_back_after(live, bytes, unloaded, false);
+    Ok(())
+}
+
+/// Destroys a context, with all that its driver took for it.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn destroy(live: &Live) -> Result<(), Code> {
+    let (token, destroyed) = live.session.new_fence();
+    live.session.post(0, &ContextDestroy { context: live.id, token })?;
+    let limits = std::mem::take(&mut *lock(&live.taken.limits));
+    let modules = std::mem::take(&mut *lock(&live.taken.modules));
+    live.device.memory.put_back_after(live, limits.into_values().sum::<u64>() + modules, destroyed, true);
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! How much memory the variables of a PTX text take. Only declarations in `.global` and `.const` are looked at; everything
+//! else is passed over, right or wrong.
+
+/// What is no plain number takes more than there is: such a text is not loaded.
+const TOO_MUCH: u64 = u64::MAX;
+/// References to textures and what this file does not know have at most this size.
+const LARGEST_ELEMENT: u64 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token<'a> {
+    /// `.global`, without the dot.
+    Directive(&'a str),
+    /// A name, number or instruction with all its parts.
+    Word(&'a str),
+    Punct(u8),
+}
+
+struct Tokens<'a> {
+    text: &'a str,
+    /// Inside of directives that follow each other without space: `.visible.global`.
+    directives: &'a str,
+}
+
+fn in_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'%' | b'.') || !byte.is_ascii()
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        if let Some(rest) = self.directives.strip_prefix('.') {
+            let (one, others) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+            self.directives = others;
+            return Some(Token::Directive(one));
+        }
+        loop {
+            self.text = self.text.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '\0');
+            let after = match self.text.as_bytes() {
+                [b'/', b'/', ..] => self.text.split_once('\n'),
+                [b'/', b'*', ..] => self.text[2..].split_once("*/"),
+                [] => return None,
+                _ => break,
+            };
+            self.text = after.map_or("", |(_, after)| after);
+        }
+        let length = self.text.bytes().position(|byte| !in_word(byte)).unwrap_or(self.text.len());
+        let (word, rest) = self.text.split_at(length.max(1));
+        self.text = rest;
+        match word.as_bytes()[0] {
+            byte if length == 0 => Some(Token::Punct(byte)),
+            b'.' => {
+                self.directives = word;
+                self.next()
+            }
+            _ => Some(Token::Word(word)),
+        }
+    }
+}
+
+/// The bytes of all variables of a text.
+pub fn bytes(text: &str) -> u64 {
+    let mut tokens = Tokens { text, directives: "" };
+    let (mut sum, mut before) = (0u64, None);
+    while let Some(token) = tokens.next() {
+        let declares = matches!(token, Token::Directive("global" | "const"));
+        // A pointer's space, and a variable of another text.
+        if declares && !matches!(before, Some(Token::Directive("ptr" | "extern"))) {
+            sum = sum.saturating_add(declaration(&mut tokens));
+        }
+        before = Some(token);
+    }
+    sum
+}
+
+/// What follows the space: `.align 4 .v2 .f32 name[3][4] = { ... }, other;`.
+fn declaration(tokens: &mut Tokens) -> u64 {
+    let (mut element, mut vector) = (LARGEST_ELEMENT, 1);
+    let (mut sum, mut depth) = (0u64, 0u32);
+    // Of the name at hand: its elements as far as its dimensions say, and whether one is left to the initialiser.
+    let (mut named, mut count, mut open, mut values) = (false, 1u64, false, 0u64);
+    while let Some(token) = tokens.next() {
+        match token {
+            Token::Directive("align") => drop(tokens.next()),
+            Token::Directive("attribute") => drop(tokens.find(|token| *token == Token::Punct(b')'))),
+            Token::Directive("v2") => vector = 2,
+            Token::Directive("v4") => vector = 4,
+            Token::Directive("v8") => vector = 8,
+            Token::Directive(name) => element = element_bytes(name),
+            Token::Word(_) if depth > 0 => {}
+            Token::Word(_) => named = true,
+            Token::Punct(b'[') if depth == 0 => match dimension(tokens) {
+                Some(length) => count = count.saturating_mul(length),
+                None => open = true,
+            },
+            Token::Punct(b'{') => depth += 1,
+            Token::Punct(b'}') => depth = depth.saturating_sub(1),
+            Token::Punct(b',') if depth > 0 => values += 1,
+            Token::Punct(b',' | b';') => {
+                let elements = if open { count.saturating_mul(values + 1) } else { count };
+                sum = sum.saturating_add(elements.saturating_mul(element * vector * u64::from(named)));
+                (named, count, open, values) = (false, 1, false, 0);
+                if token == Token::Punct(b';') {
+                    return sum;
+                }
+            }
+            Token::Punct(_) => {}
+        }
+    }
+    // The text ends in the middle; no driver takes it.
+    sum
+}
+
+/// What stands in brackets, of which the first was read. `None` if that is nothing.
+fn dimension(tokens: &mut Tokens) -> Option<u64> {
+    match tokens.next() {
+        Some(Token::Punct(b']')) => None,
+        Some(Token::Word(text)) if tokens.next() == Some(Token::Punct(b']')) => Some(number(text).unwrap_or(TOO_MUCH)),
+        _ => Some(TOO_MUCH),
+    }
+}
+
+/// As C writes integers.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.strip_suffix('U').unwrap_or(text);
+    let (radix, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', _, ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    u64::from_str_radix(digits, radix).ok()
+}
+
+fn element_bytes(name: &str) -> u64 {
+    match name {
+        "b8" | "u8" | "s8" => 1,
+        "b16" | "u16" | "s16" | "f16" | "bf16" => 2,
+        "b32" | "u32" | "s32" | "f32" | "f16x2" | "bf16x2" => 4,
+        "b64" | "u64" | "s64" | "f64" => 8,
+        _ => LARGEST_ELEMENT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn variables_are_counted_in_every_form() {
+        let cases = [
+            (".global .u32 a;", 4),
+            (".visible .global .align 4 .b8 a[1000];", 1000),
+            (".weak.global.f64 a[0x10][2U];", 256),
+            (".const .v4 .f32 a[010];", 128),
+            (".global .align 8 .u64 a[2] = {b, c+4};", 16),
+            (".global .u16 a[] = {1, 2, 3};", 6),
+            (".global .u16 a[][2] = {{1, 2}, {3, 4}};", 16),
+            (".global .b16 a = 1, b[3] = {1, 2, 3}, c;", 10),
+            (".global .attribute(.managed) .align 4 .u32 a;", 4),
+            (".global /* .b8 x[7]; */ .u32 a; // .global .u32 b;", 4),
+            (".entry k() { .global .b8 a[5]; ld.global.u32 %r1, [a]; }", 5),
+            (".global .texref t;", 16),
+        ];
+        for (text, size) in cases {
+            assert_eq!(bytes(text), size, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_variable_is_not() {
+        for text in [
+            ".extern .global .b8 a[100];",
+            ".entry k(.param .u64 .ptr .global .align 4 a) { st.global.u32 [%rd1], %r1; ret; }",
+            ".shared .b8 a[100]; .local .b8 b[100];",
+            "",
+            ".global",
+            "/*",
+            "\u{e9}.global",
+        ] {
+            assert_eq!(bytes(text), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_that_is_no_number_is_too_much() {
+        for size in ["4*1024", "18446744073709551616", "WARP_SZ", "(2)"] {
+            assert_eq!(bytes(&format!(".global .b8 a[{size}];")), u64::MAX, "{size}");
+        }
+        assert_eq!(bytes(".global .b64 a[4294967296][4294967296];"), u64::MAX);
+    }
+}
