@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import signal
 import subprocess
 import urllib.request
@@ -198,6 +199,17 @@ def test_nothing_of_a_killed_appliance_stays(dist: Path) -> None:
         appliance.process.kill()
         appliance.process.wait()
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5, "gateway and worker are gone")
+
+
+def test_it_may_open_as_many_files_as_the_system_lets_it(dist: Path) -> None:
+    """Systems start services with 1,024; each session and each export of each lease keeps some open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        with StandIn(dist) as appliance:
+            assert resource.prlimit(appliance.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(

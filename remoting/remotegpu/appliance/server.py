@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -66,6 +67,9 @@ def run(settings: Settings) -> None:
     """Serve until a signal ends it, or nobody is left at the other end of `parent_fd`."""
     # Whoever started us may have blocked signals for itself, as `remotegpu run` does; workers would inherit that.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # Sessions, connections and what processes share keep descriptors open; one tenant must not leave none to another.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     level = logging.ERROR if settings.quiet else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
