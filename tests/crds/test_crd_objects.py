@@ -78,6 +78,7 @@ POOL_SPECS = (
         node_selector={"gpu": "yes"},
         tolerations=({"key": "gpu", "operator": "Equal", "value": "a", "effect": "NoExecute", "tolerationSeconds": 5},),
         runtime_class_name="nvidia",
+        managed_memory=GIB,
         image="appliance:1",
         image_pull_policy="Never",
         gpus_per_node=4,

@@ -132,6 +132,7 @@ def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
         {},
         {"backend": "cuda", "gpusPerNode": 4, "runtimeClassName": "nvidia"},
         {"software": {"gpus": 64, "memory": "16Mi", "threads": 8}, "limits": {"sessionsPerGPU": 32}},
+        {"managedMemory": "512Mi"},
         {"tolerations": [{"operator": "Exists"}, {"key": "gpu", "value": "yes", "effect": "NoExecute"}]},
         {"resources": {"requests": {"cpu": "500m", "memory": 1 << 30}, "limits": {"nvidia.com/gpu": 1}}},
         {"startDeadline": "1h", "update": {"drainDeadline": "0s"}},
@@ -159,6 +160,7 @@ def test_a_pool_is_accepted(served: Served, spec: dict[str, Any]) -> None:
             ({"software": {"memory": value}}, f"{value} is no memory of a GPU: write 16Mi to 1Ti, as 8Gi")
             for value in ("15Mi", "2Ti", "8GiB", -1)
         ),
+        *(({"managedMemory": value}, f"{value} is no size of managed memory") for value in ("1Ki", "2Ti", "8GiB")),
         ({"limits": {"sessionsPerClaim": 0}}, "should be greater than or equal to 1"),
         ({"startDeadline": "0s"}, TIME.format("0s")),
         ({"startDeadline": "5 minutes"}, TIME.format("5 minutes")),

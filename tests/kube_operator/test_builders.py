@@ -142,6 +142,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
         "image": "registry.example/appliance:2",
         "imagePullPolicy": "Always",
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "managedMemory": "512Mi",
         "limits": {"sessionsPerGPU": 8, "sessionsPerClaim": 4},
         "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
     }
@@ -149,8 +150,11 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     plain = stateful_set(Plan(NAME, pool(), "node-a", 1), INSTALLATION)["spec"]["template"]["spec"]
     container = made["containers"][0]
     assert container["resources"] == {"limits": {"memory": "2Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}
-    tail = ["--backend", "cuda", "--drain-seconds", "25", "--sessions-per-gpu", "8", "--sessions-per-lease", "4"]
-    assert container["args"][-8:] == tail
+    tail = [
+        *("--backend", "cuda", "--drain-seconds", "25", "--managed-memory", str(512 << 20)),
+        *("--sessions-per-gpu", "8", "--sessions-per-lease", "4"),
+    ]
+    assert container["args"][-10:] == tail
     same = {
         key: value for key, value in container.items() if key not in {"args", "resources", "image", "imagePullPolicy"}
     }

@@ -115,6 +115,14 @@ def test_managed_memory_beyond_its_budget_is_out_of_memory(remote: Appliance) ->
     assert enough.stdout == native("managed.py", "limit", "3").stdout and "managed" not in enough.stderr
 
 
+def test_an_appliance_says_how_much_managed_memory_a_program_has() -> None:
+    with appliance("--managed-memory", "3MiB") as one:
+        small = one.run("managed.py", "limit", "3")
+        own = one.run("managed.py", "limit", "3", env={"REMOTEGPU_MANAGED_MIB": "256"})
+    assert small.stdout.splitlines()[0] == "large 2", small.stderr
+    assert own.stdout == native("managed.py", "limit", "3").stdout
+
+
 def test_managed_memory_beyond_the_share_is_out_of_memory() -> None:
     with appliance(memory_mib=128) as one:
         run = one.run("managed.py", "limit", "48", share="0.25")

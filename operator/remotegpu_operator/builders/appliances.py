@@ -219,6 +219,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options |= {"--gpus": str(plan.gpus), "--memory": str(spec.software.memory)}
         if spec.software.threads:
             options["--threads"] = str(spec.software.threads)
+    if spec.managed_memory is not None:
+        options["--managed-memory"] = str(spec.managed_memory)
     if spec.limits.sessions_per_gpu:
         options["--sessions-per-gpu"] = str(spec.limits.sessions_per_gpu)
     if spec.limits.sessions_per_claim:

@@ -157,6 +157,11 @@ pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
 }
 
 impl Device {
+    /// How much managed memory its appliance lets a program have that sets nothing itself, in MiB, if it says.
+    pub fn managed_mib(&self) -> Option<u32> {
+        self.appliance.hello.managed_mib
+    }
+
     /// The session that holds this device, attached now if it was not.
     ///
     /// # Errors

@@ -118,6 +118,7 @@ class PoolSpec:
     image_pull_policy: str | None = None
     software: SoftwareSpec = field(default_factory=SoftwareSpec)
     gpus_per_node: int | None = None  # None: all that the node offers
+    managed_memory: int | None = None  # bytes; None: the client's default
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
     start_deadline: int = 300  # seconds
@@ -135,6 +136,7 @@ class PoolSpec:
             image_pull_policy=stored.get("imagePullPolicy"),
             software=SoftwareSpec.from_object(stored.get("software", {})),
             gpus_per_node=stored.get("gpusPerNode"),
+            managed_memory=int(parse_quantity(stored["managedMemory"])) if "managedMemory" in stored else None,
             limits=LimitsSpec.from_object(stored.get("limits", {})),
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
@@ -153,6 +155,7 @@ class PoolSpec:
             # Refused with another backend.
             software=self.software.to_object() if self.backend == Backend.SOFTWARE else None,
             gpusPerNode=self.gpus_per_node,
+            managedMemory=None if self.managed_memory is None else format_quantity(self.managed_memory),
             limits=self.limits.to_object() or None,
             offload=[each.to_object() for each in self.offload] or None,
             startDeadline=format_duration(self.start_deadline),

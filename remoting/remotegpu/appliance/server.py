@@ -170,6 +170,7 @@ class Appliance:
             authority=authority,
             name=settings.kubernetes.name if settings.kubernetes else "",
             tls=certificate is not None,
+            managed_mib=settings.limits.managed_mib,
             data_port=lambda: self._gateway.port,
             drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,

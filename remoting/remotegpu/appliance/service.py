@@ -59,6 +59,7 @@ class ControlService(pb_grpc.ControlServicer):
         authority: Authority,
         name: str,
         tls: bool,
+        managed_mib: int | None,
         data_port: Callable[[], int],
         drain: Callable[[float], int],
         checks: Callable[[], list[pb.Check]],
@@ -71,6 +72,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._authority = authority
         self._name = name
         self._tls = tls
+        self._managed_mib = managed_mib
         self._data_port = data_port
         self._drain = drain
         self._checks = checks
@@ -88,6 +90,7 @@ class ControlService(pb_grpc.ControlServicer):
             refusal=refusal_of_versions(self._versions, request.versions),
             tls=self._tls,
             environments=self._environments_now(),
+            managed_mib=self._managed_mib,
         )
         if request.lease_id and not reply.refusal:
             reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)

@@ -14,6 +14,7 @@ class Limits:
     sessions_per_lease: int = 64
     sessions_per_gpu: int = 128
     image_bytes: int = 1 << 30  # device code that a worker keeps
+    managed_mib: int | None = None  # of a program that sets nothing itself; None: the client's default
 
 
 def default_sessions_per_gpu(backend: str) -> int:

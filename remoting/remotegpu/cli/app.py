@@ -288,6 +288,10 @@ def appliance(
     image_memory: Annotated[
         str, typer.Option(help="Device code that is kept for each process, in memory of this machine.")
     ] = "1GiB",
+    managed_memory: Annotated[
+        str,
+        typer.Option(help="Managed memory of a program that sets nothing itself. Default: 256MiB.", show_default=False),
+    ] = "",
     offload: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]PYTHON[:BACKEND]", help="An interpreter for offload sessions; repeatable."),
@@ -335,7 +339,11 @@ def appliance(
         uid_base=uid_base,
         self_test=self_test,
         limits=Limits(
-            max_leases, sessions_per_lease, sessions_per_gpu or default_sessions_per_gpu(backend), image_bytes
+            max_leases,
+            sessions_per_lease,
+            sessions_per_gpu or default_sessions_per_gpu(backend),
+            image_bytes,
+            _bytes("--managed-memory", managed_memory) >> 20 if managed_memory else None,
         ),
         offload=environments,
         offload_memory_bytes=offload_memory_bytes,

@@ -46,6 +46,7 @@ pub fn greet(share: &Share, ours: Versions) -> Result<Hello, ConnectError> {
         driver_release: reply.driver_release,
         data_port,
         tls: reply.tls,
+        managed_mib: reply.managed_mib,
         devices,
         environments: reply.environments.into_iter().map(Into::into).collect(),
     })

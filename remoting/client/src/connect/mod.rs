@@ -40,6 +40,8 @@ pub struct Hello {
     pub driver_release: String,
     pub data_port: u16,
     pub tls: bool,
+    /// How much managed memory a program may have that sets nothing itself, in MiB.
+    pub managed_mib: Option<u32>,
     /// Of the lease, in the share's order.
     pub devices: Vec<DeviceInfo>,
     /// Where Python runs for offload; none on an appliance without.

@@ -178,7 +178,18 @@ mod tests {
             server_name: None,
             claim: None,
         };
-        (Hello { driver_version, driver_release, data_port: 2, tls: false, devices, environments: Vec::new() }, share)
+        (
+            Hello {
+                driver_version,
+                driver_release,
+                data_port: 2,
+                tls: false,
+                managed_mib: None,
+                devices,
+                environments: Vec::new(),
+            },
+            share,
+        )
     }
 
     #[test]

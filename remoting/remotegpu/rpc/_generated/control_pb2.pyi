@@ -102,7 +102,7 @@ class HelloRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("versions", "driver_version", "driver_release", "data_port", "devices", "refusal", "tls", "environments")
+    __slots__ = ("versions", "driver_version", "driver_release", "data_port", "devices", "refusal", "tls", "environments", "managed_mib")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     DRIVER_RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class HelloReply(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     TLS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    MANAGED_MIB_FIELD_NUMBER: _ClassVar[int]
     versions: Versions
     driver_version: int
     driver_release: str
@@ -119,7 +120,8 @@ class HelloReply(_message.Message):
     refusal: str
     tls: bool
     environments: _containers.RepeatedCompositeFieldContainer[Environment]
-    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., driver_release: _Optional[str] = ..., data_port: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., refusal: _Optional[str] = ..., tls: _Optional[bool] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ...) -> None: ...
+    managed_mib: int
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., driver_release: _Optional[str] = ..., data_port: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., refusal: _Optional[str] = ..., tls: _Optional[bool] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., managed_mib: _Optional[int] = ...) -> None: ...
 
 class OpenLeaseRequest(_message.Message):
     __slots__ = ("versions", "count", "milli", "memory_bytes", "client", "wait")
