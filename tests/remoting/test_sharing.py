@@ -23,3 +23,8 @@ def test_streams_of_two_processes_wait_for_each_other(remote: Appliance) -> None
 def test_what_waits_for_a_killed_process_goes_on(remote: Appliance) -> None:
     run = remote.run("share_events.py", "killed")
     assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr
+
+
+def test_what_is_given_up_makes_room_for_other_exports(remote: Appliance) -> None:
+    run = remote.run("share_many.py", share="0.5")
+    assert (run.returncode, run.stdout) == (0, "room\n"), run.stderr

@@ -122,6 +122,7 @@ impl Session {
         self.modules.retain(|module| module.context != id);
         self.graphs.retain(|graph| graph.context != id);
         self.events.retain(|event| event.context != id);
+        self.end_shared_events(id);
         self.memory.forget_context(id);
         // The context may be gone before the next one is made current.
         let _ = self.current.set(&self.driver, Handle::NULL);

@@ -95,6 +95,7 @@ impl Drop for Page {
 }
 
 struct SharedEvent {
+    context: u64,
     page: Rc<Page>,
     token: Token,
     /// The numbers of this session's records that are not complete, by generation.
@@ -127,8 +128,8 @@ impl SharedEvents {
         self.live.contains_key(&event)
     }
 
-    pub fn insert(&mut self, event: u64, page: Rc<Page>, token: Token) {
-        self.live.insert(event, SharedEvent { page, token, numbers: HashMap::new(), destroyed: false });
+    pub fn insert(&mut self, event: u64, context: u64, page: Rc<Page>, token: Token) {
+        self.live.insert(event, SharedEvent { context, page, token, numbers: HashMap::new(), destroyed: false });
     }
 
     fn get(&mut self, event: u64) -> Result<&mut SharedEvent> {
@@ -223,6 +224,17 @@ impl Session {
         if let Ok(shared) = self.shared_events.get(event) {
             shared.destroyed = true;
             self.release_shared_event(event);
+        }
+    }
+
+    /// All work of the context is complete, and its events are gone.
+    pub fn end_shared_events(&mut self, context: u64) {
+        let of_context = self.shared_events.live.iter().filter(|(_, shared)| shared.context == context);
+        for event in of_context.map(|(event, _)| *event).collect::<Vec<_>>() {
+            if let Some(shared) = self.shared_events.live.remove(&event) {
+                shared.numbers.values().for_each(|number| shared.page.complete(*number));
+                self.requests.push(Request::Release { token: shared.token });
+            }
         }
     }
 

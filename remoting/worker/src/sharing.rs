@@ -123,8 +123,8 @@ impl Session {
     fn share_event(&mut self, event: u64, page: Rc<Page>, token: Token) -> Result<()> {
         let local = self.events.get_mut(event)?;
         local.followed = true;
-        let latest = local.latest().and_then(Result::ok);
-        self.shared_events.insert(event, Rc::clone(&page), token);
+        let (context, latest) = (local.context, local.latest().and_then(Result::ok));
+        self.shared_events.insert(event, context, Rc::clone(&page), token);
         if let Some(record) = latest {
             // Whoever imports the event waits for what was recorded before it was exported.
             let number = page.record();

@@ -7,7 +7,7 @@ use crate::boundary::write;
 use crate::graph::GRAPHS;
 use crate::log::{self, Level};
 use crate::memory::{Place, find_allocation};
-use crate::{context, devices, event, exports, shared_event};
+use crate::{context, devices, event, exports, peer, shared_event};
 use driverapi::errors::*;
 use driverapi::types::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle};
 use std::ffi::c_uint;
@@ -88,7 +88,8 @@ exports! {
     fn cuIpcCloseMemHandle(address: CUdeviceptr) {
         context::current()?;
         GRAPHS.check_call()?;
-        let (device, _) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (device, piece) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        peer::wait_until_read(piece.address, piece.address + piece.size);
         device.memory.close_imported(address)
     }
 }

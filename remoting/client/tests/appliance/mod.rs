@@ -122,7 +122,15 @@ impl Appliance {
     pub fn hello(&self) -> Hello {
         let (driver_version, driver_release) = (13040, "580.65.06".to_owned());
         let (data_port, tls) = (self.data_port, self.certificate.is_some());
-        Hello { driver_version, driver_release, data_port, tls, devices: Vec::new(), environments: Vec::new() }
+        Hello {
+            driver_version,
+            driver_release,
+            data_port,
+            tls,
+            managed_mib: None,
+            devices: Vec::new(),
+            environments: Vec::new(),
+        }
     }
 
     pub fn ticket(&self) -> SessionTicket {
@@ -263,6 +271,7 @@ impl Control for FixedAnswers {
             refusal: refusal.into(),
             tls: self.tls,
             environments: vec![environment()],
+            managed_mib: None,
         }))
     }
 
