@@ -12,17 +12,17 @@ from support.system import PROGRAMS, REMOTEGPU
 
 from remotegpu.cli import report
 
-# Asks for IPC twice, and for a function and a table that no CUDA has; a child of it asks once more for IPC and dies of
-# SIGKILL.
+# Asks for a green context twice, and for a function and a table that no CUDA has; a child of it asks once more for the
+# first and dies of SIGKILL.
 ASKS = """
 import ctypes, os, signal, subprocess, sys
 cuda = ctypes.CDLL("libcuda.so.1")
 assert cuda.cuInit(0) == 0
-handle, address = (ctypes.c_char * 64)(), ctypes.c_void_p()
-assert cuda.cuIpcGetMemHandle(handle, ctypes.c_uint64(0)) == 801
+green, address = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuGreenCtxCreate(ctypes.byref(green), None, 0, 1) == 801
 if len(sys.argv) > 1:
     os.kill(os.getpid(), signal.SIGKILL)
-assert cuda.cuIpcGetMemHandle(handle, ctypes.c_uint64(0)) == 801
+assert cuda.cuGreenCtxCreate(ctypes.byref(green), None, 0, 1) == 801
 assert cuda.cuGetProcAddress_v2(b"cuTravelInTime", ctypes.byref(address), 12040, ctypes.c_uint64(0), None) == 500
 assert cuda.cuGetExportTable(ctypes.byref(address), b"sixteen bytes id") == 500
 assert subprocess.run([sys.executable, sys.argv[0], "child"]).returncode == -signal.SIGKILL
@@ -58,15 +58,15 @@ def test_what_is_missing_is_named_and_counted(where: list[str], tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())
     assert found["processes"] == 2
-    ipc, unknown, table = found["missing"]
-    assert (ipc["name"], ipc["times"], ipc["processes"], ipc["error"]) == ("cuIpcGetMemHandle", 3, 2, 801)
-    assert ipc["reason"] == "IPC is not provided"
+    green, unknown, table = found["missing"]
+    assert (green["name"], green["times"], green["processes"], green["error"]) == ("cuGreenCtxCreate", 3, 2, 801)
+    assert green["reason"] == "green contexts are not provided"
     assert (unknown["event"], unknown["name"], unknown["times"]) == ("unknown function", "cuTravelInTime", 1)
     assert (table["event"], table["name"], table["times"]) == ("unknown table", b"sixteen bytes id".hex(), 1)
     lines = done.stderr.splitlines()
-    assert any("3x cuIpcGetMemHandle: IPC is not provided (in 2 processes)" in line for line in lines)
+    assert any("3x cuGreenCtxCreate: green contexts are not provided (in 2 processes)" in line for line in lines)
     assert any("1x cuTravelInTime (as of CUDA 12.4)" in line for line in lines)
-    assert any("hand it over through the host" in line for line in lines)
+    assert any("use streams of the whole device" in line for line in lines)
 
 
 def test_a_program_that_lacks_nothing_gets_one_line(where: list[str]) -> None:
@@ -105,7 +105,7 @@ def test_what_every_runtime_looks_for_in_passing_is_nothing_missing() -> None:
     assert report.text(report.parse(events)).endswith("asked for nothing that is not provided")
     events += [
         "8\tunknown function\tcuGLTravelInTime2\t13000\t",
-        "8\trefused\tcuIpcGetMemHandle\t801\tIPC is not provided",
+        "8\trefused\tcuGreenCtxCreate\t801\tgreen contexts are not provided",
     ]
     (lack,) = report.parse(events).lacks
-    assert (lack.name, lack.next_step.startswith("keep what shares GPU memory")) == ("cuIpcGetMemHandle", True)
+    assert (lack.name, lack.next_step.startswith("use streams")) == ("cuGreenCtxCreate", True)

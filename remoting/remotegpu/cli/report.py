@@ -29,8 +29,6 @@ _LOOKED_FOR_IN_PASSING: Final = re.compile(r"|cu\w*(GL|Egl|VDPAU)\w*|cuSubgrid\w
 _TABLES_DONE_WITHOUT: Final = ("f8cff951", "da9151d3")
 
 _NEXT_STEPS: Final = {
-    "IPC is not provided": "keep what shares GPU memory in one process, or hand it over through the host",
-    "managed memory is not provided": "allocate with cudaMalloc and copy; turn a managed allocator off",
     "arrays, textures and surfaces are not provided": "read from plain memory in place of textures",
     "external memory and semaphores are not provided": "hand data to graphics interfaces through the host",
     "green contexts are not provided": "use streams of the whole device",

@@ -113,9 +113,9 @@ def managed_memory():
 
 def what_is_not_provided_says_so():
     missing = runtime.cudaError_t.cudaErrorNotSupported
-    memory = _ok(runtime.cudaMalloc(1000))
-    assert runtime.cudaIpcGetMemHandle(memory)[0] == missing
-    _ok(runtime.cudaFree(memory))
+    graph = _ok(runtime.cudaGraphCreate(0))
+    assert runtime.cudaGraphConditionalHandleCreate(graph, 0, 0)[0] == missing
+    _ok(runtime.cudaGraphDestroy(graph))
     _ok(runtime.cudaDeviceSynchronize())
 
 

@@ -8,7 +8,6 @@ import os
 import numpy as np
 from softcuda import (
     INVALID_VALUE,
-    NOT_SUPPORTED,
     OUT_OF_MEMORY,
     alloc,
     code,
@@ -232,7 +231,7 @@ def physical_memory_keeps_its_contents_wherever_it_is_mapped() -> None:
     ok("cuMemAddressFree", u64(base), size(8 * MIB))
     assert code("cuMemMap", u64(base), size(2 * MIB), size(0), memory, u64(0)) == INVALID_VALUE
     assert code("cuMemCreate", ref(u64()), size(MIB), properties, u64(0)) == INVALID_VALUE
-    assert code("cuMemExportToShareableHandle", ref(u64()), memory, 1, u64(0)) == NOT_SUPPORTED
+    assert code("cuMemExportToShareableHandle", ref(u64()), memory, 1, u64(0)) == INVALID_VALUE
 
 
 def reserved_addresses_follow_the_hint_or_not() -> None:
