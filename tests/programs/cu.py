@@ -22,6 +22,12 @@ def ok(result):
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def code_of(call, *arguments):
+    """The number of the CUDA error that the call answers, 0 if it worked."""
+    code, *_ = call(*arguments)
+    return int(code)
+
+
 def start(device=0):
     """Initialise and make the device's primary context current."""
     ok(cu.cuInit(0))

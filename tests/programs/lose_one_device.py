@@ -2,19 +2,10 @@
 it answers an error from then on; the second fails once for what it waited for, and continues with right results."""
 
 import numpy as np
-from cu import CudaError, cu, download, kernels, launch, ok, u32, u64, upload
+from cu import code_of, cu, download, kernels, launch, ok, u32, u64, upload
 
 COUNT = 100_000
 NON_BLOCKING = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
-
-
-def code_of(call, *arguments):
-    try:
-        ok(call(*arguments))
-    except CudaError as error:
-        return error.code
-    return 0
-
 
 ok(cu.cuInit(0))
 contexts = [ok(cu.cuDevicePrimaryCtxRetain(ok(cu.cuDeviceGet(i)))) for i in range(2)]

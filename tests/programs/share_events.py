@@ -8,20 +8,12 @@ import multiprocessing
 import sys
 
 import numpy as np
-from cu import CudaError, cu, download, kernels, launch, ok, pinned, start, u32, u64
+from cu import code_of, cu, download, kernels, launch, ok, pinned, start, u32, u64
 from share_memory import handle_of, opened
 
 COUNT, ROUNDS, LATE = 1000, 20, 3_000_000
 SHARED = cu.CUevent_flags.CU_EVENT_INTERPROCESS | cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
 INVALID_VALUE, INVALID_HANDLE, NOT_READY = 1, 400, 600
-
-
-def code_of(call, *arguments):
-    try:
-        ok(call(*arguments))
-    except CudaError as error:
-        return error.code
-    return 0
 
 
 def event_handle(event):

@@ -4,7 +4,7 @@ import ctypes
 import multiprocessing
 
 import numpy as np
-from cu import CudaError, cu, download, kernels, launch, ok, start, u32, u64, upload
+from cu import code_of, cu, download, kernels, launch, ok, start, u32, u64, upload
 
 COUNT = 3000
 FLAG = cu.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -16,26 +16,14 @@ def handle_of(pointer):
     return ctypes.string_at(ok(cu.cuIpcGetMemHandle(pointer)).getPtr(), 64)
 
 
-def opened(reserved, flag=FLAG):
+def opening(reserved, flag=FLAG):
     handle = cu.CUipcMemHandle()
     ctypes.memmove(handle.getPtr(), reserved, 64)
-    return ok(cu.cuIpcOpenMemHandle(handle, flag))
+    return cu.cuIpcOpenMemHandle(handle, flag)
 
 
-def code_of(call, *arguments):
-    try:
-        ok(call(*arguments))
-    except CudaError as error:
-        return error.code
-    return 0
-
-
-def open_code(reserved, flag=FLAG):
-    try:
-        opened(reserved, flag)
-    except CudaError as error:
-        return error.code
-    return 0
+def opened(reserved):
+    return ok(opening(reserved))
 
 
 def export(pipe):
@@ -44,7 +32,7 @@ def export(pipe):
     handles = [handle_of(pointer) for pointer in pointers]
     inside = cu.CUdeviceptr(int(pointers[0]) + 4)
     assert handle_of(inside) == handles[0]
-    assert open_code(handles[0]) == INVALID_CONTEXT, "a process opens what it exported itself"
+    assert code_of(opening, handles[0]) == INVALID_CONTEXT, "a process opens what it exported itself"
     host = ok(cu.cuMemHostAlloc(4096, 0))
     assert code_of(cu.cuIpcGetMemHandle, host) == INVALID_VALUE
     pipe.send(handles)
@@ -69,10 +57,10 @@ if __name__ == "__main__":
     functions = kernels()
     handles = ours.recv()
 
-    assert open_code(handles[0], 0) == INVALID_VALUE, "without the flag"
-    assert open_code(b"\0" * 64) == INVALID_HANDLE
+    assert code_of(opening, handles[0], 0) == INVALID_VALUE, "without the flag"
+    assert code_of(opening, b"\0" * 64) == INVALID_HANDLE
     stranger = handles[0][:8] + bytes(16) + handles[0][24:]
-    assert open_code(stranger) == INVALID_HANDLE, "nobody exported this"
+    assert code_of(opening, stranger) == INVALID_HANDLE, "nobody exported this"
 
     first, second = map(opened, handles)
     assert int(opened(handles[0])) == int(first), "opened again"

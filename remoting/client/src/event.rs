@@ -8,6 +8,7 @@ use crate::process;
 use crate::session::{Progress, lock, mint};
 use crate::shared_event;
 use crate::stream::Target;
+use crate::ticket::Token;
 use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS};
 use driverapi::errors::*;
 use driverapi::types::CUevent;
@@ -57,7 +58,7 @@ pub struct Event {
     flags: u32,
     record: Mutex<Record>,
     /// Its name, if processes share it.
-    shared: Mutex<Option<[u8; 16]>>,
+    shared: Mutex<Option<Token>>,
     progress: Arc<Progress>,
 }
 
@@ -160,14 +161,14 @@ impl Event {
     }
 
     fn is_shared(&self) -> bool {
-        lock(&self.shared).is_some()
+        self.is_interprocess() && lock(&self.shared).is_some()
     }
 
     /// Has the event shared by `how`, once.
     ///
     /// # Errors
     /// That of `how`.
-    pub fn share(&self, how: impl FnOnce() -> Result<[u8; 16], Code>) -> Result<[u8; 16], Code> {
+    pub fn share(&self, how: impl FnOnce() -> Result<Token, Code>) -> Result<Token, Code> {
         let mut shared = lock(&self.shared);
         match *shared {
             Some(token) => Ok(token),

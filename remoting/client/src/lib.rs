@@ -39,6 +39,7 @@ pub mod stats;
 mod stream;
 mod sys;
 mod tensor_map;
+mod ticket;
 mod vmm;
 
 /// A `CUresult` other than success.

@@ -6,6 +6,7 @@ use crate::context;
 use crate::event::{self, Event};
 use crate::session::mint;
 use crate::stream::Target;
+use crate::ticket::Token;
 use driverapi::errors::*;
 use protocol::{
     EventExport, EventImport, Exported, Gate, SharedEventGate, SharedEventQuery, SharedEventRecord,
@@ -16,7 +17,7 @@ use std::sync::Arc;
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` for an event that was not created to be shared, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
 /// exported as much as it can.
-pub fn export(event: &Event) -> Result<[u8; 16], Code> {
+pub fn export(event: &Event) -> Result<Token, Code> {
     if !event.is_interprocess() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
@@ -28,7 +29,7 @@ pub fn export(event: &Event) -> Result<[u8; 16], Code> {
 
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` if no process has this event any more.
-pub fn import(token: [u8; 16]) -> Result<Arc<Event>, Code> {
+pub fn import(token: Token) -> Result<Arc<Event>, Code> {
     let event = event::create_interprocess(&context::current()?)?;
     let imported = event.share(|| {
         event.live.session.call(0, &EventImport { event: event.id, token })?.success()?;

@@ -62,10 +62,9 @@ class Exports:
         if export is None or session not in export.holders:
             return
         export.holders.remove(session)
-        if session == export.exporter:
+        if session == export.exporter or not export.holders:
             export.file.close()
         if not export.holders:
-            export.file.close()
             self._quotas[export.device].forget(_key(token))
             del self._live[token]
 

@@ -1,7 +1,8 @@
 //! What the worker asks of the appliance and tells it. `control` takes the answers.
 
-use crate::driver::Code;
+use crate::driver::{Code, Result};
 use crate::shared_events::Page;
+use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use protocol::{EventImport, SlabImport};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -69,13 +70,13 @@ pub enum Request {
 pub struct Token(pub [u8; 16]);
 
 impl Serialize for Token {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{:032x}", u128::from_be_bytes(self.0)))
     }
 }
 
 impl<'de> Deserialize<'de> for Token {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Token, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Token, D::Error> {
         let text = String::deserialize(deserializer)?;
         let number = u128::from_str_radix(&text, 16).map_err(D::Error::custom)?;
         Ok(Token(number.to_be_bytes()))
@@ -142,27 +143,33 @@ impl Requests {
         true
     }
 
-    /// Offers a descriptor to the other sessions of the lease; `false` if too much was asked already.
-    pub fn export(&mut self, sharing: Sharing, device: u32, size: u64, file: OwnedFd) -> bool {
-        let Some(id) = self.ask(sharing) else { return false };
+    /// Offers a descriptor to the other sessions of the lease.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if too much was asked already.
+    pub fn export(&mut self, sharing: Sharing, device: u32, size: u64, file: OwnedFd) -> Result<()> {
+        let id = self.ask(sharing)?;
         self.queue.push_back((Request::Export { id, device, size }, Some(file)));
-        true
+        Ok(())
     }
 
-    /// Asks for what another session exported; `false` if too much was asked already.
-    pub fn import(&mut self, sharing: Sharing, token: Token) -> bool {
-        let Some(id) = self.ask(sharing) else { return false };
+    /// Asks for what another session exported.
+    ///
+    /// # Errors
+    /// As [`Requests::export`].
+    pub fn import(&mut self, sharing: Sharing, token: Token) -> Result<()> {
+        let id = self.ask(sharing)?;
         self.push(Request::Import { id, token });
-        true
+        Ok(())
     }
 
-    fn ask(&mut self, sharing: Sharing) -> Option<u64> {
+    fn ask(&mut self, sharing: Sharing) -> Result<u64> {
         if self.sharing.len() >= Self::MOST {
-            return None;
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         self.next_id += 1;
         self.sharing.insert(self.next_id, sharing);
-        Some(self.next_id)
+        Ok(self.next_id)
     }
 
     /// What waits for the answer to an export or import.

@@ -21,10 +21,7 @@ impl Session {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let file = self.driver.memory_export(slab.memory)?;
-        match self.requests.export(Sharing::Slab { seq, address }, slab.device, slab.size, file) {
-            true => Ok(()),
-            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
-        }
+        self.requests.export(Sharing::Slab { seq, address }, slab.device, slab.size, file)
     }
 
     pub fn slab_import(&mut self, seq: u64, c: &SlabImport) -> Result<()> {
@@ -42,28 +39,19 @@ impl Session {
             self.reply(seq, 0);
             return Ok(());
         }
-        match self.requests.import(Sharing::SlabFrom { seq, message: c.clone() }, token) {
-            true => Ok(()),
-            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
-        }
+        self.requests.import(Sharing::SlabFrom { seq, message: c.clone() }, token)
     }
 
     pub fn event_export(&mut self, seq: u64, event: u64) -> Result<()> {
         self.check_not_shared(event)?;
         let page = Rc::new(Page::create().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?);
         let file = page.file().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        match self.requests.export(Sharing::Event { seq, event, page }, 0, 0, file) {
-            true => Ok(()),
-            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
-        }
+        self.requests.export(Sharing::Event { seq, event, page }, 0, 0, file)
     }
 
     pub fn event_import(&mut self, seq: u64, c: &EventImport) -> Result<()> {
         self.check_not_shared(c.event)?;
-        match self.requests.import(Sharing::EventFrom { seq, message: c.clone() }, Token(c.token)) {
-            true => Ok(()),
-            false => Err(CUDA_ERROR_OUT_OF_MEMORY),
-        }
+        self.requests.import(Sharing::EventFrom { seq, message: c.clone() }, Token(c.token))
     }
 
     fn check_not_shared(&self, event: u64) -> Result<()> {

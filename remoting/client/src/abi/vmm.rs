@@ -2,7 +2,7 @@
 
 use crate::Code;
 use crate::boundary::{descriptor, input, inputs, refused, write};
-use crate::memory::Ticket;
+use crate::ticket::{self, Ticket};
 use crate::{context, devices, exports, vmm};
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -126,7 +126,8 @@ exports! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (token, allocation) = vmm::export(handle)?;
-        let ticket = Ticket { token, device: allocation.live.device.info.uuid, size: allocation.size };
+        let (device, numbers) = (allocation.live.device.info.uuid, [allocation.size, 0, 0]);
+        let ticket = Ticket { kind: ticket::Kind::Physical, token, device, numbers };
         write(shared.cast::<c_int>(), ticket.file()?.into_raw_fd())
     }
 
@@ -139,8 +140,9 @@ exports! {
         if handle.is_null() || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let ticket = Ticket::read(descriptor(shared)?)?;
-        let device = all.iter().find(|device| device.info.uuid == ticket.device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let Ticket { token, device: uuid, numbers: [size, ..], .. } =
+            Ticket::read(ticket::Kind::Physical, descriptor(shared)?)?;
+        let device = all.iter().find(|device| device.info.uuid == uuid).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let properties = CUmemAllocationProp {
             type_: CU_MEM_ALLOCATION_TYPE_PINNED,
             requestedHandleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -148,7 +150,7 @@ exports! {
             win32HandleMetaData: null_mut(),
             allocFlags: CUmemAllocFlags::default(),
         };
-        write(handle, vmm::import(device, ticket.token, properties, ticket.size)?)
+        write(handle, vmm::import(device, token, properties, size)?)
     }
 
     fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) {

@@ -14,8 +14,8 @@ use driverapi::errors::*;
 use graph_memory::Reserved;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
 use quota::Leaving;
+pub use shared_memory::Place;
 use shared_memory::Shared;
-pub use shared_memory::{Place, Token};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 

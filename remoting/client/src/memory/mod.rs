@@ -12,10 +12,8 @@ pub mod mapped;
 pub mod pinned;
 mod ranges;
 pub mod taken;
-mod ticket;
 pub mod variables;
 
-pub use device::{DeviceMemory, Origin, Place, Token, find_allocation};
+pub use device::{DeviceMemory, Origin, Place, find_allocation};
 pub use heap::Piece;
 pub use ranges::Ranges;
-pub use ticket::Ticket;

@@ -6,13 +6,11 @@ use crate::Code;
 use crate::context::Live;
 use crate::memory::heap::{Piece, round_up};
 use crate::session::lock;
+use crate::ticket::Token;
 use driverapi::errors::*;
 use protocol::{Exported, SlabExport, SlabImport, SlabUnmap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The appliance's name for a slab that was exported.
-pub type Token = [u8; 16];
 
 /// An allocation as another process of the lease finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
