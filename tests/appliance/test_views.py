@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 
-from remotegpu.appliance.views import PhysicalGpu, device_of_share, uuid_text
+from remotegpu.appliance.views import PhysicalGpu, device_of_share, devices_of_lease, uuid_text
 
 ATTRIBUTES = dict.fromkeys(range(1, 150), 1)
 GPU = PhysicalGpu("GPU X", bytes(range(16)), 8 << 30, (0, 1, 0), ATTRIBUTES)
@@ -37,3 +37,19 @@ def test_what_is_shown() -> None:
 
 def test_a_uuid_reads_as_nvidia_smi_writes_it() -> None:
     assert uuid_text(bytes(range(16))) == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+def test_devices_of_a_lease_know_which_of_them_they_reach() -> None:
+    reached = {2: 1}  # CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED
+    gpus = [
+        PhysicalGpu("A", bytes(16), 8 << 30, (0, 1, 0), {}, {2: reached}),
+        PhysicalGpu("B", bytes([1] * 16), 8 << 30, (0, 2, 0), {}, {}),
+        PhysicalGpu("C", bytes([2] * 16), 8 << 30, (0, 3, 0), {}, {0: reached, 1: reached}),
+    ]
+    devices = devices_of_lease(gpus, [2, 0], LEASE, [100, 200])
+    assert [device.memory_bytes for device in devices] == [100, 200]
+    # By their places in the lease; the lease has no share of B.
+    assert [[(peer.device, dict(peer.attributes)) for peer in device.peers] for device in devices] == [
+        [(1, reached)],
+        [(0, reached)],
+    ]

@@ -44,6 +44,7 @@ CHECKING = [
     "grid_sync.cu",
     "tensor_cores.cu",
     "block_barriers.cu",
+    "flags_beside_data.cu",
     "offered.cu",
     "illegal_address.cu",
     "machine_code.cu",

@@ -12,7 +12,7 @@ import pytest
 from null.counting import PROGRAMS, PYTHON
 from support.system import REMOTEGPU
 
-SENTENCE = "NCCL among several ranks (one rank works; for several use gloo)"
+SENTENCE = "NCCL among several ranks (one rank works;"
 
 
 def run(program: str, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -40,6 +40,15 @@ def test_several_ranks_end_at_once_with_a_sentence(where: list[str]) -> None:
         assert answer["code"] != 0, answer
         assert answer["seconds"] < 5, answer
     assert done.stderr.count(SENTENCE) == 1, done.stderr
+
+
+@pytest.mark.null_frameworks
+@pytest.mark.parametrize("where", [["--native"], []])
+def test_ranks_that_reach_each_others_memory_work(where: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("NCCL_P2P_LEVEL", "SYS")
+    done = run("torch_nccl.py", "-n", "2", *where)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["same"]), done.stderr
 
 
 @pytest.mark.null_frameworks

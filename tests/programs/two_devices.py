@@ -120,9 +120,6 @@ ok(cu.cuStreamSynchronize(second.stream))
 assert (download(second.values, COUNT, np.float32) == 7).all()
 
 # What two devices cannot do together is refused as CUDA refuses it.
-assert [ok(cu.cuDeviceCanAccessPeer(0, 1)), ok(cu.cuDeviceCanAccessPeer(1, 0))] == [0, 0]
-assert refusal(cu.cuCtxEnablePeerAccess(first.context, 0)) == 217
-assert refusal(cu.cuCtxDisablePeerAccess(first.context)) == 705
 assert refusal(cu.cuEventElapsedTime(first.event, second.event)) == 400
 assert refusal(cu.cuEventRecord(first.event, second.stream)) == 400
 print("ok")

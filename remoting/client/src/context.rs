@@ -1,6 +1,7 @@
 //! Contexts, and which one each thread uses.
 
 use crate::Code;
+use crate::access::Access;
 use crate::answers::Answers;
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
@@ -13,6 +14,7 @@ use driverapi::errors::*;
 use driverapi::types::CUcontext;
 use protocol::{ContextCreate, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -50,6 +52,8 @@ pub struct Live {
     /// What its driver answered.
     pub answers: Answers,
     pub taken: Taken,
+    /// The contexts whose devices' memory this one reaches.
+    pub peers: Mutex<HashMap<u64, Access>>,
     /// Streams of the library's own that nothing uses at the moment.
     pub spare_streams: Mutex<Vec<u64>>,
     /// For each kind of object that the context has: what is done when it is destroyed.
@@ -205,6 +209,7 @@ impl Context {
             legacy_stream,
             synchronised,
             copies: CopyMark::default(),
+            peers: Mutex::default(),
             spare_streams: Mutex::default(),
             answers: Answers::default(),
             taken: Taken::default(),

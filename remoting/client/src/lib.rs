@@ -9,6 +9,7 @@
 #![allow(clippy::macro_metavars_in_unsafe)]
 
 mod abi;
+mod access;
 mod answers;
 pub mod boundary;
 pub mod call;

@@ -1,12 +1,15 @@
 //! Memory pools. All pools of a device share its slabs; a pool is an account and a set of preferences.
 
 use crate::Code;
+use crate::access::{Access, unreachable_device};
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
 use crate::process;
 use crate::session::{lock, mint};
 use driverapi::errors::*;
 use driverapi::types::CUmemoryPool;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex};
 
 static POOLS: Table<Pool> = Table::new(Kind::Pool);
@@ -30,6 +33,8 @@ pub struct Pool {
     is_default: bool,
     pub max_size: u64,
     pub settings: Mutex<Settings>,
+    /// The other devices that reach its memory, by ordinal.
+    pub readers: Mutex<BTreeMap<i32, Access>>,
 }
 
 impl Pool {
@@ -42,8 +47,8 @@ impl Pool {
             highest_used: 0,
             highest_reserved: 0,
         };
-        let (id, settings) = (mint(), Mutex::new(settings));
-        POOLS.insert(|handle| Arc::new(Pool { handle, id, ordinal, is_default, max_size, settings }))
+        let (id, settings, readers) = (mint(), Mutex::new(settings), Mutex::default());
+        POOLS.insert(|handle| Arc::new(Pool { handle, id, ordinal, is_default, max_size, settings, readers }))
     }
 
     /// The pool that a device has from the start.
@@ -55,6 +60,21 @@ impl Pool {
     /// `CUDA_ERROR_NOT_INITIALIZED`.
     pub fn device(&self) -> Result<&'static Device, Code> {
         devices::get(self.ordinal)
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach the pool's.
+    pub fn allow(&self, device: &'static Device) -> Result<(), Code> {
+        if let Entry::Vacant(reader) = lock(&self.readers).entry(device.ordinal) {
+            reader.insert(Access::new(device, self.device()?).map_err(unreachable_device)?);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The code of work that failed.
+    pub fn forbid(&self, device: &Device) -> Result<(), Code> {
+        lock(&self.readers).remove(&device.ordinal).map_or(Ok(()), Access::end)
     }
 
     /// Bytes that the program has of this pool. All of them are reserved, and nothing else is.

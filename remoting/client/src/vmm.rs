@@ -1,10 +1,12 @@
 //! Virtual memory management: addresses that the program reserves and maps memory to by itself.
 //!
-//! An allocation is quota until it is mapped; the worker makes its memory where it is mapped. So an allocation has at
-//! most one place: mapping it twice at once, or in parts, is refused. One that is unmapped stays where it is (*parked*)
-//! as long as the program holds its handle, and is moved if it is mapped elsewhere or its addresses are wanted.
+//! An allocation is quota until it is mapped; the worker makes its memory where it is mapped first. One that is unmapped
+//! stays where it is (*parked*) as long as the program holds its handle, and is moved if it is mapped elsewhere or its
+//! addresses are wanted. A second place at the same time is an import of what the session itself exported. To map it in
+//! parts is refused.
 
 use crate::Code;
+use crate::access::{Access, unreachable_device};
 use crate::context::{Context, Live};
 use crate::devices::{self, Device};
 use crate::handles::{Kind, Table};
@@ -16,12 +18,16 @@ use driverapi::errors::*;
 use driverapi::types::CUmemAllocationProp;
 use protocol::{Exported, SlabExport, SlabImport, SlabMap, SlabMove, SlabUnmap};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex};
 
 static ALLOCATIONS: Table<Allocation> = Table::new(Kind::Memory);
 
 pub struct Allocation {
     pub handle: usize,
+    /// Where the memory is.
+    pub device: &'static Device,
+    /// The context that it was made in, of another device if this one has none.
     pub live: Arc<Live>,
     pub size: u64,
     pub properties: Properties,
@@ -61,6 +67,10 @@ struct Mapping {
     size: u64,
     allocation: Arc<Allocation>,
     accessible: bool,
+    /// Not the allocation's first place.
+    again: bool,
+    /// The other devices that reach it, by ordinal.
+    readers: BTreeMap<i32, Access>,
 }
 
 struct Reservation {
@@ -80,7 +90,7 @@ static SPACE: Mutex<Space> =
 
 impl Allocation {
     fn make_memory(&self, address: u64) -> Result<(), Code> {
-        let slab = SlabMap { device: self.live.device.index, address, size: self.size };
+        let slab = SlabMap { device: self.device.index, address, size: self.size };
         self.live.session.post(0, &slab).map(drop)
     }
 
@@ -137,7 +147,7 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         if Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
             // A session that has failed has no quota to return.
-            let _ = self.live.device.memory.put_back_quota(&self.live, self.size);
+            let _ = self.device.memory.put_back_quota(&self.live, self.size);
         }
     }
 }
@@ -190,7 +200,7 @@ pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationPro
     let state = Mutex::new(State { held: 1, home: Home::Nowhere, shared: None });
     let properties = Properties(properties);
     ALLOCATIONS
-        .insert(|handle| Arc::new(Allocation { handle, live, size, properties, state }))
+        .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, state }))
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -204,15 +214,20 @@ pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
     if allocation.properties.0.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let space = lock(&SPACE);
+    let token = share(&allocation, &lock(&SPACE))?;
+    Ok((token, allocation))
+}
+
+/// Exports an allocation if that was not done before.
+fn share(allocation: &Arc<Allocation>, space: &Space) -> Result<Token, Code> {
     let mut state = lock(&allocation.state);
     if let Some(token) = state.shared {
-        return Ok((token, Arc::clone(&allocation)));
+        return Ok(token);
     }
     let address = match state.home {
         Home::Parked(address) | Home::Hidden(address) => address,
         Home::Mapped => {
-            let mapped = space.mappings.iter().find(|(_, mapping)| Arc::ptr_eq(&mapping.allocation, &allocation));
+            let mapped = space.mappings.iter().find(|(_, mapping)| Arc::ptr_eq(&mapping.allocation, allocation));
             mapped.map(|(address, _)| *address).ok_or(CUDA_ERROR_INVALID_VALUE)?
         }
         Home::Nowhere => {
@@ -224,10 +239,9 @@ pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
     };
     let live = &allocation.live;
     let exported: Exported = live.session.call(0, &SlabExport { address })?.success()?.decode()?;
-    live.device.memory.move_quota_to_lease(allocation.size);
+    allocation.device.memory.move_quota_to_lease(allocation.size);
     state.shared = Some(exported.token);
-    drop(state);
-    Ok((exported.token, allocation))
+    Ok(exported.token)
 }
 
 /// A new allocation of the memory that a process of the lease exported, another one or this one.
@@ -241,14 +255,18 @@ pub fn import(device: &'static Device, token: Token, properties: CUmemAllocation
     }
     let address = live.session.arena().take(size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     let slab = SlabImport { device: device.index, address, size, token };
-    if let Err(code) = live.session.call(0, &slab).and_then(|answer| answer.success().map(drop)) {
+    if let Err(code) = place(&live, &slab) {
         live.session.arena().put_back(address, size);
         return Err(if code == CUDA_ERROR_INVALID_HANDLE { CUDA_ERROR_INVALID_VALUE } else { code });
     }
     let state = Mutex::new(State { held: 1, home: Home::Hidden(address), shared: Some(token) });
     let properties = Properties(properties);
-    let made = ALLOCATIONS.insert(|handle| Arc::new(Allocation { handle, live, size, properties, state }));
+    let made = ALLOCATIONS.insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, state }));
     made.map(|allocation| allocation.handle as u64).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+fn place(live: &Live, slab: &SlabImport) -> Result<(), Code> {
+    live.session.call(0, slab)?.success().map(drop)
 }
 
 /// # Errors
@@ -275,7 +293,8 @@ pub fn release(handle: u64) -> Result<(), Code> {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` outside a reservation or over a mapping, `CUDA_ERROR_NOT_SUPPORTED` for a second place.
+/// `CUDA_ERROR_INVALID_VALUE` outside a reservation or over a mapping, `CUDA_ERROR_NOT_SUPPORTED` for a part,
+/// `CUDA_ERROR_OUT_OF_MEMORY` for a second place if the lease has exported as much as it can.
 pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code> {
     let allocation = get(handle)?;
     let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -288,10 +307,15 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let home = lock(&allocation.state).home;
-    if home == Home::Mapped || size != allocation.size {
-        return crate::boundary::refused("cuMemMap of an allocation in parts or at two places");
+    if size != allocation.size {
+        return crate::boundary::refused("cuMemMap of an allocation in parts");
     }
-    if home == Home::Parked(address) {
+    let again = home == Home::Mapped;
+    if again {
+        let token = share(&allocation, &space)?;
+        space.evict(address, size)?;
+        place(&allocation.live, &SlabImport { device: allocation.device.index, address, size, token })?;
+    } else if home == Home::Parked(address) {
         space.parked.remove(&address);
     } else {
         space.evict(address, size)?;
@@ -310,7 +334,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         }
     }
     lock(&allocation.state).home = Home::Mapped;
-    space.mappings.insert(address, Mapping { size, allocation, accessible: false });
+    space.mappings.insert(address, Mapping { size, allocation, accessible: false, again, readers: BTreeMap::new() });
     Ok(())
 }
 
@@ -327,7 +351,11 @@ pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
         }
     }
     for start in starts {
-        if let Some(Mapping { allocation, .. }) = space.mappings.remove(&start) {
+        if let Some(Mapping { allocation, again, .. }) = space.mappings.remove(&start) {
+            if again {
+                allocation.drop_memory(start)?;
+                continue;
+            }
             let mut state = lock(&allocation.state);
             if state.held > 0 {
                 state.home = Home::Parked(start);
@@ -359,15 +387,19 @@ fn covered(space: &Space, address: u64, size: u64) -> Result<Vec<u64>, Code> {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings.
-pub fn set_access(address: u64, size: u64, ordinal: i32, accessible: bool) -> Result<(), Code> {
+/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, `CUDA_ERROR_INVALID_DEVICE` for a device that cannot
+/// reach them.
+pub fn set_access(address: u64, size: u64, device: &'static Device, accessible: bool) -> Result<(), Code> {
     let mut space = lock(&SPACE);
     for start in covered(&space, address, size)? {
-        if let Some(mapping) = space.mappings.get_mut(&start) {
-            if mapping.allocation.live.device.ordinal != ordinal {
-                return Err(CUDA_ERROR_INVALID_DEVICE);
-            }
+        let Some(mapping) = space.mappings.get_mut(&start) else { continue };
+        let owner = mapping.allocation.device;
+        if owner.ordinal == device.ordinal {
             mapping.accessible = accessible;
+        } else if !accessible {
+            mapping.readers.remove(&device.ordinal).map_or(Ok(()), Access::end)?;
+        } else if let Entry::Vacant(reader) = mapping.readers.entry(device.ordinal) {
+            reader.insert(Access::new(device, owner).map_err(unreachable_device)?);
         }
     }
     Ok(())
@@ -380,7 +412,8 @@ pub fn set_access(address: u64, size: u64, ordinal: i32, accessible: bool) -> Re
 pub fn access(address: u64, ordinal: i32) -> Result<bool, Code> {
     let space = lock(&SPACE);
     let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    Ok(mapping.accessible && mapping.allocation.live.device.ordinal == ordinal)
+    let own = mapping.allocation.device.ordinal == ordinal;
+    Ok(if own { mapping.accessible } else { mapping.readers.contains_key(&ordinal) })
 }
 
 /// The allocation that is mapped at an address, held once more.
@@ -403,13 +436,12 @@ fn mapping_at(space: &Space, address: u64) -> Option<(u64, &Mapping)> {
     (address - start < mapping.size).then_some((*start, mapping))
 }
 
-/// The mapping that an address lies in, whatever is mapped beside it, and its context. A program that frees by address asks
+/// The mapping that an address lies in, whatever is mapped beside it, and its device. A program that frees by address asks
 /// for its size.
-pub fn mapping(address: u64) -> Option<(Piece, Arc<Live>)> {
+pub fn mapping(address: u64) -> Option<(Piece, &'static Device)> {
     let space = lock(&SPACE);
     let (start, mapping) = mapping_at(&space, address)?;
-    let live = Arc::clone(&mapping.allocation.live);
-    Some((piece(start, mapping.size, &live), live))
+    Some((piece(start, mapping.size, &mapping.allocation.live), mapping.allocation.device))
 }
 
 fn piece(address: u64, size: u64, live: &Live) -> Piece {

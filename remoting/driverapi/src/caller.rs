@@ -31,17 +31,25 @@ pub fn is_cuda_library(return_address: usize) -> bool {
     }
 }
 
-/// Whether an address lies in NCCL's library: of an image, or of the code that calls. Its images are refused: one rank launches
-/// none of NCCL's kernels, and continues without them; the kernels of several wait in memory that ranks share, which neither
-/// remoting nor the software GPU provides, and would wait forever. What several ranks of one machine share they register as
-/// page-locked memory when they connect, which one rank never does; that is refused too, so that they end there.
+/// Whether this is an image of NCCL's that is refused: one rank launches none of NCCL's kernels, and continues without them;
+/// the kernels of several wait in memory that ranks share with the host, which neither remoting nor the software GPU provides,
+/// and would wait forever. They wait in each other's device memory instead if the user has NCCL reach that whatever lies
+/// between the devices.
+#[must_use]
+pub fn is_refused_image(address: usize) -> bool {
+    is_of_nccl(address) && std::env::var_os("NCCL_P2P_LEVEL").is_none_or(|level| level != "SYS")
+}
+
+/// Whether the code that calls is NCCL's. What several ranks of one machine share in the host's memory they register as
+/// page-locked memory when they connect, which one rank never does; that is refused, so that they end there.
 #[must_use]
 pub fn is_of_nccl(address: usize) -> bool {
     file_of(address).is_some_and(|path| file_name(&path).starts_with("libnccl"))
 }
 
 /// What is refused, as it is named to people.
-pub const SEVERAL_RANKS: &str = "NCCL among several ranks (one rank works; for several use gloo)";
+pub const SEVERAL_RANKS: &str =
+    "NCCL among several ranks (one rank works; for GPUs of one appliance set NCCL_P2P_LEVEL=SYS; for others use gloo)";
 
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)

@@ -71,15 +71,26 @@ pub fn max_speed(generation: u32) -> Result<u32, nvmlReturn_t> {
     lane_speed(generation).map(|_| generation)
 }
 
-/// Whether one device reaches the other's memory. A device reaches its own; nothing goes by NVLink or past the host.
+/// What one device can do with another one's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    pub memory: bool,
+    pub atomics: bool,
+}
+
+impl Reach {
+    /// Of a device and itself.
+    pub const OWN: Reach = Reach { memory: true, atomics: true };
+}
+
+/// Whether one device reaches the other's memory. By which link is not said.
 ///
 /// # Errors
 /// `NVML_ERROR_INVALID_ARGUMENT` for an index that is none.
-pub fn p2p_status(same: bool, index: nvmlGpuP2PCapsIndex_t) -> Result<nvmlGpuP2PStatus_t, nvmlReturn_t> {
+pub fn p2p_status(reach: Reach, index: nvmlGpuP2PCapsIndex_t) -> Result<nvmlGpuP2PStatus_t, nvmlReturn_t> {
     match index {
-        NVML_P2P_CAPS_INDEX_READ | NVML_P2P_CAPS_INDEX_WRITE | NVML_P2P_CAPS_INDEX_ATOMICS if same => {
-            Ok(NVML_P2P_STATUS_OK)
-        }
+        NVML_P2P_CAPS_INDEX_READ | NVML_P2P_CAPS_INDEX_WRITE if reach.memory => Ok(NVML_P2P_STATUS_OK),
+        NVML_P2P_CAPS_INDEX_ATOMICS if reach.atomics => Ok(NVML_P2P_STATUS_OK),
         NVML_P2P_CAPS_INDEX_READ..=NVML_P2P_CAPS_INDEX_PCI => Ok(NVML_P2P_STATUS_NOT_SUPPORTED),
         _ => Err(NVML_ERROR_INVALID_ARGUMENT),
     }
@@ -135,11 +146,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_reaches_itself_and_no_other() {
-        let all = |same| [0, 1, 2, 3, 4].map(|index| p2p_status(same, index));
-        assert_eq!(all(true), [Ok(0), Ok(0), Ok(5), Ok(0), Ok(5)]);
-        assert_eq!(all(false), [Ok(5); 5]);
-        assert_eq!(p2p_status(true, 5), Err(NVML_ERROR_INVALID_ARGUMENT));
+    fn links_between_devices_are_not_told() {
+        let all = |memory, atomics| [0, 1, 2, 3, 4].map(|index| p2p_status(Reach { memory, atomics }, index));
+        assert_eq!(all(true, true), [Ok(0), Ok(0), Ok(5), Ok(0), Ok(5)]);
+        assert_eq!(all(true, false), [Ok(0), Ok(0), Ok(5), Ok(5), Ok(5)]);
+        assert_eq!(all(false, false), [Ok(5); 5]);
+        assert_eq!(p2p_status(Reach::OWN, 5), Err(NVML_ERROR_INVALID_ARGUMENT));
     }
 
     #[test]

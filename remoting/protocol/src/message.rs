@@ -152,6 +152,9 @@ messages! {
     0x8019 SlabExport { address: u64 }
     /// As `SlabMap`, but the memory is what another process of the lease exported. Replies.
     0x801a SlabImport { device: u32, address: u64, size: u64, token: [u8; 16] }
+    /// Whether `device` reaches the memory that the session has on `peer`, another one. Sent only when nothing runs that uses
+    /// what is no longer reached.
+    0x801d PeerAccess { device: u32, peer: u32, allowed: bool }
     /// `cuCtxSetLimit`. What the driver takes for it is counted against what was granted. Replies.
     0x801c ContextLimit { context: u64, limit: u32, value: u64 }
 

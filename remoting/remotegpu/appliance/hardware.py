@@ -82,11 +82,16 @@ def parse_snapshot(text: str) -> Snapshot:
             uuid=bytes.fromhex(device["uuid"]),
             memory_bytes=int(device["memory_bytes"]),
             pci=tuple(device["pci"]),
-            attributes={int(key): int(value) for key, value in device["attributes"].items()},
+            attributes=_numbers(device["attributes"]),
+            peers={int(place): _numbers(attributes) for place, attributes in device.get("peers", {}).items()},
         )
         for device in found["devices"]
     ]
     return Snapshot(int(found["driver_version"]), int(found.get("table_hash", 0)), gpus, bool(found.get("landlock")))
+
+
+def _numbers(values: dict[str, Any]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in values.items()}
 
 
 async def self_test(backend: Backend, uuid: str) -> SelfTest:

@@ -21,7 +21,7 @@ from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
 from remotegpu.appliance.state import Lease
-from remotegpu.appliance.views import PhysicalGpu, device_of_share
+from remotegpu.appliance.views import PhysicalGpu, devices_of_lease
 
 _log = logging.getLogger(__name__)
 
@@ -208,10 +208,7 @@ class Leases:
         return task
 
     def _create(self, lease_id: str, client: str, placement: LeasedGpus) -> Lease:
-        devices = [
-            device_of_share(self._gpus[gpu], lease_id, size)
-            for gpu, size in zip(placement.gpus, placement.sizes, strict=True)
-        ]
+        devices = devices_of_lease(self._gpus, placement.gpus, lease_id, placement.sizes)
         quotas = [Quota(size) for size in placement.sizes]
         lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas, Exports(quotas))
         self._live[lease_id] = lease

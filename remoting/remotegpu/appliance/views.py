@@ -1,8 +1,8 @@
 """A GPU as the holder of a lease sees it: a UUID and a PCI address of the share's own. Pure."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from remotegpu.rpc import pb
 
@@ -18,6 +18,8 @@ class PhysicalGpu:
     memory_bytes: int
     pci: tuple[int, int, int]
     attributes: Mapping[int, int]
+    # GPUs of the snapshot whose memory this one reaches, by their place: CUdevice_P2PAttribute and its value.
+    peers: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def uuid_text(self) -> str:
@@ -45,6 +47,18 @@ def device_of_share(gpu: PhysicalGpu, lease_id: str, memory_bytes: int) -> pb.De
         attributes=attributes,
         gpu_uuid=gpu.uuid_text,
     )
+
+
+def devices_of_lease(
+    gpus: Sequence[PhysicalGpu], places: Sequence[int], lease_id: str, sizes: Sequence[int]
+) -> list[pb.Device]:
+    """The devices of a lease with shares of `sizes` bytes of the GPUs at `places`, and what they can do together."""
+    devices = [device_of_share(gpus[place], lease_id, size) for place, size in zip(places, sizes, strict=True)]
+    for device, place in zip(devices, places, strict=True):
+        for index, other in enumerate(places):
+            if other in gpus[place].peers:
+                device.peers.add(device=index, attributes=gpus[place].peers[other])
+    return devices
 
 
 def _pci_address(digest: bytes) -> tuple[int, int, int]:

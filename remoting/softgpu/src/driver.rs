@@ -281,6 +281,7 @@ impl Driver {
     /// Stops a context's work and frees all that belongs to it.
     pub fn end_context(&self, id: usize) -> R {
         let context = self.contexts.get(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        self.forget_peers(id);
         context_storage::drop_context(ptr::without_provenance_mut(id));
         self.contexts.remove(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         context.stop();

@@ -24,6 +24,7 @@ mod loading;
 mod memory;
 mod model;
 mod nvml;
+mod peers;
 mod physical;
 mod pool;
 mod pooled;

@@ -4,6 +4,7 @@
 use crate::arena::{self, Arena};
 use crate::device::Device;
 use crate::ffi::R;
+use crate::peers::Peer;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,10 +73,11 @@ impl Allocation {
 }
 
 pub struct Memory {
-    devices: Vec<Arc<Device>>,
+    pub devices: Vec<Arc<Device>>,
     arena: Mutex<Arena>,
     allocations: RwLock<BTreeMap<u64, Allocation>>,
     next_id: AtomicU64,
+    pub peers: RwLock<Vec<Peer>>,
 }
 
 impl Memory {
@@ -85,6 +87,7 @@ impl Memory {
             arena: Mutex::new(Arena::reserve()?),
             allocations: RwLock::default(),
             next_id: AtomicU64::new(1),
+            peers: RwLock::default(),
         })
     }
 
@@ -134,6 +137,8 @@ impl Memory {
     }
 
     fn enter(&self, allocation: Allocation) {
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        self.show_to_peers(&peers, &allocation);
         match allocation.kind {
             Kind::Mapped { .. } => (),
             kind if kind.is_host() => self.devices.iter().for_each(|d| d.map.insert(allocation.base, allocation.len)),

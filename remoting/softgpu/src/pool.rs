@@ -3,7 +3,7 @@
 use crate::ffi::R;
 use crate::memory::Allocation;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +16,7 @@ pub struct Pool {
     pub destroyed: AtomicBool,
     usage: Mutex<Usage>,
     settings: Mutex<HashMap<u32, u64>>,
+    peers: Mutex<BTreeSet<usize>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -33,6 +34,7 @@ impl Pool {
             destroyed: AtomicBool::new(false),
             usage: Mutex::default(),
             settings: Mutex::default(),
+            peers: Mutex::default(),
         }
     }
 
@@ -43,6 +45,11 @@ impl Pool {
     /// Attributes a program may set and read back.
     pub fn settings(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The other devices that reach its memory.
+    pub fn peers(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts memory that `allocate` then gets, if it does.

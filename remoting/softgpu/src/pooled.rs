@@ -14,8 +14,9 @@ impl Driver {
     /// Memory that is free in stream order counts as free: if there is not enough, waits for frees under way.
     pub fn allocate_from(&self, pool: &Pool, bytes: u64, stream: &Stream) -> R<Allocation> {
         let kind = Kind::Pooled { pool: pool.id };
+        let peers = pool.peers();
         let attempt = || pool.add(bytes, || self.memory.allocate(bytes, kind, pool.device, stream.context.id));
-        match attempt() {
+        let allocation = match attempt() {
             Err(CUDA_ERROR_OUT_OF_MEMORY) => {
                 if !self.memory.all_where(|a| a.freeing).is_empty() {
                     stream.context.ends().iter().for_each(Marker::wait);
@@ -23,7 +24,9 @@ impl Driver {
                 attempt()
             }
             result => result,
-        }
+        }?;
+        peers.iter().for_each(|&device| self.devices[device].map.insert(allocation.base, allocation.len));
+        Ok(allocation)
     }
 
     /// Frees memory when the stream gets there. A faulted context frees too.

@@ -34,7 +34,7 @@ macro_rules! commands {
 commands! {
     Open, Rebase, Close,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
-    SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, Grant, GrantReturn, MemoryQuery, ContextLimit,
+    SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, PeerAccess, Grant, GrantReturn, MemoryQuery, ContextLimit,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
@@ -92,7 +92,7 @@ impl Frame {
 
     /// Does what follows have to wait until this is done?
     pub fn places_memory(&self) -> bool {
-        matches!(self.command, Command::SlabMap(_) | Command::SlabMove(_))
+        matches!(self.command, Command::SlabMap(_) | Command::SlabMove(_) | Command::PeerAccess(_))
     }
 
     /// The events that this command waits for or records.
@@ -220,6 +220,7 @@ impl Topology {
             Command::SlabMap(_)
             | Command::SlabMove(_)
             | Command::SlabImport(_)
+            | Command::PeerAccess(_)
             | Command::ModuleGlobal(_)
             | Command::KernelDescribe(_) => {
                 vec![(Key::Creation, After)]

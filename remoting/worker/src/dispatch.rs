@@ -107,6 +107,7 @@ impl Session {
             Command::SlabMove(c) => return self.slab_move(seq, c),
             Command::SlabExport(c) => self.slab_export(seq, c.address)?,
             Command::SlabImport(c) => self.slab_import(seq, c)?,
+            Command::PeerAccess(c) => self.peer_access(c)?,
             Command::Grant(c) => self.grant(seq, c)?,
             Command::GrantReturn(c) => self.grant_return(c.device, c.size)?,
             Command::MemoryQuery(c) => self.memory_query(seq, c.device)?,

@@ -27,6 +27,7 @@ mod layout;
 mod memory;
 mod modules;
 pub mod objects;
+mod peers;
 mod requests;
 pub mod rules;
 pub mod sandbox;

@@ -145,7 +145,7 @@ impl Session {
     /// Zeroes what was mapped; streams wait for that before they do anything else.
     fn slab_mapped(&mut self, context: u64, address: u64, size: u64, mapped: Result<u64>) -> Result<()> {
         let zeroed = mapped.and_then(|memory| {
-            let zeroed = self.zero(context, address, size);
+            let zeroed = self.show_to_peers(address).and_then(|()| self.zero(context, address, size));
             if zeroed.is_err() {
                 let _ = unmap(&self.driver, address, size, memory);
             }
@@ -171,8 +171,8 @@ impl Session {
         let c = self.contexts.get(context)?;
         let event = c.events.take(&self.driver, false)?;
         // One stream may zero for another context of the device: each waits for the zeroing before it.
-        if let Some((_, before)) = self.memory.zeroing(c.device, 0) {
-            self.driver.stream_wait_event(c.internal, before)?;
+        if let Some(before) = self.memory.zeroings.get(&c.device) {
+            self.driver.stream_wait_event(c.internal, before.event.handle)?;
         }
         self.driver.set_bytes(address, 0, size, c.internal)?;
         self.driver.event_record(event.handle, c.internal, 0)?;
@@ -188,15 +188,19 @@ impl Session {
         if !self.memory.unmapping.iter().any(|range| overlap(*range, (c.to, c.size))) {
             show_elsewhere(&self.driver, memory, c, device)?;
             self.memory.note_move(c.from, c.to);
+            self.show_to_peers(c.to)?;
             return Ok(Outcome::Done);
         }
         let (message, from, to) = (c.clone(), c.from, c.to);
         self.helpers.start_in_order(
             move |driver| show_elsewhere(driver, memory, &message, device),
             move |session: &mut Session, moved| {
-                match moved {
-                    Ok(()) => session.memory.note_move(from, to),
-                    Err(code) => session.late(code),
+                let shown = moved.and_then(|()| {
+                    session.memory.note_move(from, to);
+                    session.show_to_peers(to)
+                });
+                if let Err(code) = shown {
+                    session.late(code);
                 }
                 session.finish(seq);
             },

@@ -132,6 +132,6 @@ impl Session {
         let memory = place(&self.driver, memory, c.address, c.size, device)?;
         let shared = Some(Token(c.token));
         self.memory.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory, shared });
-        Ok(())
+        self.show_to_peers(c.address)
     }
 }

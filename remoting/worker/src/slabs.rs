@@ -5,7 +5,7 @@ use crate::objects::RealEvent;
 use crate::requests::Token;
 use driverapi::errors::*;
 use protocol::SlabMap;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub struct Memory {
     /// To be returned to the appliance once nothing is being unmapped.
     pub returning: Vec<(u32, u64)>,
     pub zeroings: HashMap<u32, Zeroing>,
+    /// Devices, and those whose memory they reach.
+    pub peers: BTreeSet<(u32, u32)>,
     pub last_zeroing: u64,
     /// Variables of modules, which lie outside the arena.
     pub globals: BTreeMap<u64, u64>,
@@ -48,9 +50,13 @@ pub fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
 }
 
 impl Memory {
-    /// The zeroing of memory that a stream must wait for which has seen those up to `seen`.
-    pub fn zeroing(&self, device: u32, seen: u64) -> Option<(u64, Handle)> {
-        self.zeroings.get(&device).filter(|z| z.number > seen).map(|z| (z.number, z.event.handle))
+    /// The zeroings that a stream must wait for which has seen those up to `seen`, of all devices: it may copy from another
+    /// one, or reach its memory.
+    pub fn zeroings_after(&self, seen: u64) -> Vec<Handle> {
+        if self.last_zeroing <= seen {
+            return Vec::new();
+        }
+        self.zeroings.values().filter(|z| z.number > seen).map(|z| z.event.handle).collect()
     }
 
     /// The events of a context go with it.

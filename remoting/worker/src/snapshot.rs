@@ -2,7 +2,9 @@
 
 use crate::driver::Driver;
 use driverapi::attributes::{
-    CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR, PTX_ONLY,
+    CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
+    LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR, PTX_ONLY,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -12,6 +14,13 @@ const ATTRIBUTES: u32 = 162;
 
 /// Asked of every driver; only the software GPU knows them.
 const SOFTWARE: [u32; 3] = [PTX_ONLY, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
+
+/// What is told of two devices. Arrays of another device are not provided, and read 0.
+const PEER_ATTRIBUTES: [u32; 3] = [
+    CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
+    CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+];
 
 /// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
 const ABSENT: [u32; 53] = [
@@ -48,6 +57,8 @@ struct Device {
     memory_bytes: u64,
     pci: [i32; 3],
     attributes: BTreeMap<u32, i32>,
+    /// What the GPU can do with the memory of others, by their place: `CUdevice_P2PAttribute` and its value.
+    peers: BTreeMap<i32, BTreeMap<u32, i32>>,
 }
 
 /// The value of an attribute as clients see it.
@@ -83,5 +94,18 @@ fn device(driver: &Driver, device: i32) -> crate::driver::Result<Device> {
         memory_bytes: driver.device_memory(device)? as u64,
         pci,
         attributes,
+        peers: peers(driver, device)?,
     })
+}
+
+fn peers(driver: &Driver, device: i32) -> crate::driver::Result<BTreeMap<i32, BTreeMap<u32, i32>>> {
+    let mut peers = BTreeMap::new();
+    for place in 0..driver.device_count()? {
+        let other = driver.device(place)?;
+        if other != device && driver.device_reaches(device, other)? {
+            let value = |attribute| Some((attribute, driver.device_peer_attribute(attribute, device, other).ok()?));
+            peers.insert(place, PEER_ATTRIBUTES.into_iter().filter_map(value).collect());
+        }
+    }
+    Ok(peers)
 }

@@ -28,19 +28,18 @@ impl Session {
             return Ok(None);
         }
         self.enter(context)?;
-        let (legacy, device) = {
-            let c = self.contexts.get(context)?;
-            (c.legacy_unmarked.then_some(c.legacy), c.device)
-        };
+        let c = self.contexts.get(context)?;
+        let legacy = c.legacy_unmarked.then_some(c.legacy);
         // An event recorded later in the legacy stream would be a barrier for this stream's work from then on.
         if let (StreamKind::Blocking, Some(legacy)) = (kind, legacy) {
             self.mark(legacy);
         }
-        if let Some((zeroing, event)) = self.memory.zeroing(device, seen)
-            && kept(Rule::Zeroing)
-        {
-            self.driver.stream_wait_event(stream, event)?;
-            self.streams.get_mut(stream_id)?.zeroing_seen = zeroing;
+        let zeroings = self.memory.zeroings_after(seen);
+        if !zeroings.is_empty() && kept(Rule::Zeroing) {
+            for event in zeroings {
+                self.driver.stream_wait_event(stream, event)?;
+            }
+            self.streams.get_mut(stream_id)?.zeroing_seen = self.memory.last_zeroing;
             self.issued(stream_id);
         }
         Ok(Some(stream))

@@ -1,6 +1,7 @@
 //! Contexts.
 
 use crate::Code;
+use crate::access::Access;
 use crate::boundary::{write, write_optional};
 use crate::context::Live;
 use crate::context::{self, Context};
@@ -9,6 +10,7 @@ use crate::devices;
 use crate::exports;
 use crate::graph::GRAPHS;
 use crate::memory::{mapped, taken};
+use crate::session::lock;
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
 use driverapi::errors::*;
 use driverapi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam};
@@ -128,15 +130,26 @@ exports! {
     fn cuCtxDetach(context: CUcontext) { context::get(context).map(drop) }
 
     fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) {
-        context::current()?;
-        context::get(context)?;
-        Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+        let (live, peer) = (context::current()?, context::get(context)?.live()?);
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if live.id == peer.id {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        let mut peers = lock(&live.peers);
+        if peers.contains_key(&peer.id) {
+            return Err(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+        }
+        peers.insert(peer.id, Access::new(live.device, peer.device)?);
+        Ok(())
     }
 
     fn cuCtxDisablePeerAccess(context: CUcontext) {
-        context::current()?;
-        context::get(context)?;
-        Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
+        let (live, peer) = (context::current()?, context::get(context)?.live()?);
+        let access = lock(&live.peers).remove(&peer.id).ok_or(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)?;
+        live.synchronise()?;
+        access.end()
     }
 
     /// No profiler is ever attached.

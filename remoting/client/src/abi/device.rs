@@ -1,6 +1,7 @@
 //! Devices: everything is answered from the snapshot that came with Hello.
 
 use crate::Code;
+use crate::access;
 use crate::boundary::{guard, text, write, write_text};
 use crate::devices::{self, Device};
 use crate::exports;
@@ -87,9 +88,8 @@ exports! {
     }
 
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
-        devices::get(device)?;
-        devices::get(peer)?;
-        write(can, 0)
+        let (device, peer) = (devices::get(device)?, devices::get(peer)?);
+        write(can, access::is_possible(device, peer).into())
     }
 
     fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_uint, from: CUdevice, to: CUdevice) {
@@ -101,7 +101,7 @@ exports! {
         if from.ordinal == to.ordinal {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        write(value, 0)
+        write(value, access::attribute(from, to, attribute))
     }
 
     fn cuModuleGetLoadingMode(mode: *mut c_uint) {

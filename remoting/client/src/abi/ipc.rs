@@ -83,16 +83,7 @@ fn open(address: *mut CUdeviceptr, handle: &CUipcMemHandle, flags: c_uint) -> Re
     let [offset, size, slab_size] = ticket.numbers;
     let place = Place { token: ticket.token, slab_size, offset, size };
     match devices::all()?.iter().find(|device| device.info.uuid == ticket.device) {
-        Some(device) if std::ptr::eq(device, live.device) => live.device.memory.import(&live, &place),
-        Some(device) => {
-            let ordinals = (device.ordinal, live.device.ordinal);
-            log::error(&format!(
-                "cuIpcOpenMemHandle: the memory lies on device {}, the current context is one of device {}, and remotegpu \
-                     gives no GPU access to another one's memory: make device {} current first",
-                ordinals.0, ordinals.1, ordinals.0
-            ));
-            Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
-        }
+        Some(device) => device.memory.import(&live, device, &place),
         None => {
             log::error(
                 "cuIpcOpenMemHandle: the memory lies on no GPU that this process sees: only processes of one share (one \

@@ -6,7 +6,7 @@ use crate::boundary::{inputs, refused, text, write, write_optional};
 use crate::module::{Image, JitOptions};
 use crate::{context, devices, exports, library};
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;
-use driverapi::caller::{SEVERAL_RANKS, is_of_nccl};
+use driverapi::caller::{SEVERAL_RANKS, is_refused_image};
 use driverapi::errors::*;
 use driverapi::types::{CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
 use std::ffi::{OsStr, c_char, c_int, c_uint, c_void};
@@ -26,7 +26,7 @@ exports! {
         count: c_uint,
     ) {
         check_options(options, count)?;
-        if is_of_nccl(code.addr()) {
+        if is_refused_image(code.addr()) {
             return refused(SEVERAL_RANKS);
         }
         let jit = JitOptions::read(jit_count, jit_options, jit_values)?;

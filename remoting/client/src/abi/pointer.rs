@@ -77,8 +77,8 @@ fn find(address: CUdeviceptr) -> Option<Memory> {
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
     }
-    if let Some((piece, live)) = vmm::mapping(address) {
-        return Some(Memory::Device(live.device, piece));
+    if let Some((piece, device)) = vmm::mapping(address) {
+        return Some(Memory::Device(device, piece));
     }
     let (live, symbol) = module::variable_at(address)?;
     let (address, size, context) = (symbol.address, symbol.size, live.id);

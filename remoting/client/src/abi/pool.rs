@@ -114,11 +114,12 @@ exports! {
             if entry.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
-            devices::get(entry.location.id)?;
-            let own = entry.location.id == pool.ordinal;
+            let device = devices::get(entry.location.id)?;
+            let own = device.ordinal == pool.ordinal;
             match entry.flags {
                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE if own => {}
-                CU_MEM_ACCESS_FLAGS_PROT_NONE if !own => {}
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE => pool.allow(device)?,
+                CU_MEM_ACCESS_FLAGS_PROT_NONE if !own => pool.forbid(device)?,
                 _ => return Err(CUDA_ERROR_INVALID_DEVICE),
             }
         }
@@ -130,8 +131,9 @@ exports! {
         if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let own = devices::get(location.id)?.ordinal == pool.ordinal;
-        write(flags, if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
+        let ordinal = devices::get(location.id)?.ordinal;
+        let allowed = ordinal == pool.ordinal || lock(&pool.readers).contains_key(&ordinal);
+        write(flags, if allowed { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
     }
 
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_uint, value: *mut c_void) {

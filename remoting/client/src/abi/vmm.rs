@@ -76,7 +76,7 @@ exports! {
                 CU_MEM_ACCESS_FLAGS_PROT_READ => return refused("cuMemSetAccess for reading only"),
                 _ => return Err(CUDA_ERROR_INVALID_VALUE),
             };
-            vmm::set_access(address, size as u64, devices::get(entry.location.id)?.ordinal, accessible)?;
+            vmm::set_access(address, size as u64, devices::get(entry.location.id)?, accessible)?;
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ exports! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (token, allocation) = vmm::export(handle)?;
-        let (device, numbers) = (allocation.live.device.info.uuid, [allocation.size, 0, 0]);
+        let (device, numbers) = (allocation.device.info.uuid, [allocation.size, 0, 0]);
         let ticket = Ticket { kind: ticket::Kind::Physical, token, device, numbers };
         write(shared.cast::<c_int>(), ticket.file()?.into_raw_fd())
     }

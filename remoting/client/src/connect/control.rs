@@ -191,6 +191,7 @@ fn device(device: Device) -> Option<DeviceInfo> {
         pci: [device.pci_domain, device.pci_bus, device.pci_device],
         attributes: device.attributes.into_iter().collect::<HashMap<_, _>>(),
         gpu_uuid: device.gpu_uuid,
+        peers: device.peers.into_iter().map(|peer| (peer.device, peer.attributes.into_iter().collect())).collect(),
     })
 }
 

@@ -61,6 +61,16 @@ pub struct DeviceInfo {
     pub attributes: HashMap<i32, i32>,
     /// Of the physical GPU, for people.
     pub gpu_uuid: String,
+    /// The devices of the lease whose memory this one reaches, by their places: `CUdevice_P2PAttribute` and its value.
+    pub peers: HashMap<u32, HashMap<i32, i32>>,
+}
+
+impl DeviceInfo {
+    /// An attribute of this device and another one of the lease, 0 if this one does not reach its memory.
+    pub fn peer_attribute(&self, place: u32, attribute: u32) -> i32 {
+        let peer = self.peers.get(&place);
+        peer.and_then(|attributes| attributes.get(&i32::try_from(attribute).ok()?)).copied().unwrap_or(0)
+    }
 }
 
 /// Good for one data connection within 10 s.

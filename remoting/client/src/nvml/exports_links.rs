@@ -61,7 +61,8 @@ nvml_exports! {
     }
 
     fn nvmlDeviceGetP2PStatus(one: nvmlDevice_t, other: nvmlDevice_t, index: c_uint, to: *mut nvmlGpuP2PStatus_t) {
-        write(to, p2p_status(are_same(one, other)?, index)?)
+        let library = library::current()?;
+        write(to, p2p_status(library.device(one)?.reach(library.device(other)?), index)?)
     }
     fn nvmlDeviceGetTopologyCommonAncestor(one: nvmlDevice_t, other: nvmlDevice_t, to: *mut nvmlGpuTopologyLevel_t) {
         write(to, common_ancestor(are_same(one, other)?))

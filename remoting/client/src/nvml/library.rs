@@ -3,8 +3,11 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use driverapi::attributes::CUdevice_attribute;
+use driverapi::attributes::{
+    CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CUdevice_attribute,
+};
 use driverapi::nvml::*;
+use driverapi::nvml_links::Reach;
 use driverapi::settings;
 
 use super::guard::Code;
@@ -139,6 +142,19 @@ impl Device {
         self.info.attributes.get(&(number as i32)).copied().filter(|value| *value != 0)
     }
 
+    /// What it can do with another one's memory.
+    pub fn reach(&self, other: &Device) -> Reach {
+        if self.index == other.index {
+            return Reach::OWN;
+        }
+        let together = Arc::ptr_eq(&self.appliance, &other.appliance);
+        let has = |attribute| together && self.info.peer_attribute(other.place as u32, attribute) != 0;
+        Reach {
+            memory: has(CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED),
+            atomics: has(CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED),
+        }
+    }
+
     /// What changes, at most 100 ms old.
     ///
     /// # Errors
@@ -167,6 +183,7 @@ mod tests {
             pci: [0, 1, 0],
             attributes: [(75, 8), (76, 0)].into(),
             gpu_uuid: String::new(),
+            peers: [].into(),
         };
         let devices = names.iter().map(device).collect();
         let driver_release = format!("{driver_version}.1");

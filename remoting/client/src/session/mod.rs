@@ -106,6 +106,8 @@ pub struct Session {
     jobs: Jobs,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
+    /// Devices that reach another one's memory, and how many reasons there are (`access`).
+    pub reached: Mutex<HashMap<(u32, u32), u32>>,
 }
 
 static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
@@ -165,6 +167,7 @@ impl Session {
             jobs: Jobs::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
+            reached: Mutex::default(),
         });
         sys::receive_timeout(fd, Some(OPEN_SECONDS));
         let opened = session.open().map_err(|code| format!("the worker of {peer} refused the session (code {code})"));

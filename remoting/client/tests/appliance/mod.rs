@@ -267,6 +267,7 @@ impl Control for FixedAnswers {
                 pci_device: 3,
                 attributes: [(75, 8), (76, 0)].into(),
                 gpu_uuid: "GPU-1".into(),
+                peers: Vec::new(),
             }],
             refusal: refusal.into(),
             tls: self.tls,

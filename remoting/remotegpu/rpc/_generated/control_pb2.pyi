@@ -23,7 +23,7 @@ class Versions(_message.Message):
     def __init__(self, wire: _Optional[int] = ..., table_hash: _Optional[int] = ..., program: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("name", "uuid", "memory_bytes", "pci_domain", "pci_bus", "pci_device", "attributes", "gpu_uuid")
+    __slots__ = ("name", "uuid", "memory_bytes", "pci_domain", "pci_bus", "pci_device", "attributes", "gpu_uuid", "peers")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Device(_message.Message):
     PCI_DEVICE_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     GPU_UUID_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     uuid: bytes
     memory_bytes: int
@@ -47,7 +48,23 @@ class Device(_message.Message):
     pci_device: int
     attributes: _containers.ScalarMap[int, int]
     gpu_uuid: str
-    def __init__(self, name: _Optional[str] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., pci_domain: _Optional[int] = ..., pci_bus: _Optional[int] = ..., pci_device: _Optional[int] = ..., attributes: _Optional[_Mapping[int, int]] = ..., gpu_uuid: _Optional[str] = ...) -> None: ...
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, name: _Optional[str] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., pci_domain: _Optional[int] = ..., pci_bus: _Optional[int] = ..., pci_device: _Optional[int] = ..., attributes: _Optional[_Mapping[int, int]] = ..., gpu_uuid: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("device", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    device: int
+    attributes: _containers.ScalarMap[int, int]
+    def __init__(self, device: _Optional[int] = ..., attributes: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Environment(_message.Message):
     __slots__ = ("name", "backend", "python", "packages", "devices")

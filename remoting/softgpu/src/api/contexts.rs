@@ -234,16 +234,16 @@ entry_points! {
     }
 
     fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) {
-        current()?;
         super::no_flags(flags.into())?;
-        driver()?.contexts.get(id(peer)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+        let driver = driver()?;
+        let peer = driver.contexts.get(id(peer)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        driver.enable_peer(&*current()?, &peer)
     }
 
     fn cuCtxDisablePeerAccess(peer: CUcontext) {
-        current()?;
-        driver()?.contexts.get(id(peer)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
+        let driver = driver()?;
+        let peer = driver.contexts.get(id(peer)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        driver.disable_peer(&*current()?, &peer)
     }
 
     /// No profiler is ever attached.

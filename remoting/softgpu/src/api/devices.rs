@@ -76,8 +76,8 @@ entry_points! {
 
     fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CUdevice, peer: CUdevice) {
         let driver = driver()?;
-        driver.device(device).and(driver.device(peer))?;
-        can.set(0)
+        let (device, peer) = (driver.device(device)?.ordinal, driver.device(peer)?.ordinal);
+        can.set(driver.can_access(device, peer).into())
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: CUdevice_P2PAttribute, source: CUdevice, target: CUdevice) {
@@ -89,7 +89,9 @@ entry_points! {
         if source == target {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        value.set(0)
+        // One CPU plays all devices, so their atomics are one another's; there are no arrays of peers.
+        let supported = [CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED];
+        value.set(supported.contains(&attribute).into())
     }
 
     fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, kind: c_uint, device: CUdevice) {

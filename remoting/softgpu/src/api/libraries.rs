@@ -8,7 +8,7 @@ use crate::handles;
 use crate::jit::JitOptions;
 use crate::source::Source;
 use driverapi::attributes::*;
-use driverapi::caller::is_of_nccl;
+use driverapi::caller::is_refused_image;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
@@ -47,7 +47,7 @@ entry_points! {
         jit_count: c_uint, _options: In<CUlibraryOption>, _values: In<usize>, _count: c_uint,
     ) {
         driver()?;
-        if is_of_nccl(image.addr()) {
+        if is_refused_image(image.addr()) {
             return super::refused::nccl();
         }
         load(out, Source::read(image, driver()?.model()), &JitOptions::read(jit_count, jit_options, jit_values)?)

@@ -158,9 +158,10 @@ entry_points! {
             let device = device_at(driver, access.location)?;
             let own = device == pool.device;
             match access.flags {
-                // A device cannot lose its own pool, and none reaches another's memory.
                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE if own => (),
-                CU_MEM_ACCESS_FLAGS_PROT_NONE if !own => (),
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE => driver.set_pool_access(&pool, device, true),
+                CU_MEM_ACCESS_FLAGS_PROT_NONE if !own => driver.set_pool_access(&pool, device, false),
+                // A device cannot lose its own pool.
                 _ => return Err(CUDA_ERROR_INVALID_DEVICE),
             }
         }
@@ -169,8 +170,9 @@ entry_points! {
 
     fn cuMemPoolGetAccess(flags: Out<CUmemAccess_flags>, which: CUmemoryPool, location: In<CUmemLocation>) {
         let driver = driver()?;
-        let own = device_at(driver, location.get()?)? == pool(driver, which)?.device;
-        flags.set(if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
+        let (pool, device) = (pool(driver, which)?, device_at(driver, location.get()?)?);
+        let allowed = device == pool.device || pool.peers().contains(&device);
+        flags.set(if allowed { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
     }
 }
 

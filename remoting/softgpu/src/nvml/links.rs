@@ -74,7 +74,9 @@ nvml_entry_points! {
     fn nvmlDeviceGetP2PStatus(
         one: nvmlDevice_t, other: nvmlDevice_t, index: nvmlGpuP2PCapsIndex_t, status: Out<nvmlGpuP2PStatus_t>,
     ) {
-        put(status, p2p_status(are_same(one, other)?, index)?)
+        // As `cuDeviceCanAccessPeer` has it.
+        are_same(one, other)?;
+        put(status, p2p_status(Reach::OWN, index)?)
     }
 
     fn nvmlDeviceGetTopologyCommonAncestor(

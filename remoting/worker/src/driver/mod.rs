@@ -192,6 +192,12 @@ impl Driver {
     pub fn device_memory(&self, device: i32) -> Result<usize> {
         get!(self.device_memory(0, device))
     }
+    pub fn device_reaches(&self, device: i32, peer: i32) -> Result<bool> {
+        get!(self.device_reaches(0, device, peer)).map(|reaches| reaches != 0)
+    }
+    pub fn device_peer_attribute(&self, attribute: u32, device: i32, peer: i32) -> Result<i32> {
+        get!(self.device_peer_attribute(0, attribute, device, peer))
+    }
     pub fn device_attribute(&self, attribute: u32, device: i32) -> Result<i32> {
         get!(self.device_attribute(0, attribute, device))
     }
@@ -267,7 +273,10 @@ impl Driver {
         call!(self.memory_unmap(address, size as usize))
     }
     pub fn memory_allow(&self, address: u64, size: u64, device: i32) -> Result<()> {
-        let access = CUmemAccessDesc { location: on(device), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+        self.memory_set_access(address, size, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    }
+    pub fn memory_set_access(&self, address: u64, size: u64, device: i32, flags: u32) -> Result<()> {
+        let access = CUmemAccessDesc { location: on(device), flags };
         call!(self.memory_set_access(address, size as usize, &access, 1))
     }
     /// Page-locked memory that every context may copy from and to.

@@ -41,6 +41,8 @@ table! {
     device_name = c"cuDeviceGetName" (*mut c_char, i32, i32);
     device_uuid = c"cuDeviceGetUuid_v2" (*mut [u8; 16], i32);
     device_memory = c"cuDeviceTotalMem_v2" (*mut usize, i32);
+    device_reaches = c"cuDeviceCanAccessPeer" (*mut c_int, i32, i32);
+    device_peer_attribute = c"cuDeviceGetP2PAttribute" (*mut c_int, u32, i32, i32);
     device_attribute = c"cuDeviceGetAttribute" (*mut i32, u32, i32);
 
     primary_retain = c"cuDevicePrimaryCtxRetain" (*mut Raw, i32);

@@ -3,7 +3,9 @@
 
 use super::{DeviceMemory, PIECE_ALIGN, State};
 use crate::Code;
+use crate::access::Access;
 use crate::context::Live;
+use crate::devices::{self, Device};
 use crate::memory::heap::{Piece, round_up};
 use crate::session::lock;
 use crate::ticket::Token;
@@ -33,6 +35,8 @@ struct Imported {
     size: u64,
     token: Token,
     live: Arc<Live>,
+    /// Why the context's device reaches it, if it lies on another one.
+    _access: Option<Access>,
     /// Its allocations that are open, by address, and how often.
     open: BTreeMap<u64, (Piece, u32)>,
 }
@@ -82,8 +86,9 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process, `CUDA_ERROR_INVALID_HANDLE` if the exporter has freed
-    /// it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses.
-    pub fn import(&self, live: &Arc<Live>, place: &Place) -> Result<u64, Code> {
+    /// it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the context's device cannot
+    /// reach `device`, whose memory this is.
+    pub fn import(&self, live: &Arc<Live>, device: &'static Device, place: &Place) -> Result<u64, Code> {
         let state = &mut *lock(&self.state);
         if state.shared.exported.values().any(|(_, token)| *token == place.token) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
@@ -99,7 +104,7 @@ impl DeviceMemory {
                 return Err(CUDA_ERROR_INVALID_CONTEXT);
             }
             Some((base, ..)) => base,
-            None => self.map_imported(state, live, place)?,
+            None => self.map_imported(state, live, device, place)?,
         };
         let address = base + place.offset;
         if let Some(slab) = state.shared.imported.get_mut(&base) {
@@ -109,11 +114,19 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    fn map_imported(&self, state: &mut State, live: &Arc<Live>, place: &Place) -> Result<u64, Code> {
+    fn map_imported(
+        &self,
+        state: &mut State,
+        live: &Arc<Live>,
+        device: &'static Device,
+        place: &Place,
+    ) -> Result<u64, Code> {
         let (arena, size) = (live.session.arena(), place.slab_size);
         if !size.is_multiple_of(arena.granularity()) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        let own = std::ptr::eq(device, live.device);
+        let access = if own { None } else { Some(Access::new(live.device, device)?) };
         let address = arena.take(size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let import = SlabImport { device: self.index, address, size, token: place.token };
         if let Err(code) = live.session.call(0, &import).and_then(|answer| answer.success().map(drop)) {
@@ -121,7 +134,11 @@ impl DeviceMemory {
             return Err(code);
         }
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
-        let slab = Imported { size, token: place.token, live: Arc::clone(live), open: BTreeMap::new() };
+        if !own {
+            live.at_end(end_on_other_devices);
+        }
+        let slab =
+            Imported { size, token: place.token, live: Arc::clone(live), _access: access, open: BTreeMap::new() };
         state.shared.imported.insert(address, slab);
         Ok(address)
     }
@@ -146,6 +163,17 @@ impl DeviceMemory {
         match slabs.remove(&base) {
             Some(slab) => unmap(base, &slab),
             None => Ok(()),
+        }
+    }
+}
+
+/// What a context imported of other devices than its own, which frees by itself.
+fn end_on_other_devices(live: &Arc<Live>) {
+    for device in devices::all().unwrap_or_default() {
+        if !std::ptr::eq(device, live.device) {
+            let state = &mut *lock(&device.memory.state);
+            state.end_imported(live);
+            state.contexts.remove(&live.id);
         }
     }
 }

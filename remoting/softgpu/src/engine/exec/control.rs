@@ -217,6 +217,16 @@ impl Handler for Trap {
     }
 }
 
+/// An access to multicast memory.
+pub struct NoMulticast;
+
+impl Handler for NoMulticast {
+    #[inline(always)]
+    fn run(block: &mut Block, _inst: &Inst, mask: u32) -> Step {
+        block.fail(715, mask.trailing_zeros() as usize, "multimem: there is no multicast memory".to_owned())
+    }
+}
+
 /// `nanosleep`: lets other warps and other OS threads run.
 pub struct Sleep;
 

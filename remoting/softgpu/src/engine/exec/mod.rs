@@ -30,6 +30,7 @@ mod registers;
 pub mod special;
 pub mod syscall;
 mod warp;
+pub mod whole;
 pub mod wmma;
 
 pub use block::{Block, Launch, Turn};

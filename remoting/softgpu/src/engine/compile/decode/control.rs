@@ -5,7 +5,7 @@ use crate::engine::code::{CallSite, Callee, Inst};
 use crate::engine::compile::flow::Flow;
 use crate::engine::compile::link::Symbol;
 use crate::engine::compile::lower::{Lower, Lowering, Place, refuse};
-use crate::engine::exec::control::{Branch, BranchIndexed, Call, Exit, Nop, Ret, Sleep, Trap};
+use crate::engine::exec::control::{Branch, BranchIndexed, Call, Exit, NoMulticast, Nop, Ret, Sleep, Trap};
 use crate::engine::exec::exec;
 use crate::engine::exec::syscall::function::MALLOC;
 use crate::engine::exec::syscall::{Syscall, provided};
@@ -31,6 +31,11 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         }
         "exit" => lower.emit_flow(Inst::new(exec::<Exit>()), Flow::Stop),
         "trap" => lower.emit_flow(Inst::new(exec::<Trap>()), Flow::Stop),
+        // Kernels ask the device before they touch memory of that kind, which no device here has.
+        "multimem" => {
+            mods.ignore_prefix("");
+            lower.emit_flow(Inst::new(exec::<NoMulticast>()), Flow::Stop);
+        }
         "brkpt" | "pmevent" => {
             mods.has("mask");
             lower.emit(Inst::new(exec::<Nop>()));

@@ -9,6 +9,7 @@ use crate::engine::exec::exec;
 use crate::engine::exec::int::{Add64, Mov64};
 use crate::engine::exec::memory::*;
 use crate::engine::exec::ops::{Bin, Un};
+use crate::engine::exec::whole::{LoadWhole, StoreWhole};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -64,6 +65,9 @@ const HINTS: [&str; 27] = [
     "L2::evict_last",
 ];
 
+/// Those of accesses that other threads may meet.
+const STRONG: [&str; 5] = ["relaxed", "volatile", "mmio", "acquire", "release"];
+
 pub fn ignore_hints(mods: &mut Mods) {
     mods.ignore(&HINTS);
 }
@@ -117,6 +121,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
 
 fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     let load = instr.op != "st";
+    let strong = STRONG.iter().any(|name| instr.mods.contains(name));
     ignore_hints(mods);
     let ordered = if mods.has("acquire") || mods.has("release") { space::ORDERED } else { 0 };
     let state = space_of(mods);
@@ -151,6 +156,7 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     }
     let fixed = inst.a == NONE && inst.mods & space::MASK == space::PARAM && inst.imm >= 0;
     inst.exec = match (load, fixed) {
+        _ if strong && vector > 1 && ty.bytes() == 4 && !wide => whole_handler(load),
         (true, true) => load_handler!(LoadParam, ty, wide),
         (true, false) => load_handler!(Load, ty, wide),
         _ => store_handler(ty)?,
@@ -177,6 +183,10 @@ fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lower
 /// The register of a stored element; of a wider one the low part is stored.
 fn source<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
     Ok((lower.src(element, ty)?, ty.bytes() == 8))
+}
+
+fn whole_handler(load: bool) -> Exec {
+    if load { exec::<LoadWhole>() } else { exec::<StoreWhole>() }
 }
 
 fn store_handler(ty: Ty) -> Lowering<Exec> {
