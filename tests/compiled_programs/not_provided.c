@@ -64,15 +64,9 @@ static void kinds_of_memory(CUstream stream)
     description.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
     REFUSED(cuImportExternalMemory(&external, &description));
 
-    CUarray array;
-    CUtexObject texture;
-    CUDA_ARRAY_DESCRIPTOR shape = {.Width = 16, .Height = 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-    REFUSED(cuArrayCreate(&array, &shape));
-    CUDA_RESOURCE_DESC resource;
-    CUDA_TEXTURE_DESC sampling;
-    memset(&resource, 0, sizeof resource);
-    memset(&sampling, 0, sizeof sampling);
-    REFUSED(cuTexObjectCreate(&texture, &resource, &sampling, NULL));
+    CUmipmappedArray levels;
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 16, .Height = 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    REFUSED(cuMipmappedArrayCreate(&levels, &shape, 2));
 
     CUmulticastObjectProp several = {.numDevices = 1, .size = 2 << 20};
     CUmemGenericAllocationHandle all;

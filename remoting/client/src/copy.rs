@@ -6,7 +6,7 @@ use crate::memory::host::{self, HostKind};
 use crate::memory::{Piece, find_allocation, mapped};
 use crate::session::{DeviceBox, HostBox, is_unsettled};
 use crate::stream::Target;
-use crate::{module, peer, vmm};
+use crate::{arrays, module, peer, vmm};
 use driverapi::errors::*;
 use protocol::{CopyOnDevice, Extent, Message, Symbol, Writer};
 use std::sync::Arc;
@@ -89,6 +89,9 @@ fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
     }
     if let Some(mapped) = vmm::find(address) {
         return Some(mapped);
+    }
+    if let Some(array) = arrays::find(address) {
+        return Some(array);
     }
     let (live, symbol) = module::variable_at(address)?;
     let Symbol { address, size, .. } = symbol;

@@ -19,6 +19,7 @@ pub enum Kind {
     Link,
     Memory,
     Executable,
+    Array,
 }
 
 const INDEX_SHIFT: u32 = 4;

@@ -11,6 +11,7 @@
 mod abi;
 mod access;
 mod answers;
+mod arrays;
 pub mod boundary;
 pub mod call;
 pub mod connect;

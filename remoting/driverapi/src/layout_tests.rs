@@ -15,6 +15,7 @@ macro_rules! layout {
 }
 
 mod types {
+    use crate::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
     use crate::types::*;
 
     layout! { layouts_of_types:
@@ -54,6 +55,9 @@ mod types {
             srcDevice 48, srcArray 56, srcContext 64, srcPitch 72, srcHeight 80, dstXInBytes 88, dstY 96, dstZ 104,
             dstLOD 112, dstMemoryType 120, dstHost 128, dstDevice 136, dstArray 144, dstContext 152, dstPitch 160,
             dstHeight 168, WidthInBytes 176, Height 184, Depth 192];
+        CUDA_RESOURCE_DESC, 144, [resType 0, words 8, flags 136];
+        CUDA_TEXTURE_DESC, 104, [filterMode 12, flags 16, mipmapLevelBias 28, borderColor 40, reserved 56];
+        CUDA_RESOURCE_VIEW_DESC, 112, [width 8, firstMipmapLevel 32, lastLayer 44, reserved 48];
         CUDA_ARRAY_DESCRIPTOR, 24, [Width 0, Height 8, Format 16, NumChannels 20];
         CUDA_ARRAY3D_DESCRIPTOR, 40, [Width 0, Height 8, Depth 16, Format 24, NumChannels 28, Flags 32];
         CUstreamBatchMemOpParams, 48, [operation 0, barrier_flags 4, address 8, value 16, flags 24, alias 32];

@@ -2,6 +2,7 @@
 //! replacement of `libcuda.so.1` needs (symbol versions, private tables, images). Knows neither the remoting
 //! client nor the software GPU; no I/O but the lines of `report` and the environment of `settings`.
 
+pub mod arrays;
 pub mod attributes;
 pub mod caller;
 pub mod constants;

@@ -155,6 +155,17 @@ messages! {
     /// Whether `device` reaches the memory that the session has on `peer`, another one. Sent only when nothing runs that uses
     /// what is no longer reached.
     0x801d PeerAccess { device: u32, peer: u32, allowed: bool }
+    /// `cuArray3DCreate`. The array is named by the first of its addresses: a place in the arena that the client chose, where
+    /// no memory is, with the steps of `driverapi::arrays`. Copies name its bytes by them. Replies.
+    0x801e ArrayCreate {
+        context: u64, array: u64, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32
+    }
+    /// Sent only when nothing uses it.
+    0x801f ArrayDestroy { array: u64 }
+    /// `CUDA_RESOURCE_DESC`, of an array with its name in the first word, and `CUDA_TEXTURE_DESC` for a texture. Replies
+    /// `TextureMade`.
+    0x8070 TextureCreate { context: u64, kind: u32, resource: [u64; 5], surface: bool, sampling: [u32; 14] }
+    0x8071 TextureDestroy { texture: u64, surface: bool }
     /// `cuCtxSetLimit`. What the driver takes for it is counted against what was granted. Replies.
     0x801c ContextLimit { context: u64, limit: u32, value: u64 }
 
@@ -269,6 +280,8 @@ record! {
     struct Granted { size: u64 }
     /// Names a slab or an event to the other processes of the lease, as long as the exporter has it.
     struct Exported { token: [u8; 16] }
+    /// The driver's number of a texture or surface, which kernels get as a parameter.
+    struct TextureMade { texture: u64 }
     /// `limit`: the lease's share of the device. `free`: what no process of the lease was granted.
     struct MemoryState { limit: u64, free: u64 }
     /// Answer to `ModuleLoad`: the names of the kernels. With a `code` that is an error only `log` is filled.

@@ -1,10 +1,11 @@
 //! The driver as a whole: its life, its devices and the tables of everything that has a handle.
 
+use crate::arrays::{Array, Described};
 use crate::code::{Function, KernelHandle, Library, Module};
 use crate::config::Config;
 use crate::context::Context;
 use crate::device::Device;
-use crate::engine::ThreadPool;
+use crate::engine::{Textures, ThreadPool};
 use crate::ffi::R;
 use crate::handles::{self, Table};
 use crate::link::Link;
@@ -41,6 +42,9 @@ pub struct Driver {
     pub kernels: Table<KernelHandle>,
     pub links: Table<Link>,
     pub pools: Table<Pool>,
+    pub arrays: Table<Array>,
+    pub described: Table<Described>,
+    pub textures: Textures,
     pub physical: Table<Physical>,
     /// What was advised of managed memory, by the allocation's identity.
     pub advised: Mutex<HashMap<u64, Advised>>,
@@ -187,6 +191,9 @@ impl Driver {
             libraries: Table::default(),
             kernels: Table::default(),
             links: Table::default(),
+            arrays: Table::default(),
+            described: Table::default(),
+            textures: Textures::default(),
             physical: Table::default(),
             advised: Mutex::default(),
             graphs: Registry::new(handles::mint),
@@ -282,6 +289,7 @@ impl Driver {
     pub fn end_context(&self, id: usize) -> R {
         let context = self.contexts.get(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         self.forget_peers(id);
+        self.forget_arrays(id);
         context_storage::drop_context(ptr::without_provenance_mut(id));
         self.contexts.remove(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         context.stop();

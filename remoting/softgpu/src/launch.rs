@@ -315,6 +315,7 @@ impl Launch {
             block: self.shape.block,
             dynamic_shared: self.shape.dynamic_shared,
             params: &self.params,
+            textures: &self.driver.textures,
             cooperative: self.shape.cooperative,
             threads: self.driver.config.threads,
         };

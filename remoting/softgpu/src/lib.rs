@@ -7,6 +7,7 @@ pub mod engine;
 
 mod api;
 mod arena;
+mod arrays;
 mod backing;
 mod code;
 mod config;

@@ -34,6 +34,8 @@ pub enum Kind {
     Graph,
     /// The globals of a module.
     Globals,
+    /// What kernels reach through textures and surfaces only.
+    Array,
     /// Physical memory at a reserved address.
     Mapped {
         handle: usize,
@@ -140,7 +142,7 @@ impl Memory {
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         self.show_to_peers(&peers, &allocation);
         match allocation.kind {
-            Kind::Mapped { .. } => (),
+            Kind::Mapped { .. } | Kind::Array => (),
             kind if kind.is_host() => self.devices.iter().for_each(|d| d.map.insert(allocation.base, allocation.len)),
             _ => self.devices[allocation.device].map.insert(allocation.base, allocation.len),
         }

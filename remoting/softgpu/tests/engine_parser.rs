@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_support::Log;
-use softgpu::engine::{Image, LaunchSpec, MemoryMap, Program, Space, ThreadPool, launch};
+use softgpu::engine::{Image, LaunchSpec, MemoryMap, Program, Space, Textures, ThreadPool, launch};
 
 /// Every construct that compilers were seen to emit.
 const EVERYTHING: &str = r#"
@@ -287,6 +287,7 @@ fn mutated_programs_never_crash() {
                 block: [40, 1, 1],
                 dynamic_shared: 64,
                 params: &params,
+                textures: &Textures::default(),
                 cooperative: false,
                 threads: 1,
             };

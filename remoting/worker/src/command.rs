@@ -35,6 +35,7 @@ commands! {
     Open, Rebase, Close,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
     SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, PeerAccess, Grant, GrantReturn, MemoryQuery, ContextLimit,
+    ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
     HostFunction, CallbackDone, Gate, GateOpen,
@@ -221,12 +222,16 @@ impl Topology {
             | Command::SlabMove(_)
             | Command::SlabImport(_)
             | Command::PeerAccess(_)
+            | Command::ArrayDestroy(_)
+            | Command::TextureDestroy(_)
             | Command::ModuleGlobal(_)
             | Command::KernelDescribe(_) => {
                 vec![(Key::Creation, After)]
             }
             Command::StreamCreate(c) => vec![(Key::Stream(c.stream), Exclusive), (Key::Context(c.context), After)],
             Command::StreamDestroy(c) => unless_kept(Rule::StreamDestroy, self.stream_keys(c.stream)),
+            Command::ArrayCreate(c) => vec![(Key::Context(c.context), After)],
+            Command::TextureCreate(c) => vec![(Key::Context(c.context), After)],
             Command::ModuleLoad(c) => vec![(Key::Context(c.context), After)],
             Command::Link(c) => vec![(Key::Context(c.context), After)],
             Command::GraphBuild(c) => vec![(Key::Context(c.context), After)],

@@ -84,6 +84,7 @@ impl Session {
             legacy_unmarked: false,
             streams: vec![legacy],
             limits: HashMap::new(),
+            zeros: None,
         };
         self.contexts.insert(id, Ok(context));
         self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL)));
@@ -104,6 +105,7 @@ impl Session {
 
     /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
     pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
+        self.end_arrays(id);
         let (Ok(context), Ok(taken)) = (self.contexts.get(id), self.taken_by(id)) else {
             // Destroyed twice, before the first was done.
             self.late(CUDA_ERROR_INVALID_CONTEXT);
@@ -111,7 +113,8 @@ impl Session {
             self.finish(seq);
             return true;
         };
-        let Some(buffers) = context.staging.close() else { return false };
+        let Some(mut buffers) = context.staging.close() else { return false };
+        buffers.extend(context.zeros);
         let (handle, internal, primary) = (context.handle, context.internal, context.primary);
         let (device, streams) = (context.device as i32, context.streams.clone());
         let _ = self.contexts.remove(id);

@@ -7,6 +7,7 @@ use crate::frames::Payload;
 use crate::late_copies::LateCopy;
 use crate::layout::{Layout, Piece};
 use crate::session::{Outcome, Session};
+use crate::slabs::Memory;
 use crate::staging::Buffer;
 use driverapi::constants::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
 use driverapi::errors::*;
@@ -35,11 +36,13 @@ fn device_side(address: u64, pitch: u64, slice: u64, piece: &Piece) -> Result<Bo
     Ok(BoxEnd { kind: CU_MEMORYTYPE_DEVICE, address, pitch, slice })
 }
 
-fn boxed(from: &BoxEnd, to: &BoxEnd, piece: &Piece) -> CUDA_MEMCPY3D {
-    CUDA_MEMCPY3D::between(to, from, [piece.width, piece.height, piece.depth])
+fn boxed(memory: &Memory, from: &BoxEnd, to: &BoxEnd, piece: &Piece) -> CUDA_MEMCPY3D {
+    let mut copy = CUDA_MEMCPY3D::between(to, from, [piece.width, piece.height, piece.depth]);
+    memory.name_arrays(&mut copy);
+    copy
 }
 
-/// The target of a copy in device memory.
+/// The target of a copy in device memory, or in an array.
 struct Target {
     address: u64,
     layout: Layout,
@@ -47,22 +50,22 @@ struct Target {
 }
 
 impl Target {
-    fn to_device(&self, driver: &Driver, piece: &Piece, host: Handle) -> Result<()> {
+    fn to_device(&self, driver: &Driver, memory: &Memory, piece: &Piece, host: Handle) -> Result<()> {
         let device = self.address + piece.device;
-        if piece.is_linear() {
+        if piece.is_linear() && !memory.is_array(device) {
             return driver.copy_to_device(device, host, piece.width as usize, self.stream);
         }
         let target = device_side(device, self.layout.pitch, self.layout.slice, piece)?;
-        driver.copy_3d(&boxed(&host_side(host, piece), &target, piece), self.stream)
+        driver.copy_3d(&boxed(memory, &host_side(host, piece), &target, piece), self.stream)
     }
 
-    fn to_host(&self, driver: &Driver, piece: &Piece, host: Handle) -> Result<()> {
+    fn to_host(&self, driver: &Driver, memory: &Memory, piece: &Piece, host: Handle) -> Result<()> {
         let device = self.address + piece.device;
-        if piece.is_linear() {
+        if piece.is_linear() && !memory.is_array(device) {
             return driver.copy_to_host(host, device, piece.width as usize, self.stream);
         }
         let source = device_side(device, self.layout.pitch, self.layout.slice, piece)?;
-        driver.copy_3d(&boxed(&source, &host_side(host, piece), piece), self.stream)
+        driver.copy_3d(&boxed(memory, &source, &host_side(host, piece), piece), self.stream)
     }
 }
 
@@ -101,7 +104,7 @@ impl Session {
         for piece in target.layout.pieces(offset, len as u64)? {
             let host =
                 buffer.address(from + piece.host as usize, piece.bytes() as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-            target.to_device(&self.driver, &piece, host)?;
+            target.to_device(&self.driver, &self.memory, &piece, host)?;
             self.issued(stream_id);
         }
         Ok(())
@@ -257,7 +260,7 @@ impl Session {
             for piece in layout.pieces(start + frame.progress, len)? {
                 let host =
                     buffer.address(piece.host as usize, piece.bytes() as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-                if let Err(code) = target.to_host(&self.driver, &piece, host) {
+                if let Err(code) = target.to_host(&self.driver, &self.memory, &piece, host) {
                     failed = code;
                     break;
                 }
@@ -305,7 +308,7 @@ impl Session {
         let piece = Piece { host: 0, device: 0, width: e.width, height: e.height, depth: e.depth };
         let source = device_side(c.from, e.pitch, e.slice, &piece)?;
         let target = device_side(c.to, c.to_pitch, c.to_slice, &piece)?;
-        Ok(boxed(&source, &target, &piece))
+        Ok(boxed(&self.memory, &source, &target, &piece))
     }
 
     pub fn copy_on_device(&mut self, stream_id: u64, c: &CopyOnDevice) -> Result<Outcome> {
@@ -315,7 +318,8 @@ impl Session {
         if from.bytes() == 0 {
             return Ok(Outcome::Done);
         }
-        if from.height * from.depth == 1 && to.height * to.depth == 1 {
+        let one_row = from.height * from.depth == 1 && to.height * to.depth == 1;
+        if one_row && !self.memory.is_array(c.to) && !self.memory.is_array(c.from) {
             self.driver.copy_on_device(c.to, c.from, from.bytes() as usize, stream)?;
         } else {
             self.driver.copy_3d(&self.box_on_device(c)?, stream)?;

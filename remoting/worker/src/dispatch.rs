@@ -59,6 +59,8 @@ impl Session {
             | Command::SlabExport(_)
             | Command::SlabImport(_)
             | Command::ContextLimit(_)
+            | Command::ArrayCreate(_)
+            | Command::TextureCreate(_)
             | Command::ModuleGlobal(_)
             | Command::KernelDescribe(_)
             | Command::TensorMapTiled(_)
@@ -108,6 +110,10 @@ impl Session {
             Command::SlabExport(c) => self.slab_export(seq, c.address)?,
             Command::SlabImport(c) => self.slab_import(seq, c)?,
             Command::PeerAccess(c) => self.peer_access(c)?,
+            Command::ArrayCreate(c) => self.array_create(seq, c)?,
+            Command::ArrayDestroy(c) => self.array_destroy(c.array)?,
+            Command::TextureCreate(c) => self.texture_create(seq, c)?,
+            Command::TextureDestroy(c) => self.texture_destroy(c.texture, c.surface)?,
             Command::Grant(c) => self.grant(seq, c)?,
             Command::GrantReturn(c) => self.grant_return(c.device, c.size)?,
             Command::MemoryQuery(c) => self.memory_query(seq, c.device)?,

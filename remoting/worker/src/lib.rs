@@ -1,6 +1,7 @@
 //! The worker: executes the commands of one session on a libcuda that it loads by path. And the gateway, a program of its own
 //! that hands data connections to workers.
 
+mod arrays;
 pub mod calls;
 pub mod command;
 pub mod completer;

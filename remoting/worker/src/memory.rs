@@ -168,16 +168,8 @@ impl Session {
 
     fn zero(&mut self, context: u64, address: u64, size: u64) -> Result<Zeroing> {
         self.enter(context)?;
-        let c = self.contexts.get(context)?;
-        let event = c.events.take(&self.driver, false)?;
-        // One stream may zero for another context of the device: each waits for the zeroing before it.
-        if let Some(before) = self.memory.zeroings.get(&c.device) {
-            self.driver.stream_wait_event(c.internal, before.event.handle)?;
-        }
-        self.driver.set_bytes(address, 0, size, c.internal)?;
-        self.driver.event_record(event.handle, c.internal, 0)?;
-        self.memory.last_zeroing += 1;
-        Ok(Zeroing { number: self.memory.last_zeroing, event, context })
+        self.driver.set_bytes(address, 0, size, self.contexts.get(context)?.internal)?;
+        self.record_zeroing(context)
     }
 
     pub fn slab_move(&mut self, seq: u64, c: &SlabMove) -> Result<Outcome> {

@@ -124,6 +124,8 @@ pub struct Context {
     pub streams: Vec<u64>,
     /// What the driver takes for each limit that was set.
     pub limits: HashMap<u32, u64>,
+    /// Page-locked zeros that arrays are filled from, once there was one.
+    pub zeros: Option<Handle>,
 }
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! What a session knows of its memory: the address range (*arena*), what is mapped in it (*slabs*), and what was granted.
 
+use crate::arrays::Array;
 use crate::driver::{Handle, Result};
 use crate::objects::RealEvent;
 use crate::requests::Token;
@@ -40,6 +41,10 @@ pub struct Memory {
     pub zeroings: HashMap<u32, Zeroing>,
     /// Devices, and those whose memory they reach.
     pub peers: BTreeSet<(u32, u32)>,
+    /// By the first of their addresses.
+    pub arrays: BTreeMap<u64, Array>,
+    /// Textures and surfaces: their contexts, and which they are.
+    pub textures: HashMap<u64, (u64, bool)>,
     pub last_zeroing: u64,
     /// Variables of modules, which lie outside the arena.
     pub globals: BTreeMap<u64, u64>,
@@ -93,6 +98,10 @@ impl Memory {
         }
         let before = self.slabs.range(..end).next_back();
         if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (at, len))) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let before = self.arrays.range(..end).next_back();
+        if before.is_some_and(|(address, array)| overlap((*address, array.steps.span), (at, len))) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         Ok(())

@@ -1,15 +1,15 @@
-//! Copies. The host side of a box may have any steps; arrays are not provided.
+//! Copies. The host side of a box may have any steps.
 
 use crate::Code;
 use crate::boundary::DefaultStream;
-use crate::boundary::{input, refused};
+use crate::boundary::input;
 use crate::copy::Timing::{Asynchronous, Synchronous};
 use crate::copy::{self, Copying, Place, Shape, Side, Timing};
 use crate::graph::{self, Work};
-use crate::{stream, stream_exports};
+use crate::{arrays, stream, stream_exports};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::errors::*;
-use driverapi::types::{BoxEnd, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUstream};
+use driverapi::types::{BoxEnd, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUarray, CUcontext, CUdeviceptr, CUstream};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -91,6 +91,66 @@ stream_exports! {
         linear(stream, default, ON_DEVICE, to, from, len, Asynchronous)
     }
 
+    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds(
+        to: CUarray,
+        offset: usize,
+        from: *const c_void,
+        len: usize,
+    ) |default| {
+        let copying = into_array((to, offset), (from.expose_provenance() as u64, Place::Host), len)?;
+        run(null_mut(), default, copying, Synchronous)
+    }
+
+    fn cuMemcpyHtoAAsync_v2 | cuMemcpyHtoAAsync_v2_ptsz(
+        to: CUarray,
+        offset: usize,
+        from: *const c_void,
+        len: usize,
+        stream: CUstream,
+    ) |default| {
+        let copying = into_array((to, offset), (from.expose_provenance() as u64, Place::Host), len)?;
+        run(stream, default, copying, Asynchronous)
+    }
+
+    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds(to: *mut c_void, from: CUarray, offset: usize, len: usize) |default| {
+        let copying = out_of_array((to.expose_provenance() as u64, Place::Host), (from, offset), len)?;
+        run(null_mut(), default, copying, Synchronous)
+    }
+
+    fn cuMemcpyAtoHAsync_v2 | cuMemcpyAtoHAsync_v2_ptsz(
+        to: *mut c_void,
+        from: CUarray,
+        offset: usize,
+        len: usize,
+        stream: CUstream,
+    ) |default| {
+        let copying = out_of_array((to.expose_provenance() as u64, Place::Host), (from, offset), len)?;
+        run(stream, default, copying, Asynchronous)
+    }
+
+    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds(to: CUarray, offset: usize, from: CUdeviceptr, len: usize) |default| {
+        run(null_mut(), default, into_array((to, offset), (from, Place::Device), len)?, Synchronous)
+    }
+
+    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, offset: usize, len: usize) |default| {
+        run(null_mut(), default, out_of_array((to, Place::Device), (from, offset), len)?, Synchronous)
+    }
+
+    fn cuMemcpyAtoA_v2 | cuMemcpyAtoA_v2_ptds(
+        to: CUarray,
+        to_offset: usize,
+        from: CUarray,
+        from_offset: usize,
+        len: usize,
+    ) |default| {
+        let (to, shape) = stretch((to, to_offset), len)?;
+        let (from, same) = stretch((from, from_offset), len)?;
+        if shape != same {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        run(null_mut(), default, Copying { to: (to, Place::Device), from: (from, Place::Device), shape }, Synchronous)
+    }
+
     fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) |default| {
         boxed(null_mut(), default, &of_2d(&input(copy)?), Synchronous)
     }
@@ -161,9 +221,32 @@ fn run(stream: CUstream, default: DefaultStream, copying: Copying, timing: Timin
     copy::run_on(&target, &copying, timing)
 }
 
+/// A stretch of an array, from a byte on.
+type Stretch = (CUarray, usize);
+
+fn stretch((array, offset): Stretch, len: usize) -> Result<(Side, Shape), Code> {
+    arrays::get(array.addr())?.stretch(offset as u64, len as u64)
+}
+
+/// Memory without gaps that takes, or gives, the bytes of a stretch.
+fn packed((address, place): (u64, Place), shape: &Shape) -> (Side, Place) {
+    (Side { address, pitch: shape.width, slice: shape.width * shape.height }, place)
+}
+
+fn into_array(to: Stretch, from: (u64, Place), len: usize) -> Result<Copying, Code> {
+    let (to, shape) = stretch(to, len)?;
+    Ok(Copying { to: (to, Place::Device), from: packed(from, &shape), shape })
+}
+
+fn out_of_array(to: (u64, Place), from: Stretch, len: usize) -> Result<Copying, Code> {
+    let (from, shape) = stretch(from, len)?;
+    Ok(Copying { to: packed(to, &shape), from: (from, Place::Device), shape })
+}
+
 /// One side of a box copy as the program describes it.
 struct End {
     kind: u32,
+    array: CUarray,
     host: u64,
     device: u64,
     offset: [u64; 3],
@@ -178,8 +261,9 @@ struct BoxCopy {
 }
 
 fn of_2d(copy: &CUDA_MEMCPY2D) -> BoxCopy {
-    let end = |kind, host: *const c_void, device, x, y, pitch| End {
+    let end = |kind, array, host: *const c_void, device, x, y, pitch| End {
         kind,
+        array,
         host: host.expose_provenance() as u64,
         device,
         offset: [x as u64, y as u64, 0],
@@ -188,8 +272,8 @@ fn of_2d(copy: &CUDA_MEMCPY2D) -> BoxCopy {
     };
     let c = copy;
     BoxCopy {
-        to: end(c.dstMemoryType, c.dstHost.cast_const(), c.dstDevice, c.dstXInBytes, c.dstY, c.dstPitch),
-        from: end(c.srcMemoryType, c.srcHost, c.srcDevice, c.srcXInBytes, c.srcY, c.srcPitch),
+        to: end(c.dstMemoryType, c.dstArray, c.dstHost.cast_const(), c.dstDevice, c.dstXInBytes, c.dstY, c.dstPitch),
+        from: end(c.srcMemoryType, c.srcArray, c.srcHost, c.srcDevice, c.srcXInBytes, c.srcY, c.srcPitch),
         shape: Shape { width: c.WidthInBytes as u64, height: c.Height as u64, depth: 1 },
     }
 }
@@ -203,6 +287,7 @@ fn of_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<BoxCopy, Code> {
     Ok(BoxCopy {
         to: End {
             kind: c.dstMemoryType,
+            array: c.dstArray,
             host: c.dstHost.expose_provenance() as u64,
             device: c.dstDevice,
             offset: [c.dstXInBytes as u64, c.dstY as u64, c.dstZ as u64],
@@ -211,6 +296,7 @@ fn of_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<BoxCopy, Code> {
         },
         from: End {
             kind: c.srcMemoryType,
+            array: c.srcArray,
             host: c.srcHost.expose_provenance() as u64,
             device: c.srcDevice,
             offset: [c.srcXInBytes as u64, c.srcY as u64, c.srcZ as u64],
@@ -224,6 +310,9 @@ fn of_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<BoxCopy, Code> {
 impl End {
     /// Where the box begins, and its steps. Zero steps mean rows and slices without gaps.
     fn side(&self, shape: &Shape) -> Result<Side, Code> {
+        if self.kind == CU_MEMORYTYPE_ARRAY {
+            return arrays::get(self.array.addr())?.side(self.offset, shape);
+        }
         let pitch = if self.pitch == 0 { shape.width } else { self.pitch };
         let rows = if self.height == 0 { shape.height } else { self.height };
         let fits = |needed: u64, given: u64, count: u64| needed <= given || count <= 1;
@@ -257,7 +346,7 @@ pub fn box_anywhere(stream: CUstream, default: DefaultStream, copy: &CUDA_MEMCPY
 /// A box copy as a node of a graph describes it.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`, or `CUDA_ERROR_NOT_SUPPORTED` for arrays.
+/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_INVALID_HANDLE` for what is no array.
 pub fn describe_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<Copying, Code> {
     of_3d(copy)?.copying()
 }
@@ -285,13 +374,10 @@ impl BoxCopy {
         const UNIFIED: u32 = CU_MEMORYTYPE_UNIFIED;
         let place = |kind| match kind {
             HOST => Ok(Place::Host),
-            DEVICE => Ok(Place::Device),
+            DEVICE | CU_MEMORYTYPE_ARRAY => Ok(Place::Device),
             UNIFIED => Ok(Place::Unified),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         };
-        if [self.to.kind, self.from.kind].contains(&CU_MEMORYTYPE_ARRAY) {
-            return refused("copies of CUDA arrays").and(Err(CUDA_ERROR_NOT_SUPPORTED));
-        }
         let end = |end: &End| Ok::<_, Code>((end.side(&self.shape)?, place(end.kind)?));
         Ok(Copying { to: end(&self.to)?, from: end(&self.from)?, shape: self.shape })
     }

@@ -1,6 +1,7 @@
 //! The exported functions, thin: they follow the caller's pointers, call what does the work, and store results.
 //! `generated.rs` (beside `lib.rs`) holds those that follow from the function table alone.
 
+mod arrays;
 mod batch;
 mod capture;
 mod context;

@@ -34,6 +34,16 @@ fn unified(address: CUdeviceptr) -> End {
     End::line(Place::Unified, address)
 }
 
+/// A copy between a stretch of an array and plain memory.
+fn stretch(array: CUarray, offset: usize, bytes: usize, other: End, into_array: bool) -> R<Copy> {
+    let (end, extent) = driver()?.array(id(array))?.stretch(offset as u64, bytes as u64)?;
+    let other = End { pitch: extent.width, slice: extent.width * extent.height, ..other };
+    Ok(match into_array {
+        true => Copy { dst: end, src: other, extent },
+        false => Copy { dst: other, src: end, extent },
+    })
+}
+
 /// Contexts of a peer copy must be alive; their memory is in one address space anyway.
 fn check_contexts(contexts: [CUcontext; 2]) -> R {
     let driver = driver()?;
@@ -56,6 +66,7 @@ struct Side {
     kind: CUmemorytype,
     host: *const c_void,
     device: CUdeviceptr,
+    array: CUarray,
     x: usize,
     y: usize,
     z: usize,
@@ -65,12 +76,16 @@ struct Side {
 
 impl Side {
     /// `width` and `rows` are those of the copy: a pitch or height of 0 stands for them where nothing is left to skip.
-    fn end(self, width: usize, rows: usize) -> R<End> {
+    fn end(self, extent: Extent) -> R<End> {
+        let (width, rows) = (extent.width as usize, extent.height as usize);
         let (place, base) = match self.kind {
             CU_MEMORYTYPE_HOST => (Place::Host, self.host as u64),
             CU_MEMORYTYPE_DEVICE => (Place::Device, self.device),
             CU_MEMORYTYPE_UNIFIED => (Place::Unified, self.device),
-            CU_MEMORYTYPE_ARRAY => return Err(CUDA_ERROR_NOT_SUPPORTED),
+            CU_MEMORYTYPE_ARRAY => {
+                let at = [self.x, self.y, self.z].map(|n| n as u64);
+                return driver()?.array(id(self.array))?.end(at, extent);
+            }
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         let pitch = if self.pitch == 0 { self.x + width } else { self.pitch } as u64;
@@ -88,11 +103,30 @@ impl Side {
 fn plane(copy: In<CUDA_MEMCPY2D>) -> R<Copy> {
     let c = copy.get()?;
     let (width, rows) = (c.WidthInBytes, c.Height);
-    let side = |kind, host, device, x, y, pitch| Side { kind, host, device, x, y, z: 0, pitch, height: 0 };
-    let dst = side(c.dstMemoryType, c.dstHost, c.dstDevice, c.dstXInBytes, c.dstY, c.dstPitch);
-    let src = side(c.srcMemoryType, c.srcHost, c.srcDevice, c.srcXInBytes, c.srcY, c.srcPitch);
+    let dst = Side {
+        kind: c.dstMemoryType,
+        host: c.dstHost,
+        device: c.dstDevice,
+        array: c.dstArray,
+        x: c.dstXInBytes,
+        y: c.dstY,
+        z: 0,
+        pitch: c.dstPitch,
+        height: 0,
+    };
+    let src = Side {
+        kind: c.srcMemoryType,
+        host: c.srcHost,
+        device: c.srcDevice,
+        array: c.srcArray,
+        x: c.srcXInBytes,
+        y: c.srcY,
+        z: 0,
+        pitch: c.srcPitch,
+        height: 0,
+    };
     let extent = Extent { width: width as u64, height: rows as u64, depth: 1 };
-    Ok(Copy { dst: dst.end(width, rows)?, src: src.end(width, rows)?, extent })
+    Ok(Copy { dst: dst.end(extent)?, src: src.end(extent)?, extent })
 }
 
 pub fn volume(c: CUDA_MEMCPY3D) -> R<Copy> {
@@ -101,6 +135,7 @@ pub fn volume(c: CUDA_MEMCPY3D) -> R<Copy> {
         kind: c.dstMemoryType,
         host: c.dstHost,
         device: c.dstDevice,
+        array: c.dstArray,
         x: c.dstXInBytes,
         y: c.dstY,
         z: c.dstZ,
@@ -111,6 +146,7 @@ pub fn volume(c: CUDA_MEMCPY3D) -> R<Copy> {
         kind: c.srcMemoryType,
         host: c.srcHost,
         device: c.srcDevice,
+        array: c.srcArray,
         x: c.srcXInBytes,
         y: c.srcY,
         z: c.srcZ,
@@ -118,7 +154,7 @@ pub fn volume(c: CUDA_MEMCPY3D) -> R<Copy> {
         height: c.srcHeight,
     };
     let extent = Extent { width: width as u64, height: rows as u64, depth: c.Depth as u64 };
-    Ok(Copy { dst: dst.end(width, rows)?, src: src.end(width, rows)?, extent })
+    Ok(Copy { dst: dst.end(extent)?, src: src.end(extent)?, extent })
 }
 
 /// The opposite of [`volume`].
@@ -152,6 +188,46 @@ stream_entry_points! { default;
 
     fn cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
         sync(default, line(device(dst), device(src), bytes))
+    }
+
+    fn cuMemcpyHtoA_v2 / cuMemcpyHtoA_v2_ptds(array: CUarray, offset: usize, src: *const c_void, bytes: usize) {
+        sync(default, stretch(array, offset, bytes, host(src), true)?)
+    }
+
+    fn cuMemcpyAtoH_v2 / cuMemcpyAtoH_v2_ptds(dst: *mut c_void, array: CUarray, offset: usize, bytes: usize) {
+        sync(default, stretch(array, offset, bytes, host(dst), false)?)
+    }
+
+    fn cuMemcpyDtoA_v2 / cuMemcpyDtoA_v2_ptds(array: CUarray, offset: usize, src: CUdeviceptr, bytes: usize) {
+        sync(default, stretch(array, offset, bytes, device(src), true)?)
+    }
+
+    fn cuMemcpyAtoD_v2 / cuMemcpyAtoD_v2_ptds(dst: CUdeviceptr, array: CUarray, offset: usize, bytes: usize) {
+        sync(default, stretch(array, offset, bytes, device(dst), false)?)
+    }
+
+    fn cuMemcpyAtoA_v2 / cuMemcpyAtoA_v2_ptds(
+        dst: CUarray, dst_offset: usize, src: CUarray, src_offset: usize, bytes: usize,
+    ) {
+        let driver = driver()?;
+        let (dst, extent) = driver.array(id(dst))?.stretch(dst_offset as u64, bytes as u64)?;
+        let (src, same) = driver.array(id(src))?.stretch(src_offset as u64, bytes as u64)?;
+        if (extent.width, extent.height) != (same.width, same.height) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        sync(default, Copy { dst, src, extent })
+    }
+
+    fn cuMemcpyHtoAAsync_v2 / cuMemcpyHtoAAsync_v2_ptsz(
+        array: CUarray, offset: usize, src: *const c_void, bytes: usize, stream: CUstream,
+    ) {
+        queued(default, stretch(array, offset, bytes, host(src), true)?, stream)
+    }
+
+    fn cuMemcpyAtoHAsync_v2 / cuMemcpyAtoHAsync_v2_ptsz(
+        dst: *mut c_void, array: CUarray, offset: usize, bytes: usize, stream: CUstream,
+    ) {
+        queued(default, stretch(array, offset, bytes, host(dst), false)?, stream)
     }
 
     fn cuMemcpyPeer / cuMemcpyPeer_ptds(

@@ -2,6 +2,7 @@
 
 #![allow(non_snake_case)]
 
+mod arrays;
 mod capturing;
 mod contexts;
 mod copying;

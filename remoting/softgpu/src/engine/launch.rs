@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::compile::MAX_SHARED;
 use super::exec::{Block, Host, LANES, Launch, Turn};
 use super::heap::Heap;
-use super::{Image, MemoryMap, ThreadPool};
+use super::{Image, MemoryMap, Textures, ThreadPool};
 
 /// What to run, in the terms of `cuLaunchKernel`.
 pub struct LaunchSpec<'a> {
@@ -15,6 +15,7 @@ pub struct LaunchSpec<'a> {
     pub block: [u32; 3],
     pub dynamic_shared: u32,
     pub params: &'a [u8],
+    pub textures: &'a Textures,
     /// Whether all blocks may wait for each other: then all are in progress at once.
     pub cooperative: bool,
     /// The most OS threads to use; 1 runs the blocks in fixed, increasing order.
@@ -94,6 +95,7 @@ pub fn launch(
         dynamic_shared: spec.dynamic_shared,
         params: spec.params,
         memory,
+        textures: spec.textures,
         heap: image.heap(),
         out,
         cancel,

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use softgpu::engine::{Fault, Image, LaunchSpec, MemoryMap, Output, Program, ThreadPool, launch};
+use softgpu::engine::{Fault, Image, LaunchSpec, MemoryMap, Output, Program, Textures, ThreadPool, launch};
 
 /// Device memory: 16-byte aligned, valid while it lives.
 pub struct Buffer {
@@ -147,6 +147,7 @@ impl Gpu {
             block,
             dynamic_shared: self.shared,
             params: &params,
+            textures: &Textures::default(),
             cooperative: self.cooperative,
             threads: self.threads,
         };

@@ -10,6 +10,7 @@ mod table;
 pub use functions_generated::Functions;
 pub use table::{Raw, Table};
 
+use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC};
 use driverapi::attributes::{
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_POINTER_ATTRIBUTE_IS_MANAGED,
 };
@@ -284,6 +285,13 @@ impl Driver {
         const PORTABLE: u32 = 1;
         get!(self.host_alloc(null_mut(), size, PORTABLE)).map(Handle::from)
     }
+    /// Page-locked memory of zeros.
+    pub fn host_zeros(&self, size: usize) -> Result<Handle> {
+        let memory = self.host_alloc(size)?;
+        // SAFETY: the driver has just given out these bytes, and nobody else knows of them.
+        unsafe { std::ptr::write_bytes(memory.raw().cast::<u8>(), 0, size) };
+        Ok(memory)
+    }
     pub fn host_free(&self, memory: Handle) -> Result<()> {
         call!(self.host_free(memory.raw()))
     }
@@ -304,6 +312,23 @@ impl Driver {
     }
     pub fn set_bytes(&self, address: u64, value: u8, bytes: u64, stream: Handle) -> Result<()> {
         call!(self.set_bytes(address, value, bytes as usize, stream.raw()))
+    }
+
+    pub fn array_create(&self, asked: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<Handle> {
+        get!(self.array_create(null_mut(), asked)).map(Handle::from)
+    }
+    pub fn array_destroy(&self, array: Handle) -> Result<()> {
+        call!(self.array_destroy(array.raw()))
+    }
+    /// A surface if nothing says how to sample.
+    pub fn texture_create(&self, resource: &CUDA_RESOURCE_DESC, sampling: Option<&CUDA_TEXTURE_DESC>) -> Result<u64> {
+        match sampling {
+            Some(sampling) => get!(self.texture_create(0, resource, sampling, std::ptr::null())),
+            None => get!(self.surface_create(0, resource)),
+        }
+    }
+    pub fn texture_destroy(&self, texture: u64, surface: bool) -> Result<()> {
+        if surface { call!(self.surface_destroy(texture)) } else { call!(self.texture_destroy(texture)) }
     }
 
     pub fn stream_create(&self, flags: u32, priority: i32) -> Result<Handle> {

@@ -1,8 +1,9 @@
 //! The functions of libcuda that the worker calls itself, under the versioned symbols whose signatures it knows.
 
+use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::types::{
-    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData, CUlaunchAttributeValue,
-    CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
+    CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData,
+    CUlaunchAttributeValue, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
 };
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -74,6 +75,15 @@ table! {
     copy_on_device = c"cuMemcpyDtoDAsync_v2" (u64, u64, usize, Raw);
     copy_3d = c"cuMemcpy3DAsync_v2" (*const CUDA_MEMCPY3D, Raw);
     set_bytes = c"cuMemsetD8Async" (u64, u8, usize, Raw);
+
+    array_create = c"cuArray3DCreate_v2" (*mut Raw, *const CUDA_ARRAY3D_DESCRIPTOR);
+    array_destroy = c"cuArrayDestroy" (Raw);
+    texture_create = c"cuTexObjectCreate" (
+        *mut u64, *const CUDA_RESOURCE_DESC, *const CUDA_TEXTURE_DESC, *const CUDA_RESOURCE_VIEW_DESC
+    );
+    texture_destroy = c"cuTexObjectDestroy" (u64);
+    surface_create = c"cuSurfObjectCreate" (*mut u64, *const CUDA_RESOURCE_DESC);
+    surface_destroy = c"cuSurfObjectDestroy" (u64);
 
     stream_create = c"cuStreamCreateWithPriority" (*mut Raw, u32, i32);
     stream_destroy = c"cuStreamDestroy_v2" (Raw);

@@ -10,7 +10,7 @@ use super::registers::Registers;
 use super::warp::{Wait, Warp};
 use crate::engine::code::{CONST, Code, Inst, NONE, NOT, Step};
 use crate::engine::heap::Heap;
-use crate::engine::{Fault, MemoryMap, Output};
+use crate::engine::{Fault, MemoryMap, Output, Textures};
 
 /// What all blocks of a launch have in common.
 pub struct Launch<'a> {
@@ -24,6 +24,7 @@ pub struct Launch<'a> {
     pub dynamic_shared: u32,
     pub params: &'a [u8],
     pub memory: &'a MemoryMap,
+    pub textures: &'a Textures,
     pub heap: &'a Heap,
     pub out: &'a dyn Output,
     pub cancel: &'a AtomicBool,

@@ -29,6 +29,7 @@ mod printf;
 mod registers;
 pub mod special;
 pub mod syscall;
+pub mod textures;
 mod warp;
 pub mod whole;
 pub mod wmma;

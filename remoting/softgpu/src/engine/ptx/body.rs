@@ -348,14 +348,14 @@ impl<'c, 'a> BodyParser<'c, 'a> {
             _ => Operand::Int(constant(self.cursor, 0)?),
         };
         let offset = self.offset()?;
-        // Texture coordinates: `[tex, {x, y}]`. Kept so that the opcode is the one reported as unsupported.
+        // Texture coordinates: `[tex, {x, y}]`, or with a sampler `[tex, sampler, {x, y}]`.
         if self.cursor.accept(b',')? {
-            let coordinates = self.operand(depth + 1)?;
+            let mut parts = vec![base, self.operand(depth + 1)?];
             while self.cursor.accept(b',')? {
-                self.operand(depth + 1)?;
+                parts.push(self.operand(depth + 1)?);
             }
             self.cursor.expect(b']')?;
-            return Ok(Operand::List(vec![base, coordinates]));
+            return Ok(Operand::List(parts));
         }
         self.cursor.expect(b']')?;
         Ok(Operand::Address(Box::new(base), offset))

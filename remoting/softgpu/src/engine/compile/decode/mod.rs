@@ -14,6 +14,7 @@ mod mbarrier;
 mod memory;
 mod moves;
 mod pairs;
+mod textures;
 mod warp;
 mod wmma;
 
@@ -90,6 +91,7 @@ pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering
         || mbarrier::decode(lower, instr, mods)?
         || pairs::decode(lower, instr, mods)?
         || memory::decode(lower, instr, mods)?
+        || textures::decode(lower, instr, mods)?
         || moves::decode(lower, instr, mods)?
         || compare::decode(lower, instr, mods)?
         || convert::decode(lower, instr, mods)?

@@ -1,0 +1,320 @@
+//! Arrays, textures and surfaces: what their descriptions mean. Formats and limits are those of the driver API's manual
+//! (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html>, `cuArray3DCreate`, and `group__CUDA__TEXOBJECT`).
+
+#![allow(non_snake_case)]
+
+use crate::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
+use crate::types::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
+
+pub const CUDA_ARRAY3D_LAYERED: u32 = 1;
+pub const CUDA_ARRAY3D_SURFACE_LDST: u32 = 2;
+pub const CUDA_ARRAY3D_CUBEMAP: u32 = 4;
+pub const CUDA_ARRAY3D_TEXTURE_GATHER: u32 = 8;
+
+pub const CU_RESOURCE_TYPE_ARRAY: u32 = 0;
+pub const CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: u32 = 1;
+pub const CU_RESOURCE_TYPE_LINEAR: u32 = 2;
+pub const CU_RESOURCE_TYPE_PITCH2D: u32 = 3;
+
+pub const CU_TRSF_READ_AS_INTEGER: u32 = 1;
+pub const CU_TRSF_NORMALIZED_COORDINATES: u32 = 2;
+pub const CU_TRSF_SRGB: u32 = 0x10;
+
+/// What a texel's channel is, `CUarray_format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Unsigned(u32),
+    /// Of as many bytes.
+    Signed(u32),
+    Half,
+    Float,
+}
+
+impl Format {
+    pub fn read(number: u32) -> Option<Format> {
+        Some(match number {
+            0x01 => Format::Unsigned(1),
+            0x02 => Format::Unsigned(2),
+            0x03 => Format::Unsigned(4),
+            0x08 => Format::Signed(1),
+            0x09 => Format::Signed(2),
+            0x0a => Format::Signed(4),
+            0x10 => Format::Half,
+            0x20 => Format::Float,
+            _ => return None,
+        })
+    }
+
+    /// Of a channel.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Format::Unsigned(bytes) | Format::Signed(bytes) => bytes,
+            Format::Half => 2,
+            Format::Float => 4,
+        }
+    }
+}
+
+/// What texels are, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Texel {
+    pub format: Format,
+    pub channels: u32,
+}
+
+impl Texel {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for other numbers of channels than 1, 2 and 4, `CUDA_ERROR_NOT_SUPPORTED` for formats of
+    /// graphics and video.
+    pub fn read(format: u32, channels: u32) -> Result<Texel, CUresult> {
+        if !matches!(channels, 1 | 2 | 4) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(Texel { format: Format::read(format).ok_or(CUDA_ERROR_NOT_SUPPORTED)?, channels })
+    }
+
+    pub fn bytes(self) -> u64 {
+        u64::from(self.format.bytes() * self.channels)
+    }
+}
+
+/// The extents of an array, in texels, each at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub texel: Texel,
+    pub width: u64,
+    pub height: u64,
+    /// Slices, or layers.
+    pub depth: u64,
+    /// 1, 2 or 3; layers do not count.
+    pub dimensions: u32,
+    pub layered: bool,
+}
+
+/// The most texels of any side of an array, more than any GPU takes.
+const MOST: usize = 1 << 20;
+
+impl Shape {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for no shape of an array, `CUDA_ERROR_NOT_SUPPORTED` for cubemaps, sparse and deferred
+    /// arrays, and formats of graphics and video.
+    pub fn read(asked: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<Shape, CUresult> {
+        let CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: depth, Flags: flags, .. } = *asked;
+        let layered = flags & CUDA_ARRAY3D_LAYERED != 0;
+        if flags & !(CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_TEXTURE_GATHER) != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let texel = Texel::read(asked.Format, asked.NumChannels)?;
+        let flat = !layered && height == 0 && depth > 0;
+        if width == 0 || layered && depth == 0 || flat || [width, height, depth].iter().any(|side| *side > MOST) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let dimensions = 1 + u32::from(height > 0) + u32::from(!layered && depth > 0);
+        let [height, depth] = [height, depth].map(|side| side.max(1) as u64);
+        Ok(Shape { texel, width: width as u64, height, depth, dimensions, layered })
+    }
+
+    /// Of a row, without gaps.
+    pub fn row_bytes(&self) -> u64 {
+        self.width * self.texel.bytes()
+    }
+
+    /// No less than a GPU's driver takes: it keeps texels in blocks of 64 bytes by 8 rows, several of them high and deep as
+    /// far as the array is, and gives out memory in pieces of 64 KiB. By arithmetic, not measured.
+    pub fn device_bytes(&self) -> u64 {
+        let row = self.row_bytes().next_multiple_of(64);
+        let rows = self.height.next_multiple_of(self.height.next_power_of_two().clamp(8, 128));
+        let slices = match self.layered {
+            true => self.depth,
+            false => self.depth.next_multiple_of(self.depth.next_power_of_two().min(32)),
+        };
+        (row * rows * slices).next_multiple_of(64 << 10)
+    }
+
+    /// How copies address texels: as memory with gaps behind rows and slices, so that no two rows are one line.
+    pub fn steps(&self) -> Steps {
+        let pitch = (self.row_bytes() + 1).next_multiple_of(64);
+        let slice = pitch * (self.height + 1);
+        Steps { pitch, slice, span: slice * self.depth }
+    }
+}
+
+/// In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    pub pitch: u64,
+    pub slice: u64,
+    pub span: u64,
+}
+
+impl Steps {
+    /// The byte of a row, the row and the slice at a distance from the start.
+    pub fn place(&self, offset: u64) -> [u64; 3] {
+        [offset % self.slice % self.pitch, offset % self.slice / self.pitch, offset / self.slice]
+    }
+
+    pub fn offset(&self, [x, y, z]: [u64; 3]) -> u64 {
+        z * self.slice + y * self.pitch + x
+    }
+}
+
+/// `CUDA_RESOURCE_DESC`; the words are its union.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_RESOURCE_DESC {
+    pub resType: u32,
+    pub words: [u64; 16],
+    pub flags: u32,
+}
+
+/// What a texture or surface is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// By its handle.
+    Array(u64),
+    Linear {
+        address: u64,
+        texel: Texel,
+        bytes: u64,
+    },
+    Pitched {
+        address: u64,
+        texel: Texel,
+        width: u64,
+        height: u64,
+        pitch: u64,
+    },
+}
+
+/// The words of the union that mean anything.
+pub const RESOURCE_WORDS: usize = 5;
+
+impl CUDA_RESOURCE_DESC {
+    pub fn new(kind: u32, used: [u64; RESOURCE_WORDS]) -> Self {
+        let mut words = [0; 16];
+        words.iter_mut().zip(used).for_each(|(to, word)| *to = word);
+        CUDA_RESOURCE_DESC { resType: kind, words, flags: 0 }
+    }
+
+    pub fn used_words(&self) -> [u64; RESOURCE_WORDS] {
+        std::array::from_fn(|index| self.words[index])
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_NOT_SUPPORTED` for mipmaps, `CUDA_ERROR_INVALID_VALUE` for what is no resource.
+    pub fn read(&self) -> Result<Resource, CUresult> {
+        let [address, kind, a, b, c, ..] = self.words;
+        if self.flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let texel = || Texel::read(kind as u32, (kind >> 32) as u32);
+        match self.resType {
+            CU_RESOURCE_TYPE_ARRAY => Ok(Resource::Array(address)),
+            CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => Err(CUDA_ERROR_NOT_SUPPORTED),
+            CU_RESOURCE_TYPE_LINEAR => Ok(Resource::Linear { address, texel: texel()?, bytes: a }),
+            CU_RESOURCE_TYPE_PITCH2D => {
+                Ok(Resource::Pitched { address, texel: texel()?, width: a, height: b, pitch: c })
+            }
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+/// `CUDA_TEXTURE_DESC`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_TEXTURE_DESC {
+    pub addressMode: [u32; 3],
+    pub filterMode: u32,
+    pub flags: u32,
+    pub maxAnisotropy: u32,
+    pub mipmapFilterMode: u32,
+    pub mipmapLevelBias: f32,
+    pub minMipmapLevelClamp: f32,
+    pub maxMipmapLevelClamp: f32,
+    pub borderColor: [f32; 4],
+    pub reserved: [i32; 12],
+}
+
+/// `CUDA_TEXTURE_DESC` as words, without what is reserved.
+pub type SamplingWords = [u32; 14];
+
+impl CUDA_TEXTURE_DESC {
+    pub fn to_words(&self) -> SamplingWords {
+        let [x, y, z] = self.addressMode;
+        let [red, green, blue, alpha] = self.borderColor.map(f32::to_bits);
+        let levels = [self.mipmapLevelBias, self.minMipmapLevelClamp, self.maxMipmapLevelClamp].map(f32::to_bits);
+        let [bias, least, most] = levels;
+        let (filter, anisotropy, mipmap) = (self.filterMode, self.maxAnisotropy, self.mipmapFilterMode);
+        [x, y, z, filter, self.flags, anisotropy, mipmap, bias, least, most, red, green, blue, alpha]
+    }
+
+    pub fn from_words(words: &SamplingWords) -> Self {
+        let [x, y, z, filter, flags, anisotropy, mipmap, bias, least, most, red, green, blue, alpha] = *words;
+        CUDA_TEXTURE_DESC {
+            addressMode: [x, y, z],
+            filterMode: filter,
+            flags,
+            maxAnisotropy: anisotropy,
+            mipmapFilterMode: mipmap,
+            mipmapLevelBias: f32::from_bits(bias),
+            minMipmapLevelClamp: f32::from_bits(least),
+            maxMipmapLevelClamp: f32::from_bits(most),
+            borderColor: [red, green, blue, alpha].map(f32::from_bits),
+            reserved: [0; 12],
+        }
+    }
+}
+
+/// `CUDA_RESOURCE_VIEW_DESC`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_RESOURCE_VIEW_DESC {
+    pub format: u32,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    pub firstMipmapLevel: u32,
+    pub lastMipmapLevel: u32,
+    pub firstLayer: u32,
+    pub lastLayer: u32,
+    pub reserved: [u32; 16],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(sides: [usize; 3], flags: u32) -> Result<(u64, u64, u64, u32), CUresult> {
+        let [width, height, depth] = sides;
+        let asked = CUDA_ARRAY3D_DESCRIPTOR {
+            Width: width,
+            Height: height,
+            Depth: depth,
+            Format: 0x20,
+            NumChannels: 2,
+            Flags: flags,
+        };
+        Shape::read(&asked).map(|shape| (shape.width, shape.height, shape.depth, shape.dimensions))
+    }
+
+    #[test]
+    fn shapes_as_the_manual_lists_them() {
+        assert_eq!(shape([5, 0, 0], 0), Ok((5, 1, 1, 1)));
+        assert_eq!(shape([5, 6, 0], 0), Ok((5, 6, 1, 2)));
+        assert_eq!(shape([5, 6, 7], 0), Ok((5, 6, 7, 3)));
+        assert_eq!(shape([5, 0, 7], CUDA_ARRAY3D_LAYERED), Ok((5, 1, 7, 1)));
+        assert_eq!(shape([5, 6, 7], CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST), Ok((5, 6, 7, 2)));
+        assert_eq!(shape([0, 6, 7], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(shape([5, 0, 7], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(shape([5, 6, 0], CUDA_ARRAY3D_LAYERED), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(shape([6, 6, 6], CUDA_ARRAY3D_CUBEMAP), Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+
+    #[test]
+    fn texels_are_as_large_as_their_channels() {
+        assert_eq!(Texel::read(0x10, 4).map(Texel::bytes), Ok(8));
+        assert_eq!(Texel::read(0x01, 3), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(Texel::read(0xb0, 1), Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+}

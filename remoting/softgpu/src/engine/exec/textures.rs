@@ -1,0 +1,226 @@
+//! `tex`, `tld4`, `suld` and `sust` through handles (ISA 9.7.10 and 9.7.11).
+
+use std::sync::Arc;
+
+use super::lanes::{LANES, set_lanes};
+use super::{Block, Handler, Host};
+use crate::engine::code::{Inst, Step};
+use crate::engine::texture::{Bits, Illegal, Texture};
+
+/// What `mods` of these instructions say.
+pub mod form {
+    /// How many coordinates there are, besides the layer's.
+    pub const AXES: u32 = 3;
+    pub const LAYERED: u32 = 4;
+    /// The coordinates are integers.
+    pub const FETCH: u32 = 8;
+    /// `tld4`: the channel, above this bit.
+    pub const CHANNEL: u32 = 4;
+    /// Of a surface's element, above this bit: the bytes.
+    pub const BYTES: u32 = 8;
+    /// What happens outside a surface: 0 is a fault.
+    pub const CLAMP: u32 = 16;
+    pub const ZERO: u32 = 32;
+}
+
+/// The object that the lanes name; they mostly name one.
+struct Named {
+    handle: u64,
+    texture: Option<Arc<Texture>>,
+}
+
+impl Block<'_> {
+    fn texture(&self, named: &mut Named, handle: u64) -> Option<Arc<Texture>> {
+        if named.handle != handle || named.texture.is_none() {
+            *named = Named { handle, texture: self.launch.textures.get(handle) };
+        }
+        named.texture.clone()
+    }
+
+    fn no_texture(&mut self, handle: u64, lane: usize) -> Step {
+        self.fail(719, lane, format!("0x{handle:x} is no texture or surface"))
+    }
+
+    /// The coordinates of a lane: the layer, if there is one, and up to three others.
+    fn coordinates(&self, inst: &Inst, lane: usize) -> (u32, [u32; 3]) {
+        let sources = inst.sources.of(&self.launch.code.lists);
+        let mut values = sources.iter().map(|&source| self.src::<u32>(source)[lane]);
+        let layer = if inst.mods & form::LAYERED != 0 { values.next().unwrap_or(0) } else { 0 };
+        let mut at = [0; 3];
+        let axes = (inst.mods & form::AXES) as usize;
+        at.iter_mut().zip(values.take(axes)).for_each(|(to, value)| *to = value);
+        (layer, at)
+    }
+
+    fn set_bits(&mut self, inst: &Inst, values: &[[u32; LANES]; 4], mask: u32) {
+        let code = self.launch.code;
+        for (&target, values) in inst.targets.of(&code.lists).iter().zip(values) {
+            self.set(target, values, mask);
+        }
+    }
+
+    #[inline(always)]
+    fn read_texture(
+        &mut self,
+        inst: &Inst,
+        mask: u32,
+        read: impl Fn(&Self, &Texture, u32, [u32; 3]) -> Result<Bits, Illegal>,
+    ) -> Step {
+        let handles = *self.src::<u64>(inst.a);
+        let mut named = Named { handle: 0, texture: None };
+        let mut values = [[0; LANES]; 4];
+        for lane in set_lanes(mask) {
+            let Some(texture) = self.texture(&mut named, handles[lane]).filter(|each| each.sampling.is_some()) else {
+                return self.no_texture(handles[lane], lane);
+            };
+            let (layer, at) = self.coordinates(inst, lane);
+            match read(self, &texture, layer, at) {
+                Ok(bits) => values.iter_mut().zip(bits).for_each(|(row, bits)| row[lane] = bits),
+                Err(Illegal(address)) => {
+                    return self.fail(700, lane, format!("illegal access of a texture at 0x{address:x}"));
+                }
+            }
+        }
+        self.set_bits(inst, &values, mask);
+        Step::Next
+    }
+}
+
+pub struct Tex;
+
+impl Handler for Tex {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let (mods, axes) = (inst.mods, (inst.mods & form::AXES) as usize);
+        block.read_texture(inst, mask, |block, texture, layer, at| {
+            let memory = block.launch.memory;
+            if mods & form::FETCH != 0 {
+                let mut at = at.map(|at| at as i32);
+                if mods & form::LAYERED != 0 {
+                    at[2] = layer as i32;
+                }
+                return texture.fetch(memory, at);
+            }
+            texture.sample(memory, at.map(f32::from_bits), axes, layer)
+        })
+    }
+}
+
+pub struct Gather;
+
+impl Handler for Gather {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let channel = (inst.mods >> form::CHANNEL) as usize & 3;
+        block.read_texture(inst, mask, |block, texture, _, [x, y, _]| {
+            texture.gather(block.launch.memory, [x, y].map(f32::from_bits), channel)
+        })
+    }
+}
+
+/// Where a surface's element lies; `None` outside, where nothing is read or written.
+enum Element {
+    At(Host),
+    Outside,
+    Fault(Step),
+}
+
+impl Block<'_> {
+    /// `bytes` are those of all elements of the instruction; x counts bytes.
+    fn element(&mut self, inst: &Inst, named: &mut Named, handle: u64, bytes: u64, lane: usize) -> Element {
+        let found = self.texture(named, handle).filter(|each| each.sampling.is_none());
+        let Some(surface) = found else { return Element::Fault(self.no_texture(handle, lane)) };
+        let (layer, at) = self.coordinates(inst, lane);
+        let texels = &surface.texels;
+        let width = texels.sides[0] * texels.texel.bytes();
+        let mut at = at.map(|at| i64::from(at as i32));
+        if inst.mods & form::LAYERED != 0 {
+            at[2] = i64::from(layer as i32);
+        }
+        let [x, y, z] = at;
+        if !(x as u64).is_multiple_of(bytes) {
+            return Element::Fault(self.fail(
+                716,
+                lane,
+                format!("misaligned access of a surface at byte {x} of a row"),
+            ));
+        }
+        let most = [width.saturating_sub(bytes), texels.sides[1] - 1, texels.sides[2] - 1].map(|most| most as i64);
+        let inside = at.iter().zip(most).all(|(at, most)| (0..=most).contains(at));
+        if !inside && inst.mods & form::ZERO != 0 {
+            return Element::Outside;
+        }
+        if !inside && inst.mods & form::CLAMP == 0 {
+            return Element::Fault(self.fail(700, lane, format!("access outside a surface, at ({x},{y},{z})")));
+        }
+        let [x, y, z] = [0, 1, 2].map(|axis| at[axis].clamp(0, most[axis]) as u64);
+        Element::At(Host::checked(texels.address_of([0, y, z]) + x))
+    }
+}
+
+pub struct SurfaceLoad;
+
+impl Handler for SurfaceLoad {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let code = block.launch.code;
+        let (targets, size) = (inst.targets.of(&code.lists), inst.mods >> form::BYTES);
+        let handles = *block.src::<u64>(inst.a);
+        let mut named = Named { handle: 0, texture: None };
+        let mut values = [[0u64; LANES]; 4];
+        for lane in set_lanes(mask) {
+            let bytes = u64::from(size) * targets.len() as u64;
+            let host = match block.element(inst, &mut named, handles[lane], bytes, lane) {
+                Element::At(host) => host,
+                Element::Outside => continue,
+                Element::Fault(step) => return step,
+            };
+            for (index, row) in values.iter_mut().enumerate().take(targets.len()) {
+                let host = host.plus(index * size as usize);
+                row[lane] = match size {
+                    1 => host.read::<u8>().into(),
+                    2 => host.read::<u16>().into(),
+                    4 => host.read::<u32>().into(),
+                    _ => host.read::<u64>(),
+                };
+            }
+        }
+        for (&target, row) in targets.iter().zip(&values) {
+            match size {
+                8 => block.set(target, row, mask),
+                _ => block.set(target, &row.map(|value| value as u32), mask),
+            }
+        }
+        Step::Next
+    }
+}
+
+pub struct SurfaceStore;
+
+impl Handler for SurfaceStore {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let code = block.launch.code;
+        let (stored, size) = (inst.targets.of(&code.lists), inst.mods >> form::BYTES);
+        let handles = *block.src::<u64>(inst.a);
+        let mut named = Named { handle: 0, texture: None };
+        for lane in set_lanes(mask) {
+            let bytes = u64::from(size) * stored.len() as u64;
+            let host = match block.element(inst, &mut named, handles[lane], bytes, lane) {
+                Element::At(host) => host,
+                Element::Outside => continue,
+                Element::Fault(step) => return step,
+            };
+            for (index, &source) in stored.iter().enumerate() {
+                let host = host.plus(index * size as usize);
+                match size {
+                    1 => host.write(block.src::<u32>(source)[lane] as u8),
+                    2 => host.write(block.src::<u32>(source)[lane] as u16),
+                    4 => host.write(block.src::<u32>(source)[lane]),
+                    _ => host.write(block.src::<u64>(source)[lane]),
+                }
+            }
+        }
+        Step::Next
+    }
+}

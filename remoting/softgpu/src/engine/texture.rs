@@ -1,0 +1,285 @@
+//! Textures and surfaces: where texels lie, and what a kernel reads at a coordinate. Filtering and addressing are as the
+//! CUDA programming guide's appendix on texture fetching gives them: fractions have 8 bits.
+
+use driverapi::arrays::{Format, Texel};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::MemoryMap;
+use super::exec::Host;
+use super::exec::number::from_f16;
+
+/// Texels in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Texels {
+    pub texel: Texel,
+    pub address: u64,
+    /// Width, height and depth; what is not there is 1.
+    pub sides: [u64; 3],
+    /// Bytes from row to row, and from slice (or layer) to slice.
+    pub pitch: u64,
+    pub slice: u64,
+    pub layered: bool,
+    /// Of an array, which no kernel reads otherwise; other memory is looked up at each access.
+    pub own: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    Wrap,
+    Clamp,
+    Mirror,
+    Border,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    pub addressing: [Addressing; 3],
+    pub linear: bool,
+    pub normalised: bool,
+    /// Integers are read as fractions of their largest value.
+    pub as_fraction: bool,
+    pub border: [f32; 4],
+}
+
+pub struct Texture {
+    pub texels: Texels,
+    /// `None` for a surface.
+    pub sampling: Option<Sampling>,
+}
+
+/// The textures and surfaces of a process, by handle.
+#[derive(Default)]
+pub struct Textures {
+    all: RwLock<HashMap<u64, Arc<Texture>>>,
+}
+
+impl Textures {
+    pub fn insert(&self, handle: u64, texture: Texture) {
+        self.all.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(texture));
+    }
+
+    pub fn get(&self, handle: u64) -> Option<Arc<Texture>> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
+    }
+
+    pub fn remove(&self, handle: u64) -> Option<Arc<Texture>> {
+        self.all.write().unwrap_or_else(PoisonError::into_inner).remove(&handle)
+    }
+}
+
+/// The bits of a texel's channels as a kernel gets them.
+pub type Bits = [u32; 4];
+
+/// A coordinate outside memory that the device may read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Illegal(pub u64);
+
+impl Texels {
+    pub fn address_of(&self, at: [u64; 3]) -> u64 {
+        self.address + at[2] * self.slice + at[1] * self.pitch + at[0] * self.texel.bytes()
+    }
+
+    /// # Errors
+    /// The address, if the device may not read there.
+    fn channels(&self, memory: &MemoryMap, at: [u64; 3]) -> Result<Bits, Illegal> {
+        let address = self.address_of(at);
+        if !self.own && !memory.contains(address, self.texel.bytes()) {
+            return Err(Illegal(address));
+        }
+        let size = self.texel.format.bytes() as usize;
+        let mut bits = [0; 4];
+        for (index, to) in bits.iter_mut().enumerate().take(self.texel.channels as usize) {
+            let host = Host::checked(address).plus(index * size);
+            *to = match self.texel.format {
+                Format::Unsigned(1) => host.read::<u8>().into(),
+                Format::Unsigned(2) | Format::Half => host.read::<u16>().into(),
+                Format::Signed(1) => i32::from(host.read::<i8>()) as u32,
+                Format::Signed(2) => i32::from(host.read::<i16>()) as u32,
+                Format::Unsigned(_) | Format::Signed(_) | Format::Float => host.read::<u32>(),
+            };
+        }
+        Ok(bits)
+    }
+
+    /// A layer that is none is the nearest one.
+    fn layer(&self, layer: u32) -> u64 {
+        u64::from(layer).min(self.sides[2] - 1)
+    }
+}
+
+/// What a channel is as a number.
+fn number(format: Format, bits: u32, as_fraction: bool) -> f32 {
+    let signed = |most: f32| (bits as i32 as f32 / most).max(-1.0);
+    match format {
+        Format::Float => f32::from_bits(bits),
+        Format::Half => from_f16(bits),
+        Format::Unsigned(1) if as_fraction => bits as f32 / 255.0,
+        Format::Unsigned(2) if as_fraction => bits as f32 / 65535.0,
+        Format::Signed(1) if as_fraction => signed(127.0),
+        Format::Signed(2) if as_fraction => signed(32767.0),
+        Format::Unsigned(_) => bits as f32,
+        Format::Signed(_) => bits as i32 as f32,
+    }
+}
+
+impl Sampling {
+    /// Is a texel's value a number, and no integer?
+    fn reads_numbers(&self, format: Format) -> bool {
+        self.as_fraction || matches!(format, Format::Half | Format::Float)
+    }
+
+    /// How a coordinate is brought into range: wrapping and mirroring are for normalised ones.
+    fn mode(&self, axis: usize) -> Addressing {
+        match self.addressing[axis] {
+            Addressing::Wrap | Addressing::Mirror if !self.normalised => Addressing::Clamp,
+            mode => mode,
+        }
+    }
+
+    /// A coordinate in texels, wrapped or mirrored.
+    fn scaled(&self, axis: usize, coordinate: f32, size: u64) -> f32 {
+        if !self.normalised {
+            return coordinate;
+        }
+        let fraction = coordinate - coordinate.floor();
+        let inside = match self.mode(axis) {
+            Addressing::Wrap => fraction,
+            Addressing::Mirror if coordinate.floor() as i64 & 1 != 0 => 1.0 - fraction,
+            Addressing::Mirror => fraction,
+            Addressing::Clamp | Addressing::Border => coordinate,
+        };
+        inside * size as f32
+    }
+
+    /// Which texel an index is, or the border.
+    fn index(&self, axis: usize, index: i64, size: u64) -> Option<u64> {
+        let size = size as i64;
+        let inside = match self.mode(axis) {
+            Addressing::Wrap => index.rem_euclid(size),
+            Addressing::Clamp => index.clamp(0, size - 1),
+            Addressing::Mirror => match index.rem_euclid(2 * size) {
+                index if index < size => index,
+                index => 2 * size - 1 - index,
+            },
+            Addressing::Border if !(0..size).contains(&index) => return None,
+            Addressing::Border => index,
+        };
+        Some(inside as u64)
+    }
+}
+
+impl Texture {
+    /// `tex` at integers, which are texels; outside is 0.
+    ///
+    /// # Errors
+    /// The address, if the device may not read there.
+    pub fn fetch(&self, memory: &MemoryMap, at: [i32; 3]) -> Result<Bits, Illegal> {
+        let inside = at.iter().zip(self.texels.sides).all(|(at, size)| u64::try_from(*at).is_ok_and(|at| at < size));
+        if !inside {
+            return Ok([0; 4]);
+        }
+        let bits = self.texels.channels(memory, at.map(|at| at as u64))?;
+        Ok(self.shown(bits))
+    }
+
+    /// `tex` at real coordinates, in the texture's first `axes` dimensions.
+    ///
+    /// # Errors
+    /// The address, if the device may not read there.
+    pub fn sample(&self, memory: &MemoryMap, at: [f32; 3], axes: usize, layer: u32) -> Result<Bits, Illegal> {
+        let Some(sampling) = &self.sampling else { return Ok([0; 4]) };
+        let sides = self.texels.sides;
+        let mut place = [0.0; 3];
+        for axis in 0..axes {
+            place[axis] = sampling.scaled(axis, at[axis], sides[axis]);
+        }
+        if !sampling.linear {
+            let index = place.map(|coordinate| coordinate.floor() as i64);
+            return Ok(match self.texel(memory, index, axes, layer)? {
+                Some(bits) => self.shown(bits),
+                None => self.border(),
+            });
+        }
+        let (mut first, mut weight) = ([0; 3], [0.0; 3]);
+        for axis in 0..axes {
+            let middle = place[axis] - 0.5;
+            first[axis] = middle.floor() as i64;
+            weight[axis] = ((middle - middle.floor()) * 256.0).round() / 256.0;
+        }
+        let mut sum = [0.0f32; 4];
+        for corner in 0..1usize << axes {
+            let (mut index, mut part) = (first, 1.0);
+            for axis in 0..axes {
+                let far = corner >> axis & 1 != 0;
+                index[axis] += i64::from(far);
+                part *= if far { weight[axis] } else { 1.0 - weight[axis] };
+            }
+            if part != 0.0 {
+                let values = self.numbers(memory, index, axes, layer)?;
+                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += part * value);
+            }
+        }
+        Ok(sum.map(f32::to_bits))
+    }
+
+    /// `tld4`: one channel of the four texels that linear filtering would read, counterclockwise from the lower left.
+    ///
+    /// # Errors
+    /// The address, if the device may not read there.
+    pub fn gather(&self, memory: &MemoryMap, at: [f32; 2], channel: usize) -> Result<Bits, Illegal> {
+        let Some(sampling) = &self.sampling else { return Ok([0; 4]) };
+        let mut first = [0; 3];
+        for axis in 0..2 {
+            first[axis] = (sampling.scaled(axis, at[axis], self.texels.sides[axis]) - 0.5).floor() as i64;
+        }
+        let mut bits = [0; 4];
+        for (to, [dx, dy]) in bits.iter_mut().zip([[0, 1], [1, 1], [1, 0], [0, 0]]) {
+            let texel = self.texel(memory, [first[0] + dx, first[1] + dy, 0], 2, 0)?;
+            *to = texel.map_or_else(|| self.border(), |bits| self.shown(bits))[channel];
+        }
+        Ok(bits)
+    }
+
+    /// A texel's channels; `None` outside, where the border is.
+    fn texel(&self, memory: &MemoryMap, index: [i64; 3], axes: usize, layer: u32) -> Result<Option<Bits>, Illegal> {
+        let Some(sampling) = &self.sampling else { return Ok(None) };
+        let mut at = [0; 3];
+        for axis in 0..axes {
+            match sampling.index(axis, index[axis], self.texels.sides[axis]) {
+                Some(inside) => at[axis] = inside,
+                None => return Ok(None),
+            }
+        }
+        if self.texels.layered {
+            at[2] = self.texels.layer(layer);
+        }
+        self.texels.channels(memory, at).map(Some)
+    }
+
+    fn numbers(&self, memory: &MemoryMap, index: [i64; 3], axes: usize, layer: u32) -> Result<[f32; 4], Illegal> {
+        let Some(sampling) = &self.sampling else { return Ok([0.0; 4]) };
+        let format = self.texels.texel.format;
+        let found = self.texel(memory, index, axes, layer)?;
+        Ok(found.map_or(sampling.border, |bits| bits.map(|bits| number(format, bits, sampling.as_fraction))))
+    }
+
+    /// A texel as a kernel gets it: numbers as floats, integers as they are.
+    fn shown(&self, bits: Bits) -> Bits {
+        let format = self.texels.texel.format;
+        match &self.sampling {
+            Some(sampling) if sampling.reads_numbers(format) => {
+                bits.map(|bits| number(format, bits, sampling.as_fraction).to_bits())
+            }
+            _ => bits,
+        }
+    }
+
+    fn border(&self) -> Bits {
+        match &self.sampling {
+            Some(sampling) if sampling.reads_numbers(self.texels.texel.format) => sampling.border.map(f32::to_bits),
+            Some(sampling) => sampling.border.map(|value| value as i32 as u32),
+            None => [0; 4],
+        }
+    }
+}
