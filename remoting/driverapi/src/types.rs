@@ -655,10 +655,22 @@ pub union CUgraphNodeParams_union {
     pub memset: CUDA_MEMSET_NODE_PARAMS_v2,
     pub host: CUDA_HOST_NODE_PARAMS,
     pub graph: CUDA_CHILD_GRAPH_NODE_PARAMS,
+    pub conditional: CUDA_CONDITIONAL_NODE_PARAMS,
     pub event: CUevent,
     pub alloc: CUDA_MEM_ALLOC_NODE_PARAMS,
     pub free: CUdeviceptr,
     pub bytes: [u64; 29],
+}
+
+/// The graphs are the driver's own list, as long-lived as the node.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_CONDITIONAL_NODE_PARAMS {
+    pub handle: u64,
+    pub type_: c_uint,
+    pub size: c_uint,
+    pub phGraph_out: *mut CUgraph,
+    pub ctx: CUcontext,
 }
 
 #[repr(C)]

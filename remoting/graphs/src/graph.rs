@@ -226,9 +226,17 @@ impl<W: Work> Graph<W> {
         })
     }
 
+    /// Whether the graph or one within it has a node that chooses what is done.
+    pub fn has_conditions(&self) -> bool {
+        let within = |node: &Node<W>| node.work.child().is_some_and(|child| crate::lock(child).has_conditions());
+        self.nodes.values().any(|node| !node.work.bodies().is_empty() || within(node))
+    }
+
     /// Whether user objects live as long as the graph or one within it.
     pub fn holds_objects(&self) -> bool {
-        let child_holds = |node: &Node<W>| node.work.child().is_some_and(|child| crate::lock(child).holds_objects());
+        let child_holds = |node: &Node<W>| {
+            node.work.child().into_iter().chain(node.work.bodies()).any(|within| crate::lock(within).holds_objects())
+        };
         !self.held.is_empty() || self.nodes.values().any(child_holds)
     }
 }

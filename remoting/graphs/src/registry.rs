@@ -25,6 +25,17 @@ pub trait Work: Clone {
     /// The same node for a copy of its graph.
     #[must_use]
     fn with_child(&self, child: SharedGraph<Self>) -> Self;
+
+    /// The graphs that a conditional node chooses from.
+    fn bodies(&self) -> &[SharedGraph<Self>] {
+        &[]
+    }
+
+    /// The same node for a copy of its graph.
+    #[must_use]
+    fn with_bodies(&self, _: Vec<SharedGraph<Self>>) -> Self {
+        self.clone()
+    }
 }
 
 pub struct Registry<W> {
@@ -178,12 +189,12 @@ impl<W: Work> Registry<W> {
     pub fn forget_nodes(&self, graph: &SharedGraph<W>) {
         for (id, node) in lock(graph).nodes() {
             self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-            if let Some(child) = node.work.child() {
+            for within in node.work.child().into_iter().chain(node.work.bodies()) {
                 self.graphs
                     .write()
                     .unwrap_or_else(PoisonError::into_inner)
-                    .retain(|_, other| !Arc::ptr_eq(other, child));
-                self.forget_nodes(child);
+                    .retain(|_, other| !Arc::ptr_eq(other, within));
+                self.forget_nodes(within);
             }
         }
     }
@@ -210,8 +221,8 @@ impl<W: Work> Registry<W> {
     pub fn remove(&self, node: NodeId) -> Result<()> {
         let removed = lock(&self.graph_of(node)?).remove(node)?;
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
-        if let Some(child) = removed.work.child() {
-            self.forget_nodes(child);
+        for within in removed.work.child().into_iter().chain(removed.work.bodies()) {
+            self.forget_nodes(within);
         }
         Ok(())
     }
@@ -220,7 +231,8 @@ impl<W: Work> Registry<W> {
     pub fn copy(&self, graph: &Graph<W>) -> SharedGraph<W> {
         let copy = |work: &W| match work.child() {
             Some(child) => work.with_child(self.copy(&lock(child))),
-            None => work.clone(),
+            None if work.bodies().is_empty() => work.clone(),
+            None => work.with_bodies(work.bodies().iter().map(|body| self.copy(&lock(body))).collect()),
         };
         let copied: SharedGraph<W> = Arc::new(Mutex::new(graph.clone_with(self.mint, copy)));
         let ids: Vec<NodeId> = lock(&copied).nodes().map(|(id, _)| id).collect();

@@ -2,6 +2,7 @@
 
 use crate::arrays::{Array, Described};
 use crate::code::{Function, KernelHandle, Library, Module};
+use crate::conditions::Condition;
 use crate::config::Config;
 use crate::context::Context;
 use crate::device::Device;
@@ -45,6 +46,8 @@ pub struct Driver {
     pub arrays: Table<Array>,
     pub described: Table<Described>,
     pub textures: Textures,
+    /// By the addresses of their values.
+    pub conditions: Table<Condition>,
     pub physical: Table<Physical>,
     /// What was advised of managed memory, by the allocation's identity.
     pub advised: Mutex<HashMap<u64, Advised>>,
@@ -194,6 +197,7 @@ impl Driver {
             arrays: Table::default(),
             described: Table::default(),
             textures: Textures::default(),
+            conditions: Table::default(),
             physical: Table::default(),
             advised: Mutex::default(),
             graphs: Registry::new(handles::mint),
@@ -290,6 +294,7 @@ impl Driver {
         let context = self.contexts.get(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         self.forget_peers(id);
         self.forget_arrays(id);
+        self.conditions.remove_where(|condition| condition.is_of(id));
         context_storage::drop_context(ptr::without_provenance_mut(id));
         self.contexts.remove(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         context.stop();

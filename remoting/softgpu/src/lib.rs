@@ -10,6 +10,7 @@ mod arena;
 mod arrays;
 mod backing;
 mod code;
+mod conditions;
 mod config;
 mod context;
 mod copy;

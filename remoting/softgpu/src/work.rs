@@ -1,5 +1,6 @@
 //! What a stream does: the same for a call that is done in its turn and for a node of a graph.
 
+use crate::conditions::{self, Conditional};
 use crate::copy::{Copy, Fill};
 use crate::driver::{Driver, in_callback};
 use crate::engine::Fault;
@@ -29,6 +30,7 @@ pub enum Work {
     Wait(Arc<Event>),
     Allocate(Arc<Memory>),
     Free(Arc<Memory>),
+    Conditional(Box<Conditional>),
 }
 
 /// A function of the program, with its argument as an address.
@@ -51,6 +53,7 @@ impl graphs::Work for Work {
             Work::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
             Work::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Work::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
+            Work::Conditional(_) => CU_GRAPH_NODE_TYPE_CONDITIONAL,
         }
     }
 
@@ -72,6 +75,22 @@ impl graphs::Work for Work {
     fn with_child(&self, child: SharedGraph<Work>) -> Work {
         Work::Child(child)
     }
+
+    fn bodies(&self) -> &[SharedGraph<Work>] {
+        match self {
+            Work::Conditional(conditional) => &conditional.bodies,
+            _ => &[],
+        }
+    }
+
+    fn with_bodies(&self, bodies: Vec<SharedGraph<Work>>) -> Work {
+        match self {
+            Work::Conditional(conditional) => {
+                Work::Conditional(Box::new(Conditional { bodies, ..Conditional::clone(conditional) }))
+            }
+            other => other.clone(),
+        }
+    }
 }
 
 impl Work {
@@ -81,6 +100,7 @@ impl Work {
             Work::Launch(launch) => launch.run()?,
             Work::Copy { copy, forgets } => copy.run(*forgets),
             Work::Fill(fill) => fill.run(),
+            Work::Conditional(conditional) => conditional.run()?,
             Work::Host(HostCall { function, data }) => in_callback(|| {
                 if let Some(function) = *function {
                     ffi::call_back(function, *data);
@@ -160,6 +180,7 @@ impl Executable {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         steps(graph)?;
+        conditions::check(graph)?;
         let (backed, graph) = (driver.graphs.memories.back(graph)?, driver.graphs.copy(graph));
         Ok(Executable { id: handles::mint(), flags, graph, last: Mutex::new(None), _backed: backed })
     }
@@ -168,6 +189,9 @@ impl Executable {
     /// in the queue than a launch does.
     pub fn launch(&self, driver: &'static Driver, stream: &Stream) -> R {
         if driver.graphs.is_capturing(stream.for_capture().id) {
+            if graphs::lock(&self.graph).has_conditions() {
+                return Err(CUDA_ERROR_NOT_SUPPORTED);
+            }
             return driver.capture(stream, || Work::Child(Arc::clone(&self.graph))).map(drop);
         }
         let graph = graphs::lock(&self.graph);
@@ -176,10 +200,18 @@ impl Executable {
         // The queue holds no memory: who gives it up does not wait for itself.
         let works = steps(&graph)?.into_iter().filter_map(|step| step.work);
         let works: Vec<Work> = works.filter(|work| graphs::Work::memory(work).is_none()).collect();
+        let mut assigned = Vec::new();
+        conditions::of_graph(&graph, &mut assigned);
         drop(graph);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = last.take() {
             stream.enqueue_after(vec![before], || Ok(()))?;
+        }
+        if !assigned.is_empty() {
+            stream.enqueue(move || {
+                conditions::assign_defaults(&assigned);
+                Ok(())
+            })?;
         }
         let is_event = |work: &Work| matches!(work, Work::Record(_) | Work::Wait(_));
         for piece in works.chunk_by(|a, b| !is_event(a) && !is_event(b)) {

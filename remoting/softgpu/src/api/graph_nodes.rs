@@ -31,7 +31,7 @@ fn plain(nodes: In<CUgraphNode>, count: usize) -> R<Vec<Dependency>> {
     dependencies(nodes, In::at(ptr::null()), count)
 }
 
-fn context_of(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
+pub fn context_of(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
     if context.is_null() { current() } else { driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT) }
 }
 
@@ -85,7 +85,8 @@ pub fn wait_work(event: CUevent) -> R<Work> {
 fn copied_child(driver: &Driver, child: CUgraph) -> R<Work> {
     let child = graph(driver, child)?;
     let child = lock(&child);
-    if child.uses_memory() { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(driver.graphs.copy(&child))) }
+    let stays = child.uses_memory() || child.has_conditions();
+    if stays { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(driver.graphs.copy(&child))) }
 }
 
 pub fn free_work(driver: &Driver, address: CUdeviceptr) -> R<Work> {
@@ -156,7 +157,8 @@ pub fn changed_work(params: &CUgraphNodeParams) -> R<Work> {
 fn add_any(out: Out<CUgraphNode>, to: CUgraph, after: &[Dependency], params: Out<CUgraphNodeParams>) -> R {
     let mut given = params.get()?;
     // SAFETY: as in `changed_work`.
-    let (alloc, free, child) = unsafe { (given.of.alloc, given.of.free, given.of.graph) };
+    let (alloc, free, child, chooses) =
+        unsafe { (given.of.alloc, given.of.free, given.of.graph, given.of.conditional) };
     match given.type_ {
         CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
             let memory = allocation(&alloc)?;
@@ -170,6 +172,13 @@ fn add_any(out: Out<CUgraphNode>, to: CUgraph, after: &[Dependency], params: Out
         }
         CU_GRAPH_NODE_TYPE_GRAPH => add(out, to, after, |driver| copied_child(driver, child.graph)),
         CU_GRAPH_NODE_TYPE_EMPTY => add(out, to, after, |_| Ok(Work::Empty)),
+        CU_GRAPH_NODE_TYPE_CONDITIONAL => {
+            let made = driver()?.conditional(id(to), chooses.handle, chooses.type_, chooses.size)?;
+            let list = made.list.as_ptr().cast_mut().cast();
+            add(out, to, after, |_| Ok(Work::Conditional(Box::new(made))))?;
+            given.of.conditional = CUDA_CONDITIONAL_NODE_PARAMS { phGraph_out: list, ..chooses };
+            params.set(given)
+        }
         _ => add(out, to, after, |_| changed_work(&given)),
     }
 }
@@ -200,6 +209,15 @@ fn params_of(driver: &Driver, work: &Work) -> CUgraphNodeParams_union {
         Work::Record(event) | Work::Wait(event) => of.event = handle(event.id),
         Work::Allocate(memory) => of.alloc = CUDA_MEM_ALLOC_NODE_PARAMS::of(memory.device, memory.size, memory.address),
         Work::Free(memory) => of.free = memory.address,
+        Work::Conditional(conditional) => {
+            of.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
+                handle: conditional.condition.address,
+                type_: conditional.kind,
+                size: conditional.bodies.len() as c_uint,
+                phGraph_out: conditional.list.as_ptr().cast_mut().cast(),
+                ctx: handle(0),
+            };
+        }
         Work::Empty => (),
     }
     of

@@ -90,11 +90,24 @@ entry_points! {
     fn cuGraphClone(out: Out<CUgraph>, original: CUgraph) {
         let driver = driver()?;
         let (out, original) = (out.required()?, graph(driver, original)?);
-        if lock(&original).uses_memory() {
+        if lock(&original).uses_memory() || lock(&original).has_conditions() {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let clone = driver.graphs.copy(&lock(&original));
         out.set(handle(driver.graphs.handle_of(&clone)))
+    }
+
+    fn cuGraphConditionalHandleCreate(
+        made: Out<u64>, which: CUgraph, context: CUcontext, default: c_uint, flags: c_uint,
+    ) {
+        let driver = driver()?;
+        let made = made.required()?;
+        if flags & !CU_GRAPH_COND_ASSIGN_DEFAULT != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let context = super::graph_nodes::context_of(driver, context)?;
+        let default = (flags & CU_GRAPH_COND_ASSIGN_DEFAULT != 0).then_some(default);
+        made.set(driver.create_condition(id(which), context, default)?)
     }
 
     fn cuGraphNodeFindInClone(out: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph) {

@@ -1,4 +1,5 @@
-//! Functions the driver provides to device code: `vprintf`, `__assertfail`, `malloc`, `free`.
+//! Functions the driver provides to device code: `vprintf`, `__assertfail`, `malloc`, `free`, and
+//! `cudaGraphSetConditional`, whose handle is the address of the condition's value.
 
 use super::lanes::set_lanes;
 use super::memory::space;
@@ -12,6 +13,7 @@ pub mod function {
     pub const ASSERT: u32 = 1;
     pub const MALLOC: u32 = 2;
     pub const FREE: u32 = 3;
+    pub const SET_CONDITION: u32 = 4;
 }
 
 /// The function of a name, if the driver provides it.
@@ -21,6 +23,7 @@ pub fn provided(name: &str) -> Option<u32> {
         "__assertfail" => Some(function::ASSERT),
         "malloc" => Some(function::MALLOC),
         "free" => Some(function::FREE),
+        "cudaGraphSetConditional" => Some(function::SET_CONDITION),
         _ => None,
     }
 }
@@ -112,6 +115,13 @@ fn syscall(block: &mut Block, inst: &Inst, mask: u32) -> Step {
                 let bytes = block.argument(inst, 0, lane);
                 let address = block.launch.heap.allocate(block.launch.memory, bytes);
                 block.give_back(inst, address, lane);
+            }
+            function::SET_CONDITION => {
+                let (handle, value) = (block.argument(inst, 0, lane), block.argument(inst, 1, lane));
+                match block.locate_one(space::GLOBAL, handle, 4, lane) {
+                    Ok(host) => host.write(value as u32),
+                    Err(_) => return block.fail(700, lane, format!("0x{handle:x} is no condition of a graph")),
+                }
             }
             _ => {
                 let address = block.argument(inst, 0, lane);

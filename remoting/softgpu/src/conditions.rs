@@ -1,0 +1,166 @@
+//! Conditional nodes of graphs. A condition is a word of device memory, and its handle is the word's address, which kernels
+//! write by `cudaGraphSetConditional`.
+
+use crate::arena;
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::engine::Fault;
+use crate::ffi::R;
+use crate::memory::Kind;
+use crate::work::Work;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use graphs::{Graph, SharedGraph, lock, steps};
+use std::sync::Arc;
+
+pub struct Condition {
+    pub address: u64,
+    context: Arc<Context>,
+    /// The handle of the graph that may have a node of it.
+    graph: usize,
+    /// What it is at the start of each launch.
+    default: Option<u32>,
+    is_null: bool,
+}
+
+/// A node that chooses which of its graphs is done, and how often.
+#[derive(Clone)]
+pub struct Conditional {
+    pub condition: Arc<Condition>,
+    pub kind: u32,
+    pub bodies: Vec<SharedGraph<Work>>,
+    /// The graphs' handles as the program gets them: a list that lives as long as the node.
+    pub list: Arc<Vec<usize>>,
+}
+
+impl Condition {
+    fn get(&self) -> u32 {
+        let mut value = 0u32;
+        arena::copy((&raw mut value).expose_provenance() as u64, self.address, size_of::<u32>() as u64);
+        value
+    }
+
+    fn set(&self, value: u32) {
+        arena::copy(self.address, (&raw const value).expose_provenance() as u64, size_of::<u32>() as u64);
+    }
+
+    pub fn is_of(&self, context: usize) -> bool {
+        self.context.id == context
+    }
+
+    fn assign_default(&self) {
+        if let Some(value) = self.default {
+            self.set(value);
+        }
+    }
+}
+
+impl Conditional {
+    /// Which graph is done next.
+    fn choose(&self) -> Option<usize> {
+        let value = self.condition.get() as usize;
+        match self.kind {
+            CU_GRAPH_COND_TYPE_SWITCH => Some(value).filter(|which| *which < self.bodies.len()),
+            _ if value != 0 => Some(0),
+            CU_GRAPH_COND_TYPE_IF => Some(1).filter(|which| *which < self.bodies.len()),
+            _ => None,
+        }
+    }
+
+    /// Does it, on a stream's thread. A null GPU runs no kernel that could end a loop, so it does nothing.
+    pub fn run(&self) -> Result<(), Fault> {
+        let flat = |body: &SharedGraph<Work>| {
+            let steps =
+                steps(&lock(body)).map_err(|code| Fault { code, message: "a graph with a cycle".to_owned() })?;
+            Ok(steps.into_iter().filter_map(|step| step.work).collect::<Vec<Work>>())
+        };
+        if self.condition.is_null {
+            return Ok(());
+        }
+        let bodies: Vec<Vec<Work>> = self.bodies.iter().map(flat).collect::<Result<_, _>>()?;
+        while let Some(which) = self.choose() {
+            if self.condition.context.is_stopped() {
+                let message = "the graph was stopped in a conditional node".to_owned();
+                return Err(Fault { code: CUDA_ERROR_LAUNCH_FAILED, message });
+            }
+            bodies[which].iter().try_for_each(Work::run)?;
+            if self.kind != CU_GRAPH_COND_TYPE_WHILE {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Driver {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is no graph's, `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub fn create_condition(&self, graph: usize, context: Arc<Context>, default: Option<u32>) -> R<u64> {
+        self.graphs.graph(graph)?;
+        let size = size_of::<u32>() as u64;
+        let address = self.memory.allocate(size, Kind::Globals, context.device.ordinal, context.id)?.base;
+        let condition = Condition { address, context, graph, default, is_null: self.model().null };
+        condition.assign_default();
+        self.conditions.insert(address as usize, Arc::new(condition));
+        Ok(address)
+    }
+
+    /// A node for a graph: what it chooses from is empty yet.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot have.
+    pub fn conditional(&self, graph: usize, handle: u64, kind: u32, size: u32) -> R<Conditional> {
+        let condition = self.conditions.get(handle as usize).filter(|condition| condition.graph == graph);
+        let condition = condition.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let fits = match kind {
+            CU_GRAPH_COND_TYPE_IF => matches!(size, 1 | 2),
+            CU_GRAPH_COND_TYPE_WHILE => size == 1,
+            CU_GRAPH_COND_TYPE_SWITCH => size > 0,
+            _ => false,
+        };
+        if !fits {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let bodies: Vec<SharedGraph<Work>> = (0..size).map(|_| SharedGraph::default()).collect();
+        let list = bodies.iter().map(|body| self.graphs.handle_of(body)).collect();
+        Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
+    }
+}
+
+/// Checks what conditional nodes of a graph choose from, and those within.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a node that CUDA does not take there.
+pub fn check(graph: &Graph<Work>) -> R {
+    for (_, node) in graph.nodes() {
+        if let Work::Conditional(conditional) = &node.work {
+            conditional.bodies.iter().try_for_each(|body| check_body(&lock(body)))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_body(body: &Graph<Work>) -> R {
+    let taken = |work: &Work| match work {
+        Work::Launch(_) | Work::Copy { .. } | Work::Fill(_) | Work::Empty | Work::Conditional(_) => Ok(()),
+        Work::Child(child) => check_body(&lock(child)),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    body.nodes().try_for_each(|(_, node)| taken(&node.work))?;
+    steps(body)?;
+    check(body)
+}
+
+/// The conditions of a graph, and of those within.
+pub fn of_graph(graph: &Graph<Work>, found: &mut Vec<Arc<Condition>>) {
+    for (_, node) in graph.nodes() {
+        if let Work::Conditional(conditional) = &node.work {
+            found.push(Arc::clone(&conditional.condition));
+            conditional.bodies.iter().for_each(|body| of_graph(&lock(body), found));
+        }
+    }
+}
+
+pub fn assign_defaults(conditions: &[Arc<Condition>]) {
+    conditions.iter().for_each(|condition| condition.assign_default());
+}
