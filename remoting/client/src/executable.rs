@@ -3,6 +3,7 @@
 
 use crate::Code;
 use crate::boundary::refused;
+use crate::conditions;
 use crate::context::{self, Context, Live};
 use crate::event::{self, Event};
 use crate::graph::{GRAPHS, Work, capture};
@@ -13,8 +14,8 @@ use crate::session::{lock, mint};
 use crate::stream::Target;
 use driverapi::constants::*;
 use driverapi::errors::*;
-use graphs::{Backed, Edge, Graph, SharedGraph, Step, steps};
-use protocol::{GraphBuild, GraphDestroy, GraphEdge, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
+use graphs::{Backed, Graph, SharedGraph, Step, steps};
+use protocol::{GraphBuild, GraphDestroy, GraphLaunch, GraphNode, MAX_PAYLOAD, Message, Wire};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -92,6 +93,7 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
     if flags & !u64::from(KNOWN) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    conditions::check(graph)?;
     let backed = GRAPHS.memories.back(graph)?;
     let pieces = divide(graph, &context::current()?, flags)?;
     let uses_memory = graph.uses_memory();
@@ -142,6 +144,9 @@ impl Executable {
     /// # Errors
     /// The code of the node that could not be sent.
     pub fn launch(&self, target: &Target) -> Result<(), Code> {
+        if graphs::lock(&self.graph).has_conditions() && GRAPHS.is_capturing(target.stream_id) {
+            return refused("cuGraphLaunch of a graph with conditional nodes in a capture");
+        }
         if capture(target, || Ok(Work::Child(GRAPHS.copy(&graphs::lock(&self.graph)))))? {
             return Ok(());
         }
@@ -154,7 +159,7 @@ impl Executable {
         }
         let settled = state.launched_with == changes;
         state.launched_with = changes;
-        if state.made_for != changes && settled {
+        if state.made_for != changes && (settled || graph.has_conditions()) {
             state.pieces = divide(&graph, &target.live, self.flags)?;
             state.made_for = changes;
             state.uses_memory = graph.uses_memory();
@@ -234,40 +239,25 @@ impl Built {
     }
 }
 
-/// A step as the worker takes it, if the device does it by itself.
-fn node(step: &Step<Work>, live: &Live) -> Option<(u32, Vec<u8>)> {
-    match &step.work {
-        // What becomes of memory was settled before the launch.
-        None | Some(Work::Empty | Work::Allocate(_) | Work::Free(_)) => Some((0, Vec::new())),
-        Some(work) => work.command(live),
-    }
-}
-
 /// Has the worker build what follows each other in the graph and is the device's alone.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a cycle, or the session's sticky error.
 fn divide(graph: &Graph<Work>, live: &Arc<Live>, flags: u64) -> Result<Vec<Piece>, Code> {
     let steps = steps(graph)?;
-    let nodes: Vec<_> = steps.iter().map(|step| node(step, live)).collect();
+    let nodes: Vec<_> = steps.iter().map(|step| conditions::step(step, live)).collect();
     let mut pieces = Vec::new();
     let mut start = 0;
     while start < steps.len() {
         let length = nodes[start..].iter().take_while(|node| node.is_some()).count();
         let run = start..start + length.max(1);
         let work = |at: usize| nodes[at].as_ref().is_some_and(|(code, _)| *code != 0);
+        let chooses = steps[run.clone()].iter().any(|step| matches!(step.work, Some(Work::Conditional(_))));
         let built = match run.clone().filter(|&at| work(at)).count() {
-            WORTH_BUILDING.. => {
-                let edge = |&(at, Edge { from_port, to_port, kind }): &(usize, Edge)| {
-                    let place = at.checked_sub(start)? as u32;
-                    Some(GraphEdge { place, from_port, to_port, kind })
-                };
-                let after = |step: &Step<Work>| step.after.iter().filter_map(edge).collect();
-                let described = |at: usize| {
-                    let (code, body) = nodes[at].clone().unwrap_or_default();
-                    GraphNode { after: after(&steps[at]), code, body }
-                };
-                build(live, flags, run.clone().map(described).collect(), &steps[run.clone()])?
+            count if count >= WORTH_BUILDING || chooses && length > 0 => {
+                let works = nodes[run.clone()].iter().map(|node| node.clone().unwrap_or_default()).collect();
+                let of_run = &steps[run.clone()];
+                build(live, flags, conditions::described(of_run, start, works), of_run)?
             }
             _ => None,
         };
@@ -289,11 +279,14 @@ fn build(live: &Arc<Live>, flags: u64, nodes: Vec<GraphNode>, steps: &[Step<Work
     if live.session.call(0, &message)?.code != 0 {
         return Ok(None);
     }
-    let kernel = |step: &Step<Work>| match &step.work {
-        Some(Work::Launch(prepared)) => Some(Arc::clone(prepared)),
-        _ => None,
-    };
-    let kernels: Vec<_> = steps.iter().filter_map(kernel).collect();
+    let mut kernels = Vec::new();
+    for step in steps {
+        match &step.work {
+            Some(Work::Launch(prepared)) => kernels.push(Arc::clone(prepared)),
+            Some(Work::Conditional(conditional)) => conditional.kernels(&mut kernels),
+            _ => {}
+        }
+    }
     let names_host_memory = (host::changes(), kernels.iter().any(|kernel| kernel.names_host_memory()));
     Ok(Some(Built { id: message.graph, live: Arc::clone(live), kernels, names_host_memory }))
 }

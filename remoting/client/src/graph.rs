@@ -1,6 +1,8 @@
 //! Graphs: what their nodes do, and the launch of an executable one. The rules of captures are in the crate `graphs`.
 
 use crate::Code;
+use crate::boundary::refused;
+use crate::conditions::Conditional;
 use crate::context::{Context, Live};
 use crate::copy::{self, Copying, Timing, in_one_context};
 use crate::event::Event;
@@ -34,6 +36,7 @@ pub enum Work {
     Wait(Arc<Event>),
     Allocate(Arc<Memory>),
     Free(Arc<Memory>),
+    Conditional(Box<Conditional>),
 }
 
 impl graphs::Work for Work {
@@ -49,6 +52,7 @@ impl graphs::Work for Work {
             Work::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
             Work::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Work::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
+            Work::Conditional(_) => CU_GRAPH_NODE_TYPE_CONDITIONAL,
         }
     }
 
@@ -70,6 +74,22 @@ impl graphs::Work for Work {
     fn with_child(&self, child: SharedGraph<Work>) -> Work {
         Work::Child(child)
     }
+
+    fn bodies(&self) -> &[SharedGraph<Work>] {
+        match self {
+            Work::Conditional(conditional) => &conditional.bodies,
+            _ => &[],
+        }
+    }
+
+    fn with_bodies(&self, bodies: Vec<SharedGraph<Work>>) -> Work {
+        match self {
+            Work::Conditional(conditional) => {
+                Work::Conditional(Box::new(Conditional { bodies, ..Conditional::clone(conditional) }))
+            }
+            other => other.clone(),
+        }
+    }
 }
 
 impl Work {
@@ -87,6 +107,9 @@ impl Work {
             Work::Host(call) => call.post(target),
             Work::Record(event) => event.record(target, 0),
             Work::Wait(event) => event.hold_up(target, 0),
+            Work::Conditional(_) => {
+                refused("a conditional node beside host functions, copies from or to the host, or too large")
+            }
         }
     }
 }
@@ -108,6 +131,7 @@ impl Work {
                 let (number, arguments) = fill::in_rows(fill);
                 (fill::find(live, fill) == Ok(Found::Device)).then_some((number, arguments.bytes))
             }
+            Work::Conditional(conditional) => conditional.command(live),
             _ => None,
         }
     }

@@ -14,6 +14,7 @@ mod answers;
 mod arrays;
 pub mod boundary;
 pub mod call;
+mod conditions;
 pub mod connect;
 mod context;
 mod copy;

@@ -225,6 +225,9 @@ messages! {
     0x803b KernelDescribe { module: u64, kernel: u32 }
     /// Makes an executable graph of kernels that were described. Replies.
     0x803c GraphBuild { graph: u64, context: u64, flags: u64, nodes: Vec<GraphNode> }
+    /// A node of `GraphBuild`, never sent by itself. `handle` is the client's number of the condition: the worker puts the
+    /// driver's in its place in the parameters of the graph's kernels.
+    0x803f GraphCondition { handle: u64, kind: u32, assigns: bool, default: u32, bodies: Vec<Vec<GraphNode>> }
     /// The header names the stream. Counts as one launch.
     0x803d GraphLaunch { graph: u64 }
     0x803e GraphDestroy { graph: u64 }

@@ -8,9 +8,10 @@ use crate::session::{Outcome, Session};
 use driverapi::errors::*;
 use driverapi::types::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData, CUlaunchAttribute};
 use protocol::{
-    CopyOnDevice, DecodeError, GraphBuild, GraphEdge, GraphLaunch, GraphNode, Launch, LaunchShape, Message, Reader,
-    function,
+    CopyOnDevice, DecodeError, GraphBuild, GraphCondition, GraphEdge, GraphLaunch, GraphNode, Launch, LaunchShape,
+    Message, Reader, function,
 };
+use std::collections::HashMap;
 
 /// Flags that the driver is told: the others are the client's business.
 const USE_NODE_PRIORITY: u64 = 8;
@@ -21,7 +22,21 @@ enum Node {
     Kernel(Call),
     Copy(CUDA_MEMCPY3D),
     Fill(CUDA_MEMSET_NODE_PARAMS),
+    Choose(Condition, Vec<Nodes>),
 }
+
+/// Nodes with the edges to them.
+type Nodes = Vec<(Vec<GraphEdge>, Node)>;
+
+struct Condition {
+    /// The client's number.
+    handle: u64,
+    kind: u32,
+    default: Option<u32>,
+}
+
+/// Conditional nodes within each other at most.
+const DEEPEST: u32 = 16;
 
 struct Call {
     function: Handle,
@@ -57,7 +72,7 @@ fn build_with(
     ordinary: impl Fn(&GraphEdge) -> bool,
 ) -> Result<Handle> {
     let graph = driver.graph_create()?;
-    let built = add_all(driver, context, graph, nodes, ordinary)
+    let built = add_all(driver, context, graph, nodes, &ordinary, &mut HashMap::new())
         .and_then(|()| driver.graph_instantiate(graph, flags & USE_NODE_PRIORITY));
     // The executable does not need it.
     let destroyed = driver.graph_destroy(graph);
@@ -69,8 +84,14 @@ fn add_all(
     context: Handle,
     graph: Handle,
     nodes: &[(Vec<GraphEdge>, Node)],
-    ordinary: impl Fn(&GraphEdge) -> bool,
+    ordinary: &impl Fn(&GraphEdge) -> bool,
+    conditions: &mut HashMap<u64, u64>,
 ) -> Result<()> {
+    for (_, node) in nodes {
+        if let Node::Choose(Condition { handle, default, .. }, _) = node {
+            conditions.insert(*handle, driver.graph_condition(graph, context, *default)?);
+        }
+    }
     let mut handles: Vec<Handle> = Vec::with_capacity(nodes.len());
     let at = |handles: &[Handle], edge: &GraphEdge| {
         handles.get(edge.place as usize).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
@@ -82,9 +103,19 @@ fn add_all(
             Node::Empty => driver.graph_add_empty(graph, &after)?,
             Node::Copy(copy) => driver.graph_add_copy(graph, &after, copy, context)?,
             Node::Fill(fill) => driver.graph_add_fill(graph, &after, fill, context)?,
+            Node::Choose(Condition { handle, kind, .. }, bodies) => {
+                let handle = conditions.get(handle).copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+                let (added, made) =
+                    driver.graph_add_choice(graph, &after, (handle, *kind), bodies.len() as u32, context)?;
+                for (body, graph) in bodies.iter().zip(made) {
+                    add_all(driver, context, graph, body, ordinary, conditions)?;
+                }
+                added
+            }
             Node::Kernel(call) => {
                 let config = config(&call.shape, &mut [], Handle::NULL);
-                let added = driver.graph_add_kernel(graph, &after, call.function, &config, &call.parameters)?;
+                let parameters = with_conditions(&call.parameters, conditions);
+                let added = driver.graph_add_kernel(graph, &after, call.function, &config, &parameters)?;
                 call.attributes.iter().try_for_each(|each| driver.graph_set_attribute(added, each))?;
                 added
             }
@@ -97,6 +128,19 @@ fn add_all(
         handles.push(added);
     }
     Ok(())
+}
+
+/// A kernel's parameters with the driver's numbers of conditions in place of the client's.
+fn with_conditions(parameters: &[u8], conditions: &HashMap<u64, u64>) -> Vec<u8> {
+    let mut parameters = parameters.to_vec();
+    if !conditions.is_empty() {
+        for word in parameters.as_chunks_mut().0 {
+            if let Some(handle) = conditions.get(&u64::from_le_bytes(*word)) {
+                *word = handle.to_le_bytes();
+            }
+        }
+    }
+    parameters
 }
 
 /// The arguments of `cuMemsetD2D*Async`.
@@ -121,8 +165,7 @@ impl Session {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.enter(c.context)?;
-        let described = |node: &GraphNode| Ok((node.after.clone(), self.node(c.context, node)?));
-        let nodes: Vec<(Vec<GraphEdge>, Node)> = c.nodes.iter().map(described).collect::<Result<_>>()?;
+        let nodes = self.nodes(c.context, &c.nodes, DEEPEST)?;
         let (id, of, flags) = (c.graph, c.context, c.flags);
         self.helpers.start(
             move |driver| build(driver, context, flags, &nodes),
@@ -137,8 +180,12 @@ impl Session {
         Ok(())
     }
 
+    fn nodes(&self, context: u64, nodes: &[GraphNode], deepest: u32) -> Result<Nodes> {
+        nodes.iter().map(|node| Ok((node.after.clone(), self.node(context, node, deepest)?))).collect()
+    }
+
     /// What a node does, checked as the command that does the same is.
-    fn node(&self, context: u64, node: &GraphNode) -> Result<Node> {
+    fn node(&self, context: u64, node: &GraphNode, deepest: u32) -> Result<Node> {
         let malformed = |_: DecodeError| CUDA_ERROR_INVALID_VALUE;
         match node.code {
             0 => Ok(Node::Empty),
@@ -154,6 +201,14 @@ impl Session {
                 settings.apply(&self.driver, *function, settings.wanted())?;
                 let attributes = launch.shape.attributes.iter().map(attribute).collect::<Result<_>>()?;
                 Ok(Node::Kernel(Call { function: *function, shape: launch.shape, attributes, parameters }))
+            }
+            GraphCondition::CODE => {
+                let (choice, _) = GraphCondition::decode(&node.body).map_err(malformed)?;
+                let deepest = deepest.checked_sub(1).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+                let GraphCondition { handle, kind, assigns, default, bodies } = choice;
+                let condition = Condition { handle, kind, default: assigns.then_some(default) };
+                let bodies = bodies.iter().map(|body| self.nodes(context, body, deepest)).collect::<Result<_>>()?;
+                Ok(Node::Choose(condition, bodies))
             }
             CopyOnDevice::CODE => {
                 let (copy, _) = CopyOnDevice::decode(&node.body).map_err(malformed)?;

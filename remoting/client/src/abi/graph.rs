@@ -1,10 +1,11 @@
 //! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
 
 use super::capture::dependencies;
+use super::graph_nodes::context_of;
 use crate::Code;
 use crate::boundary::{input, inputs, write};
 use crate::graph::{GRAPHS, Work};
-use crate::{devices, exports};
+use crate::{conditions, devices, exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -29,11 +30,25 @@ exports! {
         if clone.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if lock(&original).uses_memory() {
+        if lock(&original).uses_memory() || lock(&original).has_conditions() {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let copied = GRAPHS.copy(&lock(&original));
         write(clone, without_provenance_mut(GRAPHS.handle_of(&copied)))
+    }
+
+    fn cuGraphConditionalHandleCreate(
+        made: *mut u64,
+        graph: CUgraph,
+        context: CUcontext,
+        default: c_uint,
+        flags: c_uint,
+    ) {
+        if made.is_null() || flags & !CU_GRAPH_COND_ASSIGN_DEFAULT != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let default = (flags & CU_GRAPH_COND_ASSIGN_DEFAULT != 0).then_some(default);
+        write(made, conditions::create(graph.addr(), &*context_of(context)?, default)?)
     }
 
     fn cuGraphNodeFindInClone(node: *mut CUgraphNode, original: CUgraphNode, clone: CUgraph) {
@@ -213,6 +228,7 @@ fn label(id: NodeId, work: &Work) -> String {
         Work::Wait(_) => "EVENT_WAIT".to_owned(),
         Work::Allocate(memory) => format!("MEM_ALLOC\n{:#x}\n{} bytes", memory.address, memory.size),
         Work::Free(memory) => format!("MEM_FREE\n{:#x}", memory.address),
+        Work::Conditional(conditional) => format!("CONDITIONAL\n{:#x}", conditional.condition.handle),
     };
     format!("{id:#x}\n{what}")
 }

@@ -205,6 +205,8 @@ fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
         {
             Err(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
+        // What it chooses from is the executable's own.
+        (Work::Conditional(_), _) => Err(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED),
         _ => Ok(()),
     }
 }

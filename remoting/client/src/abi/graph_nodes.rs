@@ -8,7 +8,7 @@ use crate::context::{self, Live};
 use crate::graph::{self, GRAPHS, Work};
 use crate::host_function::HostCall;
 use crate::launch::{Prepared, prepare};
-use crate::{copy, devices, event, exports, fill};
+use crate::{conditions, copy, devices, event, exports, fill};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -313,12 +313,19 @@ unsafe fn add_any(
             }
             CU_GRAPH_NODE_TYPE_GRAPH => add(node, graph, after, || copied_child(given.of.graph.graph)),
             CU_GRAPH_NODE_TYPE_EMPTY => add(node, graph, after, || Ok(Work::Empty)),
+            CU_GRAPH_NODE_TYPE_CONDITIONAL => {
+                let CUDA_CONDITIONAL_NODE_PARAMS { handle, type_, size, .. } = given.of.conditional;
+                let made = conditions::node(graph.addr(), handle, type_, size)?;
+                given.of.conditional.phGraph_out = made.list.as_ptr().cast_mut().cast();
+                add(node, graph, after, || Ok(Work::Conditional(Box::new(made))))?;
+                write(params, given)
+            }
             _ => add(node, graph, after, || changed_work(&given)),
         }
     }
 }
 
-fn context_of(handle: CUcontext) -> Result<Arc<Live>, Code> {
+pub fn context_of(handle: CUcontext) -> Result<Arc<Live>, Code> {
     if handle.is_null() { context::current() } else { context::get(handle)?.live() }
 }
 
@@ -363,7 +370,8 @@ pub fn host_work(params: CUDA_HOST_NODE_PARAMS) -> Result<Work, Code> {
 fn copied_child(child: CUgraph) -> Result<Work, Code> {
     let child = GRAPHS.graph(child.addr())?;
     let child = lock(&child);
-    if child.uses_memory() { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(GRAPHS.copy(&child))) }
+    let stays = child.uses_memory() || child.has_conditions();
+    if stays { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(GRAPHS.copy(&child))) }
 }
 
 unsafe fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Arc<graphs::Memory>, Code> {
@@ -426,6 +434,15 @@ fn params_of(work: &Work) -> CUgraphNodeParams {
             of.alloc = CUDA_MEM_ALLOC_NODE_PARAMS::of(memory.device, memory.size, memory.address);
         }
         Work::Free(memory) => of.free = memory.address,
+        Work::Conditional(conditional) => {
+            of.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
+                handle: conditional.condition.handle,
+                type_: conditional.kind,
+                size: conditional.bodies.len() as c_uint,
+                phGraph_out: conditional.list.as_ptr().cast_mut().cast(),
+                ctx: null_mut(),
+            };
+        }
         Work::Empty => (),
     }
     CUgraphNodeParams { type_: graphs::Work::kind(work), reserved0: [0; 3], of, reserved2: 0 }

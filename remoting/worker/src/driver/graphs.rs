@@ -1,6 +1,7 @@
 //! Graphs: they are made of nodes, instantiated and launched.
 
 use super::{Driver, Handle, Raw, Result, packed};
+use driverapi::constants::{CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL};
 use driverapi::types::*;
 use std::ptr::null_mut;
 
@@ -44,6 +45,35 @@ impl Driver {
         };
         let params = params.into();
         get!(self.graph_add_kernel(null_mut(), graph.raw(), after.as_ptr(), after.len(), &params)).map(Handle::from)
+    }
+
+    /// The driver's number of a new condition, for a node of this graph.
+    pub fn graph_condition(&self, graph: Handle, context: Handle, default: Option<u32>) -> Result<u64> {
+        let flags = if default.is_some() { CU_GRAPH_COND_ASSIGN_DEFAULT } else { 0 };
+        get!(self.graph_condition(0, graph.raw(), context.raw(), default.unwrap_or(0), flags))
+    }
+
+    /// A node that chooses by a condition, of a kind, and the graphs that it chooses from, which are empty.
+    pub fn graph_add_choice(
+        &self,
+        graph: Handle,
+        after: &[Handle],
+        (handle, kind): (u64, u32),
+        size: u32,
+        context: Handle,
+    ) -> Result<(Handle, Vec<Handle>)> {
+        let after = raw(after);
+        let conditional =
+            CUDA_CONDITIONAL_NODE_PARAMS { handle, type_: kind, size, phGraph_out: null_mut(), ctx: context.raw() };
+        let mut of = CUgraphNodeParams_union { bytes: [0; 29] };
+        of.conditional = conditional;
+        let mut params =
+            CUgraphNodeParams { type_: CU_GRAPH_NODE_TYPE_CONDITIONAL, reserved0: [0; 3], of, reserved2: 0 };
+        let (before, params) = ((after.as_ptr(), after.len()), &raw mut params);
+        let added = get!(self.graph_add_node(null_mut(), graph.raw(), before.0, before.1, params)).map(Handle::from)?;
+        // SAFETY: the driver has filled in the member that the type names: a list of so many graphs, which it keeps.
+        let made = unsafe { std::slice::from_raw_parts((*params).of.conditional.phGraph_out, size as usize) };
+        Ok((added, made.iter().map(|graph| Handle::from(*graph)).collect()))
     }
 
     pub fn graph_add_copy(

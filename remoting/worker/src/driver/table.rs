@@ -3,7 +3,7 @@
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::types::{
     CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData,
-    CUlaunchAttributeValue, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
+    CUgraphNodeParams, CUlaunchAttributeValue, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUtensorMap,
 };
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -116,6 +116,8 @@ table! {
     graph_connect = c"cuGraphAddDependencies_v2" (Raw, *const Raw, *const Raw, *const CUgraphEdgeData, usize);
     graph_add_copy = c"cuGraphAddMemcpyNode" (*mut Raw, Raw, *const Raw, usize, *const CUDA_MEMCPY3D, Raw);
     graph_add_fill = c"cuGraphAddMemsetNode" (*mut Raw, Raw, *const Raw, usize, *const CUDA_MEMSET_NODE_PARAMS, Raw);
+    graph_condition = c"cuGraphConditionalHandleCreate" (*mut u64, Raw, Raw, u32, u32);
+    graph_add_node = c"cuGraphAddNode" (*mut Raw, Raw, *const Raw, usize, *mut CUgraphNodeParams);
     graph_set_attribute = c"cuGraphKernelNodeSetAttribute" (Raw, u32, *const CUlaunchAttributeValue);
     graph_instantiate = c"cuGraphInstantiateWithFlags" (*mut Raw, Raw, u64);
     graph_launch = c"cuGraphLaunch" (Raw, Raw);

@@ -1,0 +1,147 @@
+//! Conditional nodes of graphs. A condition's handle is a number of ours, by which kernels get it as a parameter; when a
+//! graph is built the worker puts the driver's in its place, so that a graph can be built as often as the program wants.
+
+use crate::Code;
+use crate::context::Live;
+use crate::graph::{GRAPHS, Work};
+use crate::launch::Prepared;
+use crate::session::lock;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use graphs::{Graph, SharedGraph, Step, steps};
+use protocol::{GraphCondition, GraphEdge, GraphNode, Message, Writer};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Numbers that no other parameter of a kernel is by chance.
+static NEXT: AtomicU64 = AtomicU64::new(0xc0_4d17_1094_0000);
+
+static CONDITIONS: Mutex<Option<HashMap<u64, Arc<Condition>>>> = Mutex::new(None);
+
+pub struct Condition {
+    pub handle: u64,
+    /// The handle of the graph that may have a node of it.
+    graph: usize,
+    context: u64,
+    /// What it is at the start of each launch.
+    default: Option<u32>,
+}
+
+/// A node that chooses which of its graphs is done, and how often.
+#[derive(Clone)]
+pub struct Conditional {
+    pub condition: Arc<Condition>,
+    pub kind: u32,
+    pub bodies: Vec<SharedGraph<Work>>,
+    /// The graphs' handles as the program gets them: a list that lives as long as the node.
+    pub list: Arc<Vec<usize>>,
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a handle that is no graph's.
+pub fn create(graph: usize, live: &Live, default: Option<u32>) -> Result<u64, Code> {
+    GRAPHS.graph(graph)?;
+    let handle = NEXT.fetch_add(1, Relaxed);
+    let condition = Condition { handle, graph, context: live.id, default };
+    lock(&CONDITIONS).get_or_insert_default().insert(handle, Arc::new(condition));
+    Ok(handle)
+}
+
+/// A node for a graph: what it chooses from is empty yet.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot have.
+pub fn node(graph: usize, handle: u64, kind: u32, size: u32) -> Result<Conditional, Code> {
+    let known = lock(&CONDITIONS).get_or_insert_default().get(&handle).cloned();
+    let condition = known.filter(|condition| condition.graph == graph).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let fits = match kind {
+        CU_GRAPH_COND_TYPE_IF => matches!(size, 1 | 2),
+        CU_GRAPH_COND_TYPE_WHILE => size == 1,
+        CU_GRAPH_COND_TYPE_SWITCH => size > 0,
+        _ => false,
+    };
+    if !fits {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let bodies: Vec<SharedGraph<Work>> = (0..size).map(|_| SharedGraph::default()).collect();
+    let list = bodies.iter().map(|body| GRAPHS.handle_of(body)).collect();
+    Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
+}
+
+/// Checks what conditional nodes of a graph choose from, and those within.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a node that CUDA does not take there.
+pub fn check(graph: &Graph<Work>) -> Result<(), Code> {
+    for (_, node) in graph.nodes() {
+        if let Work::Conditional(conditional) = &node.work {
+            conditional.bodies.iter().try_for_each(|body| check_body(&graphs::lock(body)))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_body(body: &Graph<Work>) -> Result<(), Code> {
+    let taken = |work: &Work| match work {
+        Work::Launch(_) | Work::Copy(_) | Work::Fill(_) | Work::Empty | Work::Conditional(_) => Ok(()),
+        Work::Child(child) => check_body(&graphs::lock(child)),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    body.nodes().try_for_each(|(_, node)| taken(&node.work))?;
+    steps(body)?;
+    check(body)
+}
+
+/// A step as the worker takes it, if the device does it by itself.
+pub fn step(step: &Step<Work>, live: &Live) -> Option<(u32, Vec<u8>)> {
+    match &step.work {
+        // What becomes of memory was settled before the launch.
+        None | Some(Work::Empty | Work::Allocate(_) | Work::Free(_)) => Some((0, Vec::new())),
+        Some(work) => work.command(live),
+    }
+}
+
+/// What the worker builds of some steps, of which the first has this place.
+pub fn described(steps: &[Step<Work>], start: usize, works: Vec<(u32, Vec<u8>)>) -> Vec<GraphNode> {
+    let edge = |&(at, edge): &(usize, graphs::Edge)| {
+        let graphs::Edge { from_port, to_port, kind } = edge;
+        Some(GraphEdge { place: at.checked_sub(start)? as u32, from_port, to_port, kind })
+    };
+    let after = |step: &Step<Work>| step.after.iter().filter_map(edge).collect();
+    steps.iter().zip(works).map(|(step, (code, body))| GraphNode { after: after(step), code, body }).collect()
+}
+
+impl Conditional {
+    /// The command that does it, if the device does all of it by itself.
+    pub fn command(&self, live: &Live) -> Option<(u32, Vec<u8>)> {
+        if self.condition.context != live.id {
+            return None;
+        }
+        let body = |body: &SharedGraph<Work>| {
+            let steps = steps(&graphs::lock(body)).ok()?;
+            let works = steps.iter().map(|each| step(each, live)).collect::<Option<_>>()?;
+            Some(described(&steps, 0, works))
+        };
+        let Condition { handle, default, .. } = *self.condition;
+        let bodies = self.bodies.iter().map(body).collect::<Option<_>>()?;
+        let (assigns, default) = (default.is_some(), default.unwrap_or(0));
+        let mut w = Writer::new();
+        w.put(&GraphCondition { handle, kind: self.kind, assigns, default, bodies });
+        Some((GraphCondition::CODE, w.bytes))
+    }
+
+    /// The kernels that it may launch.
+    pub fn kernels(&self, found: &mut Vec<Arc<Prepared>>) {
+        for body in &self.bodies {
+            // What has no order is not built.
+            for step in steps(&graphs::lock(body)).unwrap_or_default() {
+                match step.work {
+                    Some(Work::Launch(prepared)) => found.push(prepared),
+                    Some(Work::Conditional(within)) => within.kernels(found),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
