@@ -13,6 +13,7 @@ SOURCES = Path(__file__).parent
 
 # Written against the driver's functions themselves, so that what they call is what they check.
 DRIVER_PROGRAMS = (
+    "conditional_nodes.c",
     "driver_arrays.c",
     "driver_contexts.c",
     "driver_copies.c",

@@ -28,14 +28,12 @@ int main()
 
     // No attribute tells of this: the call does, and leaves the stream as it was.
     cudaStream_t stream;
-    cudaGraph_t graph;
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusActive;
     cudaIpcMemHandle_t of_memory;
     OK(cudaStreamCreate(&stream));
-    cudaGraphConditionalHandle condition;
-    OK(cudaGraphCreate(&graph, 0));
-    EXPECT(cudaErrorNotSupported, cudaGraphConditionalHandleCreate(&condition, graph, 0, 0));
-    OK(cudaGraphDestroy(graph));
+    cudaMipmappedArray_t levels;
+    cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
+    EXPECT(cudaErrorNotSupported, cudaMallocMipmappedArray(&levels, &format, make_cudaExtent(8, 8, 0), 2));
     EXPECT(cudaErrorNotSupported, cudaGetLastError());
     matches("memory between processes", cudaDevAttrIpcEventSupport, cudaIpcGetMemHandle(&of_memory, plain));
     cudaGetLastError();

@@ -48,6 +48,7 @@ mod types {
         CUDA_MEMCPY_NODE_PARAMS, 216, [copyCtx 8, copyParams 16];
         CUDA_CHILD_GRAPH_NODE_PARAMS, 16, [ownership 8];
         CUDA_MEM_ALLOC_NODE_PARAMS, 120, [accessDescs 88, accessDescCount 96, bytesize 104, dptr 112];
+        CUDA_CONDITIONAL_NODE_PARAMS, 32, [handle 0, type_ 8, size 12, phGraph_out 16, ctx 24];
         CUgraphNodeParams, 256, [reserved0 4, of 16, reserved2 248];
         CUgraphExecUpdateResultInfo, 24, [errorNode 8, errorFromNode 16];
         CUDA_GRAPH_INSTANTIATE_PARAMS, 32, [hUploadStream 8, hErrNode_out 16, result_out 24];

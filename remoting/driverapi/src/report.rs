@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn reasons_are_those_of_the_function_table() {
-        assert_eq!(reason("cuGraphConditionalHandleCreate"), "conditional nodes of graphs are not provided");
+        assert_eq!(reason("cuGraphAddBatchMemOpNode"), "stream memory operations are not provided in graphs");
         assert_eq!(reason("cuStreamBeginCaptureToCig_ptsz"), "CUDA in graphics is not provided");
         assert_eq!(reason("cuMemAlloc_v2"), "");
         assert_eq!(reason("cuEventCreate with CU_EVENT_INTERPROCESS"), "");

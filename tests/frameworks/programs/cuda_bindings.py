@@ -113,9 +113,10 @@ def managed_memory():
 
 def what_is_not_provided_says_so():
     missing = runtime.cudaError_t.cudaErrorNotSupported
-    graph = _ok(runtime.cudaGraphCreate(0))
-    assert runtime.cudaGraphConditionalHandleCreate(graph, 0, 0)[0] == missing
-    _ok(runtime.cudaGraphDestroy(graph))
+    floats = _ok(runtime.cudaCreateChannelDesc(32, 0, 0, 0, runtime.cudaChannelFormatKind.cudaChannelFormatKindFloat))
+    extent = runtime.cudaExtent()
+    extent.width = extent.height = 8
+    assert runtime.cudaMallocMipmappedArray(floats, extent, 2, 0)[0] == missing
     _ok(runtime.cudaDeviceSynchronize())
 
 
