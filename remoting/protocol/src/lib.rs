@@ -22,7 +22,7 @@ pub use recording::Recording;
 pub use wire::{DecodeError, Reader, Wire, Writer};
 
 /// Raised only by an incompatible change of the frames or commands; both ends name theirs when they refuse each other.
-pub const WIRE_VERSION: u32 = 6;
+pub const WIRE_VERSION: u32 = 7;
 
 /// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
 pub const BULK_CHUNK: usize = 512 << 10;
