@@ -11,6 +11,7 @@ use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, Resource, Shape, 
 use driverapi::errors::*;
 use driverapi::types::CUDA_ARRAY3D_DESCRIPTOR;
 use protocol::{ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy, TextureMade};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
@@ -42,29 +43,18 @@ impl Array {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` outside the array.
     pub fn side(&self, at: [u64; 3], shape: &CopyShape) -> Result<Side, Code> {
-        let sides = [self.shape.row_bytes(), self.shape.height, self.shape.depth];
-        let wanted = [shape.width, shape.height, shape.depth];
-        let inside = |((at, wanted), side): ((&u64, u64), u64)| at.checked_add(wanted).is_some_and(|end| end <= side);
-        if !at.iter().zip(wanted).zip(sides).all(inside) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        self.shape.check_box(at, [shape.width, shape.height, shape.depth])?;
         let Steps { pitch, slice, .. } = self.steps;
         Ok(Side { address: self.address + self.steps.offset(at), pitch, slice })
     }
 
-    /// A side of a copy that counts bytes from the start of the array, and its shape: within a row, or whole rows.
+    /// A side of a copy that counts bytes from the start of the array, and its shape.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for other stretches.
+    /// As [`Shape::stretch`].
     pub fn stretch(&self, offset: u64, bytes: u64) -> Result<(Side, CopyShape), Code> {
-        let row = self.shape.row_bytes();
-        let (first, x) = (offset / row, offset % row);
-        let shape = match bytes % row {
-            _ if bytes <= row - x => CopyShape { width: bytes, height: 1, depth: 1 },
-            0 if x == 0 => CopyShape { width: row, height: bytes / row, depth: 1 },
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
-        };
-        let at = [x, first % self.shape.height, first / self.shape.height];
+        let (at, [width, height, depth]) = self.shape.stretch(offset, bytes)?;
+        let shape = CopyShape { width, height, depth };
         self.side(at, &shape).map(|side| (side, shape))
     }
 
@@ -189,8 +179,11 @@ pub fn texture(number: u64, surface: bool) -> Result<Arc<Texture>, Code> {
 pub fn destroy_texture(number: u64, surface: bool) -> Result<(), Code> {
     let texture = texture(number, surface)?;
     wait(&texture.live)?;
-    if let Some(same) = lock(&TEXTURES).get_or_insert_default().get_mut(&number) {
-        same.retain(|each| !Arc::ptr_eq(each, &texture));
+    if let Entry::Occupied(mut same) = lock(&TEXTURES).get_or_insert_default().entry(number) {
+        same.get_mut().retain(|each| !Arc::ptr_eq(each, &texture));
+        if same.get().is_empty() {
+            same.remove();
+        }
     }
     texture.live.session.post(0, &TextureDestroy { texture: number, surface }).map(drop)
 }
@@ -199,9 +192,10 @@ pub fn destroy_texture(number: u64, surface: bool) -> Result<(), Code> {
 fn end_in(live: &Arc<Live>) {
     // Its code is told by whoever waits next.
     let _ = wait(live);
-    for same in lock(&TEXTURES).get_or_insert_default().values_mut() {
+    lock(&TEXTURES).get_or_insert_default().retain(|_, same| {
         same.retain(|each| !Arc::ptr_eq(&each.live, live) && Context::is_live(&each.live));
-    }
+        !same.is_empty()
+    });
     let mut ended = Vec::new();
     lock(&PLACES).retain(|_, array| {
         let ends = Arc::ptr_eq(&array.live, live);

@@ -3,7 +3,7 @@
 
 use crate::Code;
 use crate::context::Live;
-use crate::graph::{GRAPHS, Work};
+use crate::graph::{Condition, Conditional, GRAPHS, Work};
 use crate::launch::Prepared;
 use crate::session::lock;
 use driverapi::constants::*;
@@ -18,25 +18,6 @@ use std::sync::{Arc, Mutex};
 static NEXT: AtomicU64 = AtomicU64::new(0xc0_4d17_1094_0000);
 
 static CONDITIONS: Mutex<Option<HashMap<u64, Arc<Condition>>>> = Mutex::new(None);
-
-pub struct Condition {
-    pub handle: u64,
-    /// The handle of the graph that may have a node of it.
-    graph: usize,
-    context: u64,
-    /// What it is at the start of each launch.
-    default: Option<u32>,
-}
-
-/// A node that chooses which of its graphs is done, and how often.
-#[derive(Clone)]
-pub struct Conditional {
-    pub condition: Arc<Condition>,
-    pub kind: u32,
-    pub bodies: Vec<SharedGraph<Work>>,
-    /// The graphs' handles as the program gets them: a list that lives as long as the node.
-    pub list: Arc<Vec<usize>>,
-}
 
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a handle that is no graph's.

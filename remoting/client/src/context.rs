@@ -1,20 +1,18 @@
 //! Contexts, and which one each thread uses.
 
 use crate::Code;
-use crate::access::Access;
 use crate::answers::Answers;
-use crate::devices::{self, Device};
+use crate::devices::{self, Access, Device};
 use crate::handles::{Kind, Table};
-use crate::memory::taken::{self, Taken};
 use crate::process;
 use crate::session::{Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::types::CUcontext;
-use protocol::{ContextCreate, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
+use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -37,6 +35,14 @@ pub struct Context {
 }
 
 type End = fn(&Arc<Live>);
+
+/// Bytes that the device's driver takes by itself for a context, as charged to the share; `memory::taken` changes it.
+#[derive(Default)]
+pub struct Taken {
+    /// For each limit that was set.
+    pub limits: Mutex<BTreeMap<u32, u64>>,
+    pub modules: Mutex<u64>,
+}
 
 /// A context that exists on the appliance.
 pub struct Live {
@@ -227,7 +233,12 @@ impl Context {
         let ends = std::mem::take(&mut *lock(&live.ends));
         ends.iter().for_each(|end| end(&live));
         live.device.memory.free_context(&live);
-        taken::destroy(&live)
+        let (token, destroyed) = live.session.new_fence();
+        live.session.post(0, &ContextDestroy { context: live.id, token })?;
+        let limits = std::mem::take(&mut *lock(&live.taken.limits));
+        let modules = std::mem::take(&mut *lock(&live.taken.modules));
+        live.device.memory.put_back_after(&live, limits.into_values().sum::<u64>() + modules, destroyed, true);
+        Ok(())
     }
 }
 

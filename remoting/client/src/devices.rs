@@ -1,4 +1,5 @@
-//! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`.
+//! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`; and which of them
+//! reach each other's memory.
 
 use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Share};
@@ -10,6 +11,7 @@ use crate::{log, process, stats};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::settings;
+use protocol::PeerAccess;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// One appliance's part of the lease, and the session there once a context was made.
@@ -43,6 +45,14 @@ pub struct Device {
     /// The pool that stream-ordered allocations come from if none is named.
     pub pool: Mutex<Arc<Pool>>,
     launch_limits: LaunchLimits,
+}
+
+/// A reason why a device reaches the memory that the process has on another of its appliance: a context's, a pool's, a
+/// mapping's or an import's. One that reaches some of it reaches all: the worker knows devices, not who asked for what.
+pub struct Access {
+    session: Arc<Session>,
+    device: &'static Device,
+    peer: &'static Device,
 }
 
 struct Platform {
@@ -184,6 +194,71 @@ impl Device {
     pub fn launch_limits(&self) -> &LaunchLimits {
         &self.launch_limits
     }
+
+    /// An attribute of two devices, 0 if they cannot reach each other.
+    pub fn peer_attribute(&self, peer: &Device, attribute: u32) -> i32 {
+        let together = Arc::ptr_eq(&self.appliance, &peer.appliance);
+        if together { self.info.peer_attribute(peer.index, attribute) } else { 0 }
+    }
+
+    pub fn can_reach(&self, peer: &Device) -> bool {
+        self.peer_attribute(peer, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) != 0
+    }
+}
+
+impl Access {
+    /// # Errors
+    /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`, or why there is no session.
+    pub fn new(device: &'static Device, peer: &'static Device) -> Result<Access, Code> {
+        if !device.can_reach(peer) {
+            return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        let session = device.session()?;
+        let mut reached = lock(&session.reached);
+        let reasons = reached.entry((device.index, peer.index)).or_insert(0);
+        if *reasons == 0 {
+            session.post(0, &PeerAccess { device: device.index, peer: peer.index, allowed: true })?;
+        }
+        *reasons += 1;
+        drop(reached);
+        Ok(Access { session, device, peer })
+    }
+
+    /// The program takes it back; the memory is out of reach if this was the only reason.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn end(self) -> Result<(), Code> {
+        if let Ok(live) = self.device.primary.live()
+            && !live.is_idle()
+        {
+            live.synchronise()?;
+        }
+        let reached = lock(&self.session.reached);
+        let (device, peer) = self.pair();
+        match reached.get(&(device, peer)) {
+            Some(1) => self.session.post(0, &PeerAccess { device, peer, allowed: false }).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn pair(&self) -> (u32, u32) {
+        (self.device.index, self.peer.index)
+    }
+}
+
+impl Drop for Access {
+    /// What ends with a context is not taken from kernels that still run.
+    fn drop(&mut self) {
+        if let Some(reasons) = lock(&self.session.reached).get_mut(&self.pair()) {
+            *reasons -= 1;
+        }
+    }
+}
+
+/// The code of functions that name devices, where those that name contexts have one of their own.
+pub fn unreachable_device(code: Code) -> Code {
+    if code == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED { CUDA_ERROR_INVALID_DEVICE } else { code }
 }
 
 fn launch_limits(info: &DeviceInfo) -> LaunchLimits {

@@ -2,7 +2,6 @@
 
 use crate::Code;
 use crate::boundary::refused;
-use crate::conditions::Conditional;
 use crate::context::{Context, Live};
 use crate::copy::{self, Copying, Timing, in_one_context};
 use crate::event::Event;
@@ -37,6 +36,26 @@ pub enum Work {
     Allocate(Arc<Memory>),
     Free(Arc<Memory>),
     Conditional(Box<Conditional>),
+}
+
+/// What a conditional node asks; `conditions` keeps those that there are.
+pub struct Condition {
+    pub handle: u64,
+    /// The handle of the graph that may have a node of it.
+    pub graph: usize,
+    pub context: u64,
+    /// What it is at the start of each launch.
+    pub default: Option<u32>,
+}
+
+/// A node that chooses which of its graphs is done, and how often.
+#[derive(Clone)]
+pub struct Conditional {
+    pub condition: Arc<Condition>,
+    pub kind: u32,
+    pub bodies: Vec<SharedGraph<Work>>,
+    /// The graphs' handles as the program gets them: a list that lives as long as the node.
+    pub list: Arc<Vec<usize>>,
 }
 
 impl graphs::Work for Work {

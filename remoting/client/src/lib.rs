@@ -9,7 +9,6 @@
 #![allow(clippy::macro_metavars_in_unsafe)]
 
 mod abi;
-mod access;
 mod answers;
 mod arrays;
 pub mod boundary;

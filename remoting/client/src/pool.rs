@@ -1,8 +1,7 @@
 //! Memory pools. All pools of a device share its slabs; a pool is an account and a set of preferences.
 
 use crate::Code;
-use crate::access::{Access, unreachable_device};
-use crate::devices::{self, Device};
+use crate::devices::{self, Access, Device, unreachable_device};
 use crate::handles::{Kind, Table};
 use crate::process;
 use crate::session::{lock, mint};

@@ -6,9 +6,9 @@
 //! parts is refused.
 
 use crate::Code;
-use crate::access::{Access, unreachable_device};
+
 use crate::context::{Context, Live};
-use crate::devices::{self, Device};
+use crate::devices::{self, Access, Device, unreachable_device};
 use crate::handles::{Kind, Table};
 use crate::memory::Piece;
 use crate::session::lock;

@@ -86,8 +86,6 @@ pub struct Shape {
     pub height: u64,
     /// Slices, or layers.
     pub depth: u64,
-    /// 1, 2 or 3; layers do not count.
-    pub dimensions: u32,
     pub layered: bool,
 }
 
@@ -109,14 +107,39 @@ impl Shape {
         if width == 0 || layered && depth == 0 || flat || [width, height, depth].iter().any(|side| *side > MOST) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let dimensions = 1 + u32::from(height > 0) + u32::from(!layered && depth > 0);
         let [height, depth] = [height, depth].map(|side| side.max(1) as u64);
-        Ok(Shape { texel, width: width as u64, height, depth, dimensions, layered })
+        Ok(Shape { texel, width: width as u64, height, depth, layered })
     }
 
     /// Of a row, without gaps.
     pub fn row_bytes(&self) -> u64 {
         self.width * self.texel.bytes()
+    }
+
+    /// Whether a box of as many bytes, rows and slices, which begins `at` bytes, rows and slices, lies in the array.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub fn check_box(&self, at: [u64; 3], extent: [u64; 3]) -> Result<(), CUresult> {
+        let sides = [self.row_bytes(), self.height, self.depth];
+        let inside = |((at, wanted), side): ((&u64, u64), u64)| at.checked_add(wanted).is_some_and(|end| end <= side);
+        if at.iter().zip(extent).zip(sides).all(inside) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+
+    /// The start and the extent of bytes counted from the array's first: within a row, or whole rows of a slice.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for other bytes.
+    pub fn stretch(&self, offset: u64, bytes: u64) -> Result<([u64; 3], [u64; 3]), CUresult> {
+        let row = self.row_bytes();
+        let (first, x) = (offset / row, offset % row);
+        let at = [x, first % self.height, first / self.height];
+        let extent = match bytes % row {
+            _ if bytes <= row - x => [bytes, 1, 1],
+            0 if x == 0 => [row, bytes / row, 1],
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        self.check_box(at, extent).map(|()| (at, extent))
     }
 
     /// No less than a GPU's driver takes: it keeps texels in blocks of 64 bytes by 8 rows, several of them high and deep as
@@ -285,7 +308,7 @@ pub struct CUDA_RESOURCE_VIEW_DESC {
 mod tests {
     use super::*;
 
-    fn shape(sides: [usize; 3], flags: u32) -> Result<(u64, u64, u64, u32), CUresult> {
+    fn shape(sides: [usize; 3], flags: u32) -> Result<Shape, CUresult> {
         let [width, height, depth] = sides;
         let asked = CUDA_ARRAY3D_DESCRIPTOR {
             Width: width,
@@ -295,20 +318,34 @@ mod tests {
             NumChannels: 2,
             Flags: flags,
         };
-        Shape::read(&asked).map(|shape| (shape.width, shape.height, shape.depth, shape.dimensions))
+        Shape::read(&asked)
     }
 
     #[test]
     fn shapes_as_the_manual_lists_them() {
-        assert_eq!(shape([5, 0, 0], 0), Ok((5, 1, 1, 1)));
-        assert_eq!(shape([5, 6, 0], 0), Ok((5, 6, 1, 2)));
-        assert_eq!(shape([5, 6, 7], 0), Ok((5, 6, 7, 3)));
-        assert_eq!(shape([5, 0, 7], CUDA_ARRAY3D_LAYERED), Ok((5, 1, 7, 1)));
-        assert_eq!(shape([5, 6, 7], CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST), Ok((5, 6, 7, 2)));
-        assert_eq!(shape([0, 6, 7], 0), Err(CUDA_ERROR_INVALID_VALUE));
-        assert_eq!(shape([5, 0, 7], 0), Err(CUDA_ERROR_INVALID_VALUE));
-        assert_eq!(shape([5, 6, 0], CUDA_ARRAY3D_LAYERED), Err(CUDA_ERROR_INVALID_VALUE));
-        assert_eq!(shape([6, 6, 6], CUDA_ARRAY3D_CUBEMAP), Err(CUDA_ERROR_NOT_SUPPORTED));
+        let read = |sides, flags| shape(sides, flags).map(|shape| [shape.width, shape.height, shape.depth]);
+        assert_eq!(read([5, 0, 0], 0), Ok([5, 1, 1]));
+        assert_eq!(read([5, 6, 0], 0), Ok([5, 6, 1]));
+        assert_eq!(read([5, 6, 7], 0), Ok([5, 6, 7]));
+        assert_eq!(read([5, 0, 7], CUDA_ARRAY3D_LAYERED), Ok([5, 1, 7]));
+        assert_eq!(read([5, 6, 7], CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST), Ok([5, 6, 7]));
+        assert_eq!(read([0, 6, 7], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(read([5, 0, 7], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(read([5, 6, 0], CUDA_ARRAY3D_LAYERED), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(read([6, 6, 6], CUDA_ARRAY3D_CUBEMAP), Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+
+    #[test]
+    fn bytes_of_an_array_are_a_part_of_a_row_or_whole_rows() {
+        // Rows of 40 bytes.
+        let shape = shape([5, 6, 7], 0).expect("a shape");
+        assert_eq!(shape.stretch(41, 39), Ok(([1, 1, 0], [39, 1, 1])));
+        assert_eq!(shape.stretch(40 * 7, 80), Ok(([0, 1, 1], [40, 2, 1])));
+        assert_eq!(shape.stretch(41, 40), Err(CUDA_ERROR_INVALID_VALUE), "it crosses the end of a row");
+        assert_eq!(shape.stretch(40 * 5, 80), Err(CUDA_ERROR_INVALID_VALUE), "it crosses the end of a slice");
+        assert_eq!(shape.stretch(40 * 42, 40), Err(CUDA_ERROR_INVALID_VALUE), "it begins behind the array");
+        assert_eq!(shape.check_box([8, 5, 6], [32, 1, 1]), Ok(()));
+        assert_eq!(shape.check_box([u64::MAX, 0, 0], [2, 1, 1]), Err(CUDA_ERROR_INVALID_VALUE));
     }
 
     #[test]

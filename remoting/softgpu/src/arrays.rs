@@ -39,30 +39,19 @@ impl Array {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` outside the array.
     pub fn end(&self, at: [u64; 3], extent: Extent) -> R<End> {
-        let sides = [self.shape.row_bytes(), self.shape.height, self.shape.depth];
-        let wanted = [extent.width, extent.height, extent.depth];
-        let inside = |((at, wanted), side): ((&u64, u64), u64)| at.checked_add(wanted).is_some_and(|end| end <= side);
-        if !at.iter().zip(wanted).zip(sides).all(inside) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        self.shape.check_box(at, [extent.width, extent.height, extent.depth])?;
         let slice = self.slice();
         let address = self.address + at[2] * slice + at[1] * self.pitch + at[0];
         Ok(End { place: Place::Device, address, pitch: self.pitch, slice })
     }
 
-    /// The end of a copy that counts bytes from the start of the array, and the extent of it: within a row, or whole rows.
+    /// The end of a copy that counts bytes from the start of the array, and the extent of it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for other stretches.
+    /// As [`Shape::stretch`].
     pub fn stretch(&self, offset: u64, bytes: u64) -> R<(End, Extent)> {
-        let row = self.shape.row_bytes();
-        let (first, x) = (offset / row, offset % row);
-        let extent = match bytes % row {
-            _ if x + bytes <= row => Extent::line(bytes),
-            0 if x == 0 => Extent { width: row, height: bytes / row, depth: 1 },
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
-        };
-        let at = [x, first % self.shape.height, first / self.shape.height];
+        let (at, [width, height, depth]) = self.shape.stretch(offset, bytes)?;
+        let extent = Extent { width, height, depth };
         self.end(at, extent).map(|end| (end, extent))
     }
 

@@ -1,10 +1,10 @@
 //! Arrays, textures and surfaces. An array has addresses in the arena where no memory is; copies to and from them are
 //! given to the driver as copies of the array.
 
-use crate::driver::{Handle, Result};
+use crate::driver::Result;
 use crate::session::Session;
-use crate::slabs::{Memory, Zeroing};
-use driverapi::arrays::{CU_RESOURCE_TYPE_ARRAY, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, Resource, Shape, Steps};
+use crate::slabs::{Array, Memory, Zeroing};
+use driverapi::arrays::{CU_RESOURCE_TYPE_ARRAY, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, Resource, Shape};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
 use driverapi::errors::*;
 use driverapi::types::{BoxEnd, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D};
@@ -15,15 +15,6 @@ const ZEROS: usize = 2 << 20;
 
 /// Textures and surfaces of a session at most.
 const MOST_TEXTURES: usize = 1 << 16;
-
-#[derive(Debug)]
-pub struct Array {
-    pub steps: Steps,
-    handle: Handle,
-    context: u64,
-    device: u32,
-    bytes: u64,
-}
 
 impl Memory {
     /// The array that has an address, and the byte of a row, the row and the slice.

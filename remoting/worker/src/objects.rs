@@ -7,7 +7,6 @@ use crate::image_rules::Attributes;
 use crate::rules::{Rule, kept};
 use crate::settings::KernelSettings;
 use crate::staging::Pool;
-use crate::taken::Taken;
 use driverapi::errors::*;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -258,6 +257,13 @@ impl Module {
 pub struct Graph {
     pub context: u64,
     pub executable: Handle,
+}
+
+/// Memory that a device's driver takes by itself, counted before it is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken {
+    pub device: u32,
+    pub bytes: u64,
 }
 
 /// A module of the driver, for jobs that may run while another wants to unload it.

@@ -2,8 +2,7 @@
 //! reads there which is the latest, and looks until it is complete. An error of a record stays with the session that made it.
 
 use crate::driver::Result;
-use crate::requests::{Request, Token};
-use crate::session::Session;
+use crate::requests::Token;
 use driverapi::errors::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -103,7 +102,8 @@ struct SharedEvent {
     destroyed: bool,
 }
 
-enum Then {
+/// What happens when a record is complete.
+pub enum Then {
     OpenGate(u64),
     Reply(u64),
 }
@@ -114,6 +114,7 @@ struct Wait {
     then: Then,
 }
 
+/// Those of a session; `sharing` does what commands ask of them.
 #[derive(Default)]
 pub struct SharedEvents {
     live: HashMap<u64, SharedEvent>,
@@ -136,27 +137,55 @@ impl SharedEvents {
         self.live.get_mut(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// A record of this session is complete.
-    fn done(&mut self, event: u64, generation: u64) {
-        if let Some(shared) = self.live.get_mut(&event)
-            && let Some(number) = shared.numbers.remove(&generation)
-        {
-            shared.page.complete(number);
-        }
+    pub fn record(&mut self, event: u64, generation: u64) -> Result<()> {
+        let shared = self.get(event)?;
+        let number = shared.page.record();
+        shared.numbers.insert(generation, number);
+        Ok(())
     }
 
-    /// The token of an event that is destroyed, when no record of it is outstanding any more.
+    /// A record of this session is complete. The event's token, if that was the last of a destroyed event.
+    pub fn done(&mut self, event: u64, generation: u64) -> Option<Token> {
+        let shared = self.live.get_mut(&event)?;
+        if let Some(number) = shared.numbers.remove(&generation) {
+            shared.page.complete(number);
+        }
+        self.ended(event)
+    }
+
+    /// The event's token, if no record of it is outstanding: other sessions still wait for those.
+    pub fn destroy(&mut self, event: u64) -> Option<Token> {
+        self.live.get_mut(&event)?.destroyed = true;
+        self.ended(event)
+    }
+
     fn ended(&mut self, event: u64) -> Option<Token> {
         let ended = self.live.get(&event).is_some_and(|shared| shared.destroyed && shared.numbers.is_empty());
         if ended { self.live.remove(&event).map(|shared| shared.token) } else { None }
+    }
+
+    /// All work of the context is complete, and its events are gone: their tokens.
+    pub fn end_context(&mut self, context: u64) -> Vec<Token> {
+        let of_context = self.live.extract_if(|_, shared| shared.context == context);
+        let end = |(_, shared): (u64, SharedEvent)| {
+            shared.numbers.values().for_each(|number| shared.page.complete(*number));
+            shared.token
+        };
+        of_context.map(end).collect()
     }
 
     pub fn is_pending(&self) -> bool {
         !self.waits.is_empty()
     }
 
+    /// Whether the latest record is complete.
+    pub fn is_complete(&mut self, event: u64) -> Result<bool> {
+        let page = &self.get(event)?.page;
+        Ok(page.is_complete(page.latest()))
+    }
+
     /// Whether the latest record is complete; if it is not, `then` happens when it is.
-    fn wait(&mut self, event: u64, then: Then) -> Result<bool> {
+    pub fn wait(&mut self, event: u64, then: Then) -> Result<bool> {
         let page = Rc::clone(&self.get(event)?.page);
         let number = page.latest();
         if page.is_complete(number) {
@@ -168,79 +197,10 @@ impl SharedEvents {
         self.waits.push(Wait { page, number, then });
         Ok(false)
     }
-}
 
-impl Session {
-    pub fn shared_event_record(&mut self, seq: u64, event: u64, generation: u64) -> Result<()> {
-        let shared = self.shared_events.get(event)?;
-        let number = shared.page.record();
-        shared.numbers.insert(generation, number);
-        self.reply(seq, 0);
-        Ok(())
-    }
-
-    pub fn shared_event_gate(&mut self, seq: u64, event: u64, gate: u64) -> Result<()> {
-        let complete = self.shared_events.wait(event, Then::OpenGate(gate))?;
-        self.reply(seq, if complete { 0 } else { CUDA_ERROR_NOT_READY });
-        Ok(())
-    }
-
-    pub fn shared_event_synchronize(&mut self, seq: u64, event: u64) -> Result<()> {
-        if self.shared_events.wait(event, Then::Reply(seq))? {
-            self.synchronised(seq, 0);
-        }
-        Ok(())
-    }
-
-    pub fn shared_event_query(&mut self, seq: u64, event: u64) -> Result<()> {
-        let page = &self.shared_events.get(event)?.page;
-        let code = if page.is_complete(page.latest()) { 0 } else { CUDA_ERROR_NOT_READY };
-        // Bytes that landed before go first.
-        self.collect();
-        self.reply(seq, code);
-        Ok(())
-    }
-
-    /// Goes on with what waited for records that are complete. Returns whether there was any.
-    pub fn take_shared_waits(&mut self) -> bool {
-        let ready = |wait: &mut Wait| wait.page.is_complete(wait.number);
-        let ready: Vec<_> = self.shared_events.waits.extract_if(.., ready).collect();
-        for wait in &ready {
-            match wait.then {
-                Then::OpenGate(gate) => self.gate_open(gate),
-                Then::Reply(seq) => self.synchronised(seq, 0),
-            }
-        }
-        !ready.is_empty()
-    }
-
-    pub fn shared_event_done(&mut self, event: u64, generation: u64) {
-        self.shared_events.done(event, generation);
-        self.release_shared_event(event);
-    }
-
-    /// The event is destroyed; other sessions still wait for its outstanding records.
-    pub fn shared_event_destroy(&mut self, event: u64) {
-        if let Ok(shared) = self.shared_events.get(event) {
-            shared.destroyed = true;
-            self.release_shared_event(event);
-        }
-    }
-
-    /// All work of the context is complete, and its events are gone.
-    pub fn end_shared_events(&mut self, context: u64) {
-        let of_context = self.shared_events.live.iter().filter(|(_, shared)| shared.context == context);
-        for event in of_context.map(|(event, _)| *event).collect::<Vec<_>>() {
-            if let Some(shared) = self.shared_events.live.remove(&event) {
-                shared.numbers.values().for_each(|number| shared.page.complete(*number));
-                self.requests.push(Request::Release { token: shared.token });
-            }
-        }
-    }
-
-    fn release_shared_event(&mut self, event: u64) {
-        if let Some(token) = self.shared_events.ended(event) {
-            self.requests.push(Request::Release { token });
-        }
+    /// What waited for records that are complete now.
+    pub fn ready(&mut self) -> Vec<Then> {
+        let ready = self.waits.extract_if(.., |wait| wait.page.is_complete(wait.number));
+        ready.map(|wait| wait.then).collect()
     }
 }

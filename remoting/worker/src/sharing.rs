@@ -6,7 +6,7 @@ use crate::driver::Result;
 use crate::memory::place;
 use crate::requests::{Request, Sharing, Token};
 use crate::session::Session;
-use crate::shared_events::Page;
+use crate::shared_events::{Page, Then};
 use crate::slabs::Slab;
 use driverapi::errors::*;
 use protocol::{EventImport, Exported, SlabImport};
@@ -133,5 +133,68 @@ impl Session {
         let shared = Some(Token(c.token));
         self.memory.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory, shared });
         self.show_to_peers(c.address)
+    }
+}
+
+impl Session {
+    pub fn shared_event_record(&mut self, seq: u64, event: u64, generation: u64) -> Result<()> {
+        self.shared_events.record(event, generation)?;
+        self.reply(seq, 0);
+        Ok(())
+    }
+
+    pub fn shared_event_gate(&mut self, seq: u64, event: u64, gate: u64) -> Result<()> {
+        let complete = self.shared_events.wait(event, Then::OpenGate(gate))?;
+        self.reply(seq, if complete { 0 } else { CUDA_ERROR_NOT_READY });
+        Ok(())
+    }
+
+    pub fn shared_event_synchronize(&mut self, seq: u64, event: u64) -> Result<()> {
+        if self.shared_events.wait(event, Then::Reply(seq))? {
+            self.synchronised(seq, 0);
+        }
+        Ok(())
+    }
+
+    pub fn shared_event_query(&mut self, seq: u64, event: u64) -> Result<()> {
+        let code = if self.shared_events.is_complete(event)? { 0 } else { CUDA_ERROR_NOT_READY };
+        // Bytes that landed before go first.
+        self.collect();
+        self.reply(seq, code);
+        Ok(())
+    }
+
+    /// Goes on with what waited for records that are complete. Returns whether there was any.
+    pub fn take_shared_waits(&mut self) -> bool {
+        let ready = self.shared_events.ready();
+        for then in &ready {
+            match *then {
+                Then::OpenGate(gate) => self.gate_open(gate),
+                Then::Reply(seq) => self.synchronised(seq, 0),
+            }
+        }
+        !ready.is_empty()
+    }
+
+    pub fn shared_event_done(&mut self, event: u64, generation: u64) {
+        let ended = self.shared_events.done(event, generation);
+        self.give_up(ended);
+    }
+
+    pub fn shared_event_destroy(&mut self, event: u64) {
+        let ended = self.shared_events.destroy(event);
+        self.give_up(ended);
+    }
+
+    /// All work of the context is complete, and its events are gone.
+    pub fn end_shared_events(&mut self, context: u64) {
+        let ended = self.shared_events.end_context(context);
+        self.give_up(ended);
+    }
+
+    fn give_up(&mut self, tokens: impl IntoIterator<Item = Token>) {
+        for token in tokens {
+            self.requests.push(Request::Release { token });
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! What a session knows of its memory: the address range (*arena*), what is mapped in it (*slabs*), and what was granted.
 
-use crate::arrays::Array;
 use crate::driver::{Handle, Result};
 use crate::objects::RealEvent;
 use crate::requests::Token;
+use driverapi::arrays::Steps;
 use driverapi::errors::*;
 use protocol::SlabMap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,6 +23,15 @@ pub struct Zeroing {
     pub number: u64,
     pub event: Rc<RealEvent>,
     pub context: u64,
+}
+
+#[derive(Debug)]
+pub struct Array {
+    pub steps: Steps,
+    pub handle: Handle,
+    pub context: u64,
+    pub device: u32,
+    pub bytes: u64,
 }
 
 #[derive(Debug, Default)]

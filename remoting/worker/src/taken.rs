@@ -1,17 +1,11 @@
 //! Memory that the driver takes by itself, for limits of contexts and for modules: counted before the driver is asked.
 
 use crate::driver::Result;
+use crate::objects::Taken;
 use crate::session::Session;
 use driverapi::errors::*;
 use driverapi::limits;
 use protocol::{ContextLimit, Fenced, Message};
-
-/// What was counted on a device.
-#[derive(Debug, Clone, Copy)]
-pub struct Taken {
-    pub device: u32,
-    pub bytes: u64,
-}
 
 impl Session {
     /// A limit that the driver refuses leaves what was.

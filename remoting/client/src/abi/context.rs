@@ -1,12 +1,11 @@
 //! Contexts.
 
 use crate::Code;
-use crate::access::Access;
 use crate::boundary::{write, write_optional};
 use crate::context::Live;
 use crate::context::{self, Context};
 use crate::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
-use crate::devices;
+use crate::devices::{self, Access};
 use crate::exports;
 use crate::graph::GRAPHS;
 use crate::memory::{mapped, taken};

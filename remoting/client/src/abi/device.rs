@@ -1,7 +1,6 @@
 //! Devices: everything is answered from the snapshot that came with Hello.
 
 use crate::Code;
-use crate::access;
 use crate::boundary::{guard, text, write, write_text};
 use crate::devices::{self, Device};
 use crate::exports;
@@ -89,7 +88,7 @@ exports! {
 
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
         let (device, peer) = (devices::get(device)?, devices::get(peer)?);
-        write(can, access::is_possible(device, peer).into())
+        write(can, device.can_reach(peer).into())
     }
 
     fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_uint, from: CUdevice, to: CUdevice) {
@@ -101,7 +100,7 @@ exports! {
         if from.ordinal == to.ordinal {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        write(value, access::attribute(from, to, attribute))
+        write(value, from.peer_attribute(to, attribute))
     }
 
     fn cuModuleGetLoadingMode(mode: *mut c_uint) {

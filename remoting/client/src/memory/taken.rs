@@ -1,22 +1,12 @@
 //! Memory that the device's driver takes by itself, for limits of contexts and for modules: charged to the share before the
-//! driver is asked, and given back when the driver has.
+//! driver is asked, and given back when the driver has. A context gives back what is left when it is destroyed.
 
 use crate::Code;
 use crate::context::Live;
 use crate::session::lock;
 use driverapi::errors::CUDA_ERROR_UNSUPPORTED_LIMIT;
 use driverapi::limits;
-use protocol::{ContextDestroy, ContextLimit, ModuleUnload};
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-
-/// Of one context.
-#[derive(Default)]
-pub struct Taken {
-    /// For each limit that was set.
-    limits: Mutex<BTreeMap<u32, u64>>,
-    modules: Mutex<u64>,
-}
+use protocol::{ContextLimit, ModuleUnload};
 
 /// Sets a limit of a context.
 ///
@@ -59,18 +49,5 @@ pub fn unload(live: &Live, module: u64, bytes: u64) -> Result<(), Code> {
     live.session.post(0, &ModuleUnload { module, token })?;
     *modules = others;
     live.device.memory.put_back_after(live, bytes, unloaded, false);
-    Ok(())
-}
-
-/// Destroys a context, with all that its driver took for it.
-///
-/// # Errors
-/// The session's sticky error.
-pub fn destroy(live: &Live) -> Result<(), Code> {
-    let (token, destroyed) = live.session.new_fence();
-    live.session.post(0, &ContextDestroy { context: live.id, token })?;
-    let limits = std::mem::take(&mut *lock(&live.taken.limits));
-    let modules = std::mem::take(&mut *lock(&live.taken.modules));
-    live.device.memory.put_back_after(live, limits.into_values().sum::<u64>() + modules, destroyed, true);
     Ok(())
 }

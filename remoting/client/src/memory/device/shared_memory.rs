@@ -3,9 +3,8 @@
 
 use super::{DeviceMemory, PIECE_ALIGN, State};
 use crate::Code;
-use crate::access::Access;
 use crate::context::Live;
-use crate::devices::{self, Device};
+use crate::devices::{self, Access, Device};
 use crate::memory::heap::{Piece, round_up};
 use crate::session::lock;
 use crate::ticket::Token;
