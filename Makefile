@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,7 +67,7 @@ test-e2e-all: .venv/.installed $(E2E_CLUSTER) ## Every test on that cluster
 
 test: test-core test-shard ## Core, and the shard of .ci/shards.toml whose turn it is: what CI runs beside test-e2e
 
-test-core: lint docs test-rust test-python test-decoders ## Lint, documents, Rust tests, core of the Python and program tests, decoders under mutation
+test-core: lint docs test-rust test-python test-torch-smoke test-decoders ## Lint, documents, Rust tests, core of the Python and program tests, a test of each file of torch's, decoders under mutation
 
 test-rust: build
 	@echo "==> Rust tests"
@@ -98,6 +98,16 @@ shard-programs shard-survival shard-chart-and-cli shard-security: build system-t
 	@$(PYTHON) -m pytest --part $(@:shard-%=%)
 
 shard-security: test-decoders-longer
+
+# Files whose tests share a session, or have none, share a process: torch and a session take seconds to start.
+TORCH_SMOKE := "amp checkpoint cuda loader names rng" "autograd endurance_torch interrupted_torch ops storage traps" \
+    "explain_torch opdb processes torch_programs whole" mutates_torch onnxruntime switch values
+
+test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: one of each file
+	@echo "==> torch: core's tests"
+	@status=0; for files in $(TORCH_SMOKE); do \
+	    target/frameworks/bin/python -m pytest -q -m frameworks --part core $$(printf 'offload/tests/torch/test_%s.py ' $$files) || status=$$?; \
+	done; exit "$$status"
 
 # A person's `make test-all`, and nothing that CI runs.
 test-everything: build system-tools cluster-programs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,11 @@ def test_a_shard_has_a_command_of_its_own(shard: Shard) -> None:
 def test_make_test_runs_core_and_make_test_all_everything() -> None:
     core = commands("test")
     assert "-m pytest --part core\n" in core
+    in_process = re.findall(r"for files in (.+); do", core)
+    files = {f"offload/tests/torch/test_{name}.py" for group in shlex.split(in_process[0]) for name in group.split()}
+    assert files == {entry.partition("::")[0] for entry in TABLE.core} & set(TORCH_FILES)
+    # Of one test each, which the shard has: the demo takes over a minute, the other is about files.
+    assert set(TORCH_FILES) - files == {f"offload/tests/torch/test_{name}.py" for name in ("demo", "parquet")}
     assert "cargo test" in core and "remoting/fuzz" in core and "clippy" in core
     assert "-m pytest -m e2e e2e --part core --part" in commands("test-e2e")
     every = commands("test-all")

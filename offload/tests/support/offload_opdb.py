@@ -55,16 +55,18 @@ class Found:
         return self.equal / max(self.compared, 1)
 
 
-def sweep(mode: str, dtype: str, *, every: int = 1, timeout: float = 300) -> Found:
-    """Run all operations (or every n-th) in processes of their own; after a crash the next one goes on behind it."""
+def sweep(mode: str, dtype: str, *, every: int = 1, families: bool = False, timeout: float = 300) -> Found:
+    """Run all operations, or every n-th, or the first of each family, in processes of their own. After a crash the next
+    one goes on behind it.
+    """
     found, start = Found(), 0
     while start is not None:
-        start = _part(found, mode, dtype, start, every, timeout)
+        start = _part(found, [mode, dtype, "--every", str(every), *(["--families"] * families)], start, timeout)
     return found
 
 
-def _part(found: Found, mode: str, dtype: str, start: int, every: int, timeout: float) -> Any:
-    command = [sys.executable, "-m", "offload_opdb", mode, dtype, "--start", str(start), "--every", str(every)]
+def _part(found: Found, options: list[str], start: int, timeout: float) -> Any:
+    command = [sys.executable, "-m", "offload_opdb", *options, "--start", str(start)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, check=False, cwd=Path(__file__).parent
     )
@@ -101,12 +103,14 @@ def main() -> None:
     parser.add_argument("dtype")
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--families", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     dtype = getattr(torch, asked.dtype)
     with local_session() as session:
         device.activate(session)
-        for index in range(asked.start, len(op_db), asked.every):
+        chosen = _families(op_db) if asked.families else range(0, len(op_db), asked.every)
+        for index in (index for index in chosen if index >= asked.start):
             info = op_db[index]
             name = f"{info.name} {info.variant_test_name}".strip()
             if dtype not in info.supported_dtypes("cpu") or (asked.mode != "forward" and not info.supports_autograd):
@@ -115,6 +119,14 @@ def main() -> None:
             compared, unequal = _compare(info, asked.mode, dtype)
             print(json.dumps({"name": name, "compared": compared, "unequal": unequal}), flush=True)
         print(json.dumps({"end": True}), flush=True)
+
+
+def _families(table: list[Any]) -> list[int]:
+    """The first operation of each family: of one class of torch's table, and one module."""
+    first: dict[tuple[str, str], int] = {}
+    for index, info in enumerate(table):
+        first.setdefault((type(info).__name__, info.name.rpartition(".")[0]), index)
+    return sorted(first.values())
 
 
 def _compare(info: Any, mode: str, dtype: Any) -> tuple[int, list[str]]:

@@ -2,4 +2,9 @@
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
+if importlib.util.find_spec("torch"):
+    collect_ignore_glob = []
+    from offload_armed import armed, programs  # noqa: F401 - fixtures, of which files that run in one process share one
+    from offload_torch import remote  # noqa: F401
+else:
+    collect_ignore_glob = ["test_*.py"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import trips
 from torch import nn
 from torch.nn import functional
 
@@ -111,7 +111,7 @@ def test_all_spellings() -> None:
         assert Double.apply(x.half().requires_grad_()).dtype == torch.float32
 
 
-def test_a_scaler_skips_steps_that_overflow(armed: Session) -> None:  # noqa: F811
+def test_a_scaler_skips_steps_that_overflow(armed: Session) -> None:
     linear = nn.Linear(2, 1).cuda()
     optimizer = torch.optim.SGD(linear.parameters(), 0.1)
     with pytest.warns(FutureWarning):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import both, by_line, remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
+from offload_torch import both, by_line, same, to_remote
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -189,7 +189,7 @@ def test_optimizers(make: Any) -> None:
     same(train(copy.deepcopy(model).to(device.NAME), A.to(device.NAME)), want, rtol=1e-3, atol=1e-5)
 
 
-def test_one_round_trip_for_a_training_step(remote: Remote) -> None:  # noqa: F811
+def test_one_round_trip_for_a_training_step(remote: Remote) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2)).to(device.NAME)
     optimizer = torch.optim.AdamW(model.parameters())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import trips
 from torch import nn
 
 from remotegpu_offload.client.session import Session
@@ -30,7 +30,7 @@ def written(value: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def test_saving_asks_once_and_loading_not_at_all(armed: Session) -> None:  # noqa: F811
+def test_saving_asks_once_and_loading_not_at_all(armed: Session) -> None:
     state = model().state_dict()
     torch.cuda.synchronize()
     before = trips(armed)
@@ -135,7 +135,7 @@ def test_deep_copies_pickles_and_the_old_format() -> None:
 
 
 def test_many_storages_travel_together_but_not_all_at_once(
-    armed: Session,  # noqa: F811
+    armed: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from remotegpu_offload.torch import checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import trips
 from torch import nn
 
 from remotegpu_offload.client.session import Session
@@ -39,7 +39,7 @@ def test_the_device_is_available_and_has_its_properties() -> None:
     assert torch.cuda.get_arch_list() == []
 
 
-def test_properties_are_asked_once(armed: Session) -> None:  # noqa: F811
+def test_properties_are_asked_once(armed: Session) -> None:
     torch.cuda.get_device_properties()
     before = trips(armed)
     for _ in range(5):
@@ -50,7 +50,7 @@ def test_properties_are_asked_once(armed: Session) -> None:  # noqa: F811
     assert trips(armed) == before
 
 
-def test_memory_is_the_acceptors(armed: Session) -> None:  # noqa: F811
+def test_memory_is_the_acceptors(armed: Session) -> None:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     kept = torch.zeros(1 << 20, device="cuda")
@@ -71,7 +71,7 @@ def test_memory_is_the_acceptors(armed: Session) -> None:  # noqa: F811
     assert torch.mps.current_allocated_memory() == before
 
 
-def test_streams_and_events(armed: Session) -> None:  # noqa: F811
+def test_streams_and_events(armed: Session) -> None:
     stream = torch.cuda.Stream()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     before = trips(armed)
@@ -209,7 +209,7 @@ def test_profilers_time_what_is_here_and_say_so_once(capfd: pytest.CaptureFixtur
     assert "frame #" not in said and "Failed to record" not in said
 
 
-def test_too_large_is_out_of_memory_whoever_finds_it(armed: Session) -> None:  # noqa: F811
+def test_too_large_is_out_of_memory_whoever_finds_it(armed: Session) -> None:
     """What looks for a batch size that fits goes on after it."""
     with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):
         torch.zeros(10**13, device="cuda")

@@ -9,7 +9,6 @@ import time
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
-from offload_torch import remote  # noqa: F401 - a fixture
 from torch import nn
 
 from remotegpu_offload.torch import device, interrupt

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import trips
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remotegpu_offload.client.session import Session
@@ -37,7 +37,7 @@ class Squares(Dataset):  # type: ignore[misc]
 
 @pytest.mark.parametrize("pin", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loaders_feed_the_device(armed: Session, workers: int, pin: bool) -> None:  # noqa: F811
+def test_loaders_feed_the_device(armed: Session, workers: int, pin: bool) -> None:
     kept = torch.ones(5, device="cuda")
     found, pids = [], set()
     loader = DataLoader(Squares(), batch_size=4, num_workers=workers, pin_memory=pin, timeout=60 if workers else 0)
@@ -81,7 +81,7 @@ def test_pinning_is_the_tensor_itself() -> None:
         torch.ones(3, device="cuda").pin_memory()
 
 
-def test_a_forked_child_has_no_device_and_harms_nobody(armed: Session) -> None:  # noqa: F811
+def test_a_forked_child_has_no_device_and_harms_nobody(armed: Session) -> None:
     tensor = torch.arange(4.0, device="cuda")
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
@@ -122,7 +122,7 @@ def test_a_tensor_of_the_device_goes_to_no_other_process() -> None:
         queue.put(torch.ones(2, device="cuda"))
 
 
-def test_a_killed_acceptor_is_an_error_that_says_so(armed: Session) -> None:  # noqa: F811
+def test_a_killed_acceptor_is_an_error_that_says_so(armed: Session) -> None:
     """Last, because nothing works afterwards: this session keeps no snapshots."""
     x = torch.ones(3, device="cuda")
     assert x.sum().item() == 3

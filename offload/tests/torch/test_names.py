@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import trips
 from torch import nn
 
 from remotegpu_offload.client.session import Session
@@ -283,7 +283,7 @@ def test_to_share_memory_is_nothing_to_do_as_on_cuda() -> None:
     assert not y.is_shared() and y.share_memory_() is y and y.is_shared()
 
 
-def test_naming_a_device_asks_nobody(armed: Session) -> None:  # noqa: F811
+def test_naming_a_device_asks_nobody(armed: Session) -> None:
     x = torch.ones(3, device="cuda")
     before = trips(armed)
     for _ in range(10):

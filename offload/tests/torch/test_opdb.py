@@ -49,6 +49,14 @@ def test_all_operations_are_as_published(mode: str, operations: int, ratio: floa
     assert surely & set(found.unequal) == surely & set(published["unequal"]), advice
 
 
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_some_operations_of_each_family(mode: str) -> None:
+    """The first of each: by the kind of operation that torch's table says, and the module that has it."""
+    found = sweep(mode, SWEEPS[mode], families=True, timeout=120)
+    assert found.operations >= 15
+    checked(found, UNEQUAL, 0.9)
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "int64", "bool", "bfloat16"])
 def test_other_types(dtype: str) -> None:
     """A fifth of the operations for each."""

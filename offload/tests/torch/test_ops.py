@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import both, by_line, remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
+from offload_torch import both, by_line, same, to_cpu, to_remote
 
 from remotegpu_offload.torch import codec, device, layouts
 from remotegpu_offload.torch.device import Remote
@@ -55,7 +55,7 @@ def test_views(function: Any) -> None:
         both(written, A)
 
 
-def test_views_send_nothing(remote: Remote) -> None:  # noqa: F811
+def test_views_send_nothing(remote: Remote) -> None:
     x = to_remote(A)
     remote.synchronize()
     before = remote.stream.operations
@@ -242,7 +242,7 @@ def test_equal_constants_of_other_types_are_other_calls() -> None:
     same(torch.arange(0.0, 3.0, 1.0, device=device.NAME), torch.arange(0.0, 3.0, 1.0))
 
 
-def test_changing_numbers_make_no_new_templates(remote: Remote) -> None:  # noqa: F811
+def test_changing_numbers_make_no_new_templates(remote: Remote) -> None:
     """A learning rate that decays must not be learnt again each step."""
     x = to_remote(A)
     x.mul_(0.5)
@@ -272,7 +272,7 @@ def test_shapes_that_do_not_fit_are_an_error_at_once() -> None:
         to_remote(A) + to_remote(torch.ones(5))
 
 
-def test_a_late_error_names_the_operation(remote: Remote) -> None:  # noqa: F811
+def test_a_late_error_names_the_operation(remote: Remote) -> None:
     """The kernel finds out that an index is out of range; whoever asks next hears which operation it was."""
     table, x = to_remote(A), to_remote(torch.tensor([1, 99]))
     wrong = torch.nn.functional.embedding(x, table)
@@ -287,7 +287,7 @@ def test_a_late_error_names_the_operation(remote: Remote) -> None:  # noqa: F811
     remote.synchronize()
 
 
-def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> None:  # noqa: F811
+def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> None:
     x = to_remote(torch.zeros(4))
     x.index_fill_(0, to_remote(torch.tensor([9])), 1.0)
     with pytest.raises(IndexError, match="aten::index_fill_"):
@@ -380,7 +380,7 @@ def test_names_of_other_tensors_for_dense_ones(function: Any) -> None:
     both(function, A)
 
 
-def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:  # noqa: F811
+def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:
     """`a.out` calls `a`: where the device lacks one, it lacks both."""
     fates = remote.registered
     for name, how in fates.items():
@@ -432,7 +432,7 @@ def test_copies(non_blocking: bool) -> None:
     assert x.half().cpu().dtype is torch.float16
 
 
-def test_a_copy_has_the_content_of_its_time(remote: Remote) -> None:  # noqa: F811
+def test_a_copy_has_the_content_of_its_time(remote: Remote) -> None:
     """The copy is done when `to` returns, though nobody has waited: the source may change."""
     for size in (10, 300_000):
         source = torch.arange(float(size))
@@ -460,7 +460,7 @@ def test_printing() -> None:
     assert repr(to_remote(big)).replace(", device='remote:0'", "") == repr(big)
 
 
-def test_printing_costs_one_round_trip(remote: Remote) -> None:  # noqa: F811
+def test_printing_costs_one_round_trip(remote: Remote) -> None:
     x = to_remote(A)
     before = remote.source.peer.counters.round_trips
     repr(x)

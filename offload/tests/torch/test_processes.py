@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offload_armed import Programs, programs  # noqa: F401 - a fixture
+from offload_armed import Programs
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(400)]
 
@@ -86,15 +86,15 @@ print(json.dumps(told))
 )
 
 
-def test_the_first_use_by_many_threads_opens_one_device(programs: Programs) -> None:  # noqa: F811
+def test_the_first_use_by_many_threads_opens_one_device(programs: Programs) -> None:
     _same_in_threads(programs, "--threads", "8")
 
 
-def test_threads_find_what_they_find_on_the_cpu_and_leave_nothing(programs: Programs) -> None:  # noqa: F811
+def test_threads_find_what_they_find_on_the_cpu_and_leave_nothing(programs: Programs) -> None:
     _same_in_threads(programs, "--threads", "5", "--steps", "12")
 
 
-def _same_in_threads(programs: Programs, *options: str) -> None:  # noqa: F811
+def _same_in_threads(programs: Programs, *options: str) -> None:
     here = programs.on_cpu("threads", *options)
     remote, _ = programs.on_remote("threads", *options)
     assert not remote["failed"] and not here["failed"]
@@ -104,7 +104,7 @@ def _same_in_threads(programs: Programs, *options: str) -> None:  # noqa: F811
     assert remote["held"] == 0
 
 
-def _run(programs: Programs, name: str, text: str, *options: str) -> dict[str, Any]:  # noqa: F811
+def _run(programs: Programs, name: str, text: str, *options: str) -> dict[str, Any]:
     """What a program writes that `offload run` starts with these options."""
     (programs.folder / name).write_text(text)
     environment = os.environ | {
@@ -122,7 +122,7 @@ def _run(programs: Programs, name: str, text: str, *options: str) -> dict[str, A
 
 
 def test_processes_that_a_program_starts_have_sessions_of_their_own(
-    programs: Programs,  # noqa: F811
+    programs: Programs,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "other.yaml").write_text("version: 1\noffload:\n  - torch: {devices: [cuda]}\n")
@@ -133,7 +133,7 @@ def test_processes_that_a_program_starts_have_sessions_of_their_own(
     assert {found[2] for found in told.values()} == {"cpu"}
 
 
-def test_a_process_forked_before_the_device_was_open_has_its_own(programs: Programs) -> None:  # noqa: F811
+def test_a_process_forked_before_the_device_was_open_has_its_own(programs: Programs) -> None:
     told = _run(programs, "forks.py", _FORKED)
     assert told["early"][0] == told["main"][0] == told["then"][0] == 4.0
     assert told["main"][1] == told["then"][1] != told["early"][1]

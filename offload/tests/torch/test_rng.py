@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_armed import armed, trips  # noqa: F401 - a fixture
+from offload_armed import trips
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -46,7 +46,7 @@ def test_the_hosts_generator_is_another_one() -> None:
     assert torch.equal(torch.rand(4), here)
 
 
-def test_states_are_fetched_and_set_again(armed: Session) -> None:  # noqa: F811
+def test_states_are_fetched_and_set_again(armed: Session) -> None:
     torch.manual_seed(1)
     draw()
     before = trips(armed)
@@ -127,7 +127,7 @@ def test_a_generator_of_another_device_is_refused() -> None:
         draw(generator=torch.Generator())
 
 
-def test_dropout_is_repeated_with_its_seed_and_in_checkpoints(armed: Session) -> None:  # noqa: F811
+def test_dropout_is_repeated_with_its_seed_and_in_checkpoints(armed: Session) -> None:
     module = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).cuda()
     x = torch.ones(2, 16, device="cuda")
     torch.manual_seed(4)
@@ -143,7 +143,7 @@ def test_dropout_is_repeated_with_its_seed_and_in_checkpoints(armed: Session) ->
     assert gradients[0] == gradients[1]
 
 
-def test_seeding_asks_nobody(armed: Session) -> None:  # noqa: F811
+def test_seeding_asks_nobody(armed: Session) -> None:
     before = trips(armed)
     for seed in range(20):
         torch.manual_seed(seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
+from offload_torch import same, to_cpu, to_remote
 from torch import nn
 
 from remotegpu_offload.torch import codec, device
@@ -21,14 +21,14 @@ from remotegpu_offload.torch.storage import Blueprint, Storages, address_of
 pytestmark = pytest.mark.frameworks
 
 
-def alive(remote: Remote) -> tuple[int, int]:  # noqa: F811
+def alive(remote: Remote) -> tuple[int, int]:
     """Storages at this end and at the other, after everything has been executed."""
     gc.collect()
     checked(remote.stream.ask("sync"))
     return len(remote.storages), int(checked(remote.stream.ask("stats")).header["storages"])
 
 
-def test_an_address_tells_storage_and_place(remote: Remote) -> None:  # noqa: F811
+def test_an_address_tells_storage_and_place(remote: Remote) -> None:
     x = to_remote(torch.arange(12.0).view(3, 4))
     first = address_of(x)
     assert first >= codec.FLOOR
@@ -41,7 +41,7 @@ def test_an_address_tells_storage_and_place(remote: Remote) -> None:  # noqa: F8
     assert address_of(to_remote(torch.ones(4))) >> codec.SHIFT != first >> codec.SHIFT
 
 
-def test_a_storage_ends_with_its_last_view(remote: Remote) -> None:  # noqa: F811
+def test_a_storage_ends_with_its_last_view(remote: Remote) -> None:
     before = alive(remote)
     x = to_remote(torch.ones(4, 4))
     view = x.t()[1:]
@@ -52,7 +52,7 @@ def test_a_storage_ends_with_its_last_view(remote: Remote) -> None:  # noqa: F81
     assert alive(remote) == before
 
 
-def test_autograd_keeps_what_it_saved(remote: Remote) -> None:  # noqa: F811
+def test_autograd_keeps_what_it_saved(remote: Remote) -> None:
     """A saved tensor has lost its Python object; its storage is there until the graph goes."""
     before = alive(remote)
     x = to_remote(torch.full((3,), 2.0)).requires_grad_()
@@ -64,7 +64,7 @@ def test_autograd_keeps_what_it_saved(remote: Remote) -> None:  # noqa: F811
     assert alive(remote) == before
 
 
-def test_slots_are_used_again(remote: Remote) -> None:  # noqa: F811
+def test_slots_are_used_again(remote: Remote) -> None:
     """Or there would be an end to them after 16 million tensors."""
     x = to_remote(torch.ones(4))
     seen = set()
@@ -74,7 +74,7 @@ def test_slots_are_used_again(remote: Remote) -> None:  # noqa: F811
     same(x + 1, torch.full((4,), 2.0))
 
 
-def test_steps_leave_nothing(remote: Remote) -> None:  # noqa: F811
+def test_steps_leave_nothing(remote: Remote) -> None:
     """After each of many training steps both ends have as many storages, templates and descriptions as before."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 2)).to(device.NAME)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -97,7 +97,7 @@ def test_steps_leave_nothing(remote: Remote) -> None:  # noqa: F811
     assert not remote.stream.entries
 
 
-def test_templates_are_forgotten_in_time(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_templates_are_forgotten_in_time(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program whose shapes never repeat must not fill the memory of either end."""
     monkeypatch.setattr("remotegpu_offload.torch.dispatch.TEMPLATES", 50)
     x = to_remote(torch.arange(200.0))
@@ -108,7 +108,7 @@ def test_templates_are_forgotten_in_time(remote: Remote, monkeypatch: pytest.Mon
     same(kept + 1, torch.arange(7.0) * 2 + 1)
 
 
-def test_copies_are_independent(remote: Remote) -> None:  # noqa: F811
+def test_copies_are_independent(remote: Remote) -> None:
     x = to_remote(torch.ones(3))
     module = nn.Linear(3, 3).to(device.NAME)
     module.register_buffer("shared", x)
@@ -130,7 +130,7 @@ def test_copies_are_independent(remote: Remote) -> None:  # noqa: F811
     same(copy.copy(base), base)
 
 
-def test_storages_by_themselves(remote: Remote) -> None:  # noqa: F811
+def test_storages_by_themselves(remote: Remote) -> None:
     before = alive(remote)
     storage = torch.UntypedStorage(12, device=device.NAME)
     assert storage.nbytes() == 12
@@ -148,7 +148,7 @@ def test_storages_by_themselves(remote: Remote) -> None:  # noqa: F811
     assert alive(remote) == before
 
 
-def test_storages_end_in_any_thread(remote: Remote) -> None:  # noqa: F811
+def test_storages_end_in_any_thread(remote: Remote) -> None:
     before = alive(remote)
 
     def work() -> None:
@@ -164,7 +164,7 @@ def test_storages_end_in_any_thread(remote: Remote) -> None:  # noqa: F811
     assert alive(remote) == before
 
 
-def test_a_destructor_may_use_the_device(remote: Remote) -> None:  # noqa: F811
+def test_a_destructor_may_use_the_device(remote: Remote) -> None:
     """The garbage collector may run it in the middle of an operation."""
     seen = []
 
@@ -187,7 +187,7 @@ def test_a_destructor_may_use_the_device(remote: Remote) -> None:  # noqa: F811
     same(x, torch.full((2,), 2000.0))
 
 
-def test_a_forked_child_has_no_device(remote: Remote) -> None:  # noqa: F811
+def test_a_forked_child_has_no_device(remote: Remote) -> None:
     """It ends without a word to the acceptor, and its parent goes on."""
     x = to_remote(torch.ones(3))
     pid = os.fork()
@@ -203,7 +203,7 @@ def test_a_forked_child_has_no_device(remote: Remote) -> None:  # noqa: F811
     same(x + 1, torch.full((3,), 2.0))
 
 
-def test_large_tensors_travel_in_pages(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_large_tensors_travel_in_pages(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remotegpu_offload.torch.kernels.PAGE", 1000)
     x = torch.randn(33, 17)
     before = remote.source.peer.counters.round_trips

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from offload_armed import Programs, programs  # noqa: F401 - a fixture
+from offload_armed import Programs
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 
-def test_digits_train_bit_for_bit_with_one_round_trip_a_step(programs: Programs, tmp_path: Path) -> None:  # noqa: F811
+def test_digits_train_bit_for_bit_with_one_round_trip_a_step(programs: Programs, tmp_path: Path) -> None:
     steps = 40
     want = programs.on_cpu("digits", "--steps", str(steps), "--checkpoint", str(tmp_path / "here.pt"))
     got, crossed = programs.on_remote("digits", "--steps", str(steps), "--checkpoint", str(tmp_path / "there.pt"))
@@ -26,7 +26,7 @@ def test_digits_train_bit_for_bit_with_one_round_trip_a_step(programs: Programs,
     assert b"cuda:0" in (tmp_path / "there.pt").read_bytes()
 
 
-def test_a_transformer_with_an_average_workers_and_accumulation(programs: Programs) -> None:  # noqa: F811
+def test_a_transformer_with_an_average_workers_and_accumulation(programs: Programs) -> None:
     want = programs.on_cpu("transformer")
     got, crossed = programs.on_remote("transformer")
     assert got["losses"] == pytest.approx(want["losses"], rel=1e-4)
@@ -36,7 +36,7 @@ def test_a_transformer_with_an_average_workers_and_accumulation(programs: Progra
     assert crossed["by_service"]["TORCH"] <= len(got["losses"]) + 40
 
 
-def test_a_hugging_face_model_trains_and_generates(programs: Programs) -> None:  # noqa: F811
+def test_a_hugging_face_model_trains_and_generates(programs: Programs) -> None:
     pytest.importorskip("transformers")
     want = programs.on_cpu("huggingface")
     got, crossed = programs.on_remote("huggingface")
@@ -45,7 +45,7 @@ def test_a_hugging_face_model_trains_and_generates(programs: Programs) -> None: 
     assert crossed["by_service"]["TORCH"] <= len(got["losses"]) + 20
 
 
-def test_an_lstm_with_packed_sequences(programs: Programs) -> None:  # noqa: F811
+def test_an_lstm_with_packed_sequences(programs: Programs) -> None:
     want = programs.on_cpu("lstm")
     got, crossed = programs.on_remote("lstm")
     assert got["losses"] == pytest.approx(want["losses"], rel=1e-4)
@@ -53,7 +53,7 @@ def test_an_lstm_with_packed_sequences(programs: Programs) -> None:  # noqa: F81
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_mixed_precision_with_a_scaler(programs: Programs, dtype: str) -> None:  # noqa: F811
+def test_mixed_precision_with_a_scaler(programs: Programs, dtype: str) -> None:
     want = programs.on_cpu("amp", "--dtype", dtype)
     got, crossed = programs.on_remote("amp", "--dtype", dtype)
     # The lists of CUDA's autocast are longer than the CPU's: here the loss too is computed in float32.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from offload_torch import both, remote, same, to_cpu, to_remote  # noqa: F401 - a fixture
+from offload_torch import both, same, to_cpu, to_remote
 from torch import nn
 
 from remotegpu_offload.torch import device
@@ -212,7 +212,7 @@ def test_5_out_and_results_that_are_arguments() -> None:
         ("foreach", lambda x: torch._foreach_mul_([x, x[1:]], 1.0)),
     ],
 )
-def test_6_one_operation_is_one_entry(remote: Remote, name: str, call: Any) -> None:  # noqa: F811
+def test_6_one_operation_is_one_entry(remote: Remote, name: str, call: Any) -> None:
     """Not `empty` and then the same with `out`."""
     x = to_remote(torch.randn(4))
     call(x)
@@ -235,7 +235,7 @@ def test_10_nothing_is_registered_for_cuda_itself() -> None:
     same(x.grad, torch.ones(2))
 
 
-def test_12_one_failure_poisons_nothing_else(remote: Remote) -> None:  # noqa: F811
+def test_12_one_failure_poisons_nothing_else(remote: Remote) -> None:
     """All in one batch: what depends on the failed operation fails, what stands between them does not."""
     x, wrong = to_remote(torch.zeros(3)), to_remote(torch.tensor([7]))
     before = x + 1
@@ -251,7 +251,7 @@ def test_12_one_failure_poisons_nothing_else(remote: Remote) -> None:  # noqa: F
     remote.synchronize()
 
 
-def test_13_an_operation_is_a_few_bytes(remote: Remote) -> None:  # noqa: F811
+def test_13_an_operation_is_a_few_bytes(remote: Remote) -> None:
     """230 when pickled; a template's number and three addresses here."""
     x = to_remote(torch.ones(5))
     kept = x + x
