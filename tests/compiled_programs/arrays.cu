@@ -224,6 +224,61 @@ static void gathered()
     OK(cudaFreeArray(array));
 }
 
+// Copies into and out of arrays, and kernels between them, as nodes of a graph: launched twice, with other input.
+static void captured()
+{
+    cudaChannelFormatDesc format = cudaCreateChannelDesc<float2>();
+    cudaArray_t one, two;
+    OK(cudaMallocArray(&one, &format, W, H, cudaArraySurfaceLoadStore));
+    OK(cudaMallocArray(&two, &format, W, H, cudaArraySurfaceLoadStore));
+    cudaResourceDesc from = of_array(one), to = of_array(two);
+    cudaSurfaceObject_t read, write;
+    OK(cudaCreateSurfaceObject(&read, &from));
+    OK(cudaCreateSurfaceObject(&write, &to));
+    float2 *input, *output;
+    OK(cudaMalloc(&input, W * H * 8));
+    OK(cudaMallocHost(&output, W * H * 8));
+
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    OK(cudaMemcpy2DToArrayAsync(one, 0, 0, input, W * 8, W * 8, H, cudaMemcpyDeviceToDevice, stream));
+    negate<<<H, W, 0, stream>>>(read, write);
+    cudaMemcpy3DParms copy = {};
+    copy.srcArray = two;
+    copy.dstArray = one;
+    copy.srcPos = make_cudaPos(0, 2, 0);
+    copy.extent = make_cudaExtent(W, 1, 1);
+    copy.kind = cudaMemcpyDeviceToDevice;
+    OK(cudaMemcpy3DAsync(&copy, stream));
+    OK(cudaMemcpy2DFromArrayAsync(output, W * 8, one, 0, 0, W * 8, H, cudaMemcpyDeviceToHost, stream));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&executable, graph, 0));
+    for (int turn = 1; turn <= 2; turn++) {
+        std::vector<float2> host(W * H);
+        for (int i = 0; i < W * H; i++) host[i] = make_float2(turn * i, turn + i);
+        OK(cudaMemcpy(input, host.data(), host.size() * 8, cudaMemcpyHostToDevice));
+        OK(cudaGraphLaunch(executable, stream));
+        OK(cudaStreamSynchronize(stream));
+        for (int i = 0; i < W; i++) {
+            float2 wanted = host[2 * W + i];
+            REQUIRE(output[i].x == -wanted.y && output[i].y == -wanted.x);
+        }
+        for (int i = W; i < W * H; i++) REQUIRE(output[i].x == host[i].x && output[i].y == host[i].y);
+    }
+    OK(cudaGraphExecDestroy(executable));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaDestroySurfaceObject(read));
+    OK(cudaDestroySurfaceObject(write));
+    OK(cudaFreeArray(one));
+    OK(cudaFreeArray(two));
+    OK(cudaFree(input));
+    OK(cudaFreeHost(output));
+    OK(cudaStreamDestroy(stream));
+}
+
 // Arrays count against the device's memory, and give it back.
 static void charged()
 {
@@ -270,6 +325,7 @@ int main()
     copies();
     layered_surface();
     gathered();
+    captured();
     charged();
     refused();
     return passed();

@@ -29,6 +29,8 @@ pub struct Executable {
     pub handle: usize,
     pub flags: u64,
     pub graph: SharedGraph<Work>,
+    /// No update adds or removes conditional nodes.
+    has_conditions: bool,
     /// How often it was changed since then.
     changes: AtomicU64,
     state: Mutex<State>,
@@ -96,11 +98,12 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
     conditions::check(graph)?;
     let backed = GRAPHS.memories.back(graph)?;
     let pieces = divide(graph, &context::current()?, flags)?;
-    let uses_memory = graph.uses_memory();
+    let (uses_memory, has_conditions) = (graph.uses_memory(), graph.has_conditions());
     let graph = GRAPHS.copy(graph);
     let state = Mutex::new(State { pieces, made_for: 0, uses_memory, backed, launched_with: 0, last: Last::None });
+    let changes = AtomicU64::new(0);
     EXECUTABLES
-        .insert(|handle| Arc::new(Executable { handle, flags, graph, changes: AtomicU64::new(0), state }))
+        .insert(|handle| Arc::new(Executable { handle, flags, graph, has_conditions, changes, state }))
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -144,7 +147,7 @@ impl Executable {
     /// # Errors
     /// The code of the node that could not be sent.
     pub fn launch(&self, target: &Target) -> Result<(), Code> {
-        if graphs::lock(&self.graph).has_conditions() && GRAPHS.is_capturing(target.stream_id) {
+        if self.has_conditions && GRAPHS.is_capturing(target.stream_id) {
             return refused("cuGraphLaunch of a graph with conditional nodes in a capture");
         }
         if capture(target, || Ok(Work::Child(GRAPHS.copy(&graphs::lock(&self.graph)))))? {
@@ -159,7 +162,7 @@ impl Executable {
         }
         let settled = state.launched_with == changes;
         state.launched_with = changes;
-        if state.made_for != changes && (settled || graph.has_conditions()) {
+        if state.made_for != changes && (settled || self.has_conditions) {
             state.pieces = divide(&graph, &target.live, self.flags)?;
             state.made_for = changes;
             state.uses_memory = graph.uses_memory();
