@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs/offload-ops.md"
 FIGURES = ROOT / "offload/tests/torch/opdb.json"
 TITLES = {
-    "there": "Sent as one operation",
-    "here": "Done by the client itself",
+    "acceptor": "Sent as one operation",
+    "client": "Done by the client itself",
     "composed": "Composed of others, by torch",
     "the acceptor has no kernel": "Refused: a CPU acceptor has no kernel",
     "not dense": "Refused: take or make tensors that are not dense",
@@ -32,8 +32,8 @@ TITLES = {
     "one vendor's own": "Never sent: one vendor's own",
 }
 EXPLAINED = {
-    "there": "One entry in the stream: a template's number and the addresses of its tensors.",
-    "here": "Views, allocation, copies: nothing is sent, or only bytes.",
+    "acceptor": "One entry in the stream: a template's number and the addresses of its tensors.",
+    "client": "Views, allocation, copies: nothing is sent, or only bytes.",
     "composed": "torch has them in terms of others; so do views, which send nothing.",
     "the acceptor has no kernel": "On a CUDA acceptor they are sent: each acceptor says what it has. What follows from "
     "these on a CPU acceptor is torch's NotImplementedError with the operation's name.",
@@ -54,7 +54,7 @@ def table(backend: str) -> str:
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         if name.startswith("aten::"):
-            found[device.fate(name, available)][name.removeprefix("aten::").partition(".")[0]] += 1
+            found[device.placement(name, available)][name.removeprefix("aten::").partition(".")[0]] += 1
     version = torch.__version__.partition("+")[0]
     lines = [
         "# Operations of the remote torch device",

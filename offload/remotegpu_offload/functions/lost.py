@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from remotegpu_offload.objects.encoder import Here, There
+from remotegpu_offload.objects.encoder import Exported, Resident
 from remotegpu_offload.wire.errors import LostError
 
 _CELL: Final = ["remotegpu_offload.jupyter.cell", "run"]
@@ -57,6 +57,6 @@ def name_of(function: Any) -> str:
 
 
 def _class_of(value: Any) -> str:
-    if isinstance(value, Here | There):
+    if isinstance(value, Exported | Resident):
         value = value.value
     return name_of(value if isinstance(value, type) else type(value))

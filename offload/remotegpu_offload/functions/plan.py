@@ -10,7 +10,7 @@ from typing import Any, Final
 from remotegpu_offload.config.model import ClassRule, FunctionRule
 from remotegpu_offload.functions import inplace, mutation
 from remotegpu_offload.functions.mutation import Key
-from remotegpu_offload.objects.encoder import Here, There
+from remotegpu_offload.objects.encoder import Exported, Resident
 from remotegpu_offload.objects.errors import CrossingError
 
 _LOOKED_INTO: Final = 64  # longer containers are data, in which nobody looks for callbacks
@@ -115,7 +115,7 @@ def _by_mode(value: Any, mode: str) -> Any:
             return value
         case "ref":
             # An object that happens to be callable, as a model is, is not a function.
-            return Here(value) if isinstance(value, _FUNCTIONS) else There(value)
+            return Exported(value) if isinstance(value, _FUNCTIONS) else Resident(value)
     return outgoing(value)
 
 
@@ -124,7 +124,7 @@ def _refuse_torn(sent: list[tuple[str, Any]]) -> None:
 
     Raises CrossingError.
     """
-    owners = {id(held): name for name, value in sent if isinstance(value, There) for held in _tensors(value.value)}
+    owners = {id(held): name for name, value in sent if isinstance(value, Resident) for held in _tensors(value.value)}
     if not owners:
         return
     for name, value in sent:
@@ -148,12 +148,12 @@ def outgoing(value: Any) -> Any:
     """A callable of the program's own runs here when it is called there; so too in a list, tuple or dict."""
     if value.__class__ in (list, tuple):
         if len(value) <= _LOOKED_INTO and any(_stays_in_client(each) for each in value):
-            return type(value)([Here(each) if _stays_in_client(each) else each for each in value])
+            return type(value)([Exported(each) if _stays_in_client(each) else each for each in value])
     elif value.__class__ is dict:
         if len(value) <= _LOOKED_INTO and any(_stays_in_client(each) for each in value.values()):
-            return {key: Here(each) if _stays_in_client(each) else each for key, each in value.items()}
+            return {key: Exported(each) if _stays_in_client(each) else each for key, each in value.items()}
     elif _stays_in_client(value):
-        return Here(value)
+        return Exported(value)
     return value
 
 

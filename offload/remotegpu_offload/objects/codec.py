@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from remotegpu_offload.objects import encoder as encoding
 from remotegpu_offload.objects import locate, pages, restricted, vocabulary
-from remotegpu_offload.objects.encoder import Encoder, Here, register
+from remotegpu_offload.objects.encoder import Encoder, Exported, register
 from remotegpu_offload.objects.errors import CrossingError, RefusedError, UnknownObjectError
 from remotegpu_offload.objects.pages import Buffer
 from remotegpu_offload.objects.table import ACCEPTORS, Handle, Held, Residents, Table
@@ -22,7 +22,7 @@ __all__ = [
     "HANDLE",
     "Codec",
     "CrossingError",
-    "Here",
+    "Exported",
     "Packed",
     "RefusedError",
     "Replaced",

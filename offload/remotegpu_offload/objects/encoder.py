@@ -41,7 +41,7 @@ def register(kind: type, reduce: Reducer) -> None:
     reducers[kind] = reduce
 
 
-class Here:
+class Exported:
     """A callable argument that stays where it is: the other end gets a handle to it."""
 
     __slots__ = ("value",)
@@ -50,7 +50,7 @@ class Here:
         self.value = value
 
 
-class There:
+class Resident:
     """An argument that is sent once, lives at the acceptor from then on, and is named there when it is sent again."""
 
     __slots__ = ("value",)
@@ -210,7 +210,7 @@ def _describe(value: Any) -> dict[str, str]:
     }
 
 
-def _exported_call(encoder: Encoder, value: Here) -> Any:
+def _exported_call(encoder: Encoder, value: Exported) -> Any:
     return encoder.export(value.value, "call", _describe(value.value))
 
 
@@ -218,7 +218,7 @@ def _exported_call(encoder: Encoder, value: Here) -> Any:
 _ATOMS: Final = (int, float, complex, str, bytes, bool)
 
 
-def _resident(encoder: Encoder, value: There) -> Any:
+def _resident(encoder: Encoder, value: Resident) -> Any:
     kind = type(value.value)
     if kind in _ATOMS:
         return kind, (value.value,)
@@ -317,8 +317,8 @@ _OURS: Final[dict[type, Reducer]] = {
     functools._CacheInfo: lambda _encoder, value: (values.cache_info, tuple(value)),
     # What io.IOBase, an abstract class, is derived from, and so are files.
     io.IOBase.__bases__[0]: _file,
-    Here: _exported_call,
-    There: _resident,
+    Exported: _exported_call,
+    Resident: _resident,
     enum.Enum: _enum,
     zoneinfo.ZoneInfo: _zone,
 }

@@ -29,7 +29,7 @@ _OWN_KERNELS: Final = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExp
 
 
 LACKING: Final = frozenset(("not dense", "no kernel for dense tensors", "the acceptor has no kernel"))
-"""What `fate` says of operations that the device refuses."""
+"""What `placement` says of operations that the device refuses."""
 
 
 class Source(Protocol):
@@ -135,8 +135,8 @@ class Remote:
             self._library.impl(name, cell, "AutogradPrivateUse1")
             self._library.impl(name, cell, _KEY)
         for name in torch._C._dispatch_get_all_op_names():
-            self.registered[name] = how = fate(name, self.operations)
-            if how != "there":
+            self.registered[name] = how = placement(name, self.operations)
+            if how != "acceptor":
                 continue
             made = kernel(engine, _operation(name))
             if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put", "aten::_unsafe_index")):
@@ -145,13 +145,13 @@ class Remote:
         self._library.impl("_pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005 - as declared
 
 
-def fate(name: str, available: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
-    """What becomes of an operation: `there` (one entry), `here`, `composed` (of others), or why it is refused."""
+def placement(name: str, available: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
+    """What becomes of an operation: `acceptor` (one entry), `client`, `composed` (of others), or why it is refused."""
     space, _, own = name.partition("::")
     if space != "aten":
         return "not torch's own"
     if own in kernels.OWN or own in kernels.CELLS:
-        return "here" if own in kernels.OWN else "composed"
+        return "client" if own in kernels.OWN else "composed"
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if own.startswith(_VENDORS):
         return "one vendor's own"
@@ -171,11 +171,11 @@ def fate(name: str, available: frozenset[str]) -> str:  # noqa: PLR0911 - one fo
         return "composed"
     if name in available:
         if has(name, "CPU") or has(name, "CUDA"):
-            return "there"
+            return "acceptor"
         refused = [
-            how for each in layouts.origins(name) if each in _names() and (how := fate(each, available)) in LACKING
+            how for each in layouts.origins(name) if each in _names() and (how := placement(each, available)) in LACKING
         ]
-        return refused[0] if refused else "there"
+        return refused[0] if refused else "acceptor"
     return "composed" if has(name, "CompositeImplicitAutograd") else "the acceptor has no kernel"
 
 

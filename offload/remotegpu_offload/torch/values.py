@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from remotegpu_offload.objects import restricted
-from remotegpu_offload.objects.encoder import Encoder, There, register
+from remotegpu_offload.objects.encoder import Encoder, Resident, register
 from remotegpu_offload.torch import codec
 from remotegpu_offload.torch.codec import Meta
 from remotegpu_offload.torch.executor import Executor, FailedError, Storage, memory
@@ -199,13 +199,13 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
     return host, (_piece(plain), codec.meta_to_json(_meta(plain)), *dress)
 
 
-def _part(encoder: Encoder, value: Any) -> tuple[There, str] | None:
+def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
     """Where it is in what went by reference before, where something else that has it goes so for the first time."""
     if encoder.parts is None:
         owners = encoder.codec.residents.others(encoder.kept)
         encoder.parts = {id(held): (owner, name) for owner in owners for name, held in tensors(owner)}
     found = encoder.parts.get(id(value))
-    return None if found is None else (There(found[0]), found[1])
+    return None if found is None else (Resident(found[0]), found[1])
 
 
 def _lives_in_acceptor(executor: Executor, tensor: Any) -> bool:

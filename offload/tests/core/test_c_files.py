@@ -248,7 +248,7 @@ def work():
     assert done.stdout == "False\n[(0,), (1,), (2,)] [0 1 2]\n", done.stderr
 
 
-class Here:
+class Client:
     """Both halves in this process; `cut` ends the connection between them."""
 
     def __init__(self, folder: Path, layer: Layer, cut: Callable[[], None]) -> None:
@@ -263,7 +263,7 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
+def here(tmp_path: Path) -> Iterator[Client]:
     for name in ("client/data", "client/out", "cache"):
         (tmp_path / name).mkdir(parents=True)
     folder = tmp_path / "client"
@@ -274,10 +274,10 @@ def here(tmp_path: Path) -> Iterator[Here]:
         remote = RemoteFiles(Link(acceptor, ""), Cache(str(tmp_path / "cache"), 64 << 20))
         layer = Layer(remote, Areas([str(folder)], []), str(folder))
         layer.real = {"open": open}
-        yield Here(folder, layer, client.close)
+        yield Client(folder, layer, client.close)
 
 
-def test_a_commit_sends_the_pages_that_changed(here: Here) -> None:
+def test_a_commit_sends_the_pages_that_changed(here: Client) -> None:
     people(here.folder / "out/large.db", 50_000)
     size = (here.folder / "out/large.db").stat().st_size
     connection = here.connect("out/large.db")
@@ -303,7 +303,7 @@ def test_a_commit_sends_the_pages_that_changed(here: Here) -> None:
     assert here.layer.remote.counters["bytes_read"] == read
 
 
-def test_changes_of_others_are_not_overwritten(here: Here) -> None:
+def test_changes_of_others_are_not_overwritten(here: Client) -> None:
     file = here.folder / "out/shared.db"
     people(file)
     mine = here.connect("out/shared.db")
@@ -322,7 +322,7 @@ def test_changes_of_others_are_not_overwritten(here: Here) -> None:
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
-def test_a_database_in_use_is_read_as_it_is_and_not_written(here: Here, mode: str) -> None:
+def test_a_database_in_use_is_read_as_it_is_and_not_written(here: Client, mode: str) -> None:
     file = here.folder / "out/busy.db"
     people(file, 5000)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
@@ -343,7 +343,7 @@ def test_a_database_in_use_is_read_as_it_is_and_not_written(here: Here, mode: st
     assert rows(file, "SELECT count(*) FROM people") == [(5001,)]
 
 
-def test_a_rule_for_the_database_file_is_enough_to_read_it(here: Here) -> None:
+def test_a_rule_for_the_database_file_is_enough_to_read_it(here: Client) -> None:
     people(here.folder / "data/alone.db")
     with closing(here.connect("data/alone.db")) as connection:
         assert connection.execute("SELECT count(*) FROM people").fetchone() == (3,)
@@ -357,7 +357,7 @@ def test_a_rule_for_the_database_file_is_enough_to_read_it(here: Here) -> None:
     assert not (here.folder / "out/none.db").exists()
 
 
-def test_a_lost_client_is_an_error_and_no_half_transaction(here: Here) -> None:
+def test_a_lost_client_is_an_error_and_no_half_transaction(here: Client) -> None:
     people(here.folder / "out/lost.db", 2000)
     connection = here.connect("out/lost.db")
     connection.execute("UPDATE people SET age = 0")

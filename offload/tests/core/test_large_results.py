@@ -22,11 +22,11 @@ MANY = 1 << 18  # numbers of 8 bytes
 # The limit, and the rule that helps.
 TOO_LARGE = rf"\b{LIMIT}\b.*\breturns: ref\b"
 
-There = Callable[..., Any]
+Offloaded = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def remote() -> Iterator[There]:
+def remote() -> Iterator[Offloaded]:
     """A function of the module under a rule of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent / "programs"))
@@ -47,7 +47,7 @@ def test_a_value_of_the_limit_fits_into_a_frame() -> None:
     assert pages.LARGEST + frames.MAX_HEADER + 8 * frames.MAX_BUFFERS + 64 * pages.FLOOR <= frames.MAX_FRAME
 
 
-def test_a_result_says_what_to_do(remote: There) -> None:
+def test_a_result_says_what_to_do(remote: Offloaded) -> None:
     ones = remote("ones")
     assert ones(1000).sum() == 1000
     with pytest.raises(CrossingError, match=TOO_LARGE) as caught:
@@ -57,7 +57,7 @@ def test_a_result_says_what_to_do(remote: There) -> None:
 
 
 @pytest.mark.parametrize("returns", ["ref", "auto"])
-def test_a_large_result_may_stay_in_the_acceptor(remote: There, returns: str) -> None:
+def test_a_large_result_may_stay_in_the_acceptor(remote: Offloaded, returns: str) -> None:
     kept = remote("ones", returns=returns)(MANY)
     assert isinstance(kept, RemoteObject)
     assert remote("size")(kept) == MANY
@@ -65,14 +65,14 @@ def test_a_large_result_may_stay_in_the_acceptor(remote: There, returns: str) ->
         kept.fetch()
 
 
-def test_a_changed_argument_has_the_same_limit(remote: There) -> None:
+def test_a_changed_argument_has_the_same_limit(remote: Offloaded) -> None:
     things = [1]
     with pytest.raises(CrossingError, match=rf"\b{LIMIT}\b"):
         remote("grow", mutates=("things",))(things, MANY)
     assert things == [1]
 
 
-def test_a_generator_ends_with_it_after_what_came_before(remote: There) -> None:
+def test_a_generator_ends_with_it_after_what_came_before(remote: Offloaded) -> None:
     values = remote("several")(MANY)
     assert next(values) == 1
     with pytest.raises(CrossingError, match=TOO_LARGE):
@@ -81,11 +81,11 @@ def test_a_generator_ends_with_it_after_what_came_before(remote: There) -> None:
     assert sum(value.sum() for value in list(remote("several")(MANY // 3))[1:]) == MANY // 3 * 3
 
 
-def test_arguments_travel_in_pages_however_large(remote: There) -> None:
+def test_arguments_travel_in_pages_however_large(remote: Offloaded) -> None:
     assert remote("size")(np.ones(MANY)) == MANY
 
 
-def test_callbacks_too(remote: There, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callbacks_too(remote: Offloaded, monkeypatch: pytest.MonkeyPatch) -> None:
     assert remote("offer")(lambda value: value.size, 1000) == 1000
     with pytest.raises(CrossingError, match=rf"\b{LIMIT}\b"):
         remote("offer")(lambda value: value.size, MANY)

@@ -120,12 +120,12 @@ def test_functions_and_classes_of_a_function_travel_by_value_and_are_known_again
 
 
 def test_an_object_that_stays_in_the_acceptor_is_sent_once(ends: Ends) -> None:
-    from remotegpu_offload.objects.encoder import There
+    from remotegpu_offload.objects.encoder import Resident
 
     model = Point(1.0, [0] * 50_000)
-    first, large = ends.to_acceptor(There(model))
+    first, large = ends.to_acceptor(Resident(model))
     first.y.append(9)
-    again, small = ends.to_acceptor((There(model), There(model)))
+    again, small = ends.to_acceptor((Resident(model), Resident(model)))
     assert again[0] is again[1] is first and small < 1000 < large
     assert len(ends.acceptor.exports) == 1
     del model
@@ -133,7 +133,7 @@ def test_an_object_that_stays_in_the_acceptor_is_sent_once(ends: Ends) -> None:
     ends.to_acceptor(None)
     assert len(ends.acceptor.exports) == 0
     with pytest.raises(CrossingError, match=r"\bbuiltins\.list\b.*`ref`"):
-        ends.client.dumps(There([1]))
+        ends.client.dumps(Resident([1]))
 
 
 def test_handles_are_counted_and_let_go(ends: Ends) -> None:

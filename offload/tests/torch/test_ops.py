@@ -382,16 +382,16 @@ def test_names_of_other_tensors_for_dense_ones(function: Any) -> None:
 
 def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:
     """`a.out` calls `a`: where the device lacks one, it lacks both."""
-    fates = remote.registered
-    for name, how in fates.items():
-        if how == "there":
+    placements = remote.registered
+    for name, how in placements.items():
+        if how == "acceptor":
             assert layouts.reason(name) is None
             keys = ("CPU", "CUDA")
             if not any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys):
-                assert not {fates.get(each) for each in layouts.origins(name)} & device.LACKING, name
-    assert fates["aten::_to_dense.out"] == "no kernel for dense tensors"
-    assert fates["aten::_fused_dropout.out"] == "the acceptor has no kernel"
-    assert fates["aten::quantize_per_tensor"] == "not dense"
+                assert not {placements.get(each) for each in layouts.origins(name)} & device.LACKING, name
+    assert placements["aten::_to_dense.out"] == "no kernel for dense tensors"
+    assert placements["aten::_fused_dropout.out"] == "the acceptor has no kernel"
+    assert placements["aten::quantize_per_tensor"] == "not dense"
 
 
 def test_a_result_that_is_not_dense_is_an_error() -> None:
