@@ -34,6 +34,7 @@ from support.system import until
 TOKEN = "the operator's token"
 TEAM = "/api/v1/namespaces/team"
 MINE = CLAIMS.format("team")
+SYSTEM_PODS = f"/api/v1/namespaces/{SYSTEM}/pods"
 SETS = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets"
 
 
@@ -416,3 +417,59 @@ def test_probes_and_metrics_of_leader_and_candidate(
         until(lambda: second.metric("remotegpu_operator_leader") == 1, 10, "the candidate leads")
         make_pod(kube, "next", 250)
         lifted(kube, "next")
+
+
+def make_plugin(kube: Kube, node_name: str, ready: bool = True) -> None:
+    """The device plugin's pod on a node, and what the kubelet has written into the node since."""
+    labels = {"app.kubernetes.io/name": "remotegpu", "app.kubernetes.io/component": "deviceplugin"}
+    spec = {"nodeName": node_name, "containers": [{"name": "deviceplugin", "image": "none"}]}
+    kube("POST", f"{SYSTEM_PODS}", {"metadata": {"name": f"plugin-{node_name}", "labels": labels}, "spec": spec})
+    amounts = {"remotegpu/milli": "2k"}
+    kube.merge(f"/api/v1/nodes/{node_name}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+    set_plugin(kube, node_name, ready)
+
+
+def set_plugin(kube: Kube, node_name: str, ready: bool) -> None:
+    condition = {"type": "Ready", "status": str(ready)}
+    kube.merge(f"{SYSTEM_PODS}/plugin-{node_name}/status", {"status": {"conditions": [condition]}})
+
+
+def test_a_pod_waits_with_its_share_while_a_node_would_turn_it_away(kube: Kube, running: Operator) -> None:
+    for name in ("node-a", "node-b"):
+        make_plugin(kube, name)
+    make_pool(kube)
+    make_pod(kube, "before", 250)
+    lifted(kube, "before")
+    set_plugin(kube, "node-b", ready=False)
+    made = make_pod(kube, "held", 250)
+    name = f"held-{made['metadata']['uid']}"
+    has(kube, name, "Allocated", "NoDevicePlugin")
+    until(lambda: "NoDevicePlugin" in reasons(kube, "held"), 10, "the reason at the pod")
+    assert gated(kube, "held")
+    # A pod for another node need not wait.
+    elsewhere = gated_pod("elsewhere", "default", 250)
+    elsewhere["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-a"}
+    kube("POST", f"{TEAM}/pods", elsewhere)
+    lifted(kube, "elsewhere")
+    assert gated(kube, "held")
+    set_plugin(kube, "node-b", ready=True)
+    lifted(kube, "held")
+    has(kube, name, "Allocated", "Allocated")
+    # One that is gone altogether, until the kubelet says so.
+    kube("DELETE", f"{SYSTEM_PODS}/plugin-node-b", {"gracePeriodSeconds": 0})
+    made = make_pod(kube, "late", 250)
+    has(kube, f"late-{made['metadata']['uid']}", "Allocated", "NoDevicePlugin")
+    kube.merge("/api/v1/nodes/node-b/status", {"status": {"allocatable": {"remotegpu/milli": "0"}}})
+    lifted(kube, "late")
+
+
+def test_a_pod_that_a_kubelet_turns_away_is_told_and_its_share_is_back(kube: Kube, running: Operator) -> None:
+    make_pool(kube, nodeSelector={"kubernetes.io/hostname": "node-a"})
+    made = make_pod(kube, "unlucky", 1000)
+    lifted(kube, "unlucky")
+    said = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices remotegpu/milli"
+    set_pod(kube, "unlucky", phase="Failed", reason="UnexpectedAdmissionError", message=said)
+    until(lambda: "TurnedAway" in reasons(kube, "unlucky"), 10, "the pod is told")
+    make_pod(kube, "next", 1000)
+    lifted(kube, "next")
+    assert claim_of(kube, made) is None
