@@ -94,7 +94,7 @@ async def _lead(settings: Settings, api: Api) -> None:
     installation = Installation(settings.namespace, settings.appliance_image, settings.image_pull_policy)
     events = Events(api)
     pool_work = Pools(api, installation, authority, inventory, changed)
-    claim_work = Claims(api, events, pool_work.status_is_stale)
+    claim_work = Claims(api, events, settings.namespace, pool_work.status_is_stale)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())

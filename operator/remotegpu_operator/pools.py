@@ -30,14 +30,13 @@ from remotegpu_operator.builders import states
 from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
 from remotegpu_operator.cache import Cache
-from remotegpu_operator.claims import PODS, Claims
+from remotegpu_operator.claims import Claims
 from remotegpu_operator.inventory import Inventory, Target
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
 
 GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
-NODES: Final = Resource("v1", "nodes", "Node")
 STATEFUL_SETS: Final = Resource("apps/v1", "statefulsets", "StatefulSet")
 _SHARED: Final = (
     (Resource("v1", "services", "Service"), service),

@@ -246,12 +246,12 @@ def _tolerated(pool: GPUPool, node: Object) -> bool:
     return all(
         taint["key"].startswith("node.kubernetes.io/")
         or taint["effect"] == "PreferNoSchedule"
-        or any(_tolerates(toleration, taint) for toleration in pool.spec.tolerations)
+        or any(tolerates(toleration, taint) for toleration in pool.spec.tolerations)
         for taint in taints
     )
 
 
-def _tolerates(toleration: Any, taint: Object) -> bool:
+def tolerates(toleration: Any, taint: Object) -> bool:
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if not toleration.get("key"):

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     MIXED_MEMORY = "MixedMemory"
     QUOTA_EXCEEDED = "QuotaExceeded"
     ALLOCATED = "Allocated"
+    NO_DEVICE_PLUGIN = "NoDevicePlugin"
     APPLIANCE_LOST = "ApplianceLost"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
 
