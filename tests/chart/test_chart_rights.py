@@ -16,11 +16,12 @@ CLUSTER_WIDE: dict[str, dict[str, str]] = {
     "remotegpu-operator": {
         "remotegpu.io/gpupools": "get list watch patch",
         "remotegpu.io/gpupools/status": "patch",
-        "remotegpu.io/gpuclaims": "get list watch create delete",
+        "remotegpu.io/gpuclaims": "get list watch create delete prioritize",
         "remotegpu.io/gpuclaims/status": "patch",
         "/pods": "get list watch patch",
         "/nodes": "get list watch",
         "/resourcequotas": "get list watch",
+        "scheduling.k8s.io/priorityclasses": "get list watch",
         "/events": "create",
         "admissionregistration.k8s.io/mutatingwebhookconfigurations [remotegpu]": "get patch",
     },

@@ -192,6 +192,32 @@ def test_a_pod_whose_claim_is_refused_says_so_and_gets_it_later(kube: Kube, runn
     lifted(kube, "many")
 
 
+def test_a_claim_has_the_priority_of_its_class(kube: Kube, running: Operator) -> None:
+    make_pool(kube, nodeSelector={"kubernetes.io/hostname": "node-a"})
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    kube("POST", MINE, claim("holder", "default", fraction="1"))
+    has(kube, "holder", "Allocated", "Allocated")
+    for name, more in (
+        ("a-number", {"priority": 50}),
+        ("of-a-class", {"priorityClassName": "e2e-urgent"}),
+        ("none", {}),
+    ):
+        kube("POST", MINE, claim(name, "default", fraction="1", **more))
+        has(kube, name, "Pending", "WaitingForCapacity")
+    until(lambda: "NoSuchPriorityClass" in reasons(kube, "of-a-class"), 10, "it is told that there is no such class")
+    kube("POST", classes, {"metadata": {"name": "e2e-urgent"}, "value": 100})
+    order = []
+    for waiting in (3, 2, 1):
+        until(lambda: len(kube.items(MINE)) == waiting + 1, 10, "the one before is gone")  # noqa: B023 (called at once)
+        held = [each["metadata"]["name"] for each in kube.items(MINE) if each["status"]["phase"] == "Allocated"]
+        order += held
+        for name in held:
+            kube("DELETE", f"{MINE}/{name}")
+        until(lambda: any(status(each).get("phase") == "Allocated" for each in kube.items(MINE)), 10, "the next one")
+    kube("DELETE", f"{classes}/e2e-urgent")
+    assert order == ["holder", "of-a-class", "a-number"]
+
+
 def test_a_claim_made_by_hand_is_kept_between_pods_and_shared_by_them(kube: Kube, running: Operator) -> None:
     make_pool(kube)
     make_pod(kube, "early", claim="mine")
