@@ -85,7 +85,7 @@ def jobs(namespace: Namespace, prefix: str, count: int) -> None:
 def finished(namespace: Namespace, count: int) -> None:
     def all_done() -> bool:
         found = [each["status"] for each in namespace.all("jobs")]
-        return sum(each.get("succeeded", 0) + each.get("failed", 0) for each in found) == count
+        return bool(sum(each.get("succeeded", 0) + each.get("failed", 0) for each in found) == count)
 
     until(all_done, 240, f"{count} Jobs have ended")
 

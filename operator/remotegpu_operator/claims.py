@@ -31,6 +31,7 @@ from remotegpu_operator.workqueue import WorkQueue
 _log = logging.getLogger(__name__)
 
 GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
+PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass")
 QUOTAS: Final = Resource("v1", "resourcequotas", "ResourceQuota")
 
 # Calls at a time; more only make the API server's queue longer.
@@ -61,6 +62,8 @@ class Claims:
         self._stored = Cache(api, GPUCLAIMS, self._claim_changed)
         self._pods = Cache(api, PODS, self._pod_changed, labels=f"{POD_LABEL}={POD_LABEL_VALUE}")
         self._quotas = Cache(api, QUOTAS, self._quota_changed)
+        self._classes = Cache(api, PRIORITY_CLASSES, self._class_changed)
+        self._priorities: dict[str, int] = {}
         self._index = Index(self._pods)
         self._landing = Landing(api, namespace, self._landing_changed)
         # Pods that wait with their share, because a node would turn them away.
@@ -69,13 +72,13 @@ class Claims:
     async def run(self, pools_known: asyncio.Event) -> None:
         """First everything that is, then decide."""
         async with asyncio.TaskGroup() as group:
-            caches = (self._stored, self._pods, self._quotas, *self._landing.caches)
+            caches = (self._stored, self._pods, self._quotas, self._classes, *self._landing.caches)
             for cache in caches:
                 group.create_task(cache.run())
             for cache in caches:
                 await cache.synced.wait()
             await pools_known.wait()
-            _log.info("%d claims, %d pods with a share, %d quotas, %d nodes, %d device plugins", *map(len, caches))
+            _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *map(len, caches))
             group.create_task(self._queue.run())
             group.create_task(self._decide())
 
@@ -156,13 +159,13 @@ class Claims:
     def _tell_allocator(self, claim: GPUClaim, before: GPUClaim | None) -> None:
         if claim.status.phase in statuses.HOLDING:
             if self._allocator.held(claim.uid) != claim.status.allocations:
-                self._allocator.hold(request_of(claim), claim.status.allocations)
+                self._allocator.hold(request_of(claim, self._priorities), claim.status.allocations)
         elif claim.status.phase is Phase.EXPIRED and not self._index.own_pod_runs(claim):
             self._allocator.release(claim.uid)
         elif not isinstance(self._decisions.get(claim.uid), Placed):
             if before is not None and before.status.phase in statuses.HOLDING:
                 self._allocator.release(claim.uid)
-            self._allocator.submit(request_of(claim))
+            self._allocator.submit(request_of(claim, self._priorities))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         pod = new or old
@@ -186,6 +189,19 @@ class Claims:
         }
         self._allocator.set_quotas(namespace, limits)
         self._settle.set()
+
+    def _class_changed(self, old: Object | None, new: Object | None) -> None:
+        """A class cannot change its value; it comes and goes."""
+        each = new or old
+        assert each is not None
+        name = each["metadata"]["name"]
+        self._priorities.pop(name, None)
+        if new is not None:
+            self._priorities[name] = new["value"]
+        for claim in self._index.claims.values():
+            if claim.spec.priority_class == name:
+                self._tell_allocator(claim, claim)
+                self._settle.set()
 
     def _landing_changed(self) -> None:
         for uid in self._held_back:
@@ -253,6 +269,9 @@ class Claims:
         if claim.spec.pod is not None and self._index.own_pod(claim) is None and await self._orphaned(claim):
             await self._release(claim)
             return
+        if (name := claim.spec.priority_class) and name not in self._priorities:
+            said = f"there is no PriorityClass {name}: the claim has priority 0 until there is one"
+            self._events.about(GPUCLAIMS, stored, "NoSuchPriorityClass", said, warning=True)
         decision = self._decisions.get(uid)
         status = self._next(claim, decision)
         if status != claim.status:

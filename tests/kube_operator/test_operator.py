@@ -451,6 +451,8 @@ def make_plugin(kube: Kube, node_name: str, ready: bool = True) -> None:
     spec = {"nodeName": node_name, "containers": [{"name": "deviceplugin", "image": "none"}]}
     kube("POST", f"{SYSTEM_PODS}", {"metadata": {"name": f"plugin-{node_name}", "labels": labels}, "spec": spec})
     amounts = {"remotegpu/milli": "2k"}
+    # The API server's own, on every new node; the node controller takes it off.
+    kube.merge(f"/api/v1/nodes/{node_name}", {"spec": {"taints": None}})
     kube.merge(f"/api/v1/nodes/{node_name}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
     set_plugin(kube, node_name, ready)
 
