@@ -23,6 +23,8 @@ CLUSTER_WIDE: dict[str, dict[str, str]] = {
         "/resourcequotas": "get list watch",
         "scheduling.k8s.io/priorityclasses": "get list watch",
         "/events": "create",
+        # Where the API server is, for the appliances' network policy.
+        "discovery.k8s.io/endpointslices [kubernetes]": "get",
         "admissionregistration.k8s.io/mutatingwebhookconfigurations [remotegpu]": "get patch",
     },
     "remotegpu-appliance": {
