@@ -10,6 +10,8 @@ import datetime
 import hashlib
 import json
 import logging
+import os
+from dataclasses import replace
 from typing import Final
 
 from remotegpu.api.kubernetes import (
@@ -27,7 +29,7 @@ from remotegpu_operator.allocation import Capacity
 from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
 from remotegpu_operator.builders import appliances as builders
 from remotegpu_operator.builders import states
-from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
+from remotegpu_operator.builders.pools import api_addresses, disruption_budget, network_policy, service
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.claims import Claims
@@ -37,6 +39,7 @@ from remotegpu_operator.kube import NODES, PODS, Api, ApiError, Object, Resource
 _log = logging.getLogger(__name__)
 
 GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io/v1", "endpointslices", "EndpointSlice")
 STATEFUL_SETS: Final = Resource("apps/v1", "statefulsets", "StatefulSet")
 _SHARED: Final = (
     (Resource("v1", "services", "Service"), service),
@@ -139,10 +142,13 @@ class Pools:
             for appliance in pool.status.appliances:
                 self._last.setdefault(appliance.name, appliance)
         self._pools = pools
+        installation = self._installation
+        if installation.close_egress:
+            installation = replace(installation, api_servers=await self._api_servers())
         self._plans = {plan.name: plan for pool in pools.values() for plan in builders.plans(pool, nodes)}
         for pool in pools.values():
             for resource, build in _SHARED:
-                await self._apply(resource, build(pool, namespace))
+                await self._apply(resource, build(pool, installation))
         for plan in self._plans.values():
             await self._keep(plan)
         self._changed.set()
@@ -153,6 +159,16 @@ class Pools:
             self.known.set()
         await self._undrain()
         await self._replace(claims)
+
+    async def _api_servers(self) -> tuple[builders.ApiAddress, ...]:
+        try:
+            found = await self._api.get(ENDPOINT_SLICES, "default", "kubernetes")
+        except ApiError as error:
+            if not error.gone:
+                raise
+            found = {}
+        environment = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+        return api_addresses(found, *environment)
 
     async def _keep(self, plan: builders.Plan) -> None:
         name = builders.tls_secret_name(plan.name)
