@@ -6,11 +6,13 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 from support.apiserver import ApiServer
 from support.kubelab import (
     CLAIMS,
@@ -274,6 +276,50 @@ def test_a_pod_that_does_not_start_gives_its_share_back_until_it_does(kube: Kube
     delete_pod(kube, "other")
     has(kube, name, "Allocated", "Allocated")
     assert claim_of(kube, other) is None
+
+
+def test_a_renewal_that_fails_is_a_condition_and_an_expiry_a_metric(
+    server: ApiServer, kube: Kube, nodes: Nodes, folder: Path
+) -> None:
+    secrets = f"/api/v1/namespaces/{SYSTEM}/secrets"
+
+    def renewed() -> tuple[str, str]:
+        conditions = status(kube.get(f"{POOLS}/default")).get("conditions", [])
+        found = next((each for each in conditions if each["type"] == "CertificatesRenewed"), {})
+        return found.get("status", ""), found.get("reason", "")
+
+    with operator(server.kubeconfig, folder) as running:
+        make_pool(kube)
+        until(lambda: renewed() == ("True", "Renewed"), 10, "the condition of a pool that is well")
+        text = urllib3.request("GET", f"http://127.0.0.1:{running.port}/metrics").data.decode()
+        rows = (line.rsplit(" ", 1) for line in text.splitlines())
+        expiry = "remotegpu_certificate_expires_seconds{"
+        expires = {name.split('"')[1]: float(value) for name, value in rows if name.startswith(expiry)}
+        assert expires.keys() == {
+            "remotegpu-ca",
+            "remotegpu-webhook-tls",
+            *(f"{each[:-2]}-tls" for each in nodes.appliances),
+        }
+        assert all(each > time.time() + 50 * 24 * 3600 for each in expires.values())
+    with operator(server.kubeconfig, folder, REMOTEGPU_CA_SECRET="theirs"):
+        until(lambda: renewed() == ("False", "RenewalFailed"), 30, "the pool says that nothing is renewed")
+        ours = kube.get(f"{secrets}/remotegpu-ca")["data"]
+        data = {"tls.crt": ours["ca.crt"], "tls.key": ours["ca.key"]}
+        kube("POST", secrets, {"metadata": {"name": "theirs"}, "data": data})
+        until(lambda: renewed() == ("True", "Renewed"), 40, "the pool is well again")
+
+
+def test_the_oldest_claim_that_waits_is_a_metric(kube: Kube, running: Operator) -> None:
+    make_pool(kube, nodeSelector={"kubernetes.io/hostname": "node-a"})
+    assert running.metric("remotegpu_oldest_waiting_claim_seconds") == 0
+    kube("POST", MINE, claim("one", "default", fraction="1"))
+    has(kube, "one", "Allocated", "Allocated")
+    kube("POST", MINE, claim("two", "default", fraction="1"))
+    has(kube, "two", "Pending", "WaitingForCapacity")
+    until(lambda: running.metric("remotegpu_oldest_waiting_claim_seconds") > 1, 10, "it waits")
+    kube("DELETE", f"{MINE}/one")
+    has(kube, "two", "Allocated", "Allocated")
+    assert running.metric("remotegpu_oldest_waiting_claim_seconds") == 0
 
 
 def test_a_lost_appliance_and_its_return(kube: Kube, running: Operator, nodes: Nodes) -> None:
