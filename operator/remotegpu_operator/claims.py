@@ -65,6 +65,7 @@ class Claims:
         self._classes = Cache(api, PRIORITY_CLASSES, self._class_changed)
         self._priorities: dict[str, int] = {}
         self._index = Index(self._pods)
+        metrics.OLDEST_WAITING.set_function(self._longest_wait)
         self._landing = Landing(api, namespace, self._landing_changed)
         # Pods that wait with their share, because a node would turn them away.
         self._held_back: set[str] = set()
@@ -118,6 +119,14 @@ class Claims:
             for decision in self._decisions.values()
             if isinstance(decision, Placed)
         )
+
+    def _longest_wait(self) -> float:
+        """Of the claims that wait for a share, in seconds."""
+        waiting = [each.created for each in self._index.claims.values() if each.status.phase is Phase.PENDING]
+        if not waiting:
+            return 0.0
+        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(min(waiting))
+        return max(0.0, age.total_seconds())
 
     def _appliances_changed(self, old: Mapping[str, ApplianceStatus], new: Mapping[str, ApplianceStatus]) -> None:
         self._all_appliances = {name: one for pool in self._appliances.values() for name, one in pool.items()}

@@ -32,6 +32,7 @@ from remotegpu_operator.builders import states
 from remotegpu_operator.builders.pools import api_addresses, disruption_budget, network_policy, service
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
 from remotegpu_operator.cache import Cache
+from remotegpu_operator.certificates import expiry
 from remotegpu_operator.claims import Claims
 from remotegpu_operator.inventory import Inventory, Target
 from remotegpu_operator.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
@@ -78,6 +79,8 @@ class Pools:
         self._plans: dict[str, builders.Plan] = {}
         self._secrets: dict[str, Object] = {}
         self._applied: set[str] = set()
+        # Why certificates are not renewed.
+        self._renewal = ""
         # What an appliance last told of itself; outlives its pods.
         self._last: dict[str, ApplianceStatus] = {}
         namespace, labels = installation.namespace, f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
@@ -130,9 +133,6 @@ class Pools:
         labels = f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
         secrets, _ = await self._api.list(SECRETS, namespace, labels)
         self._secrets = {secret["metadata"]["name"]: secret for secret in secrets}
-        await self._authority.refresh([certificate_of(secret) for secret in secrets])
-        self._inventory.set_bundle(self._authority.bundle)
-        claims.set_bundle(self._authority.bundle)
         stored, _ = await self._api.list(GPUPOOLS)
         nodes, _ = await self._api.list(NODES, keep=_without_images)
         pools = {pool.name: pool for pool in map(_read, stored) if pool is not None}
@@ -142,6 +142,9 @@ class Pools:
             for appliance in pool.status.appliances:
                 self._last.setdefault(appliance.name, appliance)
         self._pools = pools
+        await self._renew()
+        self._inventory.set_bundle(self._authority.bundle)
+        claims.set_bundle(self._authority.bundle)
         installation = self._installation
         if installation.close_egress:
             installation = replace(installation, api_servers=await self._api_servers())
@@ -159,6 +162,28 @@ class Pools:
             self.known.set()
         await self._undrain()
         await self._replace(claims)
+
+    async def _renew(self) -> None:
+        """The certificates; a failure is told in each pool's status, and only without any certificate is it an error."""
+        problem = ""
+        try:
+            await self._authority.refresh([certificate_of(secret) for secret in self._secrets.values()])
+        except (AuthorityError, ApiError) as error:
+            problem = str(error)
+            metrics.RECONCILE_ERRORS.labels("certificates").inc()
+            _log.error("certificates: %s", error)
+            if not self._authority.bundle:
+                raise
+        finally:
+            if problem != self._renewal:
+                self._renewal = problem
+                self._dirty.set()
+        found = self._authority.certificates
+        found |= {name: certificate_of(secret) for name, secret in self._secrets.items()}
+        metrics.CERTIFICATE_EXPIRES.clear()
+        for name, certificate in found.items():
+            if (end := expiry(certificate)) is not None:
+                metrics.CERTIFICATE_EXPIRES.labels(name).set(end.timestamp())
 
     async def _api_servers(self) -> tuple[builders.ApiAddress, ...]:
         try:
@@ -335,7 +360,7 @@ class Pools:
             for pool in list(self._pools.values()):
                 capacity = claims.capacity(pool.name)
                 _count(pool.name, capacity)
-                status = states.pool_status(pool, capacity, now)
+                status = states.pool_status(pool, capacity, self._renewal, now)
                 if status == pool.status:
                     continue
                 body = {"metadata": {"resourceVersion": pool.resource_version}, "status": status.to_object()}
