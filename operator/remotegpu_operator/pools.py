@@ -164,7 +164,7 @@ class Pools:
         await self._replace(claims)
 
     async def _renew(self) -> None:
-        """The certificates; a failure is told in each pool's status, and only without any certificate is it an error."""
+        """The certificates. A failure is told in each pool's status; without any certificate it is an error."""
         problem = ""
         try:
             await self._authority.refresh([certificate_of(secret) for secret in self._secrets.values()])

@@ -285,7 +285,7 @@ def test_a_renewal_that_fails_is_a_condition_and_an_expiry_a_metric(
 
     def renewed() -> tuple[str, str]:
         conditions = status(kube.get(f"{POOLS}/default")).get("conditions", [])
-        found = next((each for each in conditions if each["type"] == "CertificatesRenewed"), {})
+        found: Object = next((each for each in conditions if each["type"] == "CertificatesRenewed"), {})
         return found.get("status", ""), found.get("reason", "")
 
     with operator(server.kubeconfig, folder) as running:
@@ -295,11 +295,8 @@ def test_a_renewal_that_fails_is_a_condition_and_an_expiry_a_metric(
         rows = (line.rsplit(" ", 1) for line in text.splitlines())
         expiry = "remotegpu_certificate_expires_seconds{"
         expires = {name.split('"')[1]: float(value) for name, value in rows if name.startswith(expiry)}
-        assert expires.keys() == {
-            "remotegpu-ca",
-            "remotegpu-webhook-tls",
-            *(f"{each[:-2]}-tls" for each in nodes.appliances),
-        }
+        of_appliances = {f"{each[:-2]}-tls" for each in nodes.appliances}
+        assert expires.keys() == {"remotegpu-ca", "remotegpu-webhook-tls", *of_appliances}
         assert all(each > time.time() + 50 * 24 * 3600 for each in expires.values())
     with operator(server.kubeconfig, folder, REMOTEGPU_CA_SECRET="theirs"):
         until(lambda: renewed() == ("False", "RenewalFailed"), 30, "the pool says that nothing is renewed")
