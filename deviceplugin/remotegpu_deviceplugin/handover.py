@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ _HELD: Final = b"held"
 # A registration is two calls between processes of one node.
 _ANSWER_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.2
+_YOUNG_SECONDS: Final = 10.0
 # Linux passes no more in one message (SCM_MAX_FD is 253). A plugin adds four, until the kubelet starts again.
 _MOST: Final = 250
 
@@ -140,16 +142,19 @@ def _successors(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_PREFIX}*.sock"), key=_made, reverse=True)
 
 
-def _made(path: Path) -> int:
+def _made(path: Path) -> float:
+    """When, in seconds since 1970; now, if it is gone."""
     try:
-        return path.stat().st_ctime_ns
+        return path.stat().st_mtime
     except FileNotFoundError:
-        return 0
+        return time.time()
 
 
 def remove_dead(paths: Iterable[Path]) -> None:
-    """Remove the sockets that a killed process left."""
+    """Remove the sockets that a killed process left; a young one may be on the way to being listened to."""
     for path in paths:
+        if time.time() - _made(path) < _YOUNG_SECONDS:
+            continue
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(path))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +55,16 @@ def other() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
+@contextlib.contextmanager
+def beside_its_successor(node: Node, kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A plugin that is registered, and then another one."""
+    with node.run(kubeconfig) as first:
+        registered(node, 1)
+        with node.run(kubeconfig, other()):
+            registered(node, 2)
+            yield first
+
+
 def test_updates_one_after_the_other_leave_no_gap(node: Node, nowhere: Path) -> None:
     with node.run(nowhere) as first:
         registered(node, 1)
@@ -88,8 +102,7 @@ def test_one_that_is_to_end_serves_until_its_successor_is_there(node: Node, nowh
 
 def test_one_that_is_killed_beside_its_successor_is_made_good_at_once(node: Node, nowhere: Path) -> None:
     """The kubelet closes the successor's connections then."""
-    with node.run(nowhere) as first, node.run(nowhere, other()):
-        registered(node, 2)
+    with beside_its_successor(node, nowhere) as first:
         first.send_signal(signal.SIGKILL)
         until(lambda: set(node.kubelet.unhealthy) == {CLIENT, MILLI}, SECONDS, "the kubelet sees an end")
         until(lambda: all(map(node.kubelet.healthy, (MILLI, CLIENT))), SECONDS, "both are healthy again")
@@ -98,8 +111,7 @@ def test_one_that_is_killed_beside_its_successor_is_made_good_at_once(node: Node
 
 def test_a_kubelet_that_starts_again_hears_of_the_successor_alone(node: Node, nowhere: Path) -> None:
     """What was inherited of the kubelet before counts for nothing."""
-    with node.run(nowhere) as first, node.run(nowhere, other()):
-        registered(node, 2)
+    with beside_its_successor(node, nowhere) as first:
         first.terminate()
         assert first.wait(SECONDS) == 0
         node.kubelet.stop()
@@ -125,3 +137,4 @@ def test_sockets_that_nobody_serves_are_removed(node: Node, nowhere: Path, name:
 def leave_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
+    os.utime(path, (0, 0))
