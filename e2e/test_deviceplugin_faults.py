@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from cluster.lifecycle import NODES, part
 from support import processes
-from support.checker import Checker
+from support.checker import SYSTEM, Checker
 from support.installation import Installation
 from support.kubectl import Kubectl
-from support.manifests import deployment, pod, program
+from support.manifests import deployment, job, pod, program
 from support.namespace import Namespace
 from support.system import until
 
@@ -75,6 +75,56 @@ def test_plugins_that_die_while_pods_start_delay_them_only(namespace: Namespace,
 
     until(available, 120, "all eight run")
     namespace("delete", "deployment", "many", "--wait=false")
+
+
+def jobs(namespace: Namespace, prefix: str, count: int) -> None:
+    """One attempt each: a pod that a kubelet turns away is a Job that has failed."""
+    namespace.create(*(job(f"{prefix}-{number}", ["true"], fraction="0.01") for number in range(count)))
+
+
+def finished(namespace: Namespace, count: int) -> None:
+    def all_done() -> bool:
+        found = [each["status"] for each in namespace.all("jobs")]
+        return bool(sum(each.get("succeeded", 0) + each.get("failed", 0) for each in found) == count)
+
+    until(all_done, 240, f"{count} Jobs have ended")
+
+
+def turned_away(namespace: Namespace) -> list[str]:
+    statuses = {each["metadata"]["name"]: each["status"] for each in namespace.all("pods")}
+    return [f"{name}: {each.get('message')}" for name, each in statuses.items() if each["phase"] == "Failed"]
+
+
+@pytest.mark.timeout(600)
+def test_updates_turn_no_pod_away(namespace: Namespace, kubectl: Kubectl) -> None:
+    """Each update gives every node another plugin while pods start there."""
+    made = 0
+    while made < 100:
+        kubectl("rollout", "restart", "daemonset/remotegpu-deviceplugin", "-n", SYSTEM)
+        jobs(namespace, f"early-{made}", 13)
+        kubectl("rollout", "status", "daemonset/remotegpu-deviceplugin", "-n", SYSTEM, "--timeout=120s", seconds=130)
+        jobs(namespace, f"late-{made}", 12)
+        made += 25
+    finished(namespace, made)
+    assert turned_away(namespace) == []
+
+
+@pytest.mark.timeout(600)
+def test_plugins_deleted_by_force_turn_no_pod_away(
+    namespace: Namespace, installation: Installation, kubectl: Kubectl
+) -> None:
+    """One that was deleted serves until its successor does, and gates stay while a node has none."""
+    made = 0
+    for number in range(20):
+        plugins = sorted(installation.pods("deviceplugin"), key=lambda each: str(each["spec"].get("nodeName")))
+        name = plugins[number % len(plugins)]["metadata"]["name"]
+        jobs(namespace, f"before-{number}", 2)
+        kubectl("delete", "pod", name, "-n", SYSTEM, "--force", "--grace-period=0")
+        jobs(namespace, f"after-{number}", 2)
+        made += 4
+        installation.wait_until_ready(SETTLED)
+    finished(namespace, made)
+    assert turned_away(namespace) == []
 
 
 def test_a_container_finds_the_client_again_after_kubelet_and_plugin(

@@ -113,6 +113,61 @@ def test_and_without_policy_by_the_appliance(
     assert refused["seconds"] < 1
 
 
+MONITOR = """
+import sys, urllib.request
+for where in sys.argv[1:]:
+    try:
+        print("read", len(urllib.request.urlopen(f"http://{where}/metrics", timeout=3).read().splitlines()) > 5)
+    except OSError as error:
+        print("not read", error)
+"""
+DIAL = """
+import os, socket, sys
+for host, port in ((sys.argv[1], 9000), (os.environ["KUBERNETES_SERVICE_HOST"], 443)):
+    try:
+        socket.create_connection((host, port), 3)
+        print("connected")
+    except OSError:
+        print("not connected")
+"""
+
+
+def test_metrics_are_for_the_namespaces_that_are_named(
+    namespace: Namespace, kubectl: Kubectl, installation: Installation
+) -> None:
+    """From another namespace, under the policies: of an appliance, operator, webhook and device plugin."""
+
+    def read(name: str) -> list[str]:
+        parts = [address(installation.pods(part)[0]) for part in ("operator", "webhook", "deviceplugin")]
+        places = [f"{address(installation.appliances()[0])}:7072", *(f"{host}:8080" for host in parts)]
+        said = namespace.run(pod(name, ["python3", "-c", MONITOR, *places])).splitlines()
+        namespace.delete("pod", name, now=True)
+        return said
+
+    assert [line[:8] for line in read("stranger")] == ["not read"] * 4
+    label = "example.com/monitors"
+    kubectl("label", "namespace", namespace.name, f"{label}=yes")
+    installation.upgrade("--set-json", f"metrics.fromNamespaces={json.dumps({label: 'yes'})}")
+    try:
+        installation.wait_until_ready()
+        until(lambda: read("monitor") == ["read True"] * 4, 120, "the monitor reads the metrics of every part")
+    finally:
+        installation.upgrade()
+
+
+def test_an_appliance_reaches_the_api_server_and_nobody_else(namespace: Namespace, kubectl: Kubectl) -> None:
+    listens = (
+        "import socket; s = socket.create_server(('', 9000)); print('listens', flush=True)\nwhile True: s.accept()"
+    )
+    namespace.create(pod("listens", ["python3", "-c", listens]))
+    namespace.wait_for_line("listens", "listens")
+    found = namespace.get("pod", "listens")
+    assert found
+    appliance = Checker(kubectl).appliance_pods()[0]["metadata"]["name"]
+    said = kubectl("exec", "-n", SYSTEM, appliance, "--", "python", "-c", DIAL, address(found))
+    assert said.split("\n")[:2] == ["not connected", "connected"]
+
+
 def audit_lines(kubectl: Kubectl, installation: Installation) -> list[str]:
     logs = (kubectl("logs", "-n", SYSTEM, each["metadata"]["name"], "--since=2m") for each in installation.appliances())
     return [line for log in logs for line in log.splitlines() if "audit: refused" in line]

@@ -2,34 +2,66 @@
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
+import secrets
 import signal
 from pathlib import Path
+from typing import Final
 
 from kubernetes.aio import client, config
 
 from remotegpu.paths import find_dist
-from remotegpu_deviceplugin import files, kubelet, node, pools, status
+from remotegpu_deviceplugin import files, handover, kubelet, node, pools, status
+
+_log = logging.getLogger(__name__)
+
+# What the plugin before this one has just answered may not be in the kubelet's memory yet.
+_SETTLED_SECONDS: Final = 5.0
+# A replacement's image is there and it starts in seconds; the pod's grace period has to be longer.
+PATIENCE_SECONDS: Final = 15
 
 
-async def serve(kubelet_folder: Path, host_folder: Path, http: str) -> None:
-    """Until cancelled."""
-    version = files.install(find_dist().pod, host_folder)
-    files.remove_unused(host_folder, version, kubelet_folder / files.CHECKPOINT)
-    this = node.Node(version, host_folder / node.MEMORY)
+async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
+    """Until `ending`, and then until a successor serves this node or `options.patience` is over."""
+    version = files.install(find_dist().pod, options.files)
+    this = node.Node(version, options.files / node.MEMORY)
     await this.start()
+    instance = secrets.token_hex(4)
+    endpoints = [kubelet.Endpoint(plugin, instance, options.kubelet) for plugin in this.plugins]
 
     async def learn() -> None:
         async with client.ApiClient() as api:
             async for found in pools.follow(client.CustomObjectsApi(api)):
                 await this.learn(found)
 
-    async with status.served(http, this.plugins), asyncio.TaskGroup() as group:
-        group.create_task(learn())
+    async def register() -> None:
+        for endpoint in endpoints:
+            await endpoint.register()
+
+    async def succeed() -> None:
         for plugin in this.plugins:
-            group.create_task(kubelet.Endpoint(plugin, kubelet_folder).hold())
+            await plugin.is_watched()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(handover.Successor(options.files, instance, register).serve())
+            await asyncio.sleep(_SETTLED_SECONDS)
+            files.remove_unused(options.files, version, options.kubelet / files.CHECKPOINT)
+
+    async with status.served(options.http, this.plugins), asyncio.TaskGroup() as group:
+        working = [group.create_task(endpoint.hold()) for endpoint in endpoints]
+        working.append(group.create_task(learn()))
+        succeeding = group.create_task(succeed())
+        await ending.wait()
+        succeeding.cancel()
+        await asyncio.wait([succeeding])
+        if await handover.hand_over(options.files, options.kubelet, options.patience):
+            for endpoint in endpoints:
+                endpoint.leave()
+            _log.info("handed over to another plugin")
+            logging.shutdown()
+            os._exit(0)
+        for task in working:
+            task.cancel()
 
 
 async def _main(options: argparse.Namespace) -> None:
@@ -37,10 +69,9 @@ async def _main(options: argparse.Namespace) -> None:
         await config.load_kube_config()
     else:
         config.load_incluster_config()
-    serving = asyncio.create_task(serve(options.kubelet, options.files, options.http))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
+    ending = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
+    await serve(options, ending)
 
 
 def main() -> None:
@@ -53,6 +84,10 @@ def main() -> None:
     parser.add_argument(
         "--http", default="0.0.0.0:8080", metavar="ADDRESS:PORT",
         help="/healthz, /readyz and /metrics; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE_SECONDS, metavar="SECONDS",
+        help="how long to serve on after SIGTERM, until another plugin of this node takes over; default: %(default)s",
     )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(_main(parser.parse_args()))

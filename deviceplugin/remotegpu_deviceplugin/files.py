@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,8 @@ from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocate
 # expected means that nothing is removed.
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
+_LEFT_SECONDS: Final = 600.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -30,7 +33,9 @@ def install(source: Path, host: Path) -> Path:
     """Copy `source` to a folder of `host` that is named by its content, unless it is there; the folder."""
     host.mkdir(mode=0o755, parents=True, exist_ok=True)
     for leftover in host.glob(".new-*"):
-        shutil.rmtree(leftover)
+        # A younger one may be that of another plugin, which starts on this node at the same time.
+        if time.time() - leftover.stat().st_mtime > _LEFT_SECONDS:
+            shutil.rmtree(leftover)
     version = host / _digest(source)
     if version.is_dir() and _digest(version) == version.name:
         return version
@@ -40,6 +45,9 @@ def install(source: Path, host: Path) -> Path:
     for file in _files(new):
         with file.open("rb") as written:
             os.fsync(written.fileno())
+    if version.is_dir() and _digest(version) == version.name:
+        shutil.rmtree(new)
+        return version
     if version.exists():
         # Cut short by a crash of the machine. What runs keeps the files it has mounted.
         shutil.rmtree(version)

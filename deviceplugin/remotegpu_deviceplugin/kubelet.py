@@ -12,6 +12,7 @@ from remotegpu_deviceplugin._generated.deviceplugin_pb2_grpc import (
     RegistrationStub,
     add_DevicePluginServicer_to_server,
 )
+from remotegpu_deviceplugin.handover import remove_dead
 from remotegpu_deviceplugin.plugin import Plugin
 
 FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
@@ -30,9 +31,11 @@ _log = logging.getLogger(__name__)
 class Endpoint:
     """A plugin's socket and its registration, held up until cancelled."""
 
-    def __init__(self, plugin: Plugin, folder: Path = FOLDER) -> None:
+    def __init__(self, plugin: Plugin, instance: str, folder: Path = FOLDER) -> None:
+        """`instance`: a word of this process alone, because two plugins serve one node while one replaces the other."""
         self._plugin = plugin
-        self._socket = folder / f"{plugin.resource.replace('/', '-')}.sock"
+        self._name = plugin.resource.replace("/", "-")
+        self._socket = folder / f"{self._name}-{instance}.sock"
         self._kubelet = folder / SOCKET
         self._server: grpc.aio.Server | None = None
         # The kubelet that accepted the registration, and for how many looks it has not listened since.
@@ -42,24 +45,40 @@ class Endpoint:
 
     async def hold(self) -> None:
         await self._plugin.known()
+        remove_dead(self._socket.parent.glob(f"{self._name}*.sock"))
         try:
             while True:
+                registered = False
                 try:
-                    await self._look()
+                    registered = await self._look()
                 except (OSError, RuntimeError, grpc.aio.AioRpcError) as error:
                     self._complain(error)
-                await asyncio.sleep(_LOOK_SECONDS)
+                if registered:
+                    # Two plugins that a kubelet disconnects in turn must not race.
+                    await asyncio.sleep(_LOOK_SECONDS)
+                else:
+                    await self._plugin.disconnected(_LOOK_SECONDS)
         finally:
             await self._stop()
 
-    async def _look(self) -> None:
+    def leave(self) -> None:
+        """Take the socket's name away; connections stay."""
+        self._socket.unlink(missing_ok=True)
+
+    async def _look(self) -> bool:
+        """Whether it had to register."""
         if self._server is None or not self._socket.exists():
             await self._serve()
         kubelet = _identity(self._kubelet)
+        if self._plugin.take_disconnected():
+            # The end of another plugin's stream is one too: see handover.py.
+            self._registered = None
         self._unwatched = 0 if self._plugin.watched else self._unwatched + 1
-        if kubelet is not None and (kubelet != self._registered or self._unwatched > _LOOKS_WITHOUT_STREAM):
-            await self._register()
-            self._registered, self._unwatched, self._complaint = kubelet, 0, ""
+        if kubelet is None or (kubelet == self._registered and self._unwatched <= _LOOKS_WITHOUT_STREAM):
+            return False
+        await self.register()
+        self._registered, self._unwatched, self._complaint = kubelet, 0, ""
+        return True
 
     async def _serve(self) -> None:
         """Before registering: the kubelet calls back at once."""
@@ -70,7 +89,8 @@ class Endpoint:
         await server.start()
         self._server, self._registered = server, None
 
-    async def _register(self) -> None:
+    async def register(self) -> None:
+        """The kubelet asks this plugin from then on. AioRpcError if it does not answer."""
         request = messages.RegisterRequest(
             version=VERSION, endpoint=self._socket.name, resource_name=self._plugin.resource
         )
@@ -82,7 +102,7 @@ class Endpoint:
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
-        self._socket.unlink(missing_ok=True)
+        self.leave()
 
     def _complain(self, error: Exception) -> None:
         """Once for each reason: the next look is soon."""

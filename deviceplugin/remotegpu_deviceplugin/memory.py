@@ -4,6 +4,7 @@ A plugin that starts while the API server is away must not tell the kubelet that
 """
 
 import json
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def recall(file: Path) -> Pools | None:
 
 
 def remember(file: Path, pools: Pools) -> None:
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(asdict(pools)))
-    new.replace(file)
+    # A name of its own: two plugins serve the node while one replaces the other.
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f"{file.name}.", delete=False) as new:
+        new.write(json.dumps(asdict(pools)))
+    Path(new.name).replace(file)

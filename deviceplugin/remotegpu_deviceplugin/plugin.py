@@ -1,6 +1,7 @@
 """One resource, as the kubelet asks for it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import grpc
@@ -22,11 +23,29 @@ class Plugin(DevicePluginServicer):
         self.count: int | None = None
         self._changed = asyncio.Condition()
         self._streams = 0
+        self._ended = asyncio.Event()
 
     @property
     def watched(self) -> bool:
         """A kubelet listens."""
         return self._streams > 0
+
+    async def is_watched(self) -> None:
+        """Returns when a kubelet listens."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.watched)
+
+    async def disconnected(self, seconds: float) -> None:
+        """Returns when a kubelet's stream has ended, or after that time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+
+    def take_disconnected(self) -> bool:
+        """Whether a stream has ended since this was asked."""
+        ended = self._ended.is_set()
+        self._ended.clear()
+        return ended
 
     async def advertise(self, count: int) -> None:
         async with self._changed:
@@ -47,7 +66,9 @@ class Plugin(DevicePluginServicer):
         self, request: messages.Empty, context: grpc.aio.ServicerContext[messages.Empty, messages.ListAndWatchResponse]
     ) -> AsyncIterator[messages.ListAndWatchResponse]:
         sent: int | None = None
-        self._streams += 1
+        async with self._changed:
+            self._streams += 1
+            self._changed.notify_all()
         try:
             while True:
                 async with self._changed:
@@ -57,6 +78,7 @@ class Plugin(DevicePluginServicer):
                     yield listing(sent)
         finally:
             self._streams -= 1
+            self._ended.set()
 
     async def Allocate(
         self,

@@ -91,10 +91,16 @@ async def _lead(settings: Settings, api: Api) -> None:
     authority = CertificateAuthority(
         api, settings.namespace, generation=settings.ca_generation, given=settings.ca_secret
     )
-    installation = Installation(settings.namespace, settings.appliance_image, settings.image_pull_policy)
+    installation = Installation(
+        settings.namespace,
+        settings.appliance_image,
+        settings.image_pull_policy,
+        metrics_from=settings.metrics_from,
+        close_egress=settings.close_egress,
+    )
     events = Events(api)
     pool_work = Pools(api, installation, authority, inventory, changed)
-    claim_work = Claims(api, events, pool_work.status_is_stale)
+    claim_work = Claims(api, events, settings.namespace, pool_work.status_is_stale)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())

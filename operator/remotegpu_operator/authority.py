@@ -37,23 +37,36 @@ class CertificateAuthority:
         self._given = given
         self._clock = clock
         self._authority: Authority | None = None
+        self._webhook = ""
 
     @property
     def bundle(self) -> str:
         return self._authority.bundle if self._authority else ""
 
+    @property
+    def certificates(self) -> dict[str, str]:
+        """By the Secret's name: the authority's and the webhook's."""
+        found = {
+            CA_SECRET: self._authority.signer.certificate if self._authority else "",
+            WEBHOOK_SECRET: self._webhook,
+        }
+        return {name: certificate for name, certificate in found.items() if certificate}
+
     async def refresh(self, leaves: list[str]) -> None:
         """Read or make the authority, take the next step of a change if it is due, and keep the webhook's certificate.
-        `leaves` are the certificates of appliances."""
+        `leaves` are the certificates of appliances. If it fails, what was there before still counts."""
         now = self._clock()
         stored = await self._get(CA_SECRET)
+        if stored is not None:
+            self._authority = _read(stored)
         given = await self._given_pair() if self._given else None
         if stored is None:
             found = Authority(given or new_authority(now), self._generation, now)
             await self._api.create(SECRETS, self._namespace, self._secret(CA_SECRET, _written(found), "Opaque"))
             _log.info("a certificate authority was made")
         else:
-            known = _read(stored)
+            assert self._authority is not None
+            known = self._authority
             webhook = await self._get(WEBHOOK_SECRET)
             everything = leaves + ([_data(webhook)["tls.crt"]] if webhook else [])
             found = advance(known, now, generation=self._generation, leaves=everything, given=given)
@@ -77,8 +90,10 @@ class CertificateAuthority:
     async def _keep_webhook(self) -> None:
         names = tuple(f"remotegpu-webhook.{self._namespace}.svc{domain}" for domain in ("", ".cluster.local"))
         present = await self._get(WEBHOOK_SECRET)
+        self._webhook = certificate_of(present) if present else ""
         if (pair := self._leaf(present, names)) is not None:
             data = {"tls.crt": pair.certificate, "tls.key": pair.key}
+            self._webhook = pair.certificate
             if present is None:
                 body = self._secret(WEBHOOK_SECRET, data, "kubernetes.io/tls")
                 await self._api.create(SECRETS, self._namespace, body)

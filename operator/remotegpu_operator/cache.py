@@ -23,13 +23,22 @@ class Cache:
     """By uid, so that an object made anew under its old name is another one."""
 
     def __init__(
-        self, api: Api, resource: Resource, on_change: OnChange, *, namespace: str | None = None, labels: str = ""
+        self,
+        api: Api,
+        resource: Resource,
+        on_change: OnChange,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        keep: Callable[[Object], Object] = lambda thing: thing,
     ) -> None:
+        """`keep`: what of an object is remembered, where most of it is of no use."""
         self._api = api
         self.resource = resource
         self._on_change = on_change
         self._namespace = namespace
         self._labels = labels
+        self._keep = keep
         self._objects: dict[str, Object] = {}
         self._uids: dict[tuple[str, str], str] = {}
         # Deleted lately: the answer to a write of ours may arrive after the news of the deletion.
@@ -56,6 +65,7 @@ class Cache:
         if uid in self._deleted or (old is not None and _version(new) <= _version(old)):
             return
         new["metadata"].pop("managedFields", None)
+        new = self._keep(new)
         self._objects[uid] = new
         self._uids[_name(new)] = uid
         self._on_change(old, new)

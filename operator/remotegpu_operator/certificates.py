@@ -100,6 +100,14 @@ def leaf_is_good(leaf: str, signer: Pair, names: tuple[str, ...], now: datetime.
     return list(found) == [_name(each) for each in names] and not _worn(certificate, now)
 
 
+def expiry(certificate: str) -> datetime.datetime | None:
+    """When it ends; None if it is none."""
+    try:
+        return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+    except ValueError:
+        return None
+
+
 def signed_by(leaf: str, authority: str) -> bool:
     try:
         certificate = x509.load_pem_x509_certificate(leaf.encode())

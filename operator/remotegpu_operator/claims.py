@@ -23,14 +23,15 @@ from remotegpu_operator.builders.quotas import hard_milli
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
 from remotegpu_operator.index import Index
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.landing import Landing
 from remotegpu_operator.leadership import NotLeaderError
 from remotegpu_operator.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
 GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
-PODS: Final = Resource("v1", "pods", "Pod")
+PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass")
 QUOTAS: Final = Resource("v1", "resourcequotas", "ResourceQuota")
 
 # Calls at a time; more only make the API server's queue longer.
@@ -45,7 +46,8 @@ Key = tuple[Literal["claim", "pod"], str]
 
 
 class Claims:
-    def __init__(self, api: Api, events: Events, on_capacity: Callable[[], None]) -> None:
+    def __init__(self, api: Api, events: Events, namespace: str, on_capacity: Callable[[], None]) -> None:
+        """`namespace`: that of the installation, where the device plugins are."""
         self._api = api
         self._events = events
         self._on_capacity = on_capacity
@@ -60,18 +62,24 @@ class Claims:
         self._stored = Cache(api, GPUCLAIMS, self._claim_changed)
         self._pods = Cache(api, PODS, self._pod_changed, labels=f"{POD_LABEL}={POD_LABEL_VALUE}")
         self._quotas = Cache(api, QUOTAS, self._quota_changed)
+        self._classes = Cache(api, PRIORITY_CLASSES, self._class_changed)
+        self._priorities: dict[str, int] = {}
         self._index = Index(self._pods)
+        metrics.OLDEST_WAITING.set_function(self._longest_wait)
+        self._landing = Landing(api, namespace, self._landing_changed)
+        # Pods that wait with their share, because a node would turn them away.
+        self._held_back: set[str] = set()
 
     async def run(self, pools_known: asyncio.Event) -> None:
         """First everything that is, then decide."""
         async with asyncio.TaskGroup() as group:
-            caches = (self._stored, self._pods, self._quotas)
+            caches = (self._stored, self._pods, self._quotas, self._classes, *self._landing.caches)
             for cache in caches:
                 group.create_task(cache.run())
             for cache in caches:
                 await cache.synced.wait()
             await pools_known.wait()
-            _log.info("%d claims, %d pods with a share, %d quotas", *map(len, caches))
+            _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *map(len, caches))
             group.create_task(self._queue.run())
             group.create_task(self._decide())
 
@@ -111,6 +119,14 @@ class Claims:
             for decision in self._decisions.values()
             if isinstance(decision, Placed)
         )
+
+    def _longest_wait(self) -> float:
+        """Of the claims that wait for a share, in seconds."""
+        waiting = [each.created for each in self._index.claims.values() if each.status.phase is Phase.PENDING]
+        if not waiting:
+            return 0.0
+        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(min(waiting))
+        return max(0.0, age.total_seconds())
 
     def _appliances_changed(self, old: Mapping[str, ApplianceStatus], new: Mapping[str, ApplianceStatus]) -> None:
         self._all_appliances = {name: one for pool in self._appliances.values() for name, one in pool.items()}
@@ -152,13 +168,13 @@ class Claims:
     def _tell_allocator(self, claim: GPUClaim, before: GPUClaim | None) -> None:
         if claim.status.phase in statuses.HOLDING:
             if self._allocator.held(claim.uid) != claim.status.allocations:
-                self._allocator.hold(request_of(claim), claim.status.allocations)
+                self._allocator.hold(request_of(claim, self._priorities), claim.status.allocations)
         elif claim.status.phase is Phase.EXPIRED and not self._index.own_pod_runs(claim):
             self._allocator.release(claim.uid)
         elif not isinstance(self._decisions.get(claim.uid), Placed):
             if before is not None and before.status.phase in statuses.HOLDING:
                 self._allocator.release(claim.uid)
-            self._allocator.submit(request_of(claim))
+            self._allocator.submit(request_of(claim, self._priorities))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         pod = new or old
@@ -182,6 +198,23 @@ class Claims:
         }
         self._allocator.set_quotas(namespace, limits)
         self._settle.set()
+
+    def _class_changed(self, old: Object | None, new: Object | None) -> None:
+        """A class cannot change its value; it comes and goes."""
+        each = new or old
+        assert each is not None
+        name = each["metadata"]["name"]
+        self._priorities.pop(name, None)
+        if new is not None:
+            self._priorities[name] = new["value"]
+        for claim in self._index.claims.values():
+            if claim.spec.priority_class == name:
+                self._tell_allocator(claim, claim)
+                self._settle.set()
+
+    def _landing_changed(self) -> None:
+        for uid in self._held_back:
+            self._queue.add(("pod", uid))
 
     # What follows from it.
 
@@ -245,6 +278,9 @@ class Claims:
         if claim.spec.pod is not None and self._index.own_pod(claim) is None and await self._orphaned(claim):
             await self._release(claim)
             return
+        if (name := claim.spec.priority_class) and name not in self._priorities:
+            said = f"there is no PriorityClass {name}: the claim has priority 0 until there is one"
+            self._events.about(GPUCLAIMS, stored, "NoSuchPriorityClass", said, warning=True)
         decision = self._decisions.get(uid)
         status = self._next(claim, decision)
         if status != claim.status:
@@ -270,7 +306,11 @@ class Claims:
             status = statuses.placed(claim, decision, self._all_appliances, stamp)
         elif isinstance(decision, Waiting):
             status = statuses.waiting(claim, decision, stamp)
-        return statuses.with_consumers(status, self._index.consumers(claim))
+        why = next(filter(None, map(self._why_held_back, self._index.users(claim))), "")
+        return statuses.with_consumers(statuses.held_back(claim, status, why, stamp), self._index.consumers(claim))
+
+    def _why_held_back(self, pod: Object) -> str:
+        return self._landing.why_held_back(pod) if pods.gated(pod) and not pods.ended(pod) else ""
 
     def _start_overdue(self, claim: GPUClaim, now: datetime.datetime) -> int | None:
         """The deadline, if it is over and the pod has not started."""
@@ -304,8 +344,11 @@ class Claims:
     async def _work_pod(self, uid: str) -> None:
         pod = self._pods.get(uid)
         if pod is None:
+            self._held_back.discard(uid)
             return  # its claim sees to itself: see _orphaned
         if pods.ended(pod):
+            self._held_back.discard(uid)
+            self._tell_if_turned_away(pod)
             if (own := self._index.own_claim(pod)) is not None:
                 await self._release(own)
             return
@@ -315,11 +358,28 @@ class Claims:
         if claim.status.phase is Phase.ALLOCATED:
             mine = PodReference(pod["metadata"]["name"], uid) in claim.status.consumers
             text = pods.session(claim, claim.status.endpoints, self._bundle)
+            if mine and self._holds_back(pod, claim):
+                return
             if mine and self._bundle and (pods.gated(pod) or pods.session_of(pod) != text):
                 metadata, body = pod["metadata"], pods.attachment(pod, text)
                 self._pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
         elif pods.gated(pod) and claim.status.reason is not Reason.NOT_SEEN:
             self._events.about(PODS, pod, claim.status.reason, claim.status.message, warning=True)
+
+    def _holds_back(self, pod: Object, claim: GPUClaim) -> bool:
+        """Whether the gate stays for now; the claim says why."""
+        uid, why = pod["metadata"]["uid"], self._why_held_back(pod)
+        (self._held_back.add if why else self._held_back.discard)(uid)
+        if bool(why) != (claim.status.reason is Reason.NO_DEVICE_PLUGIN):
+            self._queue.add(("claim", claim.uid))
+        return bool(why)
+
+    def _tell_if_turned_away(self, pod: Object) -> None:
+        """A kubelet would not start it. Told once: by whoever still finds it among the claim's consumers."""
+        claim = self._index.own_claim(pod) or self._index.named(*pods.named_claim(pod))
+        sentence = pods.turned_away(pod)
+        if sentence and claim is not None and any(one.uid == pod["metadata"]["uid"] for one in claim.status.consumers):
+            self._events.about(PODS, pod, "TurnedAway", sentence, warning=True)
 
     async def _claim_of(self, pod: Object) -> GPUClaim | None:
         """The claim that the pod names, or its own, which is made if there is none yet."""

@@ -65,6 +65,10 @@ class Resource:
         return "/".join([*parts, *(part for part in (name, subresource) if part)])
 
 
+PODS: Final = Resource("v1", "pods", "Pod")
+NODES: Final = Resource("v1", "nodes", "Node")
+
+
 class Api:
     """A connection pool to the API server. `fence` raises when this process may no longer write."""
 

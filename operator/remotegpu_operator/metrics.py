@@ -15,5 +15,9 @@ RECONCILE_ERRORS: Final = Counter("remotegpu_reconcile_errors_total", "Passes th
 APPLIANCES: Final = Gauge("remotegpu_appliances", "Appliances by pool and phase", ["pool", "phase"])
 POOL_MEMORY: Final = Gauge("remotegpu_pool_memory_bytes", "Shareable memory of a pool", ["pool", "state"])
 POOL_MILLI: Final = Gauge("remotegpu_pool_milli", "Thousandths of GPUs of a pool", ["pool", "state"])
+OLDEST_WAITING: Final = Gauge("remotegpu_oldest_waiting_claim_seconds", "Age of the oldest claim that waits; 0: none")
+CERTIFICATE_EXPIRES: Final = Gauge(
+    "remotegpu_certificate_expires_seconds", "When a certificate ends, in seconds since 1970", ["certificate"]
+)
 LEADER: Final = Gauge("remotegpu_operator_leader", "1 in the process that holds the Lease")
 EVENTS_DROPPED: Final = Counter("remotegpu_events_dropped_total", "Events not written because too many waited")

@@ -12,11 +12,10 @@ import sys
 from typing import Any, Final
 
 from remotegpu.api.kubernetes import CLIENT, MILLI
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered, configuration
+from remotegpu_operator.kube import NODES, Api, ApiError, Object, Resource, Unanswered, configuration
 
 _log = logging.getLogger(__name__)
 
-NODES: Final = Resource("v1", "nodes", "Node")
 CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole")
 NAME: Final = "remotegpu-nodekeys"
 KEYS: Final = (MILLI, CLIENT)

@@ -10,6 +10,8 @@ import datetime
 import hashlib
 import json
 import logging
+import os
+from dataclasses import replace
 from typing import Final
 
 from remotegpu.api.kubernetes import (
@@ -27,17 +29,18 @@ from remotegpu_operator.allocation import Capacity
 from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
 from remotegpu_operator.builders import appliances as builders
 from remotegpu_operator.builders import states
-from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
+from remotegpu_operator.builders.pools import api_addresses, disruption_budget, network_policy, service
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
 from remotegpu_operator.cache import Cache
-from remotegpu_operator.claims import PODS, Claims
+from remotegpu_operator.certificates import expiry
+from remotegpu_operator.claims import Claims
 from remotegpu_operator.inventory import Inventory, Target
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
 
 GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
-NODES: Final = Resource("v1", "nodes", "Node")
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io/v1", "endpointslices", "EndpointSlice")
 STATEFUL_SETS: Final = Resource("apps/v1", "statefulsets", "StatefulSet")
 _SHARED: Final = (
     (Resource("v1", "services", "Service"), service),
@@ -76,6 +79,8 @@ class Pools:
         self._plans: dict[str, builders.Plan] = {}
         self._secrets: dict[str, Object] = {}
         self._applied: set[str] = set()
+        # Why certificates are not renewed.
+        self._renewal = ""
         # What an appliance last told of itself; outlives its pods.
         self._last: dict[str, ApplianceStatus] = {}
         namespace, labels = installation.namespace, f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
@@ -128,9 +133,6 @@ class Pools:
         labels = f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
         secrets, _ = await self._api.list(SECRETS, namespace, labels)
         self._secrets = {secret["metadata"]["name"]: secret for secret in secrets}
-        await self._authority.refresh([certificate_of(secret) for secret in secrets])
-        self._inventory.set_bundle(self._authority.bundle)
-        claims.set_bundle(self._authority.bundle)
         stored, _ = await self._api.list(GPUPOOLS)
         nodes, _ = await self._api.list(NODES, keep=_without_images)
         pools = {pool.name: pool for pool in map(_read, stored) if pool is not None}
@@ -140,10 +142,16 @@ class Pools:
             for appliance in pool.status.appliances:
                 self._last.setdefault(appliance.name, appliance)
         self._pools = pools
+        await self._renew()
+        self._inventory.set_bundle(self._authority.bundle)
+        claims.set_bundle(self._authority.bundle)
+        installation = self._installation
+        if installation.close_egress:
+            installation = replace(installation, api_servers=await self._api_servers())
         self._plans = {plan.name: plan for pool in pools.values() for plan in builders.plans(pool, nodes)}
         for pool in pools.values():
             for resource, build in _SHARED:
-                await self._apply(resource, build(pool, namespace))
+                await self._apply(resource, build(pool, installation))
         for plan in self._plans.values():
             await self._keep(plan)
         self._changed.set()
@@ -154,6 +162,38 @@ class Pools:
             self.known.set()
         await self._undrain()
         await self._replace(claims)
+
+    async def _renew(self) -> None:
+        """The certificates. A failure is told in each pool's status; without any certificate it is an error."""
+        problem = ""
+        try:
+            await self._authority.refresh([certificate_of(secret) for secret in self._secrets.values()])
+        except (AuthorityError, ApiError) as error:
+            problem = str(error)
+            metrics.RECONCILE_ERRORS.labels("certificates").inc()
+            _log.error("certificates: %s", error)
+            if not self._authority.bundle:
+                raise
+        finally:
+            if problem != self._renewal:
+                self._renewal = problem
+                self._dirty.set()
+        found = self._authority.certificates
+        found |= {name: certificate_of(secret) for name, secret in self._secrets.items()}
+        metrics.CERTIFICATE_EXPIRES.clear()
+        for name, certificate in found.items():
+            if (end := expiry(certificate)) is not None:
+                metrics.CERTIFICATE_EXPIRES.labels(name).set(end.timestamp())
+
+    async def _api_servers(self) -> tuple[builders.ApiAddress, ...]:
+        try:
+            found = await self._api.get(ENDPOINT_SLICES, "default", "kubernetes")
+        except ApiError as error:
+            if not error.gone:
+                raise
+            found = {}
+        environment = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+        return api_addresses(found, *environment)
 
     async def _keep(self, plan: builders.Plan) -> None:
         name = builders.tls_secret_name(plan.name)
@@ -320,7 +360,7 @@ class Pools:
             for pool in list(self._pools.values()):
                 capacity = claims.capacity(pool.name)
                 _count(pool.name, capacity)
-                status = states.pool_status(pool, capacity, now)
+                status = states.pool_status(pool, capacity, self._renewal, now)
                 if status == pool.status:
                     continue
                 body = {"metadata": {"resourceVersion": pool.resource_version}, "status": status.to_object()}

@@ -1,8 +1,9 @@
 """What the operator's environment says."""
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +27,9 @@ class Settings:
     # A Secret with an authority that somebody else provides; empty: we make one.
     ca_secret: str = ""
     http_port: int = 8080
+    # Labels of other namespaces whose pods may read metrics.
+    metrics_from: Mapping[str, str] = field(default_factory=dict)
+    close_egress: bool = False
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -43,5 +47,7 @@ class Settings:
             token_file=Path(environment.get("REMOTEGPU_TOKEN_FILE", f"{POD_DIRECTORY}/{TOKEN_FILE}")),
             ca_generation=environment.get("REMOTEGPU_CA_GENERATION", "1"),
             ca_secret=environment.get("REMOTEGPU_CA_SECRET", ""),
+            metrics_from=json.loads(environment.get("REMOTEGPU_METRICS_FROM", "{}")),
+            close_egress=environment.get("REMOTEGPU_CLOSE_EGRESS") == "true",
             http_port=int(environment.get("REMOTEGPU_HTTP_PORT", "8080")),
         )

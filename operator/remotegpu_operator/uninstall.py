@@ -29,7 +29,7 @@ from remotegpu_operator import nodekeys
 from remotegpu_operator.builders.pods import gated
 from remotegpu_operator.events import EVENTS, event
 from remotegpu_operator.install import CHART_POOLS, GPUPOOLS
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, configuration
+from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, configuration
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,6 @@ ADMISSION: Final = tuple(
 )
 DEPLOYMENTS: Final = Resource("apps/v1", "deployments", "Deployment")
 DAEMON_SETS: Final = Resource("apps/v1", "daemonsets", "DaemonSet")
-PODS: Final = Resource("v1", "pods", "Pod")
 JOBS: Final = Resource("batch/v1", "jobs", "Job")
 ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding")

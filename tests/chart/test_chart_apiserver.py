@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 from support.apiserver import ApiServer, api_server, missing
 from support.chart import CHART, NAMESPACE, Object, helm, named, pod_specs, render
+from support.system import until
 
 from remotegpu.api.kubernetes import API_VERSION, GATE, MILLI, POD_LABEL
 from remotegpu_operator import install, nodekeys, uninstall
@@ -148,6 +150,62 @@ def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: A
     session = {"metadata": {"annotations": {"status.remotegpu.io/session": "{}"}}}
     assert patch(session | {"spec": {"schedulingGates": [{"name": "theirs.example.com/gate"}]}}) == ""
     assert get(server, "pod", "waits", "default")["spec"]["schedulingGates"] == [{"name": "theirs.example.com/gate"}]
+
+
+def claim_with(priority: int, name: str = "urgent") -> str:
+    metadata = {"name": name, "namespace": "default"}
+    spec = {"fraction": "0.5", "priority": priority}
+    return json.dumps({"apiVersion": API_VERSION, "kind": "GPUClaim", "metadata": metadata, "spec": spec})
+
+
+def test_a_priority_as_a_number_needs_a_permission(installed: ApiServer) -> None:
+    """A warning in this release; refused where the chart's value says so."""
+    server = installed
+    rights = {"edit": ["create", "get", "patch"], "first": ["prioritize"]}
+    for role, verbs in rights.items():
+        rule = {"apiGroups": ["remotegpu.io"], "resources": ["gpuclaims"], "verbs": verbs}
+        server.apply(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "Role",
+                "metadata": {"name": role, "namespace": "default"},
+                "rules": [rule],
+            }
+        )
+    configs = {user: server.kubeconfig_of("default", user) for user in ("tenant", "trusted")}
+    for role, user in (("edit", "tenant"), ("edit", "trusted"), ("first", "trusted")):
+        binding = ("create", "rolebinding", f"{role}-{user}", "-n", "default", f"--role={role}")
+        server.kubectl(*binding, f"--serviceaccount=default:{user}")
+
+    def create(user: str, priority: int, name: str = "urgent") -> subprocess.CompletedProcess[str]:
+        arguments = (f"--kubeconfig={configs[user]}", "create", "-f", "-")
+        return server.kubectl(*arguments, stdin=claim_with(priority, name), check=False)
+
+    def eventually(user: str, priority: int, code: int, warned: bool) -> None:
+        """A policy is in force some moments after it was written."""
+
+        def seen() -> bool:
+            answer = create(user, priority)
+            server.kubectl("delete", "gpuclaim", "urgent", "-n", "default", "--ignore-not-found")
+            return (answer.returncode, "prioritize" in answer.stderr) == (code, warned)
+
+        until(seen, 30, f"{user} asks for priority {priority}: exit code {code}")
+
+    eventually("tenant", 100, 0, warned=True)
+    eventually("trusted", 100, 0, warned=False)
+    assert create("tenant", 100, "old").returncode == 0
+    chart(server, "upgrade", "remotegpu", str(CHART), "--set", "claims.priorityWithoutPermission=Deny")
+    eventually("tenant", 100, 1, warned=True)
+    eventually("trusted", 100, 0, warned=False)
+    eventually("tenant", -100, 0, warned=False)
+    # What was there before stays, and can be changed in other ways.
+    patch = ("patch", "gpuclaim", "old", "-n", "default", "--type=merge")
+    as_tenant = f"--kubeconfig={configs['tenant']}"
+    assert server.kubectl(as_tenant, *patch, '-p={"spec": {"startDeadline": "1h"}}', check=False).returncode == 0
+    assert server.kubectl(as_tenant, *patch, '-p={"spec": {"priority": 101}}', check=False).returncode == 1
+    # What the operator makes for pods has their PriorityClass's number.
+    configs["operator"] = server.kubeconfig_of(NAMESPACE, "remotegpu-operator")
+    assert create("operator", 100, "of-a-pod").returncode == 0
 
 
 def test_pools_of_the_values_come_change_and_go(installed: ApiServer, tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ CLUSTER_WIDE: dict[str, dict[str, str]] = {
     "remotegpu-operator": {
         "remotegpu.io/gpupools": "get list watch patch",
         "remotegpu.io/gpupools/status": "patch",
-        "remotegpu.io/gpuclaims": "get list watch create delete",
+        "remotegpu.io/gpuclaims": "get list watch create delete prioritize",
         "remotegpu.io/gpuclaims/status": "patch",
         "/pods": "get list watch patch",
         "/nodes": "get list watch",
         "/resourcequotas": "get list watch",
+        "scheduling.k8s.io/priorityclasses": "get list watch",
         "/events": "create",
+        # Where the API server is, for the appliances' network policy.
+        "discovery.k8s.io/endpointslices [kubernetes]": "get",
         "admissionregistration.k8s.io/mutatingwebhookconfigurations [remotegpu]": "get patch",
     },
     "remotegpu-appliance": {
@@ -204,6 +207,6 @@ def test_alerts_ask_for_metrics_that_exist() -> None:
     )
     for alert in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text()):
         for metric in re.findall(r"remotegpu_\w+", alert["expr"]):
-            name = metric.removesuffix("_total")
+            name = metric.removesuffix("_total").removesuffix("_bucket")
             gpu = name.startswith("remotegpu_gpu_") and 'f"remotegpu_gpu_{name}"' in sources
             assert f'"{name}' in sources or gpu, metric

@@ -65,6 +65,10 @@ def test_each_value_changes_what_is_rendered(path: Path_, with_every_value: list
         changed = render({"crds": {"enabled": False}}, tmp_path)
         assert not [thing for thing in changed if thing["kind"] == "CustomResourceDefinition"]
         return
+    if path == ("networkPolicy", "enabled"):
+        without_policies = render({"networkPolicy": {"enabled": False}}, tmp_path)
+        assert not [thing for thing in without_policies if thing["kind"] == "NetworkPolicy"]
+        return
     assert at(EVERY_VALUE, path) != at(DEFAULTS, path)
     assert render(without(path), tmp_path) != with_every_value
 

@@ -60,7 +60,7 @@ CLAIM_SPECS = (
         priority=-7,
         pod=PodReference("train", "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"),
     ),
-    ClaimSpec(ask=Ask(1, 0, 5 * GIB)),
+    ClaimSpec(ask=Ask(1, 0, 5 * GIB), priority_class="urgent"),
 )
 CLAIM_STATUS = ClaimStatus(
     phase=Phase.ALLOCATED,
@@ -78,6 +78,8 @@ POOL_SPECS = (
         node_selector={"gpu": "yes"},
         tolerations=({"key": "gpu", "operator": "Equal", "value": "a", "effect": "NoExecute", "tolerationSeconds": 5},),
         runtime_class_name="nvidia",
+        priority_class_name="gpus",
+        temporary_storage=GIB,
         managed_memory=GIB,
         image="appliance:1",
         image_pull_policy="Never",

@@ -22,7 +22,8 @@ WHOLE = (
     "a fraction above 1 is itself a number of whole GPUs: leave count out, or write the part of each GPU as fraction"
     " and their number as count"
 )
-FIXED = "of a claim only startDeadline and priority can be changed: delete it and make a new one"
+FIXED = "of a claim only startDeadline, priority and priorityClassName can be changed: delete it and make a new one"
+PRIORITY = "give either priorityClassName or priority, one of the two"
 POOL_NAME = (
     "a pool's name is part of the names of Services: use at most 40 lower-case letters, digits and dashes, beginning"
     " with a letter"
@@ -94,6 +95,7 @@ def test_a_share_is_accepted_and_read_as_what_it_says(served: Served, spec: dict
         ({"fraction": 0.5}, "spec.fraction in body must be of type integer,string"),
         ({"fraction": "0.5", "pool": "p" * 41}, "may not be more than 40"),
         ({"fraction": "0.5", "priority": 1 << 31}, "spec.priority"),
+        ({"fraction": "0.5", "priority": 1, "priorityClassName": "urgent"}, PRIORITY),
         ({"fraction": "0.5", "mode": "cuda"}, 'Unsupported value: "cuda": supported values: "driver", "offload"'),
         ({"fraction": "0.5", "pod": {"name": "train"}}, "spec.pod.uid: Required value"),
     ],
@@ -122,7 +124,8 @@ def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
         for change in changes:
             assert FIXED in refusal(served.patch, claim, {"spec": change}), change
         assert refusal(served.patch, claim, {"spec": {"priority": 7, "startDeadline": "1h30m"}}) == ACCEPTED
-        assert refusal(served.patch, claim, {"spec": {"startDeadline": None}}) == ACCEPTED
+        assert refusal(served.patch, claim, {"spec": {"priority": 0, "priorityClassName": "urgent"}}) == ACCEPTED
+        assert refusal(served.patch, claim, {"spec": {"startDeadline": None, "priorityClassName": None}}) == ACCEPTED
         assert refusal(served.patch, claim, {"metadata": {"labels": {"team": "vision"}}}) == ACCEPTED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def test_what_a_crash_cut_short_is_made_whole(source: Path, tmp_path: Path) -> N
     version = files.install(source, host)
     (version / "lib" / "libcuda.so.1").write_text("o")
     (host / ".new-abc").mkdir()
+    os.utime(host / ".new-abc", (0, 0))
     assert files.install(source, host) == version
     assert (version / "lib" / "libcuda.so.1").read_text() == "one"
     assert [path.name for path in host.iterdir()] == [version.name]

@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from google.protobuf.json_format import MessageToDict
 from support.apiserver import ApiServer
 from support.faultproxy import FaultProxy
-from support.plugin_node import SECONDS, Node
+from support.plugin_node import SECONDS, Node, set_pool
 from support.system import free_port, until
 
 from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
 
-ROOT = Path(__file__).parents[2]
 MILLI, CLIENT = "remotegpu/milli", "remotegpu/client"
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    # A socket's path has at most 107 characters.
-    with tempfile.TemporaryDirectory(prefix="rg-", dir="/tmp") as folder:
-        result = Node(Path(folder))
-        result.kubelet.start()
-        yield result
-        result.kubelet.stop()
-
-
-@pytest.fixture(scope="module")
-def pools(apiserver: ApiServer) -> ApiServer:
-    apiserver.kubectl("apply", "--server-side", "-f", str(ROOT / "crds" / "gpupools.yaml"))
-    apiserver.kubectl("wait", "--for=condition=Established", "crd/gpupools.remotegpu.io", "--timeout=30s")
-    return apiserver
-
-
-@pytest.fixture
-def pool(pools: ApiServer) -> Iterator[ApiServer]:
-    """One pool of three GPUs."""
-    set_pool(pools, "plugin", 3000)
-    yield pools
-    pools.kubectl("delete", "gpupool", "--all")
-
-
-def set_pool(server: ApiServer, name: str, milli: int, backend: str = "software") -> None:
-    metadata = {"name": name}
-    server.apply(
-        {"apiVersion": "remotegpu.io/v1alpha1", "kind": "GPUPool", "metadata": metadata, "spec": {"backend": backend}}
-    )
-    patch = json.dumps({"status": {"total": {"milli": milli}}})
-    server.kubectl("patch", "gpupool", name, "--subresource=status", "--type=merge", "-p", patch)
 
 
 def test_it_serves_before_it_registers_both_resources(pool: ApiServer, node: Node) -> None:
@@ -62,9 +24,9 @@ def test_it_serves_before_it_registers_both_resources(pool: ApiServer, node: Nod
         node.heard(CLIENT, 1000)
         kubelet = node.kubelet
         assert all(kubelet.served_before_registering)
-        assert sorted((r.resource_name, r.version, r.endpoint) for r in kubelet.registrations) == [
-            (CLIENT, "v1beta1", "remotegpu-client.sock"),
-            (MILLI, "v1beta1", "remotegpu-milli.sock"),
+        assert sorted((r.resource_name, r.version) for r in kubelet.registrations) == [
+            (CLIENT, "v1beta1"),
+            (MILLI, "v1beta1"),
         ]
         assert MessageToDict(kubelet.plugin(MILLI).GetDevicePluginOptions(messages.Empty())) == {}
         assert {device.health for device in kubelet.devices[MILLI]} == {"Healthy"}
@@ -121,7 +83,7 @@ def test_sockets_that_disappear_are_made_again(pool: ApiServer, node: Node) -> N
         node.heard(MILLI, 6000)
         node.heard(CLIENT, 1000)
         node.kubelet.heard.clear()
-        (node.plugins / "remotegpu-milli.sock").unlink()
+        next(node.plugins.glob("remotegpu-milli-*.sock")).unlink()
         node.heard(MILLI, 6000)
         assert [r.resource_name for r in node.kubelet.registrations].count(MILLI) == 2
 
@@ -140,7 +102,7 @@ def test_a_kubelet_that_refuses_is_asked_again_and_its_sentence_is_logged(pool: 
 def test_a_plugin_before_its_kubelet_waits_for_it(pool: ApiServer, node: Node) -> None:
     node.kubelet.stop()
     with node.run(pool.kubeconfig):
-        until((node.plugins / "remotegpu-milli.sock").is_socket, SECONDS, "it serves")
+        until(lambda: list(node.plugins.glob("remotegpu-milli-*.sock")), SECONDS, "it serves")
         node.kubelet.start()
         node.heard(MILLI, 6000)
 

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from remotegpu.api.pools import GPUPool
-from remotegpu_operator.builders.appliances import Installation, Plan, appliance_name, plans, stateful_set, tls_secret
-from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
+from remotegpu_operator.builders.appliances import (
+    ApiAddress,
+    Installation,
+    Plan,
+    appliance_name,
+    plans,
+    stateful_set,
+    tls_secret,
+)
+from remotegpu_operator.builders.pools import api_addresses, disruption_budget, network_policy, service
 
 INSTALLATION = Installation("remotegpu-system", "localhost/remotegpu-appliance:dev", "IfNotPresent")
 UID = "11111111-2222-3333-4444-555555555555"
@@ -113,7 +121,7 @@ def test_stateful_set_of_a_software_pool() -> None:
                                 "timeoutSeconds": 5,
                                 "failureThreshold": 6,
                             },
-                            "resources": {},
+                            "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
                             "securityContext": {
                                 "allowPrivilegeEscalation": False,
                                 "readOnlyRootFilesystem": True,
@@ -127,7 +135,7 @@ def test_stateful_set_of_a_software_pool() -> None:
                     ],
                     "volumes": [
                         {"name": "tls", "secret": {"secretName": f"{NAME}-tls", "defaultMode": 0o440}},
-                        {"name": "tmp", "emptyDir": {}},
+                        {"name": "tmp", "emptyDir": {"sizeLimit": "4Gi"}},
                     ],
                 },
             },
@@ -145,6 +153,8 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
         "managedMemory": "512Mi",
         "limits": {"sessionsPerGPU": 8, "sessionsPerClaim": 4},
         "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
+        "priorityClassName": "gpus",
+        "temporaryStorage": "1Gi",
     }
     made = stateful_set(Plan(NAME, pool(**spec), "node-a", 4), INSTALLATION)["spec"]["template"]["spec"]
     plain = stateful_set(Plan(NAME, pool(), "node-a", 1), INSTALLATION)["spec"]["template"]["spec"]
@@ -160,8 +170,23 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     }
     assert same.items() <= plain["containers"][0].items()
     assert (container["image"], container["imagePullPolicy"]) == ("registry.example/appliance:2", "Always")
-    assert made.keys() - plain.keys() == {"runtimeClassName", "tolerations"}
+    assert made.keys() - plain.keys() == {"runtimeClassName", "tolerations", "priorityClassName"}
     assert (made["runtimeClassName"], made["tolerations"]) == ("nvidia", spec["tolerations"])
+    assert (made["priorityClassName"], made["volumes"][1]["emptyDir"]) == ("gpus", {"sizeLimit": "1Gi"})
+
+
+@pytest.mark.parametrize(
+    ("given", "requests"),
+    [
+        ({"requests": {"memory": "1Gi"}}, {"cpu": "100m", "memory": "1Gi"}),
+        # Kubernetes takes a limit for the request where there is none.
+        ({"limits": {"cpu": "2", "memory": "64Mi"}}, None),
+    ],
+)
+def test_what_a_pool_says_of_resources_goes_before_our_defaults(given: Any, requests: Any) -> None:
+    made = stateful_set(Plan(NAME, pool(resources=given), "node-a", 1), INSTALLATION)
+    resources = made["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert resources == given | ({"requests": requests} if requests else {})
 
 
 def test_what_a_pool_shares() -> None:
@@ -171,7 +196,7 @@ def test_what_a_pool_shares() -> None:
         "labels": LABELS,
         "ownerReferences": [OWNER],
     }
-    assert service(pool(), "remotegpu-system") == {
+    assert service(pool(), INSTALLATION) == {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata,
@@ -192,7 +217,7 @@ def test_what_a_pool_shares() -> None:
             "matchLabels": {"app.kubernetes.io/name": "remotegpu", "app.kubernetes.io/component": "operator"}
         }
     }
-    assert network_policy(pool(), "remotegpu-system") == {
+    assert network_policy(pool(), INSTALLATION) == {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata,
@@ -208,12 +233,42 @@ def test_what_a_pool_shares() -> None:
             ],
         },
     }
-    assert disruption_budget(pool(), "remotegpu-system") == {
+    assert disruption_budget(pool(), INSTALLATION) == {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata,
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": SELECTOR}},
     }
+
+
+def test_a_policy_closes_the_way_out_but_for_names_and_the_api_server() -> None:
+    api_servers = (ApiAddress("10.0.0.9", 6443), ApiAddress("fd00::1", 443))
+    spec = network_policy(pool(), replace(INSTALLATION, api_servers=api_servers))["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["egress"] == [
+        {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+        {"to": [{"ipBlock": {"cidr": "10.0.0.9/32"}}], "ports": [{"protocol": "TCP", "port": 6443}]},
+        {"to": [{"ipBlock": {"cidr": "fd00::1/128"}}], "ports": [{"protocol": "TCP", "port": 443}]},
+    ]
+    # Not known: nothing is closed, or the appliances could ask nobody whose a token is.
+    assert "egress" not in network_policy(pool(), INSTALLATION)["spec"]
+
+
+def test_a_policy_lets_a_monitor_of_another_namespace_in_where_it_is_named() -> None:
+    monitoring = {"kubernetes.io/metadata.name": "monitoring"}
+    spec = network_policy(pool(), replace(INSTALLATION, metrics_from=monitoring))["spec"]
+    assert spec["ingress"][1] == {
+        "from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": monitoring}}],
+        "ports": [{"protocol": "TCP", "port": 7072}],
+    }
+
+
+def test_where_the_api_server_is() -> None:
+    both = [{"addresses": ["10.0.0.9"]}, {"addresses": ["10.0.0.8"]}]
+    found = api_addresses({"endpoints": both, "ports": [{"name": "https", "port": 6443}]}, "10.96.0.1", "443")
+    assert found == (ApiAddress("10.0.0.8", 6443), ApiAddress("10.0.0.9", 6443), ApiAddress("10.96.0.1", 443))
+    # Without the slice it is not known where the Service's address leads.
+    assert api_addresses({}, "10.96.0.1", "443") == ()
 
 
 def test_the_certificates_secret() -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 from support.apiserver import ApiServer
 from support.kubelab import (
     CLAIMS,
@@ -34,6 +36,7 @@ from support.system import until
 TOKEN = "the operator's token"
 TEAM = "/api/v1/namespaces/team"
 MINE = CLAIMS.format("team")
+SYSTEM_PODS = f"/api/v1/namespaces/{SYSTEM}/pods"
 SETS = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets"
 
 
@@ -191,6 +194,32 @@ def test_a_pod_whose_claim_is_refused_says_so_and_gets_it_later(kube: Kube, runn
     lifted(kube, "many")
 
 
+def test_a_claim_has_the_priority_of_its_class(kube: Kube, running: Operator) -> None:
+    make_pool(kube, nodeSelector={"kubernetes.io/hostname": "node-a"})
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    kube("POST", MINE, claim("holder", "default", fraction="1"))
+    has(kube, "holder", "Allocated", "Allocated")
+    for name, more in (
+        ("a-number", {"priority": 50}),
+        ("of-a-class", {"priorityClassName": "e2e-urgent"}),
+        ("none", {}),
+    ):
+        kube("POST", MINE, claim(name, "default", fraction="1", **more))
+        has(kube, name, "Pending", "WaitingForCapacity")
+    until(lambda: "NoSuchPriorityClass" in reasons(kube, "of-a-class"), 10, "it is told that there is no such class")
+    kube("POST", classes, {"metadata": {"name": "e2e-urgent"}, "value": 100})
+    order = []
+    for waiting in (3, 2, 1):
+        until(lambda: len(kube.items(MINE)) == waiting + 1, 10, "the one before is gone")  # noqa: B023 (called at once)
+        held = [each["metadata"]["name"] for each in kube.items(MINE) if each["status"]["phase"] == "Allocated"]
+        order += held
+        for name in held:
+            kube("DELETE", f"{MINE}/{name}")
+        until(lambda: any(status(each).get("phase") == "Allocated" for each in kube.items(MINE)), 10, "the next one")
+    kube("DELETE", f"{classes}/e2e-urgent")
+    assert order == ["holder", "of-a-class", "a-number"]
+
+
 def test_a_claim_made_by_hand_is_kept_between_pods_and_shared_by_them(kube: Kube, running: Operator) -> None:
     make_pool(kube)
     make_pod(kube, "early", claim="mine")
@@ -247,6 +276,47 @@ def test_a_pod_that_does_not_start_gives_its_share_back_until_it_does(kube: Kube
     delete_pod(kube, "other")
     has(kube, name, "Allocated", "Allocated")
     assert claim_of(kube, other) is None
+
+
+def test_a_renewal_that_fails_is_a_condition_and_an_expiry_a_metric(
+    server: ApiServer, kube: Kube, nodes: Nodes, folder: Path
+) -> None:
+    secrets = f"/api/v1/namespaces/{SYSTEM}/secrets"
+
+    def renewed() -> tuple[str, str]:
+        conditions = status(kube.get(f"{POOLS}/default")).get("conditions", [])
+        found: Object = next((each for each in conditions if each["type"] == "CertificatesRenewed"), {})
+        return found.get("status", ""), found.get("reason", "")
+
+    with operator(server.kubeconfig, folder) as running:
+        make_pool(kube)
+        until(lambda: renewed() == ("True", "Renewed"), 10, "the condition of a pool that is well")
+        text = urllib3.request("GET", f"http://127.0.0.1:{running.port}/metrics").data.decode()
+        rows = (line.rsplit(" ", 1) for line in text.splitlines())
+        expiry = "remotegpu_certificate_expires_seconds{"
+        expires = {name.split('"')[1]: float(value) for name, value in rows if name.startswith(expiry)}
+        of_appliances = {f"{each[:-2]}-tls" for each in nodes.appliances}
+        assert expires.keys() == {"remotegpu-ca", "remotegpu-webhook-tls", *of_appliances}
+        assert all(each > time.time() + 50 * 24 * 3600 for each in expires.values())
+    with operator(server.kubeconfig, folder, REMOTEGPU_CA_SECRET="theirs"):
+        until(lambda: renewed() == ("False", "RenewalFailed"), 30, "the pool says that nothing is renewed")
+        ours = kube.get(f"{secrets}/remotegpu-ca")["data"]
+        data = {"tls.crt": ours["ca.crt"], "tls.key": ours["ca.key"]}
+        kube("POST", secrets, {"metadata": {"name": "theirs"}, "data": data})
+        until(lambda: renewed() == ("True", "Renewed"), 40, "the pool is well again")
+
+
+def test_the_oldest_claim_that_waits_is_a_metric(kube: Kube, running: Operator) -> None:
+    make_pool(kube, nodeSelector={"kubernetes.io/hostname": "node-a"})
+    assert running.metric("remotegpu_oldest_waiting_claim_seconds") == 0
+    kube("POST", MINE, claim("one", "default", fraction="1"))
+    has(kube, "one", "Allocated", "Allocated")
+    kube("POST", MINE, claim("two", "default", fraction="1"))
+    has(kube, "two", "Pending", "WaitingForCapacity")
+    until(lambda: running.metric("remotegpu_oldest_waiting_claim_seconds") > 1, 10, "it waits")
+    kube("DELETE", f"{MINE}/one")
+    has(kube, "two", "Allocated", "Allocated")
+    assert running.metric("remotegpu_oldest_waiting_claim_seconds") == 0
 
 
 def test_a_lost_appliance_and_its_return(kube: Kube, running: Operator, nodes: Nodes) -> None:
@@ -416,3 +486,61 @@ def test_probes_and_metrics_of_leader_and_candidate(
         until(lambda: second.metric("remotegpu_operator_leader") == 1, 10, "the candidate leads")
         make_pod(kube, "next", 250)
         lifted(kube, "next")
+
+
+def make_plugin(kube: Kube, node_name: str, ready: bool = True) -> None:
+    """The device plugin's pod on a node, and what the kubelet has written into the node since."""
+    labels = {"app.kubernetes.io/name": "remotegpu", "app.kubernetes.io/component": "deviceplugin"}
+    spec = {"nodeName": node_name, "containers": [{"name": "deviceplugin", "image": "none"}]}
+    kube("POST", f"{SYSTEM_PODS}", {"metadata": {"name": f"plugin-{node_name}", "labels": labels}, "spec": spec})
+    amounts = {"remotegpu/milli": "2k"}
+    # The API server's own, on every new node; the node controller takes it off.
+    kube.merge(f"/api/v1/nodes/{node_name}", {"spec": {"taints": None}})
+    kube.merge(f"/api/v1/nodes/{node_name}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+    set_plugin(kube, node_name, ready)
+
+
+def set_plugin(kube: Kube, node_name: str, ready: bool) -> None:
+    condition = {"type": "Ready", "status": str(ready)}
+    kube.merge(f"{SYSTEM_PODS}/plugin-{node_name}/status", {"status": {"conditions": [condition]}})
+
+
+def test_a_pod_waits_with_its_share_while_a_node_would_turn_it_away(kube: Kube, running: Operator) -> None:
+    for name in ("node-a", "node-b"):
+        make_plugin(kube, name)
+    make_pool(kube)
+    make_pod(kube, "before", 250)
+    lifted(kube, "before")
+    set_plugin(kube, "node-b", ready=False)
+    made = make_pod(kube, "held", 250)
+    name = f"held-{made['metadata']['uid']}"
+    has(kube, name, "Allocated", "NoDevicePlugin")
+    until(lambda: "NoDevicePlugin" in reasons(kube, "held"), 10, "the reason at the pod")
+    assert gated(kube, "held")
+    # A pod for another node need not wait.
+    elsewhere = gated_pod("elsewhere", "default", 250)
+    elsewhere["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-a"}
+    kube("POST", f"{TEAM}/pods", elsewhere)
+    lifted(kube, "elsewhere")
+    assert gated(kube, "held")
+    set_plugin(kube, "node-b", ready=True)
+    lifted(kube, "held")
+    has(kube, name, "Allocated", "Allocated")
+    # One that is gone altogether, until the kubelet says so.
+    kube("DELETE", f"{SYSTEM_PODS}/plugin-node-b", {"gracePeriodSeconds": 0})
+    made = make_pod(kube, "late", 250)
+    has(kube, f"late-{made['metadata']['uid']}", "Allocated", "NoDevicePlugin")
+    kube.merge("/api/v1/nodes/node-b/status", {"status": {"allocatable": {"remotegpu/milli": "0"}}})
+    lifted(kube, "late")
+
+
+def test_a_pod_that_a_kubelet_turns_away_is_told_and_its_share_is_back(kube: Kube, running: Operator) -> None:
+    make_pool(kube, nodeSelector={"kubernetes.io/hostname": "node-a"})
+    made = make_pod(kube, "unlucky", 1000)
+    lifted(kube, "unlucky")
+    said = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices remotegpu/milli"
+    set_pod(kube, "unlucky", phase="Failed", reason="UnexpectedAdmissionError", message=said)
+    until(lambda: "TurnedAway" in reasons(kube, "unlucky"), 10, "the pod is told")
+    make_pod(kube, "next", 1000)
+    lifted(kube, "next")
+    assert claim_of(kube, made) is None

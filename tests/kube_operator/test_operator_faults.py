@@ -119,6 +119,7 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(
 ) -> None:
     with operator(server.kubeconfig, folder, "first") as first, operator(server.kubeconfig, folder, "second") as second:
         ready(kube)
+        until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
         (sleeper,) = [each for each in (first, second) if each.metric("remotegpu_operator_leader")]
         other = second if sleeper is first else first
         assert sleeper.writes() > 0

@@ -278,3 +278,16 @@ def test_consumers_keep_their_order_and_leave() -> None:
     status = claims.with_consumers(placed(), [third, second, POD])
     assert status.consumers == (POD, third, second)
     assert claims.with_consumers(status, [second]).consumers == (second,)
+
+
+def test_a_claim_says_that_its_pod_is_held_back_and_that_it_is_no_more() -> None:
+    held = claims.held_back(CLAIM, placed(), "node a would turn the pod away", NOW)
+    assert (held.phase, held.reason, held.allocations) == (
+        Phase.ALLOCATED,
+        Reason.NO_DEVICE_PLUGIN,
+        (ALLOCATION,),
+    )
+    assert truth(held)["Ready"] == ("False", "NoDevicePlugin", NOW)
+    assert claims.held_back(with_status(held), held, "another sentence", LATER) == held
+    back = claims.held_back(with_status(held), held, "", LATER)
+    assert (back.reason, truth(back)["Ready"]) == (Reason.ALLOCATED, ("True", "Allocated", LATER))

@@ -88,10 +88,11 @@ def test_a_pod_of_an_older_template() -> None:
 
 
 def test_the_phase_of_a_pool() -> None:
-    def status(*phases: AppliancePhase, mixed: str = "") -> Any:
+    def status(*phases: AppliancePhase, mixed: str = "", problem: str = "") -> Any:
         appliances = tuple(ApplianceStatus(f"a{number}", "n", phase) for number, phase in enumerate(phases))
         amount = Amount(1000, 8)
-        return pool_status(GPUPool("p", "u", generation=4), Capacity(amount, Amount(), amount, mixed, appliances), NOW)
+        capacity = Capacity(amount, Amount(), amount, mixed, appliances)
+        return pool_status(GPUPool("p", "u", generation=4), capacity, problem, NOW)
 
     assert status(READY, READY).phase is PoolPhase.READY
     assert status(READY, LOST).phase is PoolPhase.DEGRADED
@@ -99,7 +100,9 @@ def test_the_phase_of_a_pool() -> None:
     assert status(STARTING, LOST).phase is PoolPhase.NOT_READY
     assert (status().phase, status().reason) == (PoolPhase.NOT_READY, "NoNodes")
     conditions = {each.type: each.status for each in status(READY, mixed="8 and 16 GiB").conditions}
-    assert conditions == {"Ready": "True", "MixedMemory": "True"}
+    assert conditions == {"Ready": "True", "MixedMemory": "True", "CertificatesRenewed": "True"}
+    failed = {each.type: each for each in status(READY, problem="the Secret is gone").conditions}
+    assert (failed["CertificatesRenewed"].status, failed["CertificatesRenewed"].reason) == ("False", "RenewalFailed")
     assert status(READY).observed_generation == 4
     assert all(each.message for each in status(LOST).conditions)
 

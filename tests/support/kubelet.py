@@ -1,7 +1,9 @@
-"""A stand-in for the kubelet's side of the device plugin interface: Registration, and a stream for each resource.
+"""A stand-in for the kubelet's side of the device plugin interface: Registration, and a stream for each registration.
 
-It does what kubelet 1.34 does: a start deletes what is in the folder, a registration is answered and then followed by a
-call back, messages above 4 MiB are not taken.
+It does what kubelet 1.34 does: a start deletes what is in the folder, a registration is answered once the kubelet has
+connected, messages above 4 MiB are not taken. When any stream of a resource ends, the connection that was registered
+last for it is closed, whosever stream it was, and the resource's devices are unhealthy until the next list
+(pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, `runClient`; kubernetes/kubernetes#121994).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
 from remotegpu_deviceplugin._generated import deviceplugin_pb2_grpc as services
 
 CHECKPOINT = "kubelet_internal_checkpoint"
+SECONDS = 10
 
 
 class Kubelet(services.RegistrationServicer):
@@ -28,8 +31,12 @@ class Kubelet(services.RegistrationServicer):
         # All that was said of a resource, as numbers of devices.
         self.heard: dict[str, list[int]] = {}
         self.devices: dict[str, list[messages.Device]] = {}
+        # Of which resource a stream ended, and of which the devices became unhealthy.
         self.ended: list[str] = []
-        self._channels: dict[str, grpc.Channel] = {}
+        self.unhealthy: list[str] = []
+        self._current: dict[str, grpc.Channel] = {}
+        self._channels: list[grpc.Channel] = []
+        self._lock = threading.Lock()
         self._server: grpc.Server | None = None
 
     def start(self) -> None:
@@ -43,12 +50,14 @@ class Kubelet(services.RegistrationServicer):
         self._server.start()
 
     def stop(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
-        self._channels = {}
         if self._server is not None:
             self._server.stop(None).wait()
             self._server = None
+        with self._lock:
+            self._current = {}
+            channels, self._channels = self._channels, []
+        for channel in channels:
+            channel.close()
 
     def Register(  # noqa: N802
         self, request: messages.RegisterRequest, context: grpc.ServicerContext
@@ -57,18 +66,31 @@ class Kubelet(services.RegistrationServicer):
         self.served_before_registering.append((self.folder / request.endpoint).is_socket())
         if self.refusal:
             context.abort(grpc.StatusCode.UNKNOWN, self.refusal)
-        threading.Thread(target=self._listen, args=(request,), daemon=True).start()
+        channel = grpc.insecure_channel(f"unix:{self.folder / request.endpoint}")
+        services.DevicePluginStub(channel).GetDevicePluginOptions(messages.Empty(), timeout=SECONDS)
+        with self._lock:
+            self._current[request.resource_name] = channel
+            self._channels.append(channel)
+        threading.Thread(target=self._listen, args=(request.resource_name, channel), daemon=True).start()
         return messages.Empty()
 
     def plugin(self, resource: str) -> services.DevicePluginStub:
-        return services.DevicePluginStub(self._channels[resource])
+        """The one that the kubelet asks when a pod starts."""
+        return services.DevicePluginStub(self._current[resource])
 
-    def _listen(self, request: messages.RegisterRequest) -> None:
-        name = request.resource_name
-        self._channels[name] = grpc.insecure_channel(f"unix:{self.folder / request.endpoint}")
+    def healthy(self, resource: str) -> bool:
+        return {device.health for device in self.devices.get(resource, [])} == {"Healthy"}
+
+    def _listen(self, resource: str, channel: grpc.Channel) -> None:
         try:
-            for message in self.plugin(name).ListAndWatch(messages.Empty()):
-                self.devices[name] = list(message.devices)
-                self.heard.setdefault(name, []).append(len(message.devices))
+            for message in services.DevicePluginStub(channel).ListAndWatch(messages.Empty()):
+                self.devices[resource] = list(message.devices)
+                self.heard.setdefault(resource, []).append(len(message.devices))
         except (grpc.RpcError, ValueError):
-            self.ended.append(name)
+            self.ended.append(resource)
+        with self._lock:
+            last = self._current.pop(resource, None)
+        if last is not None:
+            self.unhealthy.append(resource)
+            self.devices[resource] = [messages.Device(ID=each.ID) for each in self.devices.get(resource, [])]
+            last.close()

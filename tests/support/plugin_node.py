@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.apiserver import ApiServer
 from support.kubelet import Kubelet
 from support.system import free_port, until
 
@@ -40,9 +42,10 @@ class Node:
         link.symlink_to("libcuda.so.1")
 
     @contextlib.contextmanager
-    def run(self, kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
+    def run(self, kubeconfig: Path, http: str = "", patience: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+        """`patience`: for how many seconds a plugin that is to end waits for its successor."""
         command = [sys.executable, "-m", "remotegpu_deviceplugin", "--kubelet", str(self.plugins)]
-        command += ["--files", str(self.files), "--http", self.http]
+        command += ["--files", str(self.files), "--http", http or self.http, "--patience", str(patience)]
         environment = os.environ | {"KUBECONFIG": str(kubeconfig), "REMOTEGPU_DIST": str(self.dist)}
         with self.log.open("ab") as log, subprocess.Popen(command, env=environment, stderr=log) as process:
             try:
@@ -71,3 +74,12 @@ class Node:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+
+def set_pool(server: ApiServer, name: str, milli: int, backend: str = "software") -> None:
+    metadata = {"name": name}
+    server.apply(
+        {"apiVersion": "remotegpu.io/v1alpha1", "kind": "GPUPool", "metadata": metadata, "spec": {"backend": backend}}
+    )
+    patch = json.dumps({"status": {"total": {"milli": milli}}})
+    server.kubectl("patch", "gpupool", name, "--subresource=status", "--type=merge", "-p", patch)

@@ -126,7 +126,16 @@ spec:
     - name: files
       configMap: {name: remotegpu-{{ $hook }}, optional: true}
     - name: tmp
-      emptyDir: {}
+      emptyDir: {sizeLimit: 64Mi}
+{{- end }}
+
+{{/* Who may read metrics, as peers of a NetworkPolicy. Probes come from the pod's own node, which no policy keeps out. */}}
+{{- define "remotegpu.monitors" -}}
+- podSelector: {}
+{{- with .Values.metrics.fromNamespaces }}
+- namespaceSelector:
+    matchLabels: {{- toYaml . | nindent 6 }}
+{{- end }}
 {{- end }}
 
 {{/* Call with (list . "the value below metrics"). */}}

@@ -1,6 +1,8 @@
 """What goes into the allocator, and what comes out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from remotegpu.api.claims import Allocation, GPUClaim, Mode, Placement, Reason
 from remotegpu.api.quantities import Ask
@@ -28,7 +30,9 @@ class Request:
         return (-self.priority, self.created, self.namespace, self.name, self.uid)
 
 
-def request_of(claim: GPUClaim) -> Request:
+def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({})) -> Request:
+    """`classes`: the value of each PriorityClass."""
+    named = claim.spec.priority_class
     return Request(
         uid=claim.uid,
         namespace=claim.namespace,
@@ -37,7 +41,7 @@ def request_of(claim: GPUClaim) -> Request:
         ask=claim.spec.ask,
         model=claim.spec.model,
         placement=claim.spec.placement,
-        priority=claim.spec.priority,
+        priority=classes.get(named, 0) if named else claim.spec.priority,
         created=claim.created,
         offload=claim.spec.mode is Mode.OFFLOAD,
     )

@@ -2,7 +2,8 @@
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from remotegpu.api.kubernetes import (
@@ -18,6 +19,7 @@ from remotegpu.api.kubernetes import (
     STATUS_PREFIX,
 )
 from remotegpu.api.pools import Backend, GPUPool
+from remotegpu.api.quantities import format_quantity
 
 Object = dict[str, Any]
 
@@ -29,7 +31,17 @@ GRACE_SECONDS: Final = DRAIN_SECONDS + 10
 # On the StatefulSet, so that the operator knows the node of an appliance that no pool wants any more.
 NODE_ANNOTATION: Final = f"{STATUS_PREFIX}node"
 _USER: Final = 65532
+# Measured on 2026-11-25 on the software GPU: 60 MiB idle, and 6 MiB for a session beside its GPU memory.
+_REQUESTS: Final = {"cpu": "100m", "memory": "128Mi"}
 _COMPONENT: Final = "appliance"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ApiAddress:
+    """One way to the API server, as a network policy has it."""
+
+    ip: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,11 @@ class Installation:
     namespace: str
     image: str
     image_pull_policy: str
+    # Labels of other namespaces whose pods may read metrics; none: no other one.
+    metrics_from: Mapping[str, str] = field(default_factory=dict)
+    # Whether appliances reach `api_servers` and names alone, as far as those are known.
+    close_egress: bool = False
+    api_servers: tuple[ApiAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +174,13 @@ def _pod_spec(plan: Plan, installation: Installation) -> Object:
         "containers": [_container(plan, installation)],
         "volumes": [
             {"name": "tls", "secret": {"secretName": tls_secret_name(plan.name), "defaultMode": 0o440}},
-            {"name": "tmp", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": format_quantity(spec.temporary_storage)}},
         ],
     }
     if spec.tolerations:
         pod["tolerations"] = [dict(toleration) for toleration in spec.tolerations]
+    if spec.priority_class_name:
+        pod["priorityClassName"] = spec.priority_class_name
     if spec.runtime_class_name:
         pod["runtimeClassName"] = spec.runtime_class_name
     return pod
@@ -170,6 +189,9 @@ def _pod_spec(plan: Plan, installation: Installation) -> Object:
 def _container(plan: Plan, installation: Installation) -> Object:
     spec = plan.pool.spec
     resources: Object = {key: dict(value) for key, value in spec.resources.items()}
+    requests = {key: value for key, value in _REQUESTS.items() if key not in resources.get("limits", {})}
+    if requests := requests | resources.get("requests", {}):
+        resources["requests"] = requests
     if spec.backend is Backend.CUDA:
         resources["limits"] = resources.get("limits", {}) | {CUDA_RESOURCE: str(plan.gpus)}
     return {
@@ -246,12 +268,12 @@ def _tolerated(pool: GPUPool, node: Object) -> bool:
     return all(
         taint["key"].startswith("node.kubernetes.io/")
         or taint["effect"] == "PreferNoSchedule"
-        or any(_tolerates(toleration, taint) for toleration in pool.spec.tolerations)
+        or any(tolerates(toleration, taint) for toleration in pool.spec.tolerations)
         for taint in taints
     )
 
 
-def _tolerates(toleration: Any, taint: Object) -> bool:
+def tolerates(toleration: Any, taint: Object) -> bool:
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if not toleration.get("key"):

@@ -65,6 +65,18 @@ def observed(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: st
     return replace(status, endpoints=found) if found != status.endpoints else status
 
 
+def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> ClaimStatus:
+    """The status of a claim that has its share, and whose pod must not be let go because of `why`, if that says so."""
+    if status.phase is not Phase.ALLOCATED:
+        return status
+    if why and status.reason is not Reason.NO_DEVICE_PLUGIN:
+        return _with(claim, status, Phase.ALLOCATED, Reason.NO_DEVICE_PLUGIN, why, now)
+    if not why and status.reason is Reason.NO_DEVICE_PLUGIN:
+        back = "the nodes that the pod may land on have the device plugin"
+        return _with(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, back, now)
+    return status
+
+
 def gone_for_good(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> bool:
     """An appliance that no pool has any more, or one that came back without the GPU."""
     for each in claim.status.allocations:
@@ -120,7 +132,7 @@ def _empty(status: ClaimStatus) -> ClaimStatus:
 def _with(claim: GPUClaim, status: ClaimStatus, phase: Phase, reason: Reason, message: str, now: str) -> ClaimStatus:
     has_share = phase in HOLDING
     conditions = status.conditions
-    for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, phase is Phase.ALLOCATED)):
+    for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, reason is Reason.ALLOCATED)):
         allocated = kind == ALLOCATED_CONDITION and has_share
         conditions = with_condition(
             conditions,

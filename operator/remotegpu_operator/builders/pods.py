@@ -7,6 +7,7 @@ from typing import Any, Final
 from remotegpu.api.claims import Endpoint, GPUClaim, Mode, pod_claim_name, share_to_object
 from remotegpu.api.kubernetes import (
     API_VERSION,
+    CLAIM_ANNOTATION,
     GATE,
     MANAGER_LABEL,
     OFFLOAD_ANNOTATION,
@@ -32,6 +33,23 @@ def ended(pod: Object) -> bool:
 
 def started(pod: Object) -> bool:
     return str(pod.get("status", {}).get("phase", "Pending")) != "Pending"
+
+
+def turned_away(pod: Object) -> str:
+    """What a kubelet said that would not start the pod, for people; empty if none did."""
+    status = pod.get("status", {})
+    if status.get("phase") != "Failed" or status.get("reason") != "UnexpectedAdmissionError":
+        return ""
+    node = pod["spec"].get("nodeName", "")
+    return (
+        f"node {node} would not start the pod, whose share is free again: {status.get('message', '')[:600]}; "
+        "Kubernetes does not try again, so make the pod anew unless a Job or another controller does"
+    )
+
+
+def named_claim(pod: Object) -> tuple[str, str]:
+    """Namespace and name of the claim that the pod names; no name if it names none."""
+    return pod["metadata"]["namespace"], annotations(pod).get(CLAIM_ANNOTATION, "")
 
 
 def gated(pod: Object) -> bool:

@@ -1,6 +1,8 @@
 """What all appliances of a pool share: a Service for their names, who may reach them, and how many may be evicted."""
 
-from typing import Any
+import contextlib
+import ipaddress
+from typing import Any, Final
 
 from remotegpu.api.kubernetes import (
     COMPONENT_LABEL,
@@ -13,15 +15,17 @@ from remotegpu.api.kubernetes import (
     POOL_LABEL,
 )
 from remotegpu.api.pools import GPUPool
-from remotegpu_operator.builders.appliances import labels, owner, service_name
+from remotegpu_operator.builders.appliances import ApiAddress, Installation, labels, owner, service_name
 
 Object = dict[str, Any]
 
+_DNS_PORT: Final = 53
 
-def _metadata(pool: GPUPool, namespace: str) -> Object:
+
+def _metadata(pool: GPUPool, installation: Installation) -> Object:
     return {
         "name": service_name(pool.name),
-        "namespace": namespace,
+        "namespace": installation.namespace,
         "labels": labels(pool.name),
         "ownerReferences": [owner(pool)],
     }
@@ -32,13 +36,13 @@ def _selector(pool: GPUPool) -> dict[str, str]:
     return {key: own[key] for key in (NAME_LABEL, COMPONENT_LABEL, POOL_LABEL)}
 
 
-def service(pool: GPUPool, namespace: str) -> Object:
+def service(pool: GPUPool, installation: Installation) -> Object:
     """Headless: clients get the pods' addresses from their claim; this is for people and for metrics."""
     ports = (("control", CONTROL_PORT), ("data", DATA_PORT), ("http", HTTP_PORT))
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(pool, namespace),
+        "metadata": _metadata(pool, installation),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -48,34 +52,61 @@ def service(pool: GPUPool, namespace: str) -> Object:
     }
 
 
-def network_policy(pool: GPUPool, namespace: str) -> Object:
-    """Pods with a share and the operator may connect, metrics are for the namespace; an appliance itself needs only the
-    API server, whose address a policy cannot name, so its way out is left open."""
+def network_policy(pool: GPUPool, installation: Installation) -> Object:
+    """Pods with a share and the operator may connect; metrics are for the namespace and for those who scrape. An
+    appliance itself, and with it its workers, reaches the API server and the resolver of names alone."""
     operator = {"matchLabels": {NAME_LABEL: "remotegpu", COMPONENT_LABEL: "operator"}}
     clients = {"namespaceSelector": {}, "podSelector": {"matchLabels": {POD_LABEL: POD_LABEL_VALUE}}}
+    monitors: list[Object] = [{"podSelector": {}}]
+    if installation.metrics_from:
+        monitors.append({"namespaceSelector": {"matchLabels": dict(installation.metrics_from)}})
+    spec: Object = {
+        "podSelector": {"matchLabels": _selector(pool)},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {
+                "from": [clients, {"podSelector": operator}],
+                "ports": [{"protocol": "TCP", "port": port} for port in (CONTROL_PORT, DATA_PORT)],
+            },
+            {"from": monitors, "ports": [{"protocol": "TCP", "port": HTTP_PORT}]},
+        ],
+    }
+    if installation.api_servers:
+        names = {"ports": [{"protocol": protocol, "port": _DNS_PORT} for protocol in ("UDP", "TCP")]}
+        spec["policyTypes"].append("Egress")
+        spec["egress"] = [names, *map(_way_to, installation.api_servers)]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(pool, namespace),
-        "spec": {
-            "podSelector": {"matchLabels": _selector(pool)},
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {
-                    "from": [clients, {"podSelector": operator}],
-                    "ports": [{"protocol": "TCP", "port": port} for port in (CONTROL_PORT, DATA_PORT)],
-                },
-                {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": HTTP_PORT}]},
-            ],
-        },
+        "metadata": _metadata(pool, installation),
+        "spec": spec,
     }
 
 
-def disruption_budget(pool: GPUPool, namespace: str) -> Object:
+def _way_to(api_server: ApiAddress) -> Object:
+    return {
+        "to": [{"ipBlock": {"cidr": f"{ipaddress.ip_network(api_server.ip)}"}}],
+        "ports": [{"protocol": "TCP", "port": api_server.port}],
+    }
+
+
+def api_addresses(endpoint_slice: Object, service_host: str, service_port: str) -> tuple[ApiAddress, ...]:
+    """Where the API server is, from the EndpointSlice of its Service and from a pod's variables: a network may look at
+    either address. Empty if the slice names none."""
+    ips = {ip for endpoint in endpoint_slice.get("endpoints") or () for ip in endpoint["addresses"]}
+    found = {ApiAddress(ip, port["port"]) for ip in ips for port in endpoint_slice.get("ports") or ()}
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(service_host)
+        if found:
+            found.add(ApiAddress(service_host, int(service_port)))
+    return tuple(sorted(found))
+
+
+def disruption_budget(pool: GPUPool, installation: Installation) -> Object:
     """A voluntary eviction takes one appliance at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(pool, namespace),
+        "metadata": _metadata(pool, installation),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _selector(pool)}},
     }

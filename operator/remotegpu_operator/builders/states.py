@@ -81,7 +81,8 @@ def appliance_status(seen: Seen) -> ApplianceStatus:
     )
 
 
-def pool_status(pool: GPUPool, capacity: Capacity, now: str) -> PoolStatus:
+def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> PoolStatus:
+    """`renewal`: why certificates are not renewed; empty if they are."""
     phase, reason, message = _pool_phase(capacity.appliances)
     mixed = capacity.mixed_memory
     conditions = with_condition(
@@ -102,6 +103,17 @@ def pool_status(pool: GPUPool, capacity: Capacity, now: str) -> PoolStatus:
             "True" if mixed else "False",
             "MixedMemory" if mixed else "OneSize",
             mixed or "all GPUs of the pool have one size of memory",
+            now,
+            pool.generation,
+        ),
+    )
+    conditions = with_condition(
+        conditions,
+        Condition(
+            "CertificatesRenewed",
+            "False" if renewal else "True",
+            "RenewalFailed" if renewal else "Renewed",
+            renewal[:1024] or "certificates are renewed when a third of their life is left",
             now,
             pool.generation,
         ),

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     MIXED_MEMORY = "MixedMemory"
     QUOTA_EXCEEDED = "QuotaExceeded"
     ALLOCATED = "Allocated"
+    NO_DEVICE_PLUGIN = "NoDevicePlugin"
     APPLIANCE_LOST = "ApplianceLost"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
 
@@ -123,6 +124,7 @@ class ClaimSpec:
     placement: Placement = Placement.PACK
     start_deadline: int | None = None  # seconds; None: the pool's
     priority: int = 0
+    priority_class: str = ""  # a PriorityClass, whose value counts in place of `priority`
     pod: PodReference | None = None
 
     @classmethod
@@ -135,6 +137,7 @@ class ClaimSpec:
             placement=Placement(stored.get("placement", Placement.PACK)),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else None,
             priority=stored.get("priority", 0),
+            priority_class=stored.get("priorityClassName", ""),
             pod=PodReference.from_object(stored["pod"]) if "pod" in stored else None,
         )
 
@@ -150,6 +153,8 @@ class ClaimSpec:
             written["model"] = self.model
         if self.start_deadline is not None:
             written["startDeadline"] = format_duration(self.start_deadline)
+        if self.priority_class:
+            written["priorityClassName"] = self.priority_class
         if self.pod is not None:
             written["pod"] = self.pod.to_object()
         return written

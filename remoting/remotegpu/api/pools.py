@@ -124,6 +124,8 @@ class PoolSpec:
     start_deadline: int = 300  # seconds
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
+    priority_class_name: str | None = None  # None: the cluster's default
+    temporary_storage: int = 4 << 30  # bytes
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "PoolSpec":
@@ -142,6 +144,8 @@ class PoolSpec:
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
+            priority_class_name=stored.get("priorityClassName"),
+            temporary_storage=int(parse_quantity(stored.get("temporaryStorage", "4Gi"))),
         )
 
     def to_object(self) -> dict[str, Any]:
@@ -161,6 +165,8 @@ class PoolSpec:
             startDeadline=format_duration(self.start_deadline),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,
+            priorityClassName=self.priority_class_name,
+            temporaryStorage=format_quantity(self.temporary_storage),
         )
 
 
