@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -98,6 +98,16 @@ impl House {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A connection from 127.0.0.`last`, which counts as another peer.
+    fn connect_from(&self, last: u8) -> TcpStream {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        rustix::net::connect(&socket, &SocketAddr::from(([127, 0, 0, 1], self.port))).unwrap();
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
@@ -310,4 +320,36 @@ fn the_gateway_leaves_with_the_appliance() {
     let house = House::open();
     drop(house.control);
     house.gateway.join().unwrap();
+}
+
+#[test]
+fn strangers_leave_room_for_who_has_a_ticket() {
+    let house = House::open();
+    // More than there are places, from several addresses, which all say nothing.
+    let strangers: Vec<_> = (0..400u16).map(|number| house.connect_from(2 + (number % 8) as u8)).collect();
+    let _worker = house.expect_session();
+    let mut newcomer = house.connect_with(&preface(PrefaceKind::Session));
+    assert!(accepted(&mut newcomer));
+    loop {
+        let event = house.event();
+        if event["op"] == "session_connected" {
+            break;
+        }
+        let reason = event["reason"].as_str().unwrap_or_default();
+        assert!(!reason.contains("within"), "the newcomer did not wait until strangers had used up their time: {event}");
+    }
+    drop(strangers);
+}
+
+#[test]
+fn one_address_cannot_have_all_places() {
+    let house = House::open();
+    let modest = house.connect_from(9);
+    let mut greedy: Vec<_> = (0..300).map(|_| house.connect_from(8)).collect();
+    assert!(at_end(&mut greedy[0]), "its own oldest connection goes");
+    let reason = house.event()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("too many"), "{reason}");
+    modest.set_nonblocking(true).unwrap();
+    let still = (&modest).read(&mut [0]).unwrap_err();
+    assert_eq!(still.kind(), ErrorKind::WouldBlock, "the other address keeps its place");
 }
