@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
-from remotegpu.appliance.checks import ClaimsState, Situation, checks
+from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.hardware import parse_snapshot
 from remotegpu.appliance.packets import decode, whole_number
 from remotegpu.appliance.refusal import RefusalError
@@ -139,6 +139,15 @@ def test_workers_of_one_uid_are_kept_apart_by_landlock() -> None:
 def test_claims_that_were_never_read_make_an_appliance_unready(state: ClaimsState, status: str) -> None:
     found = statuses(Settings(host="0.0.0.0"), Capacity(5), claims=state)
     assert (found["claims"], found["authentication"]) == (status, "ok")
+
+
+@pytest.mark.parametrize(("trouble", "status"), [("", "ok"), ("no route", "warn")])
+def test_for_how_long_an_identity_is_believed_is_said(trouble: str, status: str) -> None:
+    claims = ClaimsState(True, "")
+    now = Situation(Settings(), [Capacity(5)], 0, root=True, claims=claims, identities=IdentitiesState(600, trouble))
+    found = next(check for check in checks(now) if check.name == "identities")
+    assert found.status == status
+    assert "600 s" in found.message
 
 
 def test_one_well_gpu_is_enough() -> None:
