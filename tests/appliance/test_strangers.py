@@ -38,7 +38,14 @@ def guarded(dist: Path, tmp_path_factory: pytest.TempPathFactory, metrics_port: 
     folder = tmp_path_factory.mktemp("guarded")
     certificate(folder, "here", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     (folder / "tokens").write_text("alice:one\n")
-    options = ("--cert", str(folder / "here.pem"), "--key", str(folder / "here.key"), "--tokens", str(folder / "tokens"))
+    options = (
+        "--cert",
+        str(folder / "here.pem"),
+        "--key",
+        str(folder / "here.key"),
+        "--tokens",
+        str(folder / "tokens"),
+    )
     access = Access("one", folder / "here.pem")
     with StandIn(dist, *options, "--metrics-port", str(metrics_port), access=access) as it:
         yield it
@@ -46,6 +53,34 @@ def guarded(dist: Path, tmp_path_factory: pytest.TempPathFactory, metrics_port: 
 
 def ports(appliance: StandIn) -> list[int]:
     return [parse_endpoint(appliance.endpoint).port, appliance.client.hello().data_port]
+
+
+def refusals(metrics_port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as answer:
+        found = re.search(r'^remotegpu_refusals_total\{reason="door"\} (\S+)$', answer.read().decode(), re.MULTILINE)
+    return float(found[1]) if found else 0
+
+
+def test_refusals_are_counted_all_and_logged_in_part(guarded: StandIn, metrics_port: int) -> None:
+    """The first test, before which nobody was refused."""
+    with Strangers(ports(guarded)) as strangers:
+        strangers.come(100, b"GET / HTTP/1.1\r\n\r\n")
+        until(lambda: refusals(metrics_port) == 200, 20, "all are counted")
+    assert guarded.log.count("the gateway refused") < 50
+    assert re.search(r"the gateway refused \d+ more", guarded.log)
+
+
+def test_who_only_looks_whether_somebody_listens_is_no_refusal(guarded: StandIn, metrics_port: int) -> None:
+    before = refusals(metrics_port)
+    assert guarded.access.ca is not None
+    for _ in range(3):
+        assert guarded.cli("health", "--ca", str(guarded.access.ca), "--token-file", "/dev/null").returncode == 69
+    for port in ports(guarded):
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    with Strangers(ports(guarded)) as strangers:
+        strangers.come(1, b"GET / HTTP/1.1\r\n\r\n")
+        until(lambda: refusals(metrics_port) - before >= 2, 20, "the strangers are counted")
+    assert refusals(metrics_port) - before == 2
 
 
 def test_strangers_keep_nobody_out(guarded: StandIn) -> None:
@@ -75,34 +110,6 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def refusals(metrics_port: int) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as answer:
-        found = re.search(r'^remotegpu_refusals_total\{reason="door"\} (\S+)$', answer.read().decode(), re.MULTILINE)
-    return float(found[1]) if found else 0
-
-
-def test_refusals_are_counted_all_and_logged_in_part(guarded: StandIn, metrics_port: int) -> None:
-    before, lines = refusals(metrics_port), guarded.log.count("the gateway refused")
-    with Strangers(ports(guarded)) as strangers:
-        strangers.come(100, b"GET / HTTP/1.1\r\n\r\n")
-        until(lambda: refusals(metrics_port) - before == 200, 20, "all are counted")
-    assert guarded.log.count("the gateway refused") - lines < 50
-    assert re.search(r"the gateway refused \d+ more", guarded.log)
-
-
-def test_who_only_looks_whether_somebody_listens_is_no_refusal(guarded: StandIn, metrics_port: int) -> None:
-    before = refusals(metrics_port)
-    assert guarded.access.ca is not None
-    for _ in range(3):
-        assert guarded.cli("health", "--ca", str(guarded.access.ca), "--token-file", "/dev/null").returncode == 69
-    for port in ports(guarded):
-        socket.create_connection(("127.0.0.1", port), 5).close()
-    with Strangers(ports(guarded)) as strangers:
-        strangers.come(1, b"GET / HTTP/1.1\r\n\r\n")
-        until(lambda: refusals(metrics_port) - before >= 2, 20, "the strangers are counted")
-    assert refusals(metrics_port) - before == 2
-
-
 @pytest.mark.parametrize("port", [0, 1], ids=["control", "data"])
 def test_tls_is_1_3_or_nothing(guarded: StandIn, port: int) -> None:
     def version(most: ssl.TLSVersion) -> str | None:
@@ -116,7 +123,7 @@ def test_tls_is_1_3_or_nothing(guarded: StandIn, port: int) -> None:
             return secured.version()
 
     assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
-    with pytest.raises(OSError):
+    with pytest.raises((ssl.SSLError, ConnectionError)):
         version(ssl.TLSVersion.TLSv1_2)
 
 

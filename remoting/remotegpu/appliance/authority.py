@@ -16,8 +16,13 @@ class Caller:
     """The caller, as far as the call itself names it."""
 
     method: str
-    peer: str
+    peer: str  # address and port
     token: str = ""
+    connection: int | None = None  # the gateway's number
+
+    @property
+    def host(self) -> str:
+        return self.peer.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,14 @@ class ClaimsState:
 
 
 @dataclass(frozen=True, slots=True)
+class IdentitiesState:
+    """In Kubernetes: how long an identity is believed without the API server, and why it cannot be asked now."""
+
+    believe_seconds: float
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentState:
     """For offload: what an environment is, why it is of no use, and what keeps its sessions apart."""
 
@@ -41,6 +49,7 @@ class Situation:
     landlock: bool = False
     draining: bool = False
     claims: ClaimsState | None = None
+    identities: IdentitiesState | None = None
     environments: Sequence[EnvironmentState] = ()
 
 
@@ -64,6 +73,8 @@ def checks(now: Situation) -> Iterator[pb.Check]:
             fix="see the API server, and that this appliance may get, list and watch gpuclaims",
             severity="warn" if now.claims.known else "fail",
         )
+    if now.identities is not None:
+        yield _identities(now.identities)
     local = settings.host in _LOCAL_HOSTS
     yield _check(
         "encryption",
@@ -91,6 +102,17 @@ def _isolation(now: Situation) -> pb.Check:
         "" if own_uids or now.landlock else f"{one_uid}, and this kernel has no Landlock to keep them apart",
         good="every session has its own uid" if own_uids else f"{one_uid}; seccomp and Landlock keep them apart",
         fix="use a kernel with Landlock (5.13 or later), or start the appliance as root, without --uid-base 0",
+        severity="warn",
+    )
+
+
+def _identities(now: IdentitiesState) -> pb.Check:
+    believed = f"an identity that was confirmed is believed for {now.believe_seconds:.0f} s"
+    return _check(
+        "identities",
+        f"the API server cannot be asked whose tokens are ({now.trouble}); {believed}" if now.trouble else "",
+        good=f"tokens are reviewed by the API server; while it does not answer, {believed}",
+        fix="see the API server; the time is --believe-seconds",
         severity="warn",
     )
 
