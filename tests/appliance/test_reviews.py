@@ -97,7 +97,7 @@ def test_an_identity_is_believed_without_the_api_server_for_so_long_and_no_longe
         server.away = True
         server.now += 599
         assert await server.reviews.identity("good", "10.0.0.1") == POD
-        assert server.reviews.trouble == "no route"
+        assert "no route" in server.reviews.trouble
         server.now += 2
         with pytest.raises(UnreachableError, match="600 s"):
             await server.reviews.identity("good", "10.0.0.1")
