@@ -1,5 +1,6 @@
 """The appliance's own health checks, each with what is wrong and how to mend it. Pure."""
 
+import ipaddress
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,8 +8,6 @@ from dataclasses import dataclass
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.settings import Settings
 from remotegpu.rpc import pb
-
-_LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,22 @@ class Situation:
     environments: Sequence[EnvironmentState] = ()
 
 
+def exposed_without(settings: Settings) -> list[str]:
+    """The options that an appliance lacks which more than this machine reaches."""
+    if local(settings.host):
+        return []
+    lacks_tokens = settings.tokens is None and settings.kubernetes is None
+    return ["--tokens"] * lacks_tokens + ["--cert and --key"] * (settings.cert is None)
+
+
+def local(host: str) -> bool:
+    """Only this machine reaches the address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def checks(now: Situation) -> Iterator[pb.Check]:
     """In the order in which a person would look."""
     settings = now.settings
@@ -75,17 +90,17 @@ def checks(now: Situation) -> Iterator[pb.Check]:
         )
     if now.identities is not None:
         yield _identities(now.identities)
-    local = settings.host in _LOCAL_HOSTS
+    lacks = exposed_without(settings)
     yield _check(
         "encryption",
-        "" if settings.cert or local else "data and tokens travel in the clear",
+        "data and tokens travel in the clear" if "--cert and --key" in lacks else "",
         good="TLS" if settings.cert else "none, but only this machine reaches it",
         fix="start the appliance with --cert and --key",
         severity="warn",
     )
     yield _check(
         "authentication",
-        "" if settings.tokens or now.claims or local else "anybody who reaches the port can take a share",
+        "anybody who reaches the port can take a share" if "--tokens" in lacks else "",
         good=_good_authentication(now),
         fix="start the appliance with --tokens FILE",
         severity="warn",

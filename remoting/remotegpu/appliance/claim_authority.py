@@ -27,7 +27,7 @@ class ClaimAuthority:
         self._counters = counters
         self._log = RefusalLog()
 
-    async def borrower(self, caller: Caller) -> None:
+    async def borrower(self, caller: Caller) -> str:
         message = (
             "this appliance serves claims of Kubernetes and opens no lease; create a GPUClaim, or a pod with a share"
         )
@@ -38,6 +38,10 @@ class ClaimAuthority:
         if identity.account != self._operator:
             message = f"only the operator's account {self._operator} may do this"
             raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, who=identity)
+
+    async def onlooker(self, caller: Caller) -> str | None:
+        await self.administrator(caller)
+        return None
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
         """Cheap checks come first: nobody can make us ask the API server without naming a claim that is here."""

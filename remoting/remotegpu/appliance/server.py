@@ -162,7 +162,7 @@ class Appliance:
         socket_file: Path,
     ) -> None:
         settings = self._settings
-        authority: Authority = SecretAuthority(self._leases, tokens)
+        authority: Authority = SecretAuthority(self._leases, tokens, self._counters)
         if settings.kubernetes is not None and api_server is not None:
             named = settings.kubernetes
             self._claims = ClaimLeases(named.name, self._leases, self._hardware.snapshot.gpus)

@@ -105,10 +105,10 @@ class ControlService(pb_grpc.ControlServicer):
     ) -> AsyncIterator[pb.OpenLeaseReply]:
         try:
             caller = _caller("OpenLease", context)
-            await self._proven(caller, self._authority.borrower(caller))
+            owner = await self._proven(caller, self._authority.borrower(caller))
             self._require_versions(request.versions)
             ask = ask_of(request)
-            async for event in self._leases.open(ask, request.client[:_MAX_NAME], wait=request.wait):
+            async for event in self._leases.open(ask, request.client[:_MAX_NAME], owner, wait=request.wait):
                 yield self._lease_event(event)
         except RefusalError as refusal:
             await context.abort(refusal.code, refusal.message)
@@ -186,27 +186,28 @@ class ControlService(pb_grpc.ControlServicer):
 
     @_answering
     async def Inventory(self, _request: pb.InventoryRequest, context: Context) -> pb.InventoryReply:  # noqa: N802
-        await self._administrator("Inventory", context)
-        return self.inventory()
+        return self.inventory(await self._onlooker("Inventory", context))
 
     @_answering
     async def Health(self, _request: pb.HealthRequest, context: Context) -> pb.HealthReply:  # noqa: N802
-        await self._administrator("Health", context)
+        await self._onlooker("Health", context)
         checks = self._checks()
         return pb.HealthReply(ready=all(check.status != "fail" for check in checks), checks=checks)
 
     @_answering
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
-        await self._administrator("Drain", context)
+        caller = _caller("Drain", context)
+        await self._proven(caller, self._authority.administrator(caller))
         return pb.DrainReply(sessions=self._drain(request.deadline_seconds))
 
-    def inventory(self) -> pb.InventoryReply:
-        """What is there now; for any thread."""
+    def inventory(self, owner: str | None = None) -> pb.InventoryReply:
+        """What is there now, with the leases of `owner` or, if that is None, everybody's; for any thread."""
         gpus = self._hardware.snapshot.gpus
-        leases = leases_now(self._leases.all(), gpus)
+        live = self._leases.all()
+        leases = leases_now(live, gpus)
         return pb.InventoryReply(
             gpus=gpus_now(gpus, self._leases.allocator.gpus, leases),
-            leases=leases,
+            leases=[now for lease, now in zip(live, leases, strict=True) if owner is None or lease.owner == owner],
             versions=self._versions,
             driver_version=self._hardware.snapshot.driver_version,
             backend=self._backend.name,
@@ -233,9 +234,9 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller(method, context)
         return await self._proven(caller, self._authority.tenant(caller, request.lease_id, request.lease_secret))
 
-    async def _administrator(self, method: str, context: Context) -> None:
+    async def _onlooker(self, method: str, context: Context) -> str | None:
         caller = _caller(method, context)
-        await self._proven(caller, self._authority.administrator(caller))
+        return await self._proven(caller, self._authority.onlooker(caller))
 
     async def _proven(self, caller: Caller, proof: Awaitable[Proof]) -> Proof:
         """What `proof` gives. If it is no refusal, the caller's connection is a stranger's no longer."""
