@@ -62,6 +62,7 @@ _CALL_LIMITS = [
     ("grpc.max_receive_message_length", 256 << 10),
     ("grpc.max_connection_idle_ms", 300_000),
 ]
+_LONGEST_SOCKET_NAME = 107  # unix(7)
 # A pod's own token for the API server lies beneath it.
 SERVICE_ACCOUNT = Path("/var/run/secrets")
 
@@ -327,6 +328,10 @@ def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:
 
 
 def _control_server(socket_file: Path) -> grpc.aio.Server:
+    if len(os.fsencode(socket_file)) > _LONGEST_SOCKET_NAME:
+        raise StartError(
+            f"the temporary folder {socket_file.parents[2]} has too long a name: set TMPDIR to a shorter one"
+        )
     server = grpc.aio.server(options=_CALL_LIMITS)
     server.add_insecure_port(f"unix:{socket_file}")
     return server
@@ -359,7 +364,7 @@ def _certificate(settings: Settings) -> tuple[Path, Path] | None:
         raise StartError("--cert and --key belong together: give both, or none for no TLS")
     try:
         for file in (settings.cert, settings.key):
-            file.read_bytes()
+            file.open("rb").close()
     except OSError as error:
         raise StartError(f"{error.filename} cannot be read: {error.strerror}") from None
     return settings.cert.absolute(), settings.key.absolute()

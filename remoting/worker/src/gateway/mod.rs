@@ -21,7 +21,6 @@ mod tls;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,8 +55,6 @@ struct Gateway {
     ordered: Notify,
     events: control::Events,
     tls: Option<tls::Certificate>,
-    /// The Unix socket of the appliance's control service.
-    service: PathBuf,
     connections: service::Connections,
 }
 
@@ -84,8 +81,7 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
         ordered: Notify::new(),
         events,
         tls,
-        service: options.control_socket,
-        connections: service::Connections::default(),
+        connections: service::Connections::new(options.control_socket)?,
     });
     let data_door = Door::new(PATIENCE, STRANGERS, TENANTS);
     let control_door = Door::new(CONTROL_PATIENCE, STRANGERS, CALLERS);

@@ -4,11 +4,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use carrier::to_hex;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::rustls::crypto;
 
 use super::Gateway;
 use super::connection::{Carrier, First, Refused, Stream, first, followed};
@@ -16,18 +18,46 @@ use super::probation::Probation;
 use super::rewind::Rewind;
 
 /// The open connections, by the number that the appliance knows them by.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Connections {
+    /// The appliance's socket.
+    service: PathBuf,
+    /// Before the names of our ends: no other gateway that this one shares a network with has it.
+    prefix: String,
     open: Mutex<(u64, HashMap<u64, Arc<Probation>>)>,
 }
 
 impl Connections {
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn new(service: PathBuf) -> io::Result<Self> {
+        let mut random = [0; 8];
+        let source = crypto::ring::default_provider().secure_random;
+        source.fill(&mut random).map_err(|_| io::Error::other("the system gives no random numbers"))?;
+        Ok(Connections { service, prefix: format!("remotegpu-{}", to_hex(&random)), open: Mutex::default() })
+    }
+
     /// A call on the connection has proved whose it is. One that has ended meanwhile is passed over.
     pub fn known(&self, number: u64) {
         let probation = self.locked().1.get(&number).cloned();
         if let Some(probation) = probation {
             probation.pass();
         }
+    }
+
+    /// A connection to the appliance's service. Its own address says the number and who is behind it: gRPC tells the service
+    /// nothing else of a caller.
+    fn connect(&self, number: u64, peer: SocketAddr) -> io::Result<UnixStream> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        let name = format!("{}/{number}/{peer}", self.prefix);
+        rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.service)?)?;
+        UnixStream::from_std(socket.into())
     }
 
     fn locked(&self) -> MutexGuard<'_, (u64, HashMap<u64, Arc<Probation>>)> {
@@ -65,25 +95,10 @@ pub async fn serve(
         return Err("speaks to the control port as to the data port".to_owned().into());
     }
     let entry = Entry::new(&gateway.connections, probation);
-    let service = connect(&gateway.service, entry.1, peer)?;
+    let service = gateway.connections.connect(entry.1, peer)?;
     match stream {
         Stream::Plain(tcp) => followed(socket, carrier::pump(Rewind::new(head, tcp), service)).await?,
         Stream::Tls(tls) => followed(socket, carrier::pump(Rewind::new(head, tls), service)).await?,
     }
     Ok(())
-}
-
-/// A connection to the appliance's service. Its own address says the number and who is behind it: gRPC tells the service
-/// nothing else of a caller.
-fn connect(service: &Path, number: u64, peer: SocketAddr) -> io::Result<UnixStream> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    let name = format!("{}/{number}/{peer}", service.display());
-    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(service)?)?;
-    UnixStream::from_std(socket.into())
 }
