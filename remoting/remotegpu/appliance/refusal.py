@@ -8,8 +8,8 @@ from typing import Final
 import grpc
 
 # Lines about one peer in a period.
-_MOST: Final = 10
-_PERIOD_SECONDS: Final = 5.0
+_MOST: Final = 100
+_PERIOD_SECONDS: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
