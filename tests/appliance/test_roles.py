@@ -69,6 +69,7 @@ def test_a_refused_token_is_in_the_log(served: StandIn) -> None:
     for _ in range(calls):
         with pytest.raises(Exception, match="token"):
             stranger.inventory()
+    assert "audit: refused Inventory from 127.0.0.1:" in served.log
     assert 0 < served.log.count("audit: refused Inventory") < calls
 
 

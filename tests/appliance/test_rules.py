@@ -18,7 +18,7 @@ from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, 
 from remotegpu.appliance.hardware import parse_snapshot
 from remotegpu.appliance.packets import decode, whole_number
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.service import ask_of, refusal_of_versions
+from remotegpu.appliance.service import ask_of, peer_and_connection, refusal_of_versions
 from remotegpu.appliance.settings import Kubernetes, Settings
 from remotegpu.appliance.tokens import Holder, Role, TokenFile, parse_tokens
 from remotegpu.rpc import pb
@@ -112,6 +112,19 @@ def statuses(settings: Settings, *gpus: Capacity, **situation: Any) -> dict[str,
         assert check.message
         assert bool(check.fix) == (check.status != "ok")
     return {check.name: check.status for check in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("unix-abstract:remotegpu/17/10.0.0.1:4000", ("10.0.0.1:4000", 17)),
+        ("unix-abstract:remotegpu/18/%5Bfe80::1%5D:4000", ("[fe80::1]:4000", 18)),
+        ("unix:", ("unix:", None)),
+        ("unix-abstract:other", ("unix-abstract:other", None)),
+    ],
+)
+def test_who_is_behind_a_connection_of_the_gateway(name: str, expected: tuple[str, int | None]) -> None:
+    assert peer_and_connection(name) == expected
 
 
 def test_a_good_appliance_has_no_complaint() -> None:

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use carrier::to_hex;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls::crypto;
@@ -22,24 +22,26 @@ use super::rewind::Rewind;
 pub struct Connections {
     /// The appliance's socket.
     service: PathBuf,
-    /// Before the names of our ends: no other gateway that this one shares a network with has it.
-    prefix: String,
-    open: Mutex<(u64, HashMap<u64, Arc<Probation>>)>,
+    /// The latest number. The first is a random one: neither a gateway before this one nor one that shares the network
+    /// with it has the same.
+    latest: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<Probation>>>,
 }
 
 impl Connections {
     /// # Errors
     /// If the system has no random numbers.
     pub fn new(service: PathBuf) -> io::Result<Self> {
-        let mut random = [0; 8];
+        let mut random = [0; size_of::<u64>()];
         let source = crypto::ring::default_provider().secure_random;
         source.fill(&mut random).map_err(|_| io::Error::other("the system gives no random numbers"))?;
-        Ok(Connections { service, prefix: format!("remotegpu-{}", to_hex(&random)), open: Mutex::default() })
+        let latest = AtomicU64::new(u64::from_ne_bytes(random) >> 1);
+        Ok(Connections { service, latest, open: Mutex::default() })
     }
 
     /// A call on the connection has proved whose it is. One that has ended meanwhile is passed over.
     pub fn known(&self, number: u64) {
-        let probation = self.locked().1.get(&number).cloned();
+        let probation = self.locked().get(&number).cloned();
         if let Some(probation) = probation {
             probation.pass();
         }
@@ -54,13 +56,13 @@ impl Connections {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
-        let name = format!("{}/{number}/{peer}", self.prefix);
+        let name = format!("remotegpu/{number}/{peer}");
         rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(&self.service)?)?;
         UnixStream::from_std(socket.into())
     }
 
-    fn locked(&self) -> MutexGuard<'_, (u64, HashMap<u64, Arc<Probation>>)> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, Arc<Probation>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,17 +72,15 @@ struct Entry<'a>(&'a Connections, u64);
 
 impl<'a> Entry<'a> {
     fn new(connections: &'a Connections, probation: &Arc<Probation>) -> Self {
-        let mut open = connections.locked();
-        open.0 += 1;
-        let number = open.0;
-        open.1.insert(number, probation.clone());
+        let number = connections.latest.fetch_add(1, Ordering::Relaxed) + 1;
+        connections.locked().insert(number, probation.clone());
         Entry(connections, number)
     }
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.0.locked().1.remove(&self.1);
+        self.0.locked().remove(&self.1);
     }
 }
 
