@@ -73,6 +73,7 @@ def test_a_thousand_strangers_at_each_port_beside_fifty_tenants(dist: Path, tmp_
 
 def test_who_never_proves_anything_has_to_leave(appliance: StandIn) -> None:
     """Both ports, in the middle of TLS or of HTTP/2: the control port waits 15 s, the data port 5 s."""
+    assert not appliance.client.inventory().leases, "a call that is permitted: the tests' own connection may stay"
     ports = [parse_endpoint(appliance.endpoint).port, appliance.client.hello().data_port]
     with Strangers(ports) as strangers:
         for words in (b"", b"PRI", HTTP2_PREFACE):
