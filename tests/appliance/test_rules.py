@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
-from remotegpu.appliance.checks import ClaimsState, Situation, checks
+from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.hardware import parse_snapshot
 from remotegpu.appliance.packets import decode, whole_number
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.service import ask_of, refusal_of_versions
-from remotegpu.appliance.settings import Settings
-from remotegpu.appliance.tokens import TokenFile, parse_tokens
+from remotegpu.appliance.service import ask_of, peer_and_connection, refusal_of_versions
+from remotegpu.appliance.settings import Kubernetes, Settings
+from remotegpu.appliance.tokens import Holder, Role, TokenFile, parse_tokens
 from remotegpu.rpc import pb
 
 OURS = pb.Versions(wire=1, table_hash=0xABC, program="remotegpu 0.1.0")
@@ -54,7 +54,8 @@ def test_senseless_requests_are_refused(count: int, milli: int, memory_bytes: in
 
 
 def test_tokens_have_names() -> None:
-    assert sorted(parse_tokens("# people\n\nalice: secret\nbob:other:with:colons\n").values()) == ["alice", "bob"]
+    holders = parse_tokens("# people\n\nalice: secret\nbob:other:with:colons\n").values()
+    assert sorted(holder.name for holder in holders) == ["alice", "bob"]
 
 
 @pytest.mark.parametrize(("text", "line"), [("alice", 1), ("alice:", 1), (":secret", 1), ("a:b\nc", 2)])
@@ -67,13 +68,14 @@ def test_the_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("alice:one\n")
     tokens = TokenFile(path)
-    assert (tokens.name_of("one"), tokens.name_of("two"), tokens.name_of("")) == ("alice", None, None)
+    assert [tokens.holder(token) for token in ("one", "two", "")] == [Holder("alice", Role.USER), None, None]
     path.write_text("bob:second\n")
-    assert (tokens.name_of("one"), tokens.name_of("second")) == (None, "bob")
+    bob = Holder("bob", Role.USER)
+    assert [tokens.holder(token) for token in ("one", "second")] == [None, bob]
     path.write_text("broken\n")
-    assert tokens.name_of("second") == "bob", "a mistake while editing locks nobody out"
+    assert tokens.holder("second") == bob, "a mistake while editing locks nobody out"
     path.unlink()
-    assert tokens.name_of("second") == "bob"
+    assert tokens.holder("second") == bob
 
 
 @given(st.binary(max_size=200))
@@ -112,6 +114,19 @@ def statuses(settings: Settings, *gpus: Capacity, **situation: Any) -> dict[str,
     return {check.name: check.status for check in found}
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("unix-abstract:remotegpu/17/10.0.0.1:4000", ("10.0.0.1:4000", 17)),
+        ("unix-abstract:remotegpu/18/%5Bfe80::1%5D:4000", ("[fe80::1]:4000", 18)),
+        ("unix:", ("unix:", None)),
+        ("unix-abstract:other", ("unix-abstract:other", None)),
+    ],
+)
+def test_who_is_behind_a_connection_of_the_gateway(name: str, expected: tuple[str, int | None]) -> None:
+    assert peer_and_connection(name) == expected
+
+
 def test_a_good_appliance_has_no_complaint() -> None:
     assert set(statuses(Settings(), Capacity(5)).values()) == {"ok"}
 
@@ -137,8 +152,18 @@ def test_workers_of_one_uid_are_kept_apart_by_landlock() -> None:
     [(ClaimsState(True, ""), "ok"), (ClaimsState(True, "gone"), "warn"), (ClaimsState(False, "gone"), "fail")],
 )
 def test_claims_that_were_never_read_make_an_appliance_unready(state: ClaimsState, status: str) -> None:
-    found = statuses(Settings(host="0.0.0.0"), Capacity(5), claims=state)
+    settings = Settings(host="0.0.0.0", cert=Path("tls.crt"), kubernetes=Kubernetes("appliance", "system:operator"))
+    found = statuses(settings, Capacity(5), claims=state)
     assert (found["claims"], found["authentication"]) == (status, "ok")
+
+
+@pytest.mark.parametrize(("trouble", "status"), [("", "ok"), ("no route", "warn")])
+def test_for_how_long_an_identity_is_believed_is_said(trouble: str, status: str) -> None:
+    claims = ClaimsState(True, "")
+    now = Situation(Settings(), [Capacity(5)], 0, root=True, claims=claims, identities=IdentitiesState(600, trouble))
+    found = next(check for check in checks(now) if check.name == "identities")
+    assert found.status == status
+    assert "600 s" in found.message
 
 
 def test_one_well_gpu_is_enough() -> None:

@@ -32,10 +32,9 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder of this test and its processes."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of this test and its processes; its name is short enough for a socket in it."""
+    folder = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return folder

@@ -84,11 +84,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applianc
             check=True, capture_output=True,
         )  # fmt: skip
     (folder / "tokens").write_text("alice:correct-horse-battery-staple\n")
+    (folder / "token").write_text("correct-horse-battery-staple\n")
+    (folder / "wrong").write_text("wrong\n")
     it = Appliance(
         "--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"), "--tokens", str(folder / "tokens")
     )
     try:
-        it.wait_until_ready("--ca", str(folder / "server.pem"), "--token", "correct-horse-battery-staple")
+        it.wait_until_ready("--ca", str(folder / "server.pem"), "--token-file", str(folder / "token"))
         yield it, folder
     finally:
         it.stop()
@@ -97,21 +99,21 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applianc
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
 def test_tls_and_token_work(guarded: tuple[Appliance, Path], carrier: str) -> None:
     it, folder = guarded
-    options = ("--ca", str(folder / "server.pem"), "--token", "correct-horse-battery-staple")
+    options = ("--ca", str(folder / "server.pem"), "--token-file", str(folder / "token"))
     done = it.run("vector_add.py", options=options, env={"REMOTEGPU_CARRIER": carrier})
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 def test_wrong_token(guarded: tuple[Appliance, Path]) -> None:
     it, folder = guarded
-    ca = str(folder / "server.pem")
-    assert_refused(run("run", "--appliance", it.endpoint, "--ca", ca, "--token", "wrong", "--", "true"), "token")
+    ca, wrong = str(folder / "server.pem"), ("--token-file", str(folder / "wrong"))
+    assert_refused(run("run", "--appliance", it.endpoint, "--ca", ca, *wrong, "--", "true"), "token")
     assert_refused(run("run", "--appliance", it.endpoint, "--ca", ca, "--", "true"), "token")
 
 
 def test_bad_certificate(guarded: tuple[Appliance, Path]) -> None:
     it, folder = guarded
-    token = ("--token", "correct-horse-battery-staple")
+    token = ("--token-file", str(folder / "token"))
     assert_refused(
         run("run", "--appliance", it.endpoint, "--ca", str(folder / "other.pem"), *token, "--", "true"), "certificate"
     )

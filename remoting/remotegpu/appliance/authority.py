@@ -6,9 +6,10 @@ from typing import Protocol
 import grpc
 
 from remotegpu.appliance.leases import Leases
-from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.refusal import RefusalError, RefusalLog
 from remotegpu.appliance.state import Lease, Session
-from remotegpu.appliance.tokens import TokenFile
+from remotegpu.appliance.tokens import Holder, Role, TokenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,13 @@ class Caller:
     """The caller, as far as the call itself names it."""
 
     method: str
-    peer: str
+    peer: str  # address and port
     token: str = ""
+    connection: int | None = None  # the gateway's number
+
+    @property
+    def host(self) -> str:
+        return self.peer.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +37,14 @@ class Tenant:
 class Authority(Protocol):
     """Each refuses by a RefusalError."""
 
-    async def borrower(self, caller: Caller) -> None:
-        """May the caller open a lease?"""
+    async def borrower(self, caller: Caller) -> str:
+        """May the caller open a lease? The name of whose it will be."""
 
     async def administrator(self, caller: Caller) -> None:
-        """May the caller see and drain everything?"""
+        """May the caller drain everything?"""
+
+    async def onlooker(self, caller: Caller) -> str | None:
+        """May the caller see what there is? The name of whose leases it sees; None: everybody's."""
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
         """May the caller use this lease?"""
@@ -50,20 +59,24 @@ class Authority(Protocol):
 class SecretAuthority:
     """The one that opened a lease knows its secret; opening one takes a token, if the appliance wants tokens."""
 
-    def __init__(self, leases: Leases, tokens: TokenFile | None) -> None:
+    def __init__(self, leases: Leases, tokens: TokenFile | None, counters: Counters) -> None:
         self._leases = leases
         self._tokens = tokens
+        self._counters = counters
+        self._log = RefusalLog()
 
-    async def borrower(self, caller: Caller) -> None:
-        if self._tokens is None:
-            return
-        if not caller.token:
-            raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, "this appliance wants a token")
-        if self._tokens.name_of(caller.token) is None:
-            raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, "this appliance does not know the token")
+    async def borrower(self, caller: Caller) -> str:
+        return self._holder(caller).name
 
     async def administrator(self, caller: Caller) -> None:
-        await self.borrower(caller)
+        holder = self._holder(caller)
+        if holder.role is not Role.ADMIN:
+            message = f"{holder.name} is a user, and this is for administrators: [admin] in the appliance's token file"
+            raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message)
+
+    async def onlooker(self, caller: Caller) -> str | None:
+        holder = self._holder(caller)
+        return None if holder.role is Role.ADMIN else holder.name
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
         return Tenant(await self.owner(caller, lease_id, secret))
@@ -74,3 +87,19 @@ class SecretAuthority:
 
     async def closer(self, caller: Caller, session: Session, secret: str) -> None:
         await self.owner(caller, session.lease.lease_id, secret)
+
+    def _holder(self, caller: Caller) -> Holder:
+        """Without tokens everybody is an administrator."""
+        if self._tokens is None:
+            return Holder("", Role.ADMIN)
+        if not caller.token:
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, "this appliance wants a token")
+        holder = self._tokens.holder(caller.token)
+        if holder is None:
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, "this appliance does not know the token")
+        return holder
+
+    def _refuse(self, caller: Caller, code: grpc.StatusCode, message: str) -> RefusalError:
+        self._counters.refusals.labels(reason=code.name.lower()).inc()
+        self._log.warning(caller.host, "audit: refused %s from %s: %s", caller.method, caller.peer, message)
+        return RefusalError(code, message)

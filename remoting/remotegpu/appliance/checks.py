@@ -1,5 +1,6 @@
 """The appliance's own health checks, each with what is wrong and how to mend it. Pure."""
 
+import ipaddress
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,14 +9,20 @@ from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.settings import Settings
 from remotegpu.rpc import pb
 
-_LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimsState:
     """In Kubernetes: whether the claims were ever read, and why they cannot be now."""
 
     known: bool
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesState:
+    """In Kubernetes: how long an identity is believed without the API server, and why it cannot be asked now."""
+
+    believe_seconds: float
     trouble: str
 
 
@@ -41,7 +48,24 @@ class Situation:
     landlock: bool = False
     draining: bool = False
     claims: ClaimsState | None = None
+    identities: IdentitiesState | None = None
     environments: Sequence[EnvironmentState] = ()
+
+
+def exposed_without(settings: Settings) -> list[str]:
+    """The options that an appliance lacks which more than this machine reaches."""
+    if local(settings.host):
+        return []
+    lacks_tokens = settings.tokens is None and settings.kubernetes is None
+    return ["--tokens"] * lacks_tokens + ["--cert and --key"] * (settings.cert is None)
+
+
+def local(host: str) -> bool:
+    """Only this machine reaches the address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def checks(now: Situation) -> Iterator[pb.Check]:
@@ -64,17 +88,19 @@ def checks(now: Situation) -> Iterator[pb.Check]:
             fix="see the API server, and that this appliance may get, list and watch gpuclaims",
             severity="warn" if now.claims.known else "fail",
         )
-    local = settings.host in _LOCAL_HOSTS
+    if now.identities is not None:
+        yield _identities(now.identities)
+    lacks = exposed_without(settings)
     yield _check(
         "encryption",
-        "" if settings.cert or local else "data and tokens travel in the clear",
+        "data and tokens travel in the clear" if "--cert and --key" in lacks else "",
         good="TLS" if settings.cert else "none, but only this machine reaches it",
         fix="start the appliance with --cert and --key",
         severity="warn",
     )
     yield _check(
         "authentication",
-        "" if settings.tokens or now.claims or local else "anybody who reaches the port can take a share",
+        "anybody who reaches the port can take a share" if "--tokens" in lacks else "",
         good=_good_authentication(now),
         fix="start the appliance with --tokens FILE",
         severity="warn",
@@ -91,6 +117,17 @@ def _isolation(now: Situation) -> pb.Check:
         "" if own_uids or now.landlock else f"{one_uid}, and this kernel has no Landlock to keep them apart",
         good="every session has its own uid" if own_uids else f"{one_uid}; seccomp and Landlock keep them apart",
         fix="use a kernel with Landlock (5.13 or later), or start the appliance as root, without --uid-base 0",
+        severity="warn",
+    )
+
+
+def _identities(now: IdentitiesState) -> pb.Check:
+    believed = f"an identity that was confirmed is believed for {now.believe_seconds:.0f} s"
+    return _check(
+        "identities",
+        f"the API server cannot be asked whose tokens are ({now.trouble}); {believed}" if now.trouble else "",
+        good=f"tokens are reviewed by the API server; while it does not answer, {believed}",
+        fix="see the API server; the time is --believe-seconds",
         severity="warn",
     )
 

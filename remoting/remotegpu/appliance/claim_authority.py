@@ -1,6 +1,5 @@
 """Permissions in Kubernetes: a pod may use the claims that name it as a consumer, the operator sees and drains."""
 
-import logging
 from typing import Final
 
 import grpc
@@ -9,11 +8,9 @@ from remotegpu.appliance.authority import Caller, Tenant
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.reviews import Identity, Reviews, TokenRefusedError, UnreachableError
+from remotegpu.appliance.refusal import RefusalError, RefusalLog
+from remotegpu.appliance.reviews import BusyError, Identity, Reviews, TokenRefusedError, UnreachableError
 from remotegpu.appliance.state import Lease, Session
-
-_log = logging.getLogger(__name__)
 
 # How far the watch may be behind a pod that the operator has just let start.
 _WATCH_LAG_SECONDS: Final = 0.3
@@ -28,8 +25,9 @@ class ClaimAuthority:
         self._reviews = reviews
         self._operator = operator
         self._counters = counters
+        self._log = RefusalLog()
 
-    async def borrower(self, caller: Caller) -> None:
+    async def borrower(self, caller: Caller) -> str:
         message = (
             "this appliance serves claims of Kubernetes and opens no lease; create a GPUClaim, or a pod with a share"
         )
@@ -40,6 +38,10 @@ class ClaimAuthority:
         if identity.account != self._operator:
             message = f"only the operator's account {self._operator} may do this"
             raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, who=identity)
+
+    async def onlooker(self, caller: Caller) -> str | None:
+        await self.administrator(caller)
+        return None
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
         """Cheap checks come first: nobody can make us ask the API server without naming a claim that is here."""
@@ -84,10 +86,13 @@ class ClaimAuthority:
             message = "this appliance wants the token of a service account"
             raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, message, claim=named)
         try:
-            return await self._reviews.identity(caller.token)
+            return await self._reviews.identity(caller.token, caller.host)
         except TokenRefusedError as error:
             message = f"the API server does not accept the token: {error}"
             raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, message, claim=named) from None
+        except BusyError as error:
+            message = f"the API server is not asked whose token this is: {error}; try again later"
+            raise self._refuse(caller, grpc.StatusCode.RESOURCE_EXHAUSTED, message, claim=named) from None
         except UnreachableError as error:
             message = f"the API server cannot be asked whose token this is: {error}"
             raise self._refuse(caller, grpc.StatusCode.UNAVAILABLE, message, claim=named) from None
@@ -96,8 +101,8 @@ class ClaimAuthority:
         self, caller: Caller, code: grpc.StatusCode, message: str, *, who: Identity | None = None, claim: str = ""
     ) -> RefusalError:
         self._counters.refusals.labels(reason=code.name.lower()).inc()
-        _log.warning(
-            "audit: refused %s from %s (%s) on claim %s: %s",
+        self._log.warning(
+            caller.host, "audit: refused %s from %s (%s) on claim %s: %s",
             caller.method, caller.peer, who or "nobody known", repr(claim[:_SHOWN]) if claim else "-", message,
         )  # fmt: skip
         return RefusalError(code, message)

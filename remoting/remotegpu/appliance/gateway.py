@@ -1,4 +1,7 @@
-"""The gateway: the program that passes data connections to workers. Started, watched and restarted here."""
+"""The gateway: the program that accepts all connections, and passes data to workers and calls to the control service.
+
+Started, watched and restarted here.
+"""
 
 import asyncio
 import contextlib
@@ -8,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
+from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair, whole_number
 from remotegpu.appliance.workers import exit_text
 
 _log = logging.getLogger(__name__)
@@ -53,11 +56,18 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedMore:
+    """So many connections were turned away that there was no `Refused` of."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """A new gateway runs, which knows neither leases nor sessions."""
 
 
-Event = SessionConnected | LeaseHeld | LeaseGone | Refused | Restarted
+Event = SessionConnected | LeaseHeld | LeaseGone | Refused | RefusedMore | Restarted
 Listener = Callable[[Event], None]
 
 
@@ -72,25 +82,31 @@ def _event(packet: Packet) -> Event | None:
             return LeaseGone(some_id)
         case "refused":
             return Refused(str(packet.get("peer")), str(packet.get("reason")))
+        case "refused_more":
+            return RefusedMore(whole_number(packet, "count"))
     return None
 
 
 class Gateway:
-    """`port` is where it listens, once it is started."""
+    """`port` is where it listens for data and `control_port` for calls, once it is started. The control service takes
+    those on the Unix socket `service`.
+    """
 
-    def __init__(self, program: Path, certificate: tuple[Path, Path] | None) -> None:
+    def __init__(self, program: Path, certificate: tuple[Path, Path] | None, service: Path) -> None:
         self._program = program
         self._certificate = certificate
+        self._service = service
         self.port = 0
+        self.control_port = 0
         self._channel: PacketChannel | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._listening: asyncio.Future[int] | None = None
+        self._listening: asyncio.Future[tuple[int, int]] | None = None
         self._watch: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def start(self, host: str, port: int, listener: Listener) -> None:
-        """Listen on `port`, 0 for any free one. From here on `listener` gets the gateway's events."""
-        self.port = port
+    async def start(self, host: str, port: int, control_port: int, listener: Listener) -> None:
+        """Listen on the ports, 0 for any free one. From here on `listener` gets the gateway's events."""
+        self.port, self.control_port = port, control_port
         process = await self._start(host, listener)
         self._watch = asyncio.create_task(self._restart_when_it_dies(host, listener, process))
 
@@ -114,6 +130,10 @@ class Gateway:
     def admit_lease(self, lease_id: str, ticket: str) -> None:
         self._send({"op": "lease", "id": lease_id, "ticket": ticket})
 
+    def known(self, connection: int) -> None:
+        """A call on this connection of the control port has proved whose it is."""
+        self._send({"op": "known", "connection": connection})
+
     def forget(self, any_id: str) -> None:
         self._send({"op": "forget", "id": any_id})
 
@@ -124,6 +144,7 @@ class Gateway:
     async def _start(self, host: str, listener: Listener) -> asyncio.subprocess.Process:
         ours, theirs = packet_pair()
         arguments = ["--listen", f"{host}:{self.port}", "--control-fd", str(theirs.fileno())]
+        arguments += ["--control-listen", f"{host}:{self.control_port}", "--control-socket", str(self._service)]
         if self._certificate is not None:
             arguments += ["--cert", str(self._certificate[0]), "--key", str(self._certificate[1])]
         with theirs:
@@ -141,20 +162,20 @@ class Gateway:
         self._listening = asyncio.get_running_loop().create_future()
         self._channel = PacketChannel(ours, lambda packet, _: self._receive(packet, listener), self._closed)
         try:
-            self.port = await asyncio.wait_for(self._listening, _LISTEN_SECONDS)
+            self.port, self.control_port = await asyncio.wait_for(self._listening, _LISTEN_SECONDS)
         except (TimeoutError, ConnectionError):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             code = await process.wait()
             raise GatewayError(
-                f"the gateway cannot listen on {host}:{self.port} ({exit_text(code)}): "
-                "is the port in use, or the certificate unreadable? Its own message stands above"
+                f"the gateway cannot listen on {host}:{self.port} and :{self.control_port} ({exit_text(code)}): "
+                "is a port in use, or the certificate unreadable? Its own message stands above"
             ) from None
         return process
 
     def _receive(self, packet: Packet, listener: Listener) -> None:
         if packet.get("op") == "listening" and self._listening is not None and not self._listening.done():
-            self._listening.set_result(int(packet["port"]))
+            self._listening.set_result((int(packet["port"]), int(packet["control"])))
         elif event := _event(packet):
             listener(event)
 
@@ -166,7 +187,7 @@ class Gateway:
         deaths: list[float] = []
         while True:
             code = await process.wait()
-            _log.error("the gateway ended (%s); sessions continue, new connections wait", exit_text(code))
+            _log.error("the gateway ended (%s); sessions continue, new connections wait, calls fail", exit_text(code))
             if self._channel is not None:
                 self._channel.close()
             now = asyncio.get_running_loop().time()

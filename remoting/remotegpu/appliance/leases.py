@@ -87,7 +87,7 @@ class Leases:
             )
         return lease
 
-    async def open(self, ask: Ask, client: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
+    async def open(self, ask: Ask, client: str, owner: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
         """Yield why it waits, once a second, and at last the lease."""
         if self.draining:
             message = "this appliance is draining and opens no new lease; try another one"
@@ -115,6 +115,7 @@ class Leases:
                 await asyncio.wait({placed}, timeout=_TELL_WAITING_SECONDS)
             self._counters.lease_wait.observe(time.monotonic() - since)
             lease = self._create(lease_id, client, placed.result())
+            lease.owner = owner
             self._expect_holder(lease)
         finally:
             self._waiting.pop(lease_id, None)

@@ -1,17 +1,24 @@
-"""Whose a token is: asked of the API server, remembered for a minute, and while nobody answers for longer."""
+"""Whose a token is: asked of the API server, remembered for a minute, and while nobody answers for longer.
+
+That a token is no good is remembered too, for some seconds.
+"""
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 _FRESH_SECONDS: Final = 60.0
+_REFUSED_SECONDS: Final = 5.0
 _MOST_KEPT: Final = 4096
-# A stranger's tokens must not become a flood at the API server.
+# A stranger's tokens must not become a flood at the API server, nor keep others from asking it.
 _MOST_AT_A_TIME: Final = 8
+_MOST_OF_PEER: Final = 2
+_MOST_CALLS_OF_PEER: Final = 32
 
 _ACCOUNT: Final = "system:serviceaccount:"
 
@@ -22,6 +29,10 @@ class TokenRefusedError(Exception):
 
 class UnreachableError(Exception):
     """The API server gives no answer; the message says why."""
+
+
+class BusyError(Exception):
+    """Too many calls of one peer wait for the API server; the message says whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,43 +57,94 @@ class Identity:
 
 
 Review = Callable[[str], Awaitable[Identity]]
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(slots=True)
+class _Room:
+    """What a peer has of the places for questions."""
+
+    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_OF_PEER))
+    calls: int = 0
 
 
 class Reviews:
-    """`review` raises TokenRefusedError or UnreachableError. Tokens themselves are not kept."""
+    """`review` raises TokenRefusedError or UnreachableError. Tokens themselves are not kept.
 
-    def __init__(self, review: Review, clock: Callable[[], float] = time.monotonic) -> None:
+    `believe_seconds`: how long what was confirmed is believed while the API server does not answer. `trouble` says why
+    it does not, if the last question had no answer.
+    """
+
+    def __init__(self, review: Review, believe_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._review = review
+        self.believe_seconds = believe_seconds
         self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
-        self._room = asyncio.Semaphore(_MOST_AT_A_TIME)
+        self._confirmed: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
+        self._places = asyncio.Semaphore(_MOST_AT_A_TIME)
+        self._rooms: dict[str, _Room] = {}
+        self.trouble = ""
 
-    async def identity(self, token: str) -> Identity:
+    async def identity(self, token: str, peer: str) -> Identity:
+        """Whose token a call from the address `peer` shows. Raises also BusyError."""
         key = hashlib.sha256(token.encode()).digest()
         known = self._fresh(key)
         if known is not None:
             return known
-        async with self._room:
+        async with self._place(peer):
             # Another call may have got the answer about the same token while this one waited.
             return self._fresh(key) or await self._ask(token, key)
 
     def _fresh(self, key: bytes) -> Identity | None:
-        asked, identity = self._kept.get(key, (0.0, None))
-        return identity if identity is not None and self._clock() - asked < _FRESH_SECONDS else None
+        """Raises TokenRefusedError, if that was the answer a moment ago."""
+        now = self._clock()
+        when, why = self._refused.get(key, (0.0, ""))
+        if when and now - when < _REFUSED_SECONDS:
+            raise TokenRefusedError(why)
+        when, identity = self._confirmed.get(key, (0.0, None))
+        return identity if identity is not None and now - when < _FRESH_SECONDS else None
+
+    @contextlib.asynccontextmanager
+    async def _place(self, peer: str) -> AsyncIterator[None]:
+        """One of the places for questions. A peer has few, so that it keeps nobody else from asking."""
+        room = self._rooms.setdefault(peer, _Room())
+        if room.calls >= _MOST_CALLS_OF_PEER:
+            raise BusyError(f"{room.calls} calls from {peer} wait already")
+        room.calls += 1
+        try:
+            async with room.places, self._places:
+                yield
+        finally:
+            room.calls -= 1
+            if not room.calls:
+                del self._rooms[peer]
 
     async def _ask(self, token: str, key: bytes) -> Identity:
         try:
             identity = await self._review(token)
-        except TokenRefusedError:
-            self._kept.pop(key, None)
+        except TokenRefusedError as error:
+            self.trouble = ""
+            self._confirmed.pop(key, None)
+            _keep(self._refused, key, (self._clock(), str(error)))
             raise
-        except UnreachableError:
-            # What was true a minute ago is believed until somebody can be asked: the programs of a cluster go on while
+        except UnreachableError as error:
+            self.trouble = str(error)
+            if key not in self._confirmed:
+                raise
+            # What was true a while ago is believed until somebody can be asked: the programs of a cluster go on while
             # its API server is replaced.
-            if key in self._kept:
-                return self._kept[key][1]
-            raise
-        self._kept[key] = (self._clock(), identity)
-        while len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
+            when, known = self._confirmed[key]
+            if self._clock() - when >= self.believe_seconds:
+                message = f"{error}; what it confirmed is believed for {self.believe_seconds:.0f} s, which are over"
+                raise UnreachableError(message) from None
+            return known
+        self.trouble = ""
+        _keep(self._confirmed, key, (self._clock(), identity))
         return identity
+
+
+def _keep(answers: OrderedDict[bytes, _Answer], key: bytes, answer: _Answer) -> None:
+    answers[key] = answer
+    answers.move_to_end(key)
+    while len(answers) > _MOST_KEPT:
+        answers.popitem(last=False)

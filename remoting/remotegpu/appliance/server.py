@@ -17,8 +17,7 @@ import grpc.aio
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.authority import Authority, SecretAuthority
 from remotegpu.appliance.backends.base import Backend, BackendError
-from remotegpu.appliance.certificate import Certificate
-from remotegpu.appliance.checks import ClaimsState, Situation, checks
+from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.drain import Drain
@@ -29,6 +28,7 @@ from remotegpu.appliance.gateway import (
     LeaseGone,
     LeaseHeld,
     Refused,
+    RefusedMore,
     Restarted,
     SessionConnected,
 )
@@ -55,6 +55,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CALLS_GRACE_SECONDS = 1.0
+# Of one connection, whoever it is: the gateway limits how many those are. Who calls nothing for long connects again.
+# Dead peers are found by the kernel's keepalive on the gateway's side: a stopped program is not dead.
+_CALL_LIMITS = [
+    ("grpc.max_concurrent_streams", 64),
+    ("grpc.max_receive_message_length", 256 << 10),
+    ("grpc.max_connection_idle_ms", 300_000),
+]
+_LONGEST_SOCKET_NAME = 107  # unix(7)
 # A pod's own token for the API server lies beneath it.
 SERVICE_ACCOUNT = Path("/var/run/secrets")
 
@@ -95,9 +103,10 @@ async def _run(settings: Settings) -> None:
         hardware = await probe(backend, worker, test=settings.self_test)
         uids = Uids(settings.uid_base)
         stack.callback(uids.close)
-        gateway = Gateway(dist.program("remotegpu-gateway"), certificate.files if certificate else None)
+        socket_file = staging.private("control") / "socket"
+        gateway = Gateway(dist.program("remotegpu-gateway"), certificate, socket_file)
         appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging)
-        await appliance.serve(tokens, certificate, api_server)
+        await appliance.serve(tokens, api_server, socket_file)
 
 
 class Appliance:
@@ -145,22 +154,26 @@ class Appliance:
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
         self._claims: ClaimLeases | None = None
+        self._reviews: Reviews | None = None
 
     async def serve(
         self,
         tokens: TokenFile | None,
-        certificate: Certificate | None,
         api_server: "ApiServer | None",
+        socket_file: Path,
     ) -> None:
         settings = self._settings
-        authority: Authority = SecretAuthority(self._leases, tokens)
+        authority: Authority = SecretAuthority(self._leases, tokens, self._counters)
         if settings.kubernetes is not None and api_server is not None:
             named = settings.kubernetes
             self._claims = ClaimLeases(named.name, self._leases, self._hardware.snapshot.gpus)
-            authority = ClaimAuthority(self._claims, Reviews(api_server.review), named.operator, self._counters)
-        server, port = _listen(settings, certificate)
+            self._reviews = Reviews(api_server.review, named.believe_seconds)
+            authority = ClaimAuthority(self._claims, self._reviews, named.operator, self._counters)
+        _require_free(settings.host, settings.port)
+        server = _control_server(socket_file)
         # Port 0 is any free one, for data as well.
-        data_port = settings.data_port if settings.data_port is not None else (port + 1 if settings.port else 0)
+        default = settings.port + 1 if settings.port else 0
+        data_port = default if settings.data_port is None else settings.data_port
         service = ControlService(
             backend=self._backend,
             hardware=self._hardware,
@@ -169,9 +182,10 @@ class Appliance:
             environments=self._environments,
             authority=authority,
             name=settings.kubernetes.name if settings.kubernetes else "",
-            tls=certificate is not None,
+            tls=settings.cert is not None,
             managed_mib=settings.limits.managed_mib,
             data_port=lambda: self._gateway.port,
+            known=self._gateway.known,
             drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,
         )
@@ -183,12 +197,13 @@ class Appliance:
             stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
             await self._environments.start()
-            await self._gateway.start(settings.host, data_port, self._gateway_event)
+            # The gateway passes calls on until the service has ended them.
             stack.push_async_callback(self._gateway.stop)
             await server.start()
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
+            await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
-            self._announce(port, self._gateway.port)
+            self._announce()
             follow = None
             if api_server is not None and self._claims is not None:
                 follow = asyncio.create_task(api_server.follow_claims(self._claims))
@@ -222,6 +237,9 @@ class Appliance:
             case Refused(peer, reason):
                 self._counters.refusals.labels(reason="door").inc()
                 _log.info("the gateway refused %s: %s", peer, reason)
+            case RefusedMore(count):
+                self._counters.refusals.labels(reason="door").inc(count)
+                _log.info("the gateway refused %d more, which are not listed", count)
             case Restarted():
                 self._counters.gateway_restarts.inc()
                 self._leases.readmit()
@@ -235,6 +253,7 @@ class Appliance:
             root=os.geteuid() == 0,
             landlock=self._hardware.snapshot.landlock,
             claims=ClaimsState(self._claims.known, self._claims.trouble) if self._claims else None,
+            identities=IdentitiesState(self._reviews.believe_seconds, self._reviews.trouble) if self._reviews else None,
             environments=self._environments.states(),
         )
         return list(checks(situation))
@@ -252,7 +271,8 @@ class Appliance:
             )
             raise StartError(message) from None
 
-    def _announce(self, port: int, data_port: int) -> None:
+    def _announce(self) -> None:
+        port, data_port = self._gateway.control_port, self._gateway.port
         gpus, host = len(self._hardware.snapshot.gpus), self._settings.host
         _log.info("ready: %d %s GPUs on %s:%d, data on port %d", gpus, self._backend.name, host, port, data_port)
         if self._settings.ready_fd is not None:
@@ -307,17 +327,18 @@ def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:
     return SoftwareBackend(settings, staging.readable(library))
 
 
-def _listen(settings: Settings, certificate: Certificate | None) -> tuple[grpc.aio.Server, int]:
-    credentials = certificate.credentials() if certificate else None
-    _require_free(settings.host, settings.port)
-    # Without the option two appliances could listen on one port, each getting half of the calls.
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    address = f"{settings.host}:{settings.port}"
-    return server, server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+def _control_server(socket_file: Path) -> grpc.aio.Server:
+    if len(os.fsencode(socket_file)) > _LONGEST_SOCKET_NAME:
+        raise StartError(
+            f"the temporary folder {socket_file.parents[2]} has too long a name: set TMPDIR to a shorter one"
+        )
+    server = grpc.aio.server(options=_CALL_LIMITS)
+    server.add_insecure_port(f"unix:{socket_file}")
+    return server
 
 
 def _require_free(host: str, port: int) -> None:
-    """gRPC does not say why it cannot listen, and writes a line of its own about it."""
+    """Said before the hardware is taken, in one line: the gateway's own would stand beside ours."""
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
@@ -335,12 +356,15 @@ def _read_tokens(path: Path | None) -> TokenFile | None:
         raise StartError(f"the token file {path} cannot be used: {error}") from None
 
 
-def _certificate(settings: Settings) -> Certificate | None:
+def _certificate(settings: Settings) -> tuple[Path, Path] | None:
+    """Certificate and key. As they were given: a mounted Secret is a link that points elsewhere after each change."""
     if settings.cert is None and settings.key is None:
         return None
     if settings.cert is None or settings.key is None:
         raise StartError("--cert and --key belong together: give both, or none for no TLS")
     try:
-        return Certificate(settings.cert.absolute(), settings.key.absolute())
+        for file in (settings.cert, settings.key):
+            file.open("rb").close()
     except OSError as error:
         raise StartError(f"{error.filename} cannot be read: {error.strerror}") from None
+    return settings.cert.absolute(), settings.key.absolute()

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ _MAX_NAME = 200
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+Proof = TypeVar("Proof")
 
 
 def _answering(
@@ -61,6 +63,7 @@ class ControlService(pb_grpc.ControlServicer):
         tls: bool,
         managed_mib: int | None,
         data_port: Callable[[], int],
+        known: Callable[[int], None],
         drain: Callable[[float], int],
         checks: Callable[[], list[pb.Check]],
     ) -> None:
@@ -74,6 +77,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._tls = tls
         self._managed_mib = managed_mib
         self._data_port = data_port
+        self._known = known
         self._drain = drain
         self._checks = checks
         self._versions = pb.Versions(
@@ -100,10 +104,11 @@ class ControlService(pb_grpc.ControlServicer):
         self, request: pb.OpenLeaseRequest, context: Context
     ) -> AsyncIterator[pb.OpenLeaseReply]:
         try:
-            await self._authority.borrower(_caller("OpenLease", context))
+            caller = _caller("OpenLease", context)
+            owner = await self._proven(caller, self._authority.borrower(caller))
             self._require_versions(request.versions)
             ask = ask_of(request)
-            async for event in self._leases.open(ask, request.client[:_MAX_NAME], wait=request.wait):
+            async for event in self._leases.open(ask, request.client[:_MAX_NAME], owner, wait=request.wait):
                 yield self._lease_event(event)
         except RefusalError as refusal:
             await context.abort(refusal.code, refusal.message)
@@ -111,7 +116,7 @@ class ControlService(pb_grpc.ControlServicer):
     @_answering
     async def CloseLease(self, request: pb.CloseLeaseRequest, context: Context) -> pb.CloseLeaseReply:  # noqa: N802
         caller = _caller("CloseLease", context)
-        lease = await self._authority.owner(caller, request.lease_id, request.lease_secret)
+        lease = await self._proven(caller, self._authority.owner(caller, request.lease_id, request.lease_secret))
         if ending := self._leases.end(lease.lease_id, "closed by its holder"):
             # Answered when the share is free, so that the next caller finds it. A caller that leaves stops nothing.
             await asyncio.shield(ending)
@@ -146,7 +151,8 @@ class ControlService(pb_grpc.ControlServicer):
         session = self._sessions.find(request.session_id, ended=True)
         if session is None:
             return pb.CloseSessionReply()
-        await self._authority.closer(_caller("CloseSession", context), session, request.lease_secret)
+        caller = _caller("CloseSession", context)
+        await self._proven(caller, self._authority.closer(caller, session, request.lease_secret))
         return pb.CloseSessionReply(exit_code=await self._sessions.close(session))
 
     @_answering
@@ -180,27 +186,28 @@ class ControlService(pb_grpc.ControlServicer):
 
     @_answering
     async def Inventory(self, _request: pb.InventoryRequest, context: Context) -> pb.InventoryReply:  # noqa: N802
-        await self._authority.administrator(_caller("Inventory", context))
-        return self.inventory()
+        return self.inventory(await self._onlooker("Inventory", context))
 
     @_answering
     async def Health(self, _request: pb.HealthRequest, context: Context) -> pb.HealthReply:  # noqa: N802
-        await self._authority.administrator(_caller("Health", context))
+        await self._onlooker("Health", context)
         checks = self._checks()
         return pb.HealthReply(ready=all(check.status != "fail" for check in checks), checks=checks)
 
     @_answering
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
-        await self._authority.administrator(_caller("Drain", context))
+        caller = _caller("Drain", context)
+        await self._proven(caller, self._authority.administrator(caller))
         return pb.DrainReply(sessions=self._drain(request.deadline_seconds))
 
-    def inventory(self) -> pb.InventoryReply:
-        """What is there now; for any thread."""
+    def inventory(self, owner: str | None = None) -> pb.InventoryReply:
+        """What is there now, with the leases of `owner` or, if that is None, everybody's; for any thread."""
         gpus = self._hardware.snapshot.gpus
-        leases = leases_now(self._leases.all(), gpus)
+        live = self._leases.all()
+        leases = leases_now(live, gpus)
         return pb.InventoryReply(
             gpus=gpus_now(gpus, self._leases.allocator.gpus, leases),
-            leases=leases,
+            leases=[now for lease, now in zip(live, leases, strict=True) if owner is None or lease.owner == owner],
             versions=self._versions,
             driver_version=self._hardware.snapshot.driver_version,
             backend=self._backend.name,
@@ -224,7 +231,19 @@ class ControlService(pb_grpc.ControlServicer):
     async def _tenant(
         self, method: str, request: pb.HelloRequest | pb.OpenSessionRequest | pb.DeviceStateRequest, context: Context
     ) -> Tenant:
-        return await self._authority.tenant(_caller(method, context), request.lease_id, request.lease_secret)
+        caller = _caller(method, context)
+        return await self._proven(caller, self._authority.tenant(caller, request.lease_id, request.lease_secret))
+
+    async def _onlooker(self, method: str, context: Context) -> str | None:
+        caller = _caller(method, context)
+        return await self._proven(caller, self._authority.onlooker(caller))
+
+    async def _proven(self, caller: Caller, proof: Awaitable[Proof]) -> Proof:
+        """What `proof` gives. If it is no refusal, the caller's connection is a stranger's no longer."""
+        proven = await proof
+        if caller.connection is not None:
+            self._known(caller.connection)
+        return proven
 
     def _require_versions(self, theirs: pb.Versions) -> None:
         if refusal := refusal_of_versions(self._versions, theirs):
@@ -236,7 +255,18 @@ def _caller(method: str, context: Context) -> Caller:
     for key, value in context.invocation_metadata() or ():
         if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
             token = value.removeprefix("Bearer ").strip()
-    return Caller(method, context.peer(), token)
+    peer, connection = peer_and_connection(context.peer())
+    return Caller(method, peer, token, connection)
+
+
+def peer_and_connection(name: str) -> tuple[str, int | None]:
+    """The address of a caller, and the gateway's number for the connection. The name, as gRPC gives it, is the one that
+    the gateway's end of the Unix socket has: `unix-abstract:.../NUMBER/ADDRESS`.
+    """
+    parts = urllib.parse.unquote(name).rsplit("/", 2)
+    if name.startswith("unix-abstract:") and len(parts) == len(("where", "number", "address")) and parts[1].isdigit():
+        return parts[2], int(parts[1])
+    return name, None
 
 
 def refusal_of_versions(ours: pb.Versions, theirs: pb.Versions) -> str:

@@ -28,6 +28,7 @@ class Kubernetes:
 
     name: str
     operator: str  # NAMESPACE:NAME of its service account
+    believe_seconds: float = 3600.0  # an identity, while the API server does not answer
 
 
 @dataclass(frozen=True, slots=True)

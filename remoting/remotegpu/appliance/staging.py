@@ -41,6 +41,12 @@ class Staging:
         folder.chmod(0o755)
         return folder
 
+    def private(self, name: str) -> Path:
+        """One that nobody else can look into."""
+        folder = self.folder(name)
+        folder.chmod(0o700)
+        return folder
+
     def remove(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

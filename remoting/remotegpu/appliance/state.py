@@ -49,6 +49,7 @@ class Lease:
     since: float = field(default_factory=time.monotonic)
     sessions: "dict[str, Session]" = field(default_factory=dict)
     expiry: asyncio.TimerHandle | None = None
+    owner: str = ""  # whose token opened it
     claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
 
     @property

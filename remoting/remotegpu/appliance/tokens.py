@@ -1,25 +1,50 @@
-"""The tokens that may ask for a share: a file with one `name:token` a line, read again when it changes."""
+"""The tokens of an appliance outside of Kubernetes: a file with one `name:token` a line, read again when it changes.
 
+Lines below `[admin]` are administrators', those below `[user]`, or above both, users'.
+"""
+
+import enum
 import hashlib
 import hmac
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
 
-def parse_tokens(text: str) -> dict[str, str]:
-    """Names by the hash of their token; comparing hashes takes the same time whatever the token is."""
-    names = {}
+class Role(enum.Enum):
+    ADMIN = "admin"  # sees all leases, and drains
+    USER = "user"  # opens leases, and sees its own
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose a token is."""
+
+    name: str
+    role: Role
+
+
+def parse_tokens(text: str) -> dict[str, Holder]:
+    """Holders by the hash of their token; comparing hashes takes the same time whatever the token is.
+
+    Raises ValueError with the line at fault.
+    """
+    holders, role = {}, Role.USER
+    sections = {f"[{role.value}]": role for role in Role}
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
+        if entry in sections:
+            role = sections[entry]
+            continue
         name, colon, token = entry.partition(":")
-        if not colon or not name.strip() or not token.strip():
-            raise ValueError(f"line {number} is not of the form name:token")
-        names[_digest(token.strip())] = name.strip()
-    return names
+        if entry.startswith("[") or not colon or not name.strip() or not token.strip():
+            raise ValueError(f"line {number} is neither name:token nor {' nor '.join(sections)}")
+        holders[_digest(token.strip())] = Holder(name.strip(), role)
+    return holders
 
 
 class TokenFile:
@@ -28,22 +53,28 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp = self._stamp_now()
-        self._names = parse_tokens(path.read_text())
+        self._holders = parse_tokens(path.read_text())
+        if all(holder.role is Role.USER for holder in self._holders.values()):
+            _log.warning(
+                "%s names no administrator: its tokens open leases and see their own; a name:token below `[admin]` "
+                "sees all leases and drains",
+                path,
+            )
 
-    def name_of(self, token: str) -> str | None:
+    def holder(self, token: str) -> Holder | None:
         self._reload()
         digest = _digest(token)
         found = None
-        for known, name in self._names.items():
+        for known, holder in self._holders.items():
             if hmac.compare_digest(known, digest):
-                found = name
+                found = holder
         return found
 
     def _reload(self) -> None:
         try:
             stamp = self._stamp_now()
             if stamp != self._stamp:
-                self._names = parse_tokens(self._path.read_text())
+                self._holders = parse_tokens(self._path.read_text())
                 self._stamp = stamp
         except (OSError, ValueError) as error:
             _log.error("the token file %s is not read again, the old tokens stay: %s", self._path, error)

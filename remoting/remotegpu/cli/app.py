@@ -240,8 +240,13 @@ def bench(
     bench(BenchOptions(split(appliance), access, reference, everything, quick, runs), form)
 
 
-@app.command()
+appliances = typer.Typer(invoke_without_command=True)
+app.add_typer(appliances, name="appliance")
+
+
+@appliances.callback()
 def appliance(
+    context: typer.Context,
     backend: Annotated[Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")] = "software",
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Control port; data is one higher.")
@@ -268,7 +273,13 @@ def appliance(
     driver: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Path of libcuda.so.1.")] = None,
     cert: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
-    tokens: Annotated[Path | None, typer.Option(help="File with name:token lines; read again when it changes.")] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="File with name:token lines below [admin] and [user]; read again when it changes."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let other machines in without tokens or without TLS.")
+    ] = False,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: none.")] = 0,
     http: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Plain HTTP: /healthz, /readyz, /metrics.", show_default=False)
@@ -279,6 +290,10 @@ def appliance(
         str,
         typer.Option(metavar="NAMESPACE:NAME", help="With --kubernetes: the service account that sees everything."),
     ] = names.OPERATOR_ACCOUNT,
+    believe_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="With --kubernetes: how long an identity is believed without the API server."),
+    ] = 3600.0,
     drain_seconds: Annotated[float, typer.Option(min=0, help="On SIGTERM, how long leases may go on.")] = 20.0,
     max_leases: Annotated[int, typer.Option(min=1, help="Leases and waiting requests at a time.")] = 256,
     sessions_per_lease: Annotated[int, typer.Option(min=1, help="Processes of one lease at a time.")] = 64,
@@ -309,6 +324,9 @@ def appliance(
     parent_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Share the GPUs of this machine."""
+    if context.invoked_subcommand is not None:
+        return
+    from remotegpu.appliance.checks import exposed_without  # noqa: PLC0415
     from remotegpu.appliance.server import StartError, run  # noqa: PLC0415
     from remotegpu.appliance.settings import Kubernetes, Limits, Settings, default_sessions_per_gpu  # noqa: PLC0415
 
@@ -334,7 +352,7 @@ def appliance(
         cert=cert,
         key=key,
         tokens=tokens,
-        kubernetes=Kubernetes(name, operator_account) if kubernetes else None,
+        kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,
         uid_base=uid_base,
         self_test=self_test,
@@ -351,10 +369,30 @@ def appliance(
         ready_fd=ready_fd,
         parent_fd=parent_fd,
     )
+    if (lacks := exposed_without(settings)) and not insecure:
+        raise exits.CliError(
+            exits.USAGE,
+            f"other machines reach {listen}: give {' and '.join(lacks)} (`remotegpu appliance init FOLDER` makes the "
+            "files), or --insecure to let everybody in",
+        )
     try:
         run(settings)
     except StartError as error:
         raise exits.CliError(exits.UNAVAILABLE, str(error)) from None
+
+
+@appliances.command("init")
+def init_appliance(
+    folder: Annotated[Path, typer.Argument(help="Where to put them; made if it is not there.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="Name or address of this machine for others; repeatable. Default: its host name."),
+    ] = None,
+) -> None:
+    """Make certificates and tokens for an appliance that other machines reach."""
+    from remotegpu.cli.init import init  # noqa: PLC0415
+
+    typer.echo(init(folder, host or []))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)

@@ -13,8 +13,25 @@ ApplianceOption = Annotated[
     str,
     typer.Option("--appliance", "-a", envvar=names.APPLIANCE_ENV, metavar="HOST:PORT[,...]", help="Appliances to use."),
 ]
+
+
+def _warn_of_token(context: typer.Context, token: str) -> str:
+    source = context.get_parameter_source("token")
+    if token and source is not None and source.name == "COMMANDLINE":
+        message = f"everybody on this machine sees --token in `ps`: use --token-file or {names.TOKEN_ENV}"
+        typer.echo(f"remotegpu: warning: {message}", err=True)
+    return token
+
+
 TokenOption = Annotated[
-    str, typer.Option("--token", envvar=names.TOKEN_ENV, help="Token for appliances that want one.", show_envvar=True)
+    str,
+    typer.Option(
+        "--token",
+        envvar=names.TOKEN_ENV,
+        help="Token for appliances that want one; better by file or variable.",
+        show_envvar=True,
+        callback=_warn_of_token,
+    ),
 ]
 TokenFileOption = Annotated[
     Path | None,
@@ -75,4 +92,7 @@ def read_access(token: str, token_file: Path | None, ca: Path | None, server_nam
             token = token_file.read_text().strip()
         except OSError as error:
             raise exits.CliError(exits.USAGE, f"the token file {token_file} cannot be read: {error.strerror}") from None
+        if not token.isascii() or len(token.split()) > 1:
+            message = f"{token_file} holds more than a token: name a file with nothing else, as `user.token`"
+            raise exits.CliError(exits.USAGE, message)
     return Access(token=token or None, ca=ca, server_name=server_name or None)

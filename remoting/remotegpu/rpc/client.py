@@ -199,7 +199,7 @@ class ApplianceClient:
         match code:
             case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
                 # Another token may help against the one, nothing of the caller's against the other.
-                hint = f"; give the right one with --token or {TOKEN_ENV}" if code.value[0] == 16 else ""
+                hint = f"; give the right one with --token-file or {TOKEN_ENV}" if code.value[0] == 16 else ""
                 return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}{hint}")
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return ApplianceError(Failure.BUSY, f"{self.endpoint}: {details}; try later, or leave out --no-wait")

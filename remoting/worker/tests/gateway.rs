@@ -2,13 +2,13 @@
 
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use carrier::to_hex;
-use protocol::{PREFACE_BYTES, Preface, PrefaceKind};
+use protocol::{Preface, PrefaceKind};
 use remotegpu_worker::gateway::{self, Options};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -71,7 +71,13 @@ impl House {
     fn open() -> House {
         let (control, theirs) = Packets::pair();
         let gateway = std::thread::spawn(move || {
-            let options = Options { listen: "127.0.0.1:0".into(), control_fd: -1, tls: None };
+            let options = Options {
+                listen: "127.0.0.1:0".into(),
+                control_listen: "127.0.0.1:0".into(),
+                control_socket: "/nobody/listens/here".into(),
+                control_fd: -1,
+                tls: None,
+            };
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
             runtime.block_on(gateway::run(options, theirs)).unwrap();
         });
@@ -98,6 +104,16 @@ impl House {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A connection from 127.0.0.`last`, which counts as another peer.
+    fn connect_from(&self, last: u8) -> TcpStream {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        rustix::net::connect(&socket, &SocketAddr::from(([127, 0, 0, 1], self.port))).unwrap();
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
@@ -262,7 +278,7 @@ fn who_says_nothing_is_shown_out_too() {
     hesitant.read_to_end(&mut rest).unwrap();
     for _ in 0..2 {
         let event = house.event();
-        assert!(event["reason"].as_str().unwrap().contains("no preface within 5 s"), "{event}");
+        assert!(event["reason"].as_str().unwrap().contains("within 5 s"), "{event}");
     }
 }
 
@@ -277,20 +293,24 @@ fn random_bytes_neither_stop_nor_confuse_the_gateway() {
         state
     };
     let heads: [&[u8]; 5] = [b"", b"RGP1", b"RGL1", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0x16, 3, 1]];
-    for round in 0..400 {
+    let (rounds, mut silent) = (400, 0);
+    for round in 0..rounds {
         let mut bytes = heads[round % heads.len()].to_vec();
         bytes.extend((0..random() % 200).map(|_| random() as u8));
+        silent += u64::from(bytes.is_empty());
         let mut stream = house.connect();
         // The gateway may close while this still writes.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
-        if round % heads.len() == 2 && bytes.len() >= PREFACE_BYTES {
-            assert_eq!(house.event()["op"], "refused");
-        } else {
-            house.control.receive();
-        }
     }
+    // All but those that said nothing are told of or counted.
+    let mut refusals = 0;
+    while refusals < rounds as u64 - silent {
+        let event = house.event();
+        refusals += if event["op"] == "refused" { 1 } else { event["count"].as_u64().unwrap() };
+    }
+    assert_eq!(refusals, rounds as u64 - silent);
     let _worker = house.expect_session();
     admitted(&house, &preface(PrefaceKind::Session));
 }
@@ -310,4 +330,39 @@ fn the_gateway_leaves_with_the_appliance() {
     let house = House::open();
     drop(house.control);
     house.gateway.join().unwrap();
+}
+
+#[test]
+fn strangers_leave_room_for_who_has_a_ticket() {
+    let house = House::open();
+    // More than there are places, from several addresses, which all say nothing.
+    let strangers: Vec<_> = (0..400u16).map(|number| house.connect_from(2 + (number % 8) as u8)).collect();
+    let _worker = house.expect_session();
+    let mut newcomer = house.connect_with(&preface(PrefaceKind::Session));
+    assert!(accepted(&mut newcomer));
+    loop {
+        let event = house.event();
+        if event["op"] == "session_connected" {
+            break;
+        }
+        let reason = event["reason"].as_str().unwrap_or_default();
+        assert!(
+            !reason.contains("within"),
+            "the newcomer did not wait until strangers had used up their time: {event}"
+        );
+    }
+    drop(strangers);
+}
+
+#[test]
+fn one_address_cannot_have_all_places() {
+    let house = House::open();
+    let modest = house.connect_from(9);
+    let mut greedy: Vec<_> = (0..300).map(|_| house.connect_from(8)).collect();
+    assert!(at_end(&mut greedy[0]), "its own oldest connection goes");
+    let reason = house.event()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("too many"), "{reason}");
+    modest.set_nonblocking(true).unwrap();
+    let still = (&modest).read(&mut [0]).unwrap_err();
+    assert_eq!(still.kind(), ErrorKind::WouldBlock, "the other address keeps its place");
 }

@@ -10,9 +10,10 @@ use protocol::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
+use tokio_rustls::server::TlsStream;
 
 use super::control::Event;
-use super::probation::{Probation, too_slow};
+use super::probation::Probation;
 use super::registry::{Admitted, Refusal};
 use super::rewind::Rewind;
 use super::{Gateway, grpc, pass};
@@ -65,40 +66,75 @@ fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(reason.into()))
 }
 
-/// Serves a connection until it is handed over or, if it holds a lease, until it ends.
-pub async fn serve(gateway: &Arc<Gateway>, mut tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
-    let Some(head) = first_bytes(&mut tcp, &probation).await? else { return Ok(()) };
-    match (speaks(head), &gateway.tls) {
+/// What the first bytes of a connection said; inside of TLS, if it has that.
+pub struct First {
+    pub head: [u8; 4],
+    pub carrier: Carrier,
+    pub stream: Stream,
+    /// The same connection, for its settings.
+    pub socket: OwnedFd,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// Frames behind a preface of ours.
+    Frames,
+    /// gRPC.
+    Http2,
+}
+
+pub enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<Rewind<TcpStream>>>),
+}
+
+/// Reads what a connection speaks, and does the handshake of TLS. `None`: it was closed without a byte, which asks only
+/// whether somebody listens (`remotegpu health`, a load balancer).
+pub async fn first(gateway: &Gateway, mut tcp: TcpStream) -> Result<Option<First>, Refused> {
+    let socket = tcp.as_fd().try_clone_to_owned()?;
+    let Some(head) = first_bytes(&mut tcp).await? else { return Ok(None) };
+    let (head, stream) = match (speaks(head), &gateway.tls) {
         (Speaks::Tls, Some(certificate)) => {
-            let socket = tcp.as_fd().try_clone_to_owned()?;
-            let handshake = certificate.acceptor().accept(Rewind::new(head, tcp));
-            let Some(handshake) = probation.in_time(handshake).await else { return refused(too_slow()) };
+            let handshake = certificate.acceptor().accept(Rewind::new(head, tcp)).await;
             let mut tls = handshake.map_err(|error| Refused(format!("TLS handshake failed: {error}")))?;
-            let Some(head) = first_bytes(&mut tls, &probation).await? else { return Ok(()) };
-            match speaks(head) {
-                Speaks::Preface => {
-                    let (near, local) = UnixStream::pair()?;
-                    // Ends with either side; nothing is owed to anybody then.
-                    tokio::spawn(followed(socket, carrier::pump(tls, near)));
-                    preface_follows(gateway, head, local, &probation).await
-                }
-                Speaks::Http2 => Ok(followed(socket, grpc::serve(gateway, Rewind::new(head, tls), probation)).await?),
-                _ => refused("speaks neither of the carriers inside TLS"),
-            }
+            let Some(head) = first_bytes(&mut tls).await? else { return Ok(None) };
+            (head, Stream::Tls(Box::new(tls)))
         }
-        (Speaks::Tls, None) => refused("speaks TLS to an appliance without a certificate"),
-        (Speaks::Unknown, _) => refused("speaks none of the carriers"),
-        (_, Some(_)) => refused("speaks plaintext to an appliance that demands TLS"),
-        (Speaks::Preface, None) => preface_follows(gateway, head, tcp, &probation).await,
-        (Speaks::Http2, None) => {
-            let socket = tcp.as_fd().try_clone_to_owned()?;
+        (Speaks::Tls, None) => return refused("speaks TLS to an appliance without a certificate"),
+        (Speaks::Unknown, _) => return refused("speaks none of the carriers"),
+        (_, Some(_)) => return refused("speaks plaintext to an appliance that demands TLS"),
+        (_, None) => (head, Stream::Plain(tcp)),
+    };
+    let carrier = match speaks(head) {
+        Speaks::Preface => Carrier::Frames,
+        Speaks::Http2 => Carrier::Http2,
+        _ => return refused("speaks neither of the carriers inside TLS"),
+    };
+    Ok(Some(First { head, carrier, stream, socket }))
+}
+
+/// Serves a connection of the data port until it is handed over or, if it holds a lease, until it ends.
+pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
+    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp).await? else { return Ok(()) };
+    match (carrier, stream) {
+        (Carrier::Frames, Stream::Plain(tcp)) => preface_follows(gateway, head, tcp, &probation).await,
+        (Carrier::Frames, Stream::Tls(tls)) => {
+            let (near, local) = UnixStream::pair()?;
+            // Ends with either side; nothing is owed to anybody then.
+            tokio::spawn(followed(socket, carrier::pump(tls, near)));
+            preface_follows(gateway, head, local, &probation).await
+        }
+        (Carrier::Http2, Stream::Plain(tcp)) => {
             Ok(followed(socket, grpc::serve(gateway, Rewind::new(head, tcp), probation)).await?)
+        }
+        (Carrier::Http2, Stream::Tls(tls)) => {
+            Ok(followed(socket, grpc::serve(gateway, Rewind::new(head, tls), probation)).await?)
         }
     }
 }
 
 /// Does `work` on a connection that stays the gateway's, and gives time to a client that is only stopped.
-async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
+pub async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     tokio::pin!(work);
     loop {
@@ -109,20 +145,15 @@ async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// `None`: it was closed without a byte, which asks only whether somebody listens (`remotegpu health`, a load balancer).
-async fn first_bytes(stream: &mut (impl AsyncRead + Unpin), probation: &Probation) -> Result<Option<[u8; 4]>, Refused> {
+async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<[u8; 4]>, Refused> {
     let mut head = [0; 4];
-    let read = async {
-        if stream.read(&mut head[..1]).await? == 0 {
-            return Ok(false);
-        }
-        stream.read_exact(&mut head[1..]).await.map(|_| true)
-    };
-    match probation.in_time(read).await {
-        Some(Ok(any)) => Ok(any.then_some(head)),
-        Some(Err::<_, io::Error>(_)) => refused("closed before its preface"),
-        None => refused(too_slow()),
+    match stream.read(&mut head[..1]).await {
+        // A reset, or an end without TLS's own, is how many a probe closes.
+        Ok(0) | Err(_) => return Ok(None),
+        Ok(_) => {}
     }
+    let read = stream.read_exact(&mut head[1..]).await;
+    read.map(|_| Some(head)).map_err(|_| Refused("closed before its preface".into()))
 }
 
 /// A stream whose descriptor the worker can go on with.
@@ -154,10 +185,8 @@ async fn preface_follows(
 ) -> Result<(), Refused> {
     let mut bytes = [0; PREFACE_BYTES];
     bytes[..4].copy_from_slice(&head);
-    match probation.in_time(stream.read_exact(&mut bytes[4..])).await {
-        Some(read) => read.map_err(|_| Refused("closed within its preface".into()))?,
-        None => return refused(too_slow()),
-    };
+    let read = stream.read_exact(&mut bytes[4..]).await;
+    read.map_err(|_| Refused("closed within its preface".into()))?;
     admit(gateway, &bytes, stream, probation).await
 }
 

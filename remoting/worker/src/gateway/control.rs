@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use carrier::from_hex;
@@ -10,45 +11,92 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
+use super::refusals::Refusals;
 use super::{Gateway, pass};
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Order {
-    Session { id: String, ticket: String },
-    Lease { id: String, ticket: String },
-    Forget { id: String },
+    Session {
+        id: String,
+        ticket: String,
+    },
+    Lease {
+        id: String,
+        ticket: String,
+    },
+    Forget {
+        id: String,
+    },
+    /// A call on this control connection has proved whose it is.
+    Known {
+        connection: u64,
+    },
 }
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Event {
-    Listening { port: u16 },
-    SessionConnected { id: String },
-    LeaseHeld { id: String },
-    LeaseGone { id: String },
-    Refused { peer: String, reason: String },
+    Listening {
+        port: u16,
+        control: u16,
+    },
+    SessionConnected {
+        id: String,
+    },
+    LeaseHeld {
+        id: String,
+    },
+    LeaseGone {
+        id: String,
+    },
+    Refused {
+        peer: String,
+        reason: String,
+    },
+    /// Refusals that there was no `refused` of.
+    RefusedMore {
+        count: u64,
+    },
 }
 
 /// The way to the appliance for everything that happens at the gateway.
-#[derive(Debug, Clone)]
-pub struct Events(mpsc::Sender<Event>);
+#[derive(Debug)]
+pub struct Events {
+    sender: mpsc::Sender<Event>,
+    refusals: Mutex<Refusals>,
+}
 
 pub fn channel() -> (Events, mpsc::Receiver<Event>) {
     let (sender, receiver) = mpsc::channel(1024);
-    (Events(sender), receiver)
+    (Events { sender, refusals: Mutex::default() }, receiver)
 }
 
 impl Events {
     /// Waits if the appliance is behind: these must not be lost.
     pub async fn send(&self, event: Event) {
         // The receiver lives as long as the process serves.
-        let _ = self.0.send(event).await;
+        let _ = self.sender.send(event).await;
     }
 
-    /// For a person's eyes. Lost if the appliance is behind: strangers may not fill memory, nor keep the gateway waiting.
+    /// For a person's eyes: strangers may not fill a log nor memory, nor keep the gateway waiting. What is not told in
+    /// full is counted.
     pub fn refused(&self, peer: impl ToString, reason: impl ToString) {
-        let _ = self.0.try_send(Event::Refused { peer: peer.to_string(), reason: reason.to_string() });
+        let mut refusals = self.refusals();
+        if refusals.tell(Instant::now()) {
+            let event = Event::Refused { peer: peer.to_string(), reason: reason.to_string() };
+            if self.sender.try_send(event).is_err() {
+                refusals.lost();
+            }
+        }
+    }
+
+    fn left_out(&self) -> Option<Event> {
+        self.refusals().left_out(Instant::now()).map(|count| Event::RefusedMore { count })
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,13 +116,20 @@ pub async fn serve(gateway: &Gateway, socket: OwnedFd, mut events: mpsc::Receive
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
                 Err(error) => return Err(error),
             },
-            Some(event) = events.recv() => {
-                let packet = serde_json::to_vec(&event)?;
-                socket.async_io(Interest::WRITABLE, || pass::send(&socket, &packet, None)).await?;
+            Some(event) = events.recv() => report(&socket, &event).await?,
+            _ = clock.tick() => {
+                gateway.registry().expire(Instant::now());
+                if let Some(event) = gateway.events.left_out() {
+                    report(&socket, &event).await?;
+                }
             }
-            _ = clock.tick() => gateway.registry().expire(Instant::now()),
         }
     }
+}
+
+async fn report(socket: &UnixStream, event: &Event) -> io::Result<()> {
+    let packet = serde_json::to_vec(event)?;
+    socket.async_io(Interest::WRITABLE, || pass::send(socket, &packet, None)).await
 }
 
 fn obey(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) {
@@ -95,6 +150,7 @@ fn carry_out(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) -> Opt
         }
         Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
         Order::Forget { id } => registry.forget(&from_hex(&id)?),
+        Order::Known { connection } => gateway.connections.known(connection),
     }
     Some(())
 }

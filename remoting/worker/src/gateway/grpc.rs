@@ -14,14 +14,14 @@ use tokio::net::UnixStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::probation::{Probation, too_slow};
+use super::probation::Probation;
 use super::{Gateway, connection};
 
 /// Sessions over one HTTP/2 connection; each client process opens a connection of its own.
 const MAX_STREAMS: u32 = 64;
 
-/// Serves one HTTP/2 connection until it ends, or until its time is up and no session on it was admitted. No HTTP/2 pings:
-/// they would end the session of a client that is only stopped. The kernel's keepalive finds dead peers.
+/// Serves one HTTP/2 connection until it ends. No HTTP/2 pings: they would end the session of a client that is only
+/// stopped. The kernel's keepalive finds dead peers.
 ///
 /// # Errors
 /// Why the connection was closed.
@@ -29,17 +29,14 @@ pub async fn serve<S>(gateway: &Arc<Gateway>, stream: S, probation: Arc<Probatio
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let sessions = DataServer::new(Sessions { gateway: gateway.clone(), probation: probation.clone() });
+    let sessions = DataServer::new(Sessions { gateway: gateway.clone(), probation });
     let connection = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(carrier::HTTP2_WINDOW)
         .initial_connection_window_size(2 * carrier::HTTP2_WINDOW)
         .max_frame_size(carrier::HTTP2_FRAME)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(sessions));
-    tokio::select! {
-        ended = connection => ended.map_err(|error| format!("broken HTTP/2: {error}")),
-        () = probation.failed() => Err(too_slow()),
-    }
+    connection.await.map_err(|error| format!("broken HTTP/2: {error}"))
 }
 
 struct Sessions {
@@ -57,7 +54,7 @@ impl Data for Sessions {
         match tokio::time::timeout(super::PATIENCE, upward.read_exact(&mut preface)).await {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => return Err(Status::invalid_argument("closed within its preface")),
-            Err(_) => return Err(Status::deadline_exceeded(too_slow())),
+            Err(_) => return Err(Status::deadline_exceeded("showed no preface in time")),
         }
         let (ours, local) = UnixStream::pair()?;
         let (downward, to_worker) = ours.into_split();

@@ -1,18 +1,22 @@
-//! The gateway: the one program of an appliance that accepts data connections.
+//! The gateway: the one program of an appliance that accepts connections. It ends TLS, and lets neither one peer nor many
+//! strangers keep others out.
 //!
-//! It reads who a connection is for, checks the one-time ticket that the appliance registered, and gives the connected
+//! Of a data connection it reads who a connection is for, checks the one-time ticket that the appliance registered, and gives the connected
 //! socket to the session's worker. Where TLS or HTTP/2 must be ended it ends them and gives the worker one end of a socket
 //! pair: the certificate's key never enters a process that runs a tenant's commands.
 
 mod connection;
 mod control;
+mod crowd;
 mod grpc;
 mod listen;
 mod options;
 mod pass;
 mod probation;
+mod refusals;
 mod registry;
 mod rewind;
+mod service;
 mod tls;
 
 use std::io;
@@ -25,14 +29,24 @@ use tokio::sync::Notify;
 pub use options::{KeyPair, Options};
 
 use control::Event;
+use listen::Port;
+use probation::{Door, Most};
 use registry::Registry;
 
-/// Connections that have not yet shown a ticket. More wait in the kernel's backlog until one of these is done, at the
-/// latest after [`PATIENCE`].
-const MAX_UNKNOWN: usize = 256;
+/// Connections of a port that have proved nothing yet. A newcomer is never kept waiting: another stranger leaves for it.
+const STRANGERS: Most = Most { in_all: 256, of_peer: 64 };
 
-/// How long a connection may take to show a valid preface.
+/// How long a data connection may take to show a valid preface.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a control connection may take until a call on it has proved whose it is. The API server may have to be asked.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Control connections that have proved whose they are: many programs may run at one address.
+const CALLERS: Most = Most { in_all: 4096, of_peer: 1024 };
+
+/// Data connections that have proved whom they are for: leases and sessions have limits of their own.
+const TENANTS: Most = Most { in_all: usize::MAX, of_peer: usize::MAX };
 
 /// What every connection needs.
 struct Gateway {
@@ -41,6 +55,7 @@ struct Gateway {
     ordered: Notify,
     events: control::Events,
     tls: Option<tls::Certificate>,
+    connections: service::Connections,
 }
 
 impl Gateway {
@@ -53,13 +68,24 @@ impl Gateway {
 /// Serves until the appliance closes the control socket.
 ///
 /// # Errors
-/// If the certificate cannot be read or the address cannot be listened on.
+/// If the certificate cannot be read or an address cannot be listened on.
 pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     let tls = options.tls.map(tls::Certificate::load).transpose()?;
-    let listener = listen::bind(&options.listen).await?;
+    let data = listen::bind(&options.listen).await?;
+    let control_port = listen::bind(&options.control_listen).await?;
     let (events, outgoing) = control::channel();
-    events.send(Event::Listening { port: listener.local_addr()?.port() }).await;
-    let gateway = Arc::new(Gateway { registry: Mutex::default(), ordered: Notify::new(), events, tls });
-    tokio::spawn(listen::accept_for_ever(gateway.clone(), listener));
+    let ports = Event::Listening { port: data.local_addr()?.port(), control: control_port.local_addr()?.port() };
+    events.send(ports).await;
+    let gateway = Arc::new(Gateway {
+        registry: Mutex::default(),
+        ordered: Notify::new(),
+        events,
+        tls,
+        connections: service::Connections::new(options.control_socket)?,
+    });
+    let data_door = Door::new(PATIENCE, STRANGERS, TENANTS);
+    let control_door = Door::new(CONTROL_PATIENCE, STRANGERS, CALLERS);
+    tokio::spawn(listen::accept_for_ever(gateway.clone(), data, Port::Data, data_door));
+    tokio::spawn(listen::accept_for_ever(gateway.clone(), control_port, Port::Control, control_door));
     control::serve(&gateway, control, outgoing).await
 }

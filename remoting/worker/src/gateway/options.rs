@@ -4,8 +4,12 @@ use std::path::PathBuf;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// `HOST:PORT`; port 0 lets the kernel choose.
+    /// `HOST:PORT` of the data port; port 0 lets the kernel choose.
     pub listen: String,
+    /// The same for the control port.
+    pub control_listen: String,
+    /// The Unix socket on which the appliance's control service gets the connections of that port.
+    pub control_socket: PathBuf,
     /// Number of the inherited `SOCK_SEQPACKET` descriptor.
     pub control_fd: i32,
     pub tls: Option<KeyPair>,
@@ -17,17 +21,21 @@ pub struct KeyPair {
     pub key: PathBuf,
 }
 
-pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-fd N [--cert FILE --key FILE]";
+pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-listen HOST:PORT --control-socket PATH \
+    --control-fd N [--cert FILE --key FILE]";
 
 impl Options {
     /// # Errors
     /// One line for a person.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-        let (mut listen, mut control_fd, mut certificate, mut key) = (None, None, None, None);
+        let (mut listen, mut control_listen, mut control_socket, mut control_fd) = (None, None, None, None);
+        let (mut certificate, mut key) = (None, None);
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} needs a value; {USAGE}"))?;
             match name.as_str() {
                 "--listen" => listen = Some(value),
+                "--control-listen" => control_listen = Some(value),
+                "--control-socket" => control_socket = Some(PathBuf::from(value)),
                 "--control-fd" => {
                     let number = value.parse().ok().filter(|number| *number > 2);
                     control_fd = Some(number.ok_or_else(|| format!("--control-fd {value} is no descriptor; {USAGE}"))?);
@@ -42,10 +50,11 @@ impl Options {
             (None, None) => None,
             _ => return Err(format!("--cert and --key go together; {USAGE}")),
         };
-        let (Some(listen), Some(control_fd)) = (listen, control_fd) else {
-            return Err(format!("--listen and --control-fd are required; {USAGE}"));
+        let required = (listen, control_listen, control_socket, control_fd);
+        let (Some(listen), Some(control_listen), Some(control_socket), Some(control_fd)) = required else {
+            return Err(format!("only --cert and --key may be left out; {USAGE}"));
         };
-        Ok(Options { listen, control_fd, tls })
+        Ok(Options { listen, control_listen, control_socket, control_fd, tls })
     }
 }
 
@@ -60,10 +69,15 @@ mod tests {
     #[test]
     fn reads_the_interface_of_the_appliance() {
         let pair = KeyPair { certificate: "c.pem".into(), key: "k.pem".into() };
-        assert_eq!(
-            parse("--listen 127.0.0.1:0 --control-fd 5 --cert c.pem --key k.pem"),
-            Ok(Options { listen: "127.0.0.1:0".into(), control_fd: 5, tls: Some(pair) })
-        );
+        let options = Options {
+            listen: "127.0.0.1:0".into(),
+            control_listen: "127.0.0.1:7070".into(),
+            control_socket: "/tmp/c".into(),
+            control_fd: 5,
+            tls: Some(pair),
+        };
+        let control = "--control-listen 127.0.0.1:7070 --control-socket /tmp/c --control-fd 5";
+        assert_eq!(parse(&format!("--listen 127.0.0.1:0 {control} --cert c.pem --key k.pem")), Ok(options));
     }
 
     #[test]

@@ -1,44 +1,102 @@
 //! The time until a connection has proved whom it is for.
 
-use std::sync::{Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::PATIENCE;
+use super::crowd::{Crowd, peer_of};
 
-/// Ends with a valid ticket; until then the connection takes one of the few places for strangers.
+/// Connections of a port: those that have proved nothing yet, and those that have.
+#[derive(Debug)]
+pub struct Door {
+    patience: Duration,
+    strangers: Mutex<Crowd<Arc<Notify>>>,
+    known: Mutex<Crowd<Arc<Notify>>>,
+}
+
+/// How many of something there may be, in all and of one peer.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    pub in_all: usize,
+    pub of_peer: usize,
+}
+
+impl Door {
+    /// `patience` is how long a connection may take to prove whom it is for.
+    pub fn new(patience: Duration, strangers: Most, known: Most) -> Arc<Self> {
+        let crowd = |most: Most| Mutex::new(Crowd::new(most.in_all, most.of_peer));
+        Arc::new(Door { patience, strangers: crowd(strangers), known: crowd(known) })
+    }
+
+    fn crowd(&self, known: bool) -> MutexGuard<'_, Crowd<Arc<Notify>>> {
+        let crowd = if known { &self.known } else { &self.strangers };
+        // Its methods leave it whole at every point where they could panic.
+        crowd.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection's place at a port. It is a stranger's until the connection has proved whom it is for.
 #[derive(Debug)]
 pub struct Probation {
+    door: Arc<Door>,
+    peer: IpAddr,
     deadline: Instant,
-    place: Mutex<Option<OwnedSemaphorePermit>>,
+    leave: Arc<Notify>,
+    /// The number of the place, and whether it is one of those who are known.
+    place: Mutex<(u64, bool)>,
 }
 
 impl Probation {
-    pub fn new(place: OwnedSemaphorePermit) -> Self {
-        Probation { deadline: Instant::now() + PATIENCE, place: Mutex::new(Some(place)) }
+    pub fn new(door: &Arc<Door>, address: IpAddr) -> Arc<Self> {
+        let (peer, leave) = (peer_of(address), Arc::new(Notify::new()));
+        let number = enter(door, peer, &leave, false);
+        let deadline = Instant::now() + door.patience;
+        Arc::new(Probation { door: door.clone(), peer, deadline, leave, place: Mutex::new((number, false)) })
     }
 
+    /// The connection has proved whom it is for.
     pub fn pass(&self) {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut place = self.place();
+        if !place.1 {
+            self.door.crowd(false).leave(self.peer, place.0);
+            *place = (enter(&self.door, self.peer, &self.leave, true), true);
+        }
     }
 
-    /// Returns when time is up and no ticket was shown; never, if one was.
-    pub async fn failed(&self) {
+    /// Returns when the connection has to end, and why: time is up and it has proved nothing, or there are too many.
+    pub async fn over(&self) -> String {
+        tokio::select! {
+            () = self.late() => format!("did not prove within {} s whom it is for", self.door.patience.as_secs()),
+            () = self.leave.notified() => "left its place to another: there are too many connections".to_owned(),
+        }
+    }
+
+    async fn late(&self) {
         tokio::time::sleep_until(self.deadline).await;
-        if self.place.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        if self.place().1 {
             std::future::pending::<()>().await;
         }
     }
 
-    /// The result of `work`, or `None` when time is up.
-    pub async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        tokio::time::timeout_at(self.deadline, work).await.ok()
+    fn place(&self) -> MutexGuard<'_, (u64, bool)> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Said of a connection whose time is up.
-pub fn too_slow() -> String {
-    format!("showed no preface within {} s", Duration::as_secs(&PATIENCE))
+impl Drop for Probation {
+    fn drop(&mut self) {
+        let (number, known) = *self.place();
+        self.door.crowd(known).leave(self.peer, number);
+    }
+}
+
+fn enter(door: &Door, peer: IpAddr, leave: &Arc<Notify>, known: bool) -> u64 {
+    let (number, leaves) = door.crowd(known).enter(peer, leave.clone());
+    if let Some(other) = leaves {
+        other.notify_one();
+    }
+    number
 }

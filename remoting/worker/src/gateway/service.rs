@@ -1,0 +1,104 @@
+//! The control port. TLS ends here; the appliance's control service gets each connection on its Unix socket, and says
+//! when a call on it has proved whose it is.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::rustls::crypto;
+
+use super::Gateway;
+use super::connection::{Carrier, First, Refused, Stream, first, followed};
+use super::probation::Probation;
+use super::rewind::Rewind;
+
+/// The open connections, by the number that the appliance knows them by.
+#[derive(Debug)]
+pub struct Connections {
+    /// The appliance's socket.
+    service: PathBuf,
+    /// The latest number. The first is a random one: neither a gateway before this one nor one that shares the network
+    /// with it has the same.
+    latest: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<Probation>>>,
+}
+
+impl Connections {
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn new(service: PathBuf) -> io::Result<Self> {
+        let mut random = [0; size_of::<u64>()];
+        let source = crypto::ring::default_provider().secure_random;
+        source.fill(&mut random).map_err(|_| io::Error::other("the system gives no random numbers"))?;
+        let latest = AtomicU64::new(u64::from_ne_bytes(random) >> 1);
+        Ok(Connections { service, latest, open: Mutex::default() })
+    }
+
+    /// A call on the connection has proved whose it is. One that has ended meanwhile is passed over.
+    pub fn known(&self, number: u64) {
+        let probation = self.locked().get(&number).cloned();
+        if let Some(probation) = probation {
+            probation.pass();
+        }
+    }
+
+    /// A connection to the appliance's service. Its own address says the number and who is behind it: gRPC tells the service
+    /// nothing else of a caller.
+    fn connect(&self, number: u64, peer: SocketAddr) -> io::Result<UnixStream> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        let name = format!("remotegpu/{number}/{peer}");
+        rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.service)?)?;
+        UnixStream::from_std(socket.into())
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, Arc<Probation>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An entry of [`Connections`], for as long as it lives.
+struct Entry<'a>(&'a Connections, u64);
+
+impl<'a> Entry<'a> {
+    fn new(connections: &'a Connections, probation: &Arc<Probation>) -> Self {
+        let number = connections.latest.fetch_add(1, Ordering::Relaxed) + 1;
+        connections.locked().insert(number, probation.clone());
+        Entry(connections, number)
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.0.locked().remove(&self.1);
+    }
+}
+
+pub async fn serve(
+    gateway: &Gateway,
+    tcp: TcpStream,
+    peer: SocketAddr,
+    probation: &Arc<Probation>,
+) -> Result<(), Refused> {
+    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp).await? else { return Ok(()) };
+    if carrier == Carrier::Frames {
+        return Err("speaks to the control port as to the data port".to_owned().into());
+    }
+    let entry = Entry::new(&gateway.connections, probation);
+    let service = gateway.connections.connect(entry.1, peer)?;
+    match stream {
+        Stream::Plain(tcp) => followed(socket, carrier::pump(Rewind::new(head, tcp), service)).await?,
+        Stream::Tls(tls) => followed(socket, carrier::pump(Rewind::new(head, tls), service)).await?,
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+"""An appliance that other machines reach: refused without token and TLS, and `appliance init`, which makes both."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.stand_in import StandIn
+from support.system import REMOTEGPU, free_port, until
+
+
+def remotegpu(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | (env or {})
+    return subprocess.run([REMOTEGPU, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+
+
+# 192.0.2.1 is nobody's (RFC 5737): nothing listens there, whether the appliance refuses to or cannot.
+OUTSIDE = ("appliance", "--no-self-test", "--listen", "192.0.2.1:7070")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("init") / "secrets"
+    done = remotegpu("appliance", "init", str(folder), "--host", "127.0.0.1", "--host", "gpu.example")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_beyond_this_machine_it_wants_token_and_tls(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    tls = ("--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"))
+    tokens = ("--tokens", str(folder / "tokens"))
+    for some, lacking in (((), ["--tokens", "--cert"]), (tls, ["--tokens"]), (tokens, ["--cert"])):
+        done = remotegpu(*OUTSIDE, *some)
+        assert done.returncode == 2, done.stderr
+        assert all(name in done.stderr for name in (*lacking, "appliance init", "--insecure")), done.stderr
+        assert done.stderr.count("\n") == 1
+    enough: list[tuple[str, ...]] = [(*tls, *tokens), ("--insecure",)]
+    for options in enough:
+        done = remotegpu(*OUTSIDE, *options)
+        assert (done.returncode, "cannot listen" in done.stderr) == (69, True), "it tried to"
+
+
+def test_only_its_owner_reads_what_init_made(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    public = {"ca.pem": 0o644, "server.pem": 0o644}
+    secret = dict.fromkeys(("ca.key", "server.key", "tokens", "admin.token", "user.token"), 0o600)
+    assert modes == public | secret
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_init_leaves_what_is_there_alone(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    before = (folder / "ca.pem").read_bytes()
+    done = remotegpu("appliance", "init", str(folder))
+    assert (done.returncode, str(folder) in done.stderr) == (2, True)
+    assert (folder / "ca.pem").read_bytes() == before
+
+
+def commands(printed: str) -> list[list[str]]:
+    return [shlex.split(line) for line in printed.splitlines() if line.strip().startswith("remotegpu ")]
+
+
+@pytest.fixture
+def started(made: tuple[Path, str], dist: Path) -> Iterator[str]:
+    """The address of the appliance that the first printed command starts."""
+    command, endpoint = commands(made[1])[0], f"127.0.0.1:{free_port()}"
+    command[command.index("--listen") + 1] = endpoint
+    options = ["--backend", "software", "--no-self-test", "--uid-base", "0", "--quiet", "--drain-seconds", "0"]
+    process = subprocess.Popen([REMOTEGPU, *command[1:], *options], env={**os.environ, "REMOTEGPU_DIST": str(dist)})
+    yield endpoint
+    process.terminate()
+    process.wait(20)
+
+
+def test_the_two_printed_commands_work(made: tuple[Path, str], started: str) -> None:
+    folder, printed = made
+    _, run = commands(printed)
+    run[run.index("--appliance") + 1] = started
+    # The program of the user; and the stand-in's library is empty.
+    command = [*run[1 : run.index("--") + 1], "true"]
+    until(lambda: remotegpu("ls", *run[2 : run.index("--")]).returncode == 0, 30, "it answers")
+    assert remotegpu(*command).returncode == 0
+    for token, code in (("user.token", 0), ("admin.token", 0), ("tokens", 2)):
+        options = ("--appliance", started, "--ca", str(folder / "ca.pem"), "--token-file", str(folder / token))
+        assert remotegpu("smi", *options).returncode == code
+
+
+def test_a_token_on_the_command_line_is_warned_about(appliance: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    shown = appliance.cli("ls", "--token", "secret")
+    assert (shown.returncode, "--token-file" in shown.stderr) == (0, True)
+    assert "secret" not in shown.stderr and shown.stderr.count("\n") == 1
+    assert appliance.cli("ls", "--token-file", str(tmp_path / "token")).stderr == ""
+    appliance.environment["REMOTEGPU_TOKEN"] = "secret"
+    try:
+        assert appliance.cli("ls").stderr == ""
+    finally:
+        del appliance.environment["REMOTEGPU_TOKEN"]
