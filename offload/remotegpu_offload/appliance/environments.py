@@ -45,6 +45,8 @@ _PROBE_SECONDS: Final = 120.0
 _WAIT_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (0.0, 1.0, 5.0, 30.0)
 _PROCESSES: Final = 1024
+# Which of its kernels NumPy's OpenBLAS takes on this machine: an administrator sets them where its own choice is wrong.
+_PROCESSOR: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class EnvironmentServer:
     async def start(self) -> None:
         """Start the zygote and prove the environment; what fails is in `problem`."""
         variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", DIST_ENV: str(find_dist().root)}
+        variables |= {name: os.environ[name] for name in _PROCESSOR if name in os.environ}
         variables |= self._around.variables
         zygote = Zygote(self._option.python, self._around.packages, variables)
         try:
