@@ -57,7 +57,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             };
             emit(lower, instr, exec, ty, &[ty, Ty::U32])?;
         }
-        "shf" | "prmt" | "lop3" | "dp4a" | "dp2a" | "bmsk" | "szext" => word_only(lower, instr, mods)?,
+        "shf" | "prmt" | "lop3" | "dp4a" | "dp2a" | "vabsdiff4" | "bmsk" | "szext" => word_only(lower, instr, mods)?,
         "popc" | "clz" | "bfind" | "brev" | "bfe" | "bfi" => bit_field(lower, instr, mods)?,
         _ => return Ok(false),
     }
@@ -257,6 +257,16 @@ fn word_only<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) 
                 (true, true) => exec::<Tri<Dp4aSS>>(),
             };
             emit(lower, instr, exec, word, &[word; 3])
+        }
+        // Of the ISA's video instructions only this one, of numbers without sign.
+        "vabsdiff4" => {
+            if (mods.ty()?, mods.ty()?, mods.ty()?) != (Ty::U32, Ty::U32, Ty::U32) {
+                return refuse("only vabsdiff4.u32.u32.u32 is supported");
+            }
+            match mods.has("add") {
+                true => emit(lower, instr, exec::<Tri<SumOfDistances>>(), word, &[word; 3]),
+                false => emit(lower, instr, exec::<Bin<Distances>>(), word, &[word; 2]),
+            }
         }
         "dp2a" => {
             let high = mods.one_of(&["lo", "hi"]) == Some(1);
