@@ -260,13 +260,11 @@ fn word_only<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) 
         }
         // Of the ISA's video instructions only this one, of numbers without sign.
         "vabsdiff4" => {
-            if (mods.ty()?, mods.ty()?, mods.ty()?) != (Ty::U32, Ty::U32, Ty::U32) {
-                return refuse("only vabsdiff4.u32.u32.u32 is supported");
+            let types = (mods.ty()?, mods.ty()?, mods.ty()?);
+            if types != (Ty::U32, Ty::U32, Ty::U32) || !mods.has("add") {
+                return refuse("only vabsdiff4.u32.u32.u32.add is supported");
             }
-            match mods.has("add") {
-                true => emit(lower, instr, exec::<Tri<SumOfDistances>>(), word, &[word; 3]),
-                false => emit(lower, instr, exec::<Bin<Distances>>(), word, &[word; 2]),
-            }
+            emit(lower, instr, exec::<Tri<AddDistance>>(), word, &[word; 3])
         }
         "dp2a" => {
             let high = mods.one_of(&["lo", "hi"]) == Some(1);
