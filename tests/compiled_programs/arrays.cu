@@ -67,6 +67,11 @@ static void plain_memory()
     cudaTextureDesc sampling = {};
     cudaTextureObject_t texture;
     OK(cudaCreateTextureObject(&texture, &resource, &sampling, nullptr));
+    cudaTextureObject_t another;
+    OK(cudaCreateTextureObject(&another, &resource, &sampling, nullptr));
+    for (int i = 0; i < 50; i++) fetch<<<8, 64>>>(another, out, (int)back.size());
+    OK(cudaDestroyTextureObject(another)); // what was launched still has it
+    OK(cudaMemset(out, 0, back.size() * 4));
     fetch<<<8, 64>>>(texture, out, (int)back.size());
     OK(cudaMemcpy(back.data(), out, back.size() * 4, cudaMemcpyDeviceToHost));
     REQUIRE(back.front() == 0 && back.back() == 0);

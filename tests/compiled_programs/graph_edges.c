@@ -149,12 +149,15 @@ static void continued(void)
     second = waits[0];
     OK(cuStreamEndCapture(stream, &captured));
     REQUIRE(captured == graph);
+    OK(cuStreamBeginCaptureToGraph(stream, graph, &second, NULL, 1, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(launch(stream, 3));
+    OK(cuStreamEndCapture(stream, NULL)); /* the program has the graph already */
     OK(cuGraphNodeGetDependencies(second, NULL, NULL, &count));
     REQUIRE(count == 2);
     OK(cuGraphInstantiate(&exec, graph, 0));
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
-    REQUIRE(word() == (3 * 4 + 5) * 2 + 5);
+    REQUIRE(word() == ((3 * 4 + 5) * 2 + 5) * 3 + 5);
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
     OK(cuStreamDestroy(stream));

@@ -208,6 +208,39 @@ static void nested(void)
     OK(cuStreamDestroy(stream));
 }
 
+/* Streams and events that were waited for can be destroyed before the capture ends. */
+static void ended_early(void)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    CUstream main = new_stream();
+    for (int joined = 0; joined < 2; joined++) {
+        CUstream side = new_stream();
+        CUevent fork = new_event(), join = new_event();
+        OK(cuStreamBeginCapture(main, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        OK(cuMemsetD32Async(data, 1, WORDS, main));
+        OK(cuEventRecord(fork, main));
+        OK(cuStreamWaitEvent(side, fork, 0));
+        OK(launch(side, data, 10));
+        OK(cuEventRecord(join, side));
+        if (joined) OK(cuStreamWaitEvent(main, join, 0));
+        OK(cuStreamDestroy(side));
+        OK(cuEventDestroy(fork));
+        OK(cuEventDestroy(join));
+        if (joined)
+            OK(cuStreamEndCapture(main, &graph));
+        else
+            EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(main, &graph));
+    }
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, main));
+    OK(cuStreamSynchronize(main));
+    REQUIRE(word(data) == 15);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(main));
+}
+
 /* Each mistake has its code, and a spoilt capture ends without a graph. */
 static void mistakes(void)
 {
@@ -273,6 +306,7 @@ int main(void)
     forked();
     by_hand();
     nested();
+    ended_early();
     mistakes();
     return passed();
 }

@@ -51,6 +51,10 @@ static void between_processes(CUdeviceptr memory)
 
 static void kinds_of_memory(CUstream stream)
 {
+    CUarray cube;
+    CUDA_ARRAY3D_DESCRIPTOR faces = {.Width = 8, .Height = 8, .Depth = 6, .Format = CU_AD_FORMAT_FLOAT,
+                                     .NumChannels = 1, .Flags = CUDA_ARRAY3D_CUBEMAP};
+    REFUSED(cuArray3DCreate(&cube, &faces));
     REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) == 0);
     REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) == 0);
 

@@ -131,6 +131,7 @@ def test_what_is_not_provided_says_so_once(runner: Run, compiled: Callable[[str]
     named = re.findall(r"remotegpu: (?:software GPU: )?(\w+)\b.* is not (?:supported|provided)", run.stderr)
     assert len(named) == len(set(named)) >= 9, run.stderr
     assert {"cuGraphAddBatchMemOpNode", "cuMipmappedArrayCreate"} <= set(named)
+    assert re.search(r"cubemap.* is not (?:supported|provided)", run.stderr), run.stderr
 
 
 def test_attributes_and_functions_say_the_same(runner: Run, compiled: Callable[[str], Path]) -> None:

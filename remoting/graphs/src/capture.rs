@@ -175,7 +175,7 @@ impl<W: Work> Captures<W> {
         if capture.mode != Mode::Relaxed && capture.thread != thread {
             return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }
-        let joined = self.is_joined(number, stream);
+        let joined = self.is_joined(number, None);
         self.members.retain(|_, member| member.capture != number);
         let capture = self.captures.remove(&number).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         match (capture.valid, joined) {
@@ -185,14 +185,14 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Whether the first stream has waited for all that the others did. An edge that does not wait until a node is complete
-    /// joins nothing, and no stream may end with one.
-    fn is_joined(&self, number: u64, origin: u64) -> bool {
+    /// Whether the first stream has waited for all that the others, or `only` this one, did. An edge that does not wait until
+    /// a node is complete joins nothing, and no stream may end with one.
+    fn is_joined(&self, number: u64, only: Option<u64>) -> bool {
         let Some(capture) = self.captures.get(&number) else { return false };
+        let Some(origin) = self.members.get(&capture.origin) else { return false };
         let graph = lock(&capture.graph);
         let full = |each: &&Dependency| each.edge.is_full();
-        let mut open: Vec<NodeId> =
-            self.members[&origin].dependencies.iter().filter(full).map(|each| each.on).collect();
+        let mut open: Vec<NodeId> = origin.dependencies.iter().filter(full).map(|each| each.on).collect();
         let mut reached = BTreeSet::new();
         while let Some(id) = open.pop() {
             if reached.insert(id) {
@@ -200,7 +200,8 @@ impl<W: Work> Captures<W> {
                 open.extend(dependencies.iter().filter(full).map(|each| each.on));
             }
         }
-        let mut members = self.members.values().filter(|member| member.capture == number);
+        let asked = |m: &&Member| m.capture == number && only.is_none_or(|only| m.stream.id == only);
+        let mut members = self.members.values().filter(asked);
         members.all(|member| member.dependencies.iter().all(|each| full(&each) && reached.contains(&each.on)))
     }
 
@@ -438,14 +439,17 @@ impl<W: Work> Captures<W> {
         self.events.remove(&event);
     }
 
-    /// A stream was destroyed: what it takes part in can only be ended, and the capture that it began is over.
+    /// A stream was destroyed. The capture that it began is over; another one that has not waited for what it did can only
+    /// be ended.
     pub fn forget_stream(&mut self, stream: u64) {
-        let Some(member) = self.members.remove(&stream) else { return };
-        if self.captures.get(&member.capture).is_some_and(|capture| capture.origin == stream) {
-            self.captures.remove(&member.capture);
-            self.members.retain(|_, other| other.capture != member.capture);
-        } else {
-            self.invalidate(member.capture);
+        let Some(number) = self.members.get(&stream).map(|member| member.capture) else { return };
+        let joined = self.is_joined(number, Some(stream));
+        self.members.remove(&stream);
+        if self.captures.get(&number).is_some_and(|capture| capture.origin == stream) {
+            self.captures.remove(&number);
+            self.members.retain(|_, other| other.capture != number);
+        } else if !joined {
+            self.invalidate(number);
         }
     }
 

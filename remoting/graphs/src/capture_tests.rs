@@ -203,11 +203,27 @@ fn a_destroyed_stream_leaves_no_capture_that_cannot_end() {
     bed.begin(A, Mode::Global).unwrap();
     bed.captures.record(EVENT, A).unwrap();
     bed.captures.wait(B, EVENT).unwrap();
+    bed.add(B, "never waited for").unwrap();
     bed.captures.forget_stream(B.id);
     assert_eq!(bed.end(A).err(), Some(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
     bed.begin(A, Mode::Global).unwrap();
     bed.captures.forget_stream(A.id);
     assert!(bed.captures.captures.is_empty() && bed.captures.members.is_empty());
+}
+
+#[test]
+fn a_stream_that_was_waited_for_can_be_destroyed_before_the_capture_ends() {
+    let mut bed = Bed::new();
+    bed.begin(A, Mode::Global).unwrap();
+    bed.captures.record(EVENT, A).unwrap();
+    bed.captures.wait(B, EVENT).unwrap();
+    bed.add(B, "aside").unwrap();
+    bed.captures.record(EVENT, B).unwrap();
+    bed.captures.wait(A, EVENT).unwrap();
+    bed.captures.forget_stream(B.id);
+    bed.captures.forget_event(EVENT);
+    bed.add(A, "after").unwrap();
+    assert_eq!(bed.end(A).unwrap(), [("aside", vec![]), ("after", vec!["aside"])]);
 }
 
 #[test]

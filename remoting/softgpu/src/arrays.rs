@@ -141,7 +141,11 @@ impl Driver {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for what is no texture (or no surface).
     pub fn destroy_texture(&self, handle: u64, surface: bool) -> R {
-        self.described(handle, surface)?;
+        let described = self.described(handle, surface)?;
+        // Programs destroy it as soon as they have launched what uses it.
+        for context in self.contexts.all().iter().filter(|context| context.id == described.context) {
+            context.ends().iter().for_each(crate::queue::Marker::wait);
+        }
         self.described.remove(handle as usize);
         self.textures.remove(handle);
         Ok(())

@@ -4,6 +4,7 @@
 //! them in its signature. They check for null; that the memory behind is what the CUDA documentation asks for is the
 //! caller's promise, as with any driver.
 
+use crate::api::refused::tell;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
 use driverapi::report;
 use driverapi::types::CUresult;
@@ -28,6 +29,7 @@ pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
     let code = edge(body);
     if code == CUDA_ERROR_NOT_SUPPORTED {
         report::refused(name);
+        tell(name);
     }
     code
 }

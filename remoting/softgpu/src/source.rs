@@ -150,7 +150,8 @@ impl Source {
         let log = format!(
             "the image holds no PTX, only machine code ({found}), which the software GPU cannot execute. CuPy: set \
              CUPY_COMPILE_WITH_PTX=1; Triton: point TRITON_PTXAS_PATH at a program that copies the PTX; numba: \
-             uninstall nvidia-nvjitlink; nvcc: add -gencode arch=compute_80,code=compute_80"
+             uninstall nvidia-nvjitlink; NVRTC: compile for compute_80 and load what nvrtcGetPTX gives; \
+             nvcc: add -gencode arch=compute_80,code=compute_80"
         );
         CompileError { code: CUDA_ERROR_NO_BINARY_FOR_GPU, log }
     }

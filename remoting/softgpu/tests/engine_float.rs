@@ -3,6 +3,8 @@
 mod engine_support;
 
 use engine_support::{doubles, words};
+use rustc_apfloat::ieee::Double;
+use rustc_apfloat::{Float, Round};
 
 const NAN: u32 = 0x7fff_ffff;
 const INF: u32 = 0x7f80_0000;
@@ -80,6 +82,35 @@ fn directed_rounding() {
     assert_eq!(float64("fma.rp.f64 %fd0, %fd1, %fd1, %fd2;", &[1.0, 1e-300]), 1f64.next_up());
     assert_eq!(float64("sqrt.rp.f64 %fd0, %fd1;", &[2.0]), 2f64.sqrt());
     assert_eq!(float64("mul.rp.f64 %fd0, %fd1, %fd1;", &[5e-324]), 5e-324);
+}
+
+/// Numbers whose sums, products and quotients are exact, lose something, or are too small or too large.
+fn numbers() -> Vec<f64> {
+    let powers = [-1074, -1022, -969, -968, -600, -53, 0, 53, 511, 1021].map(|exponent| 2f64.powi(exponent));
+    let near = powers.iter().flat_map(|&power| [power, power.next_up(), -power * 1.7]);
+    near.chain([0.0, -0.0, f64::MAX, f64::INFINITY, f64::NAN, 3.0, 0.1]).collect()
+}
+
+#[test]
+fn directed_rounding_of_f64_is_that_of_a_software_implementation() {
+    let soft = |x: f64| Double::from_bits(x.to_bits().into());
+    let modes = [("rz", Round::TowardZero), ("rm", Round::TowardNegative), ("rp", Round::TowardPositive)];
+    let numbers = numbers();
+    for (a, b) in numbers.iter().flat_map(|&a| numbers.iter().map(move |&b| (a, b))) {
+        for (mode, round) in modes {
+            for (op, expected) in [
+                ("add", soft(a).add_r(soft(b), round).value),
+                ("sub", soft(a).sub_r(soft(b), round).value),
+                ("mul", soft(a).mul_r(soft(b), round).value),
+                ("div", soft(a).div_r(soft(b), round).value),
+            ] {
+                let (got, expected) =
+                    (float64(&format!("{op}.{mode}.f64 %fd0, %fd1, %fd2;"), &[a, b]), expected.to_bits() as u64);
+                let same = got.to_bits() == expected || got.is_nan() && f64::from_bits(expected).is_nan();
+                assert!(same, "{op}.{mode} {a:e} {b:e}: {got:e}, not {:e}", f64::from_bits(expected));
+            }
+        }
+    }
 }
 
 #[test]

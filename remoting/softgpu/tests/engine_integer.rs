@@ -119,6 +119,9 @@ fn logic() {
     assert_eq!(words("dp4a.s32.u32 %r0, %r1, %r2, %r3;", &[0xff01_02fe, 0x0102_03ff, 10]), {
         (10 + -(1i32) + 2 + 6 - 2 * 255) as u32
     });
+    // Of the ISA's SIMD video instructions: the distances of pairs of bytes, and the third operand, added up.
+    let bytes = [0xff01_8003, 0x0102_0305, 100];
+    assert_eq!(words("vabsdiff4.u32.u32.u32.add %r0, %r1, %r2, %r3;", &bytes), 0xfe + 1 + 0x7d + 2 + 100);
     assert_eq!(words("dp2a.hi.s32.s32 %r0, %r1, %r2, %r3;", &[0xfffe_0003, 0xff04_0000, 1]), 1 + 2 + 12);
 }
 

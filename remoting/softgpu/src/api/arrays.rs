@@ -1,5 +1,6 @@
 //! Arrays and texture and surface objects.
 
+use super::refused::tell;
 use super::{entry_points, id};
 use crate::arrays::Array;
 use crate::driver::{current, driver};
@@ -14,7 +15,12 @@ fn create(array: Out<CUarray>, asked: CUDA_ARRAY3D_DESCRIPTOR) -> R {
     let context = current()?;
     let array = array.required()?;
     driver()?.graphs.check_call()?;
-    let made = driver()?.create_array(asked, context.device.ordinal, context.id)?;
+    let made = driver()?.create_array(asked, context.device.ordinal, context.id);
+    let made = made.inspect_err(|&code| {
+        if code == CUDA_ERROR_NOT_SUPPORTED {
+            tell("an array that is a cubemap, sparse or of a format of graphics");
+        }
+    })?;
     array.set(without_provenance_mut(made))
 }
 

@@ -136,9 +136,10 @@ stream_entry_points! { default;
 
     fn cuStreamEndCapture / cuStreamEndCapture_ptsz(stream: CUstream, out: Out<CUgraph>) {
         let stream = default.resolve(stream)?.for_capture().id;
-        let out = out.required()?;
         let ended = driver()?.graphs.end_capture(stream);
-        out.set(handle(ended.inspect_err(|_| out.set_if_wanted(handle(0)))?))
+        // Who captured into a graph of its own has it already.
+        out.set_if_wanted(handle(ended.unwrap_or(0)));
+        ended.map(drop)
     }
 
     fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz(stream: CUstream, status: Out<CUstreamCaptureStatus>) {

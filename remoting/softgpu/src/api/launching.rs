@@ -1,7 +1,6 @@
 //! Launches and occupancy.
 
 use super::kernels::function;
-use super::refused::not_supported;
 use super::{DefaultStream, entry_points, id, stream_entry_points};
 use crate::code::Function;
 use crate::driver::{current, driver};
@@ -109,10 +108,7 @@ stream_entry_points! { default;
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, dynamic_shared: shared, cluster: None, cooperative: true };
-        match launch(default, which, shape, stream, params, ptr::null_mut(), &LaunchEdges::default()) {
-            Err(CUDA_ERROR_NOT_SUPPORTED) => not_supported("cuLaunchCooperativeKernel"),
-            done => done.map(drop),
-        }
+        launch(default, which, shape, stream, params, ptr::null_mut(), &LaunchEdges::default()).map(drop)
     }
 
     fn cuLaunchKernelEx / cuLaunchKernelEx_ptsz(
@@ -217,7 +213,7 @@ entry_points! {
     fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
         let model = driver()?.model();
         if model.portable_cluster == 1 {
-            return not_supported("cuOccupancyMaxActiveClusters");
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let (function, shape) = (function(which)?, shape_of(&config.get()?)?);
         let cluster: u32 = cluster_of(&shape, function.kernel(), &function.settings)?.iter().product();
@@ -232,7 +228,7 @@ entry_points! {
     fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
         let model = driver()?.model();
         if model.portable_cluster == 1 {
-            return not_supported("cuOccupancyMaxPotentialClusterSize");
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let (function, shape) = (function(which)?, shape_of(&config.get()?)?);
         let each = active(&function, shape.block.iter().product(), shape.dynamic_shared.into())?;

@@ -21,7 +21,7 @@ fn run(default: DefaultStream, stream: CUstream, operations: Vec<Operation>) -> 
     let stream = default.resolve(stream)?;
     let driver = driver()?;
     if driver.graphs.is_capturing(stream.for_capture().id) {
-        return super::refused::not_supported("a stream memory operation in a capture");
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     // Managed memory is not for streams to wait on, as CUDA documents.
     let valid = |operation: &Operation| {

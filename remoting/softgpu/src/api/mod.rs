@@ -23,7 +23,7 @@ mod memory_operations;
 mod modules;
 mod pointers;
 mod pools;
-mod refused;
+pub mod refused;
 mod stream_attributes;
 mod streams;
 mod tensor_maps;

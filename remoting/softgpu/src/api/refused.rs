@@ -8,31 +8,23 @@ use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 use driverapi::refusals::is_asked_in_passing;
 use std::io::Write;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-fn tell(name: &str) {
-    if !is_asked_in_passing(name) {
+/// One line for each name, however often it is refused.
+pub fn tell(name: &'static str) {
+    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.contains(&name) && !is_asked_in_passing(name) {
+        told.push(name);
         // In one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
-        let line = format!("remotegpu: software GPU: {name} is not supported\n");
+        let line = format!("remotegpu: software GPU: {name} is not supported, or not as the program uses it\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
 /// What several ranks of NCCL need.
 pub fn nccl() -> R {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| tell(SEVERAL_RANKS));
-    Err(CUDA_ERROR_NOT_SUPPORTED)
-}
-
-/// What this model of GPU does not have: one line for each function, however often it is called.
-pub fn not_supported(name: &'static str) -> R {
-    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    if !told.contains(&name) {
-        told.push(name);
-        tell(name);
-    }
+    tell(SEVERAL_RANKS);
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }
 
@@ -41,10 +33,8 @@ macro_rules! refused {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> ::driverapi::types::CUresult {
-            static TOLD: Once = Once::new();
             $crate::ffi::entry(stringify!($name), || {
                 driver()?;
-                TOLD.call_once(|| tell(stringify!($name)));
                 Err(CUDA_ERROR_NOT_SUPPORTED)
             })
         }

@@ -82,6 +82,7 @@ impl Texels {
 
     /// # Errors
     /// The address, if the device may not read there.
+    #[inline(always)]
     fn channels(&self, memory: &MemoryMap, at: [u64; 3]) -> Result<Bits, Illegal> {
         let address = self.address_of(at);
         if !self.own && !memory.contains(address, self.texel.bytes()) {
@@ -103,12 +104,14 @@ impl Texels {
     }
 
     /// A layer that is none is the nearest one.
+    #[inline(always)]
     fn layer(&self, layer: u32) -> u64 {
         u64::from(layer).min(self.sides[2] - 1)
     }
 }
 
 /// What a channel is as a number.
+#[inline(always)]
 fn number(format: Format, bits: u32, as_fraction: bool) -> f32 {
     let signed = |most: f32| (bits as i32 as f32 / most).max(-1.0);
     match format {
@@ -130,6 +133,7 @@ impl Sampling {
     }
 
     /// How a coordinate is brought into range: wrapping and mirroring are for normalised ones.
+    #[inline(always)]
     fn mode(&self, axis: usize) -> Addressing {
         match self.addressing[axis] {
             Addressing::Wrap | Addressing::Mirror if !self.normalised => Addressing::Clamp,
@@ -138,6 +142,7 @@ impl Sampling {
     }
 
     /// A coordinate in texels, wrapped or mirrored.
+    #[inline(always)]
     fn scaled(&self, axis: usize, coordinate: f32, size: u64) -> f32 {
         if !self.normalised {
             return coordinate;
@@ -153,6 +158,7 @@ impl Sampling {
     }
 
     /// Which texel an index is, or the border.
+    #[inline(always)]
     fn index(&self, axis: usize, index: i64, size: u64) -> Option<u64> {
         let size = size as i64;
         let inside = match self.mode(axis) {
@@ -183,41 +189,49 @@ impl Texture {
         Ok(self.shown(bits))
     }
 
-    /// `tex` at real coordinates, in the texture's first `axes` dimensions.
+    /// `tex` at real coordinates, in the texture's first `AXES` dimensions.
     ///
     /// # Errors
     /// The address, if the device may not read there.
-    pub fn sample(&self, memory: &MemoryMap, at: [f32; 3], axes: usize, layer: u32) -> Result<Bits, Illegal> {
+    #[inline(always)]
+    pub fn sample<const AXES: usize>(&self, memory: &MemoryMap, at: [f32; 3], layer: u32) -> Result<Bits, Illegal> {
         let Some(sampling) = &self.sampling else { return Ok([0; 4]) };
         let sides = self.texels.sides;
         let mut place = [0.0; 3];
-        for axis in 0..axes {
+        for axis in 0..AXES {
             place[axis] = sampling.scaled(axis, at[axis], sides[axis]);
         }
         if !sampling.linear {
-            let index = place.map(|coordinate| coordinate.floor() as i64);
-            return Ok(match self.texel(memory, index, axes, layer)? {
+            let mut index = [0; 3];
+            for axis in 0..AXES {
+                index[axis] = place[axis].floor() as i64;
+            }
+            return Ok(match self.texel(memory, index, AXES, layer)? {
                 Some(bits) => self.shown(bits),
                 None => self.border(),
             });
         }
         let (mut first, mut weight) = ([0; 3], [0.0; 3]);
-        for axis in 0..axes {
+        for axis in 0..AXES {
             let middle = place[axis] - 0.5;
             first[axis] = middle.floor() as i64;
-            weight[axis] = ((middle - middle.floor()) * 256.0).round() / 256.0;
+            // To the nearest, as `round` does, which is no single instruction.
+            let part = (middle - middle.floor()) * 256.0;
+            weight[axis] = (part.floor() + f32::from(part - part.floor() >= 0.5)) / 256.0;
         }
         let mut sum = [0.0f32; 4];
-        for corner in 0..1usize << axes {
+        for corner in 0..1usize << AXES {
             let (mut index, mut part) = (first, 1.0);
-            for axis in 0..axes {
+            for axis in 0..AXES {
                 let far = corner >> axis & 1 != 0;
                 index[axis] += i64::from(far);
                 part *= if far { weight[axis] } else { 1.0 - weight[axis] };
             }
             if part != 0.0 {
-                let values = self.numbers(memory, index, axes, layer)?;
-                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += part * value);
+                let values = self.numbers(memory, index, AXES, layer)?;
+                for channel in 0..4 {
+                    sum[channel] += part * values[channel];
+                }
             }
         }
         Ok(sum.map(f32::to_bits))
@@ -242,6 +256,7 @@ impl Texture {
     }
 
     /// A texel's channels; `None` outside, where the border is.
+    #[inline(always)]
     fn texel(&self, memory: &MemoryMap, index: [i64; 3], axes: usize, layer: u32) -> Result<Option<Bits>, Illegal> {
         let Some(sampling) = &self.sampling else { return Ok(None) };
         let mut at = [0; 3];
@@ -257,14 +272,21 @@ impl Texture {
         self.texels.channels(memory, at).map(Some)
     }
 
+    #[inline(always)]
     fn numbers(&self, memory: &MemoryMap, index: [i64; 3], axes: usize, layer: u32) -> Result<[f32; 4], Illegal> {
         let Some(sampling) = &self.sampling else { return Ok([0.0; 4]) };
         let format = self.texels.texel.format;
         let found = self.texel(memory, index, axes, layer)?;
-        Ok(found.map_or(sampling.border, |bits| bits.map(|bits| number(format, bits, sampling.as_fraction))))
+        let Some(bits) = found else { return Ok(sampling.border) };
+        let mut values = [0.0; 4];
+        for channel in 0..self.texels.texel.channels as usize {
+            values[channel] = number(format, bits[channel], sampling.as_fraction);
+        }
+        Ok(values)
     }
 
     /// A texel as a kernel gets it: numbers as floats, integers as they are.
+    #[inline(always)]
     fn shown(&self, bits: Bits) -> Bits {
         let format = self.texels.texel.format;
         match &self.sampling {

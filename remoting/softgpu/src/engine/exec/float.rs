@@ -5,9 +5,6 @@
 
 use std::marker::PhantomData;
 
-use rustc_apfloat::ieee::Double;
-use rustc_apfloat::{Float, Round};
-
 use super::lanes::{LANES, set_lanes};
 use super::number::{F32, Mode, add_odd, canonical, div_odd, fma_odd, round, sqrt_odd, zero_sum};
 use super::ops::{operations, tests};
@@ -191,7 +188,7 @@ pub trait Directed<T> {
     fn f(a: T, b: T, c: T, mode: Mode) -> T;
 }
 
-/// Operations that round in a given direction. Slow, and right.
+/// Operations that round in a given direction; those of f64 are in `double.rs`.
 pub struct DirectedF32<O>(PhantomData<O>);
 pub struct DirectedF64<O>(PhantomData<O>);
 
@@ -206,7 +203,10 @@ macro_rules! directed {
                 {
                     let [a, b, c] = [inst.a, inst.b, inst.c]
                         .map(|operand| if operand == NONE { &absent } else { block.src::<$ty>(operand) });
-                    set_lanes(mask).for_each(|lane| d[lane] = $finish(O::f(a[lane], b[lane], c[lane], mode)));
+                    // No closure: it would not be compiled for the CPU that the handler is compiled for.
+                    for lane in set_lanes(mask) {
+                        d[lane] = $finish(O::f(a[lane], b[lane], c[lane], mode));
+                    }
                 }
                 block.set(inst.d, &d, mask);
                 Step::Next
@@ -264,70 +264,5 @@ impl Directed<f32> for Div {
 impl Directed<f32> for Sqrt {
     fn f(a: f32, _b: f32, _c: f32, mode: Mode) -> f32 {
         narrow(sqrt_odd(a.into()), mode)
-    }
-}
-
-/// f64 has no wider format to go through; a software implementation does it.
-fn soft(x: f64) -> Double {
-    Double::from_bits(x.to_bits().into())
-}
-
-fn hard(x: Double) -> f64 {
-    f64::from_bits(x.to_bits() as u64)
-}
-
-fn soft_mode(mode: Mode) -> Round {
-    match mode {
-        Mode::Nearest => Round::NearestTiesToEven,
-        Mode::Zero => Round::TowardZero,
-        Mode::Down => Round::TowardNegative,
-        Mode::Up => Round::TowardPositive,
-        Mode::Away => Round::NearestTiesToAway,
-    }
-}
-
-impl Directed<f64> for Add {
-    fn f(a: f64, b: f64, _c: f64, mode: Mode) -> f64 {
-        hard(soft(a).add_r(soft(b), soft_mode(mode)).value)
-    }
-}
-
-impl Directed<f64> for Sub {
-    fn f(a: f64, b: f64, _c: f64, mode: Mode) -> f64 {
-        hard(soft(a).sub_r(soft(b), soft_mode(mode)).value)
-    }
-}
-
-impl Directed<f64> for Mul {
-    fn f(a: f64, b: f64, _c: f64, mode: Mode) -> f64 {
-        hard(soft(a).mul_r(soft(b), soft_mode(mode)).value)
-    }
-}
-
-impl Directed<f64> for Fma {
-    fn f(a: f64, b: f64, c: f64, mode: Mode) -> f64 {
-        hard(soft(a).mul_add_r(soft(b), soft(c), soft_mode(mode)).value)
-    }
-}
-
-impl Directed<f64> for Div {
-    fn f(a: f64, b: f64, _c: f64, mode: Mode) -> f64 {
-        hard(soft(a).div_r(soft(b), soft_mode(mode)).value)
-    }
-}
-
-impl Directed<f64> for Sqrt {
-    fn f(a: f64, _b: f64, _c: f64, mode: Mode) -> f64 {
-        // Subnormals are scaled, so that the rest is exact.
-        let scale = if a < f64::MIN_POSITIVE { 2f64.powi(54) } else { 1.0 };
-        let scaled = a * scale * scale;
-        let root = scaled.sqrt();
-        let rest = (-root).mul_add(root, scaled);
-        let directed = match mode {
-            Mode::Zero | Mode::Down if rest < 0.0 => root.next_down(),
-            Mode::Up if rest > 0.0 => root.next_up(),
-            _ => root,
-        };
-        directed / scale
     }
 }

@@ -8,6 +8,7 @@ mod block;
 pub mod collective;
 pub mod control;
 pub mod convert;
+mod double;
 pub mod float;
 pub mod fp8;
 mod gather;

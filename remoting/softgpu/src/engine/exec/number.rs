@@ -94,11 +94,17 @@ fn to_odd(nearest: f64, rest: f64) -> f64 {
     }
 }
 
-/// `a + b` rounded to odd.
-pub fn add_odd(a: f64, b: f64) -> f64 {
+/// The nearest f64 to `a + b`, and what it lost.
+#[inline(always)]
+pub fn sum_and_rest(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let b_part = sum - a;
-    let rest = (a - (sum - b_part)) + (b - b_part);
+    (sum, (a - (sum - b_part)) + (b - b_part))
+}
+
+/// `a + b` rounded to odd.
+pub fn add_odd(a: f64, b: f64) -> f64 {
+    let (sum, rest) = sum_and_rest(a, b);
     to_odd(sum, rest)
 }
 
@@ -121,6 +127,7 @@ pub fn sqrt_odd(a: f64) -> f64 {
 }
 
 /// An exact zero sum of opposite signs is -0 when rounding down.
+#[inline(always)]
 pub fn zero_sum(sum: f64, a: f64, b: f64, mode: Mode) -> f64 {
     if sum == 0.0 && a.is_sign_negative() != b.is_sign_negative() {
         return if mode == Mode::Down { -0.0 } else { 0.0 };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::lanes::{LANES, set_lanes};
 use super::{Block, Handler, Host};
+use crate::engine::MemoryMap;
 use crate::engine::code::{Inst, Step};
-use crate::engine::texture::{Bits, Illegal, Texture};
+use crate::engine::texture::{Bits, Illegal, Texture, Textures};
 
 /// What `mods` of these instructions say.
 pub mod form {
@@ -24,32 +25,47 @@ pub mod form {
 }
 
 /// The object that the lanes name; they mostly name one.
+#[derive(Default)]
 struct Named {
     handle: u64,
     texture: Option<Arc<Texture>>,
 }
 
-impl Block<'_> {
-    fn texture(&self, named: &mut Named, handle: u64) -> Option<Arc<Texture>> {
-        if named.handle != handle || named.texture.is_none() {
-            *named = Named { handle, texture: self.launch.textures.get(handle) };
+impl Named {
+    #[inline(always)]
+    fn get(&mut self, textures: &Textures, handle: u64) -> Option<&Texture> {
+        if self.handle != handle || self.texture.is_none() {
+            *self = Named { handle, texture: textures.get(handle) };
         }
-        named.texture.clone()
+        self.texture.as_deref()
     }
+}
 
+/// The coordinates of all lanes: the layers, if there are any, and up to three others.
+struct Coordinates<'a> {
+    layers: Option<&'a [u32; LANES]>,
+    axes: [Option<&'a [u32; LANES]>; 3],
+}
+
+impl Coordinates<'_> {
+    #[inline(always)]
+    fn of(&self, lane: usize) -> (u32, [u32; 3]) {
+        let value = |row: Option<&[u32; LANES]>| row.map_or(0, |row| row[lane]);
+        (value(self.layers), self.axes.map(value))
+    }
+}
+
+impl Block<'_> {
     fn no_texture(&mut self, handle: u64, lane: usize) -> Step {
         self.fail(719, lane, format!("0x{handle:x} is no texture or surface"))
     }
 
-    /// The coordinates of a lane: the layer, if there is one, and up to three others.
-    fn coordinates(&self, inst: &Inst, lane: usize) -> (u32, [u32; 3]) {
-        let sources = inst.sources.of(&self.launch.code.lists);
-        let mut values = sources.iter().map(|&source| self.src::<u32>(source)[lane]);
-        let layer = if inst.mods & form::LAYERED != 0 { values.next().unwrap_or(0) } else { 0 };
-        let mut at = [0; 3];
-        let axes = (inst.mods & form::AXES) as usize;
-        at.iter_mut().zip(values.take(axes)).for_each(|(to, value)| *to = value);
-        (layer, at)
+    fn coordinates(&self, inst: &Inst) -> Coordinates<'_> {
+        let mut rows = inst.sources.of(&self.launch.code.lists).iter().map(|&source| self.src::<u32>(source));
+        let layers = if inst.mods & form::LAYERED != 0 { rows.next() } else { None };
+        let mut axes = [None; 3];
+        axes.iter_mut().zip(rows.take((inst.mods & form::AXES) as usize)).for_each(|(to, row)| *to = Some(row));
+        Coordinates { layers, axes }
     }
 
     fn set_bits(&mut self, inst: &Inst, values: &[[u32; LANES]; 4], mask: u32) {
@@ -60,24 +76,23 @@ impl Block<'_> {
     }
 
     #[inline(always)]
-    fn read_texture(
-        &mut self,
-        inst: &Inst,
-        mask: u32,
-        read: impl Fn(&Self, &Texture, u32, [u32; 3]) -> Result<Bits, Illegal>,
-    ) -> Step {
+    fn read_texture<R: Read>(&mut self, inst: &Inst, mask: u32) -> Step {
+        let (memory, textures) = (self.launch.memory, self.launch.textures);
         let handles = *self.src::<u64>(inst.a);
-        let mut named = Named { handle: 0, texture: None };
+        let mut named = Named::default();
         let mut values = [[0; LANES]; 4];
-        for lane in set_lanes(mask) {
-            let Some(texture) = self.texture(&mut named, handles[lane]).filter(|each| each.sampling.is_some()) else {
-                return self.no_texture(handles[lane], lane);
-            };
-            let (layer, at) = self.coordinates(inst, lane);
-            match read(self, &texture, layer, at) {
-                Ok(bits) => values.iter_mut().zip(bits).for_each(|(row, bits)| row[lane] = bits),
-                Err(Illegal(address)) => {
-                    return self.fail(700, lane, format!("illegal access of a texture at 0x{address:x}"));
+        {
+            let coordinates = self.coordinates(inst);
+            for lane in set_lanes(mask) {
+                let Some(texture) = named.get(textures, handles[lane]).filter(|each| each.sampling.is_some()) else {
+                    return self.no_texture(handles[lane], lane);
+                };
+                let (layer, at) = coordinates.of(lane);
+                match R::read(inst.mods, memory, texture, layer, at) {
+                    Ok(bits) => values.iter_mut().zip(bits).for_each(|(row, bits)| row[lane] = bits),
+                    Err(Illegal(address)) => {
+                        return self.fail(700, lane, format!("illegal access of a texture at 0x{address:x}"));
+                    }
                 }
             }
         }
@@ -86,35 +101,52 @@ impl Block<'_> {
     }
 }
 
+/// What one lane reads. No closure: it would not be compiled for the CPU that the handler is compiled for.
+trait Read {
+    fn read(mods: u32, memory: &MemoryMap, texture: &Texture, layer: u32, at: [u32; 3]) -> Result<Bits, Illegal>;
+}
+
 pub struct Tex;
+
+impl Read for Tex {
+    #[inline(always)]
+    fn read(mods: u32, memory: &MemoryMap, texture: &Texture, layer: u32, at: [u32; 3]) -> Result<Bits, Illegal> {
+        if mods & form::FETCH != 0 {
+            let mut at = at.map(|at| at as i32);
+            if mods & form::LAYERED != 0 {
+                at[2] = layer as i32;
+            }
+            return texture.fetch(memory, at);
+        }
+        let at = at.map(f32::from_bits);
+        match mods & form::AXES {
+            1 => texture.sample::<1>(memory, at, layer),
+            2 => texture.sample::<2>(memory, at, layer),
+            _ => texture.sample::<3>(memory, at, layer),
+        }
+    }
+}
 
 impl Handler for Tex {
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
-        let (mods, axes) = (inst.mods, (inst.mods & form::AXES) as usize);
-        block.read_texture(inst, mask, |block, texture, layer, at| {
-            let memory = block.launch.memory;
-            if mods & form::FETCH != 0 {
-                let mut at = at.map(|at| at as i32);
-                if mods & form::LAYERED != 0 {
-                    at[2] = layer as i32;
-                }
-                return texture.fetch(memory, at);
-            }
-            texture.sample(memory, at.map(f32::from_bits), axes, layer)
-        })
+        block.read_texture::<Self>(inst, mask)
     }
 }
 
 pub struct Gather;
 
+impl Read for Gather {
+    #[inline(always)]
+    fn read(mods: u32, memory: &MemoryMap, texture: &Texture, _: u32, [x, y, _]: [u32; 3]) -> Result<Bits, Illegal> {
+        texture.gather(memory, [x, y].map(f32::from_bits), (mods >> form::CHANNEL) as usize & 3)
+    }
+}
+
 impl Handler for Gather {
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
-        let channel = (inst.mods >> form::CHANNEL) as usize & 3;
-        block.read_texture(inst, mask, |block, texture, _, [x, y, _]| {
-            texture.gather(block.launch.memory, [x, y].map(f32::from_bits), channel)
-        })
+        block.read_texture::<Self>(inst, mask)
     }
 }
 
@@ -128,9 +160,9 @@ enum Element {
 impl Block<'_> {
     /// `bytes` are those of all elements of the instruction; x counts bytes.
     fn element(&mut self, inst: &Inst, named: &mut Named, handle: u64, bytes: u64, lane: usize) -> Element {
-        let found = self.texture(named, handle).filter(|each| each.sampling.is_none());
+        let found = named.get(self.launch.textures, handle).filter(|each| each.sampling.is_none());
         let Some(surface) = found else { return Element::Fault(self.no_texture(handle, lane)) };
-        let (layer, at) = self.coordinates(inst, lane);
+        let (layer, at) = self.coordinates(inst).of(lane);
         let texels = &surface.texels;
         let width = texels.sides[0] * texels.texel.bytes();
         let mut at = at.map(|at| i64::from(at as i32));
@@ -166,7 +198,7 @@ impl Handler for SurfaceLoad {
         let code = block.launch.code;
         let (targets, size) = (inst.targets.of(&code.lists), inst.mods >> form::BYTES);
         let handles = *block.src::<u64>(inst.a);
-        let mut named = Named { handle: 0, texture: None };
+        let mut named = Named::default();
         let mut values = [[0u64; LANES]; 4];
         for lane in set_lanes(mask) {
             let bytes = u64::from(size) * targets.len() as u64;
@@ -203,7 +235,7 @@ impl Handler for SurfaceStore {
         let code = block.launch.code;
         let (stored, size) = (inst.targets.of(&code.lists), inst.mods >> form::BYTES);
         let handles = *block.src::<u64>(inst.a);
-        let mut named = Named { handle: 0, texture: None };
+        let mut named = Named::default();
         for lane in set_lanes(mask) {
             let bytes = u64::from(size) * stored.len() as u64;
             let host = match block.element(inst, &mut named, handles[lane], bytes, lane) {

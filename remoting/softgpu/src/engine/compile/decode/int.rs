@@ -57,7 +57,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             };
             emit(lower, instr, exec, ty, &[ty, Ty::U32])?;
         }
-        "shf" | "prmt" | "lop3" | "dp4a" | "dp2a" | "bmsk" | "szext" => word_only(lower, instr, mods)?,
+        "shf" | "prmt" | "lop3" | "dp4a" | "dp2a" | "vabsdiff4" | "bmsk" | "szext" => word_only(lower, instr, mods)?,
         "popc" | "clz" | "bfind" | "brev" | "bfe" | "bfi" => bit_field(lower, instr, mods)?,
         _ => return Ok(false),
     }
@@ -257,6 +257,14 @@ fn word_only<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) 
                 (true, true) => exec::<Tri<Dp4aSS>>(),
             };
             emit(lower, instr, exec, word, &[word; 3])
+        }
+        // Of the ISA's video instructions only this one, of numbers without sign.
+        "vabsdiff4" => {
+            let types = (mods.ty()?, mods.ty()?, mods.ty()?);
+            if types != (Ty::U32, Ty::U32, Ty::U32) || !mods.has("add") {
+                return refuse("only vabsdiff4.u32.u32.u32.add is supported");
+            }
+            emit(lower, instr, exec::<Tri<AddDistance>>(), word, &[word; 3])
         }
         "dp2a" => {
             let high = mods.one_of(&["lo", "hi"]) == Some(1);
