@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, Protocol, Self
 
 import aiohttp
@@ -18,6 +18,8 @@ _WATCH_SECONDS: Final = 60
 _WATCH_GRACE_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+# So many lists that are older than what was seen before are not believed. Then the cluster's memory was put back.
+_STALE_LISTS: Final = 12
 _GONE: Final = 410
 _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 _POD_UID: Final = "authentication.kubernetes.io/pod-uid"
@@ -73,26 +75,33 @@ class ApiServer:
         return Identity(status.user.username, name, uid)
 
     async def follow_claims(self, listener: Listener) -> None:
-        """Tell of all claims, then of each change, forever; begin anew whenever the thread is lost."""
-        pause = _FIRST_PAUSE_SECONDS
+        """Tell of all claims, then of each change, forever; begin anew whenever the thread is lost.
+
+        An API server that was away may list what was there before: claims that it does not know yet are not deleted.
+        """
+        pause, version, stale = _FIRST_PAUSE_SECONDS, "", 0
         while True:
             try:
                 listed: Any = await self._objects.list_cluster_custom_object(
                     GROUP, VERSION, CLAIMS, _request_timeout=_LIST_SECONDS
                 )
+                found = listed["metadata"]["resourceVersion"]
+                if _is_older(found, version) and stale < _STALE_LISTS:
+                    stale += 1
+                    raise ValueError(f"it listed the claims of version {found}, and {version} was seen before")
                 listener.listed(listed["items"])
-                pause = _FIRST_PAUSE_SECONDS
-                version = listed["metadata"]["resourceVersion"]
+                pause, version, stale = _FIRST_PAUSE_SECONDS, found, 0
                 while True:
-                    version = await self._watch(version, listener)
+                    async for seen in self._watch(version, listener):
+                        version = seen
             except _NO_ANSWER as error:
                 if not (isinstance(error, client.ApiException) and error.status == _GONE):
                     listener.unreachable(_one_line(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    async def _watch(self, version: str, listener: Listener) -> str:
-        """Until the server ends the stream; returned is the version from which to go on."""
+    async def _watch(self, version: str, listener: Listener) -> AsyncIterator[str]:
+        """Until the server ends the stream: each version that was seen, from which to go on."""
         async with watch.Watch() as stream:
             events = stream.stream(
                 self._objects.list_cluster_custom_object,
@@ -106,13 +115,17 @@ class ApiServer:
             )
             async for event in events:
                 claim = event["raw_object"]
-                version = claim["metadata"]["resourceVersion"]
                 match event["type"]:
                     case "ADDED" | "MODIFIED":
                         listener.changed(claim)
                     case "DELETED":
                         listener.deleted(claim)
-        return version
+                yield claim["metadata"]["resourceVersion"]
+
+
+def _is_older(version: str, seen: str) -> bool:
+    """Versions of one kind of object are numbers that grow (Kubernetes, "API Concepts", resource versions)."""
+    return version.isdecimal() and seen.isdecimal() and int(version) < int(seen)
 
 
 def _one_line(error: Exception) -> str:

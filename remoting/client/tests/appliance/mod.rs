@@ -95,7 +95,10 @@ impl Appliance {
         let (control, gateway_end) = packet_pair();
         let tls = certificate.as_ref().map(|c| KeyPair { certificate: c.chain.clone(), key: c.key.clone() });
         on_runtime(async move {
-            let options = Options { listen: "127.0.0.1:0".into(), control_fd: -1, tls };
+            let listen = String::from("127.0.0.1:0");
+            // The control service is this file's own, with a port of its own: nobody calls the gateway's.
+            let (control_listen, control_socket) = (listen.clone(), "/nonexistent/control".into());
+            let options = Options { listen, control_listen, control_socket, control_fd: -1, tls };
             gateway::run(options, gateway_end).await.unwrap();
         });
         let (listening, _) = receive(&control);
