@@ -162,16 +162,22 @@ def test_metrics_are_for_the_namespaces_that_are_named(
         installation.upgrade()
 
 
-def test_an_appliance_reaches_the_api_server_and_nobody_else(namespace: Namespace, kubectl: Kubectl) -> None:
-    listens = (
+def listens(namespace: Namespace) -> str:
+    """The address of a pod that takes connections at port 9000."""
+    program = (
         "import socket; s = socket.create_server(('', 9000)); print('listens', flush=True)\nwhile True: s.accept()"
     )
-    namespace.create(pod("listens", ["python3", "-c", listens]))
+    namespace.create(pod("listens", ["python3", "-c", program]))
     namespace.wait_for_line("listens", "listens")
     found = namespace.get("pod", "listens")
     assert found
+    return address(found)
+
+
+def test_an_appliance_reaches_the_api_server_and_nobody_else(namespace: Namespace, kubectl: Kubectl) -> None:
+    listener = listens(namespace)
     appliance = Checker(kubectl).appliance_pods()[0]["metadata"]["name"]
-    said = kubectl("exec", "-n", SYSTEM, appliance, "--", "python", "-c", DIAL, address(found))
+    said = kubectl("exec", "-n", SYSTEM, appliance, "--", "python", "-c", DIAL, listener)
     assert said.split("\n")[:2] == ["not connected", "connected"]
 
 
@@ -237,19 +243,13 @@ def test_a_token_is_worth_nothing_after_its_claim(namespace: Namespace, checker:
 
 
 def test_a_namespace_that_denies_by_default(namespace: Namespace) -> None:
-    listens = (
-        "import socket; s = socket.create_server(('', 9000)); print('listens', flush=True)\nwhile True: s.accept()"
-    )
-    namespace.create(pod("listens", ["python3", "-c", listens]))
-    namespace.wait_for_line("listens", "listens")
-    found = namespace.get("pod", "listens")
-    assert found
-    assert "not connected" not in namespace.run(stranger("before", address(found), 9000))
+    listener = listens(namespace)
+    assert "not connected" not in namespace.run(stranger("before", listener, 9000))
 
     namespace("apply", "-f", str(EXAMPLE / "default-deny.yaml"))
 
     def denied() -> bool:
-        said = namespace.run(stranger("after", address(found), 9000))
+        said = namespace.run(stranger("after", listener, 9000))
         namespace.delete("pod", "after", now=True)
         return "not connected" in said
 
