@@ -79,8 +79,9 @@ fn check_cluster(grid: [u32; 3], cluster: [u32; 3], kernel: &Kernel, settings: &
     if blocks == 1 {
         return Ok(());
     }
+    // NVIDIA's libraries are told of a later GPU than programs are, and some launch what needs no cluster in clusters.
     if model.portable_cluster == 1 {
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
+        return if kernel.ignores_clusters { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
     }
     let fits = blocks > 0 && blocks <= u64::from(largest_cluster(kernel, settings, model));
     let divides = fits && grid.iter().zip(cluster).all(|(n, part)| n.is_multiple_of(part));
@@ -374,6 +375,7 @@ mod tests {
             reqntid: None,
             required_cluster: None,
             max_cluster: None,
+            ignores_clusters: false,
             unsupported: None,
         }
     }

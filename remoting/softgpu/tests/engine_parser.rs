@@ -171,6 +171,22 @@ fn an_unknown_form_refuses_only_its_kernel() {
 }
 
 #[test]
+fn a_kernel_ignores_clusters_if_nothing_that_it_calls_asks_for_them() {
+    let ignores = |target: &str| {
+        let text = format!(
+            ".version 8.4\n.target {target}\n.address_size 64\n.entry plain() {{ ret; }}
+            .func ranked() {{ .reg .b32 %r<3>; mov.u32 %r1, %cluster_ctarank; ret; }}
+            .entry calls() {{ call ranked; ret; }}
+            .entry waits() {{ barrier.cluster.arrive; barrier.cluster.wait; ret; }}"
+        );
+        let program = Program::compile(&[&text]).unwrap();
+        program.kernels().iter().map(|kernel| kernel.ignores_clusters).collect::<Vec<bool>>()
+    };
+    assert_eq!(ignores("sm_90"), [true, false, false]);
+    assert_eq!(ignores("sm_80"), [false, false, false]);
+}
+
+#[test]
 fn links_units() {
     let main = ".version 8.4\n.target sm_80\n.address_size 64\n.extern .global .u32 counter;
         .extern .func (.param .b32 r) next(.param .b32 x);

@@ -10,6 +10,9 @@ use protocol::{LaunchAttribute, LaunchShape};
 /// Every GPU with clusters takes as many blocks as this (CUDA C++ Programming Guide, "Thread Block Clusters").
 const PORTABLE_CLUSTER: u32 = 8;
 
+/// The compute capability of the first GPUs with clusters.
+const FIRST_WITH_CLUSTERS: u32 = 90;
+
 /// What a launch asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
@@ -92,7 +95,8 @@ fn check_cluster(
         return Ok(());
     }
     if !device.has_clusters {
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
+        // Who executes the PTX of later GPUs knows whether the kernel does without: the software GPU.
+        return if kernel.architecture < FIRST_WITH_CLUSTERS { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) };
     }
     let kernel_takes = kernel.largest_cluster.is_none_or(|most| blocks <= most.into());
     let divides = blocks > 0 && asked.grid.iter().zip(cluster).all(|(n, part)| n.is_multiple_of(part));
@@ -138,6 +142,7 @@ mod tests {
         cluster: None,
         any_cluster_size: false,
         largest_cluster: None,
+        architecture: 80,
     };
     const ASKED: Asked = Asked { grid: [16, 1, 1], block: [32, 1, 1], shared: 0, cluster: None, cooperative: false };
     const WRONG_CLUSTER: Result<(), Code> = Err(CUDA_ERROR_INVALID_CLUSTER_SIZE);
@@ -207,6 +212,8 @@ mod tests {
         let of = |cluster| check(&Asked { cluster: Some(cluster), ..ASKED }, &KERNEL, &older, |_| None);
         assert_eq!(of([1, 1, 1]), Ok(()));
         assert_eq!(of([2, 1, 1]), Err(CUDA_ERROR_NOT_SUPPORTED));
+        let later = LaunchRules { architecture: 90, ..KERNEL };
+        assert_eq!(check(&Asked { cluster: Some([2, 1, 1]), ..ASKED }, &later, &older, |_| None), Ok(()));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct LaunchRules {
     pub any_cluster_size: bool,
     /// The most blocks of a cluster, where the kernel says it.
     pub largest_cluster: Option<u32>,
+    /// The compute capability that its PTX was made for, 90 for 9.0.
+    pub architecture: u32,
 }
 
 #[derive(Default)]
@@ -25,7 +27,7 @@ pub struct Limits {
     values: [AtomicU32; KEPT.len()],
 }
 
-const KEPT: [CUfunction_attribute; 10] = [
+const KEPT: [CUfunction_attribute; 11] = [
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
@@ -36,6 +38,7 @@ const KEPT: [CUfunction_attribute; 10] = [
     LAUNCH_REQUIRED_BLOCK_HEIGHT,
     LAUNCH_REQUIRED_BLOCK_DEPTH,
     LAUNCH_LARGEST_CLUSTER,
+    CU_FUNC_ATTRIBUTE_PTX_VERSION,
 ];
 
 impl Limits {
@@ -56,6 +59,7 @@ impl Limits {
             cluster: given(3).map(|extent| extent.map(|n| n.max(1))),
             block: given(6),
             largest_cluster: Some(value(9)).filter(|blocks| *blocks != 0),
+            architecture: value(10),
         }
     }
 }

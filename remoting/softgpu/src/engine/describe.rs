@@ -54,6 +54,7 @@ fn kernel(found: &cubin::Kernel) -> Kernel {
         reqntid: found.required_block,
         required_cluster: found.required_cluster,
         max_cluster: found.max_cluster,
+        ignores_clusters: false,
         unsupported: None,
     }
 }

@@ -48,6 +48,9 @@ pub struct Kernel {
     pub required_cluster: Option<[u32; 3]>,
     /// The most blocks of a cluster, where the kernel says it.
     pub max_cluster: Option<u32>,
+    /// Whether it does the same in clusters as without: it was compiled for GPUs that have them, and neither asks for its
+    /// place in one nor waits for the others there.
+    pub ignores_clusters: bool,
     /// The first PTX form in it that the engine does not execute; such a kernel must be refused with 218 and this text.
     pub unsupported: Option<String>,
 }

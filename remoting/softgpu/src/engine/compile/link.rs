@@ -15,6 +15,9 @@ use crate::engine::{CompileError, Global, Kernel, Param, Space};
 /// The most shared memory a block may have.
 pub const MAX_SHARED: u32 = 227 << 10;
 
+/// The `.target` of the first GPUs with clusters.
+const FIRST_WITH_CLUSTERS: u32 = 90;
+
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symbol {
@@ -214,22 +217,26 @@ fn build(
     let mut pool = PoolBuilder::default();
     let mut code = Code::default();
     let mut refused: Vec<Option<String>> = Vec::new();
+    let mut clusters = Vec::new();
     let mut edges = Vec::new();
     for at in functions {
         match lower(linker, at.unit, at.index, at.function, &mut pool) {
             Ok(lowered) => {
                 edges.push(lowered.edges.iter().copied().collect::<Vec<u32>>());
+                clusters.push(lowered.clusters.then_some(()));
                 append(&mut code, lowered);
                 refused.push(None);
             }
             Err(Refuse(why)) => {
                 edges.push(Vec::new());
+                clusters.push(None);
                 append_trap(&mut code, at.function.name);
                 refused.push(Some(why));
             }
         }
     }
-    spread_refusals(&mut refused, &edges);
+    spread(&mut refused, &edges);
+    spread(&mut clusters, &edges);
     let (mut kernels, mut entries) = (Vec::new(), Vec::new());
     for (number, at) in functions.iter().enumerate().filter(|(_, at)| at.function.entry) {
         if linker.resolve(at.unit, at.function.name) != Some(Symbol::Function(number as u32)) {
@@ -239,7 +246,11 @@ fn build(
         if static_shared > MAX_SHARED {
             return invalid(format!("'{}' uses too much shared memory: {static_shared} bytes", at.function.name));
         }
-        kernels.push(kernel(at.function, &code.functions[number], static_shared, refused[number].clone()));
+        kernels.push(Kernel {
+            ignores_clusters: clusters[number].is_none() && modules[at.unit].target >= FIRST_WITH_CLUSTERS,
+            unsupported: refused[number].clone(),
+            ..kernel(at.function, &code.functions[number], static_shared)
+        });
         entries.push(number as u32);
     }
     let contents = globals.iter().map(|&(unit, var)| contents(linker, unit, var)).collect::<Result<_, _>>()?;
@@ -302,24 +313,24 @@ fn append_trap(code: &mut Code, name: &str) {
     code.lines.push(0);
 }
 
-/// A function that can reach a refused one is refused too.
-fn spread_refusals(refused: &mut [Option<String>], edges: &[Vec<u32>]) {
+/// What is true of a function is true of all that can reach it, such as that it is refused.
+fn spread<T: Clone>(marks: &mut [Option<T>], edges: &[Vec<u32>]) {
     let mut changed = true;
     while changed {
         changed = false;
         for from in 0..edges.len() {
-            if refused[from].is_some() {
+            if marks[from].is_some() {
                 continue;
             }
-            if let Some(why) = edges[from].iter().find_map(|&to| refused[to as usize].clone()) {
-                refused[from] = Some(why);
+            if let Some(mark) = edges[from].iter().find_map(|&to| marks[to as usize].clone()) {
+                marks[from] = Some(mark);
                 changed = true;
             }
         }
     }
 }
 
-fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32, unsupported: Option<String>) -> Kernel {
+fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32) -> Kernel {
     let (layout, param_bytes) = parameter_layout(function);
     let product = |extent: [u32; 3]| extent.iter().fold(1u32, |all, &n| all.saturating_mul(n));
     Kernel {
@@ -334,7 +345,8 @@ fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32, unsuppor
         reqntid: function.reqntid,
         required_cluster: None,
         max_cluster: None,
-        unsupported,
+        ignores_clusters: false,
+        unsupported: None,
     }
 }
 

@@ -19,6 +19,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             lower.emit(Inst::new(exec::<Nop>()));
         }
         "barrier" if mods.has("cluster") => {
+            lower.clusters = true;
             mods.ignore(&["aligned", "acquire", "release", "relaxed"]);
             match mods.one_of(&["arrive", "wait"]) {
                 // Every thread that arrives waits next, so that it may as well arrive then.
@@ -33,11 +34,13 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         }
         // The only block's address, or rank.
         "mapa" => {
+            lower.clusters = true;
             mods.ignore(&["shared::cluster"]);
             let ty = mods.ty()?;
             copy(lower, instr, operand(instr, 1)?, ty)?;
         }
         "getctarank" => {
+            lower.clusters = true;
             mods.ignore(&["shared::cluster"]);
             mods.ty()?;
             copy(lower, instr, &Operand::Int(0), Ty::U32)?;

@@ -60,6 +60,7 @@ pub struct Lowered {
     /// Functions it calls or takes the address of.
     pub edges: HashSet<u32>,
     pub barriers: bool,
+    pub clusters: bool,
     pub heap: bool,
 }
 
@@ -79,6 +80,8 @@ pub struct Lower<'s, 'a> {
     pub edges: HashSet<u32>,
     /// Whether there is a barrier in it.
     pub barriers: bool,
+    /// Whether it asks for its place in a cluster, or waits for the others there.
+    pub clusters: bool,
     pub heap: bool,
     /// The carry of `.cc` instructions, a predicate.
     carry: Option<u32>,
@@ -125,6 +128,7 @@ pub fn lower<'a>(
         calls: Vec::new(),
         edges: HashSet::new(),
         barriers: false,
+        clusters: false,
         heap: false,
         carry: None,
         guard: NONE,
@@ -308,6 +312,7 @@ impl<'a> Lower<'_, 'a> {
             calls: self.calls,
             edges: self.edges,
             barriers: self.barriers,
+            clusters: self.clusters,
             heap: self.heap,
         })
     }

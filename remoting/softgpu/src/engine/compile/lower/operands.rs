@@ -42,6 +42,7 @@ impl<'a> Lower<'_, 'a> {
                 let Some(special) = Special::parse(name, part) else {
                     return refuse(format!("special register {name}.{part}"));
                 };
+                self.clusters |= name.contains("cluster");
                 let temp = self.temp(ty);
                 let inst = Inst::new(exec::<ReadSpecial>());
                 self.emit_free(Inst { d: temp, mods: special as u32, imm: double(ty).into(), ..inst });
