@@ -68,6 +68,10 @@ static void plain_memory()
     cudaTextureObject_t texture;
     OK(cudaCreateTextureObject(&texture, &resource, &sampling, nullptr));
     cudaTextureObject_t another;
+    cudaResourceDesc longer = resource;
+    longer.res.linear.sizeInBytes += 64; // than there is, which drivers do not mind
+    OK(cudaCreateTextureObject(&another, &longer, &sampling, nullptr));
+    OK(cudaDestroyTextureObject(another));
     OK(cudaCreateTextureObject(&another, &resource, &sampling, nullptr));
     for (int i = 0; i < 50; i++) fetch<<<8, 64>>>(another, out, (int)back.size());
     OK(cudaDestroyTextureObject(another)); // what was launched still has it

@@ -6,8 +6,6 @@ int main(void)
 {
     CUcontext context;
     OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
-    OK(cuCtxSetCurrent(context));
     int supported;
     OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
     REQUIRE(supported == 1);
@@ -24,11 +22,13 @@ int main(void)
     CUmemGenericAllocationHandle first, second, odd;
     OK(cuMemAddressReserve(&base, 4 * piece, 0, 0, 0));
     REQUIRE(base % piece == 0);
-    FAILS(cuMemsetD8(base, 1, 16)); /* nothing is there yet */
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&odd, piece + 1, &wanted, 0));
-    OK(cuMemCreate(&first, piece, &wanted, 0));
-    OK(cuMemCreate(&second, piece, &wanted, 0));
+    OK(cuMemCreate(&first, piece, &wanted, 0)); /* needs no context, nor do addresses */
     OK(cuMemMap(base, piece, 0, first, 0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemCreate(&second, piece, &wanted, 0));
+    FAILS(cuMemsetD8(base + piece, 1, 16)); /* nothing is there yet */
     OK(cuMemMap(base + piece, piece, 0, second, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMap(base, piece, 0, second, 0)); /* taken */
     CUmemAccessDesc access = {wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

@@ -6,9 +6,8 @@ use crate::context::Live;
 use crate::graph::{Condition, Conditional, GRAPHS, Work};
 use crate::launch::Prepared;
 use crate::session::lock;
-use driverapi::constants::*;
-use driverapi::errors::*;
-use graphs::{Graph, SharedGraph, Step, steps};
+use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
+use graphs::{SharedGraph, Step, steps};
 use protocol::{GraphCondition, GraphEdge, GraphNode, Message, Writer};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,42 +35,7 @@ pub fn create(graph: usize, live: &Live, default: Option<u32>) -> Result<u64, Co
 pub fn node(graph: usize, handle: u64, kind: u32, size: u32) -> Result<Conditional, Code> {
     let known = lock(&CONDITIONS).get_or_insert_default().get(&handle).cloned();
     let condition = known.filter(|condition| condition.graph == graph).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let fits = match kind {
-        CU_GRAPH_COND_TYPE_IF => matches!(size, 1 | 2),
-        CU_GRAPH_COND_TYPE_WHILE => size == 1,
-        CU_GRAPH_COND_TYPE_SWITCH => size > 0,
-        _ => false,
-    };
-    if !fits {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let bodies: Vec<SharedGraph<Work>> = (0..size).map(|_| SharedGraph::default()).collect();
-    let list = bodies.iter().map(|body| GRAPHS.handle_of(body)).collect();
-    Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
-}
-
-/// Checks what conditional nodes of a graph choose from, and those within.
-///
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a node that CUDA does not take there.
-pub fn check(graph: &Graph<Work>) -> Result<(), Code> {
-    for (_, node) in graph.nodes() {
-        if let Work::Conditional(conditional) = &node.work {
-            conditional.bodies.iter().try_for_each(|body| check_body(&graphs::lock(body)))?;
-        }
-    }
-    Ok(())
-}
-
-fn check_body(body: &Graph<Work>) -> Result<(), Code> {
-    let taken = |work: &Work| match work {
-        Work::Launch(_) | Work::Copy(_) | Work::Fill(_) | Work::Empty | Work::Conditional(_) => Ok(()),
-        Work::Child(child) => check_body(&graphs::lock(child)),
-        _ => Err(CUDA_ERROR_INVALID_VALUE),
-    };
-    body.nodes().try_for_each(|(_, node)| taken(&node.work))?;
-    steps(body)?;
-    check(body)
+    Conditional::new(&GRAPHS, condition, kind, size)
 }
 
 /// A step as the worker takes it, if the device does it by itself.
@@ -79,6 +43,7 @@ pub fn step(step: &Step<Work>, live: &Live) -> Option<(u32, Vec<u8>)> {
     match &step.work {
         // What becomes of memory was settled before the launch.
         None | Some(Work::Empty | Work::Allocate(_) | Work::Free(_)) => Some((0, Vec::new())),
+        Some(Work::Conditional(conditional)) => command(conditional, live),
         Some(work) => work.command(live),
     }
 }
@@ -93,35 +58,33 @@ pub fn described(steps: &[Step<Work>], start: usize, works: Vec<(u32, Vec<u8>)>)
     steps.iter().zip(works).map(|(step, (code, body))| GraphNode { after: after(step), code, body }).collect()
 }
 
-impl Conditional {
-    /// The command that does it, if the device does all of it by itself.
-    pub fn command(&self, live: &Live) -> Option<(u32, Vec<u8>)> {
-        if self.condition.context != live.id {
-            return None;
-        }
-        let body = |body: &SharedGraph<Work>| {
-            let steps = steps(&graphs::lock(body)).ok()?;
-            let works = steps.iter().map(|each| step(each, live)).collect::<Option<_>>()?;
-            Some(described(&steps, 0, works))
-        };
-        let Condition { handle, default, .. } = *self.condition;
-        let bodies = self.bodies.iter().map(body).collect::<Option<_>>()?;
-        let (assigns, default) = (default.is_some(), default.unwrap_or(0));
-        let mut w = Writer::new();
-        w.put(&GraphCondition { handle, kind: self.kind, assigns, default, bodies });
-        Some((GraphCondition::CODE, w.bytes))
+/// The command that does a conditional node, if the device does all of it by itself.
+fn command(conditional: &Conditional, live: &Live) -> Option<(u32, Vec<u8>)> {
+    let Condition { handle, graph: _, context, default } = *conditional.condition;
+    if context != live.id {
+        return None;
     }
+    let body = |body: &SharedGraph<Work>| {
+        let steps = steps(&graphs::lock(body)).ok()?;
+        let works = steps.iter().map(|each| step(each, live)).collect::<Option<_>>()?;
+        Some(described(&steps, 0, works))
+    };
+    let bodies = conditional.bodies.iter().map(body).collect::<Option<_>>()?;
+    let (assigns, default) = (default.is_some(), default.unwrap_or(0));
+    let mut w = Writer::new();
+    w.put(&GraphCondition { handle, kind: conditional.kind, assigns, default, bodies });
+    Some((GraphCondition::CODE, w.bytes))
+}
 
-    /// The kernels that it may launch.
-    pub fn kernels(&self, found: &mut Vec<Arc<Prepared>>) {
-        for body in &self.bodies {
-            // What has no order is not built.
-            for step in steps(&graphs::lock(body)).unwrap_or_default() {
-                match step.work {
-                    Some(Work::Launch(prepared)) => found.push(prepared),
-                    Some(Work::Conditional(within)) => within.kernels(found),
-                    _ => {}
-                }
+/// The kernels that a conditional node may launch.
+pub fn kernels(conditional: &Conditional, found: &mut Vec<Arc<Prepared>>) {
+    for body in &conditional.bodies {
+        // What has no order is not built.
+        for step in steps(&graphs::lock(body)).unwrap_or_default() {
+            match step.work {
+                Some(Work::Launch(prepared)) => found.push(prepared),
+                Some(Work::Conditional(within)) => kernels(&within, found),
+                _ => {}
             }
         }
     }

@@ -253,15 +253,29 @@ pub fn all_live() -> Vec<Arc<Live>> {
 /// # Errors
 /// Why there is none.
 pub fn any() -> Result<Arc<Live>, Code> {
-    if let Ok(live) = current() {
-        return Ok(live);
+    match current() {
+        Ok(live) => Ok(live),
+        Err(_) => one_of(all_live().into_iter().next(), devices::get(0)?),
     }
-    let primary = &devices::get(0)?.primary;
-    let live = match all_live().into_iter().next() {
+}
+
+/// As [`any`], of one device: its primary context if that exists.
+///
+/// # Errors
+/// As [`any`].
+pub fn of_device(device: &Device) -> Result<Arc<Live>, Code> {
+    let of_device = |live: &Arc<Live>| live.device.ordinal == device.ordinal;
+    let primary = device.primary.live().ok();
+    let current = || current().ok().filter(of_device);
+    one_of(primary.or_else(current).or_else(|| all_live().into_iter().find(of_device)), device)
+}
+
+fn one_of(found: Option<Arc<Live>>, device: &Device) -> Result<Arc<Live>, Code> {
+    let live = match found {
         Some(live) => live,
         None => {
-            let _retained = lock(&primary.retained);
-            primary.ensure_live()?
+            let _retained = lock(&device.primary.retained);
+            device.primary.ensure_live()?
         }
     };
     usable(&live)?;

@@ -95,7 +95,7 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
     if flags & !u64::from(KNOWN) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    conditions::check(graph)?;
+    graphs::check_bodies(graph)?;
     let backed = GRAPHS.memories.back(graph)?;
     let pieces = divide(graph, &context::current()?, flags)?;
     let (uses_memory, has_conditions) = (graph.uses_memory(), graph.has_conditions());
@@ -286,7 +286,7 @@ fn build(live: &Arc<Live>, flags: u64, nodes: Vec<GraphNode>, steps: &[Step<Work
     for step in steps {
         match &step.work {
             Some(Work::Launch(prepared)) => kernels.push(Arc::clone(prepared)),
-            Some(Work::Conditional(conditional)) => conditional.kernels(&mut kernels),
+            Some(Work::Conditional(conditional)) => conditions::kernels(conditional, &mut kernels),
             _ => {}
         }
     }

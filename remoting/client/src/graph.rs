@@ -49,14 +49,7 @@ pub struct Condition {
 }
 
 /// A node that chooses which of its graphs is done, and how often.
-#[derive(Clone)]
-pub struct Conditional {
-    pub condition: Arc<Condition>,
-    pub kind: u32,
-    pub bodies: Vec<SharedGraph<Work>>,
-    /// The graphs' handles as the program gets them: a list that lives as long as the node.
-    pub list: Arc<Vec<usize>>,
-}
+pub type Conditional = graphs::Conditional<Work, Condition>;
 
 impl graphs::Work for Work {
     fn kind(&self) -> u32 {
@@ -103,9 +96,7 @@ impl graphs::Work for Work {
 
     fn with_bodies(&self, bodies: Vec<SharedGraph<Work>>) -> Work {
         match self {
-            Work::Conditional(conditional) => {
-                Work::Conditional(Box::new(Conditional { bodies, ..Conditional::clone(conditional) }))
-            }
+            Work::Conditional(conditional) => Work::Conditional(Box::new(conditional.with_bodies(bodies))),
             other => other.clone(),
         }
     }
@@ -134,7 +125,7 @@ impl Work {
 }
 
 impl Work {
-    /// The command that does the same on a stream of the context, if the device does it by itself.
+    /// The command that does the same on a stream of the context, if it is one command that the device does by itself.
     pub fn command(&self, live: &Live) -> Option<(u32, Vec<u8>)> {
         let mut w = Writer::new();
         match self {
@@ -150,7 +141,6 @@ impl Work {
                 let (number, arguments) = fill::in_rows(fill);
                 (fill::find(live, fill) == Ok(Found::Device)).then_some((number, arguments.bytes))
             }
-            Work::Conditional(conditional) => conditional.command(live),
             _ => None,
         }
     }

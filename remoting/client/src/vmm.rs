@@ -7,7 +7,7 @@
 
 use crate::Code;
 
-use crate::context::{Context, Live};
+use crate::context::{self, Context, Live};
 use crate::devices::{self, Access, Device, unreachable_device};
 use crate::handles::{Kind, Table};
 use crate::memory::Piece;
@@ -27,7 +27,7 @@ pub struct Allocation {
     pub handle: usize,
     /// Where the memory is.
     pub device: &'static Device,
-    /// The context that it was made in, of another device if this one has none.
+    /// The context that it was made in.
     pub live: Arc<Live>,
     pub size: u64,
     pub properties: Properties,
@@ -189,12 +189,9 @@ pub fn free(address: u64, size: u64) -> Result<(), Code> {
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` beyond the share.
 pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
-    let live = device.primary.live().or_else(|_| crate::context::current())?;
+    let live = context::of_device(device)?;
     if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
         return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    if live.device.ordinal != device.ordinal {
-        return Err(CUDA_ERROR_INVALID_DEVICE);
     }
     device.memory.take_quota(&live, size)?;
     let state = Mutex::new(State { held: 1, home: Home::Nowhere, shared: None });
@@ -249,7 +246,7 @@ fn share(allocation: &Arc<Allocation>, space: &Space) -> Result<Token, Code> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if no process has it any more, `CUDA_ERROR_OUT_OF_MEMORY` without addresses.
 pub fn import(device: &'static Device, token: Token, properties: CUmemAllocationProp, size: u64) -> Result<u64, Code> {
-    let live = device.primary.live().or_else(|_| crate::context::current())?;
+    let live = context::of_device(device)?;
     if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

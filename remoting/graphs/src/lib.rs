@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod conditional;
 mod dot;
 mod edge;
 mod flat;
@@ -16,6 +17,7 @@ mod update;
 mod user_object;
 
 pub use capture::{Captures, LaunchEdges, Mode, State, Stream, StreamKind};
+pub use conditional::{Conditional, check_bodies};
 pub use dot::dot;
 pub use edge::{Dependency, Edge};
 pub use flat::{Step, steps};

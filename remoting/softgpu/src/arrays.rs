@@ -154,7 +154,12 @@ impl Driver {
     fn texels(&self, resource: Resource) -> R<Texels> {
         let (address, texel, sides, pitch) = match resource {
             Resource::Array(id) => return Ok(self.array(id as usize)?.texels()),
-            Resource::Linear { address, texel, bytes } => (address, texel, [bytes / texel.bytes(), 1], bytes),
+            // Programs name more than they have there, and a driver takes it (NVIDIA's sample convolutionFFT2D).
+            Resource::Linear { address, texel, bytes } => {
+                let rest = self.memory.find(address).map_or(0, |found| found.base + found.len - address);
+                let bytes = bytes.min(rest);
+                (address, texel, [bytes / texel.bytes(), 1], bytes)
+            }
             Resource::Pitched { address, texel, width, height, pitch } => (address, texel, [width, height], pitch),
         };
         let row = sides[0].checked_mul(texel.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;

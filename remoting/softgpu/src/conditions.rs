@@ -24,14 +24,7 @@ pub struct Condition {
 }
 
 /// A node that chooses which of its graphs is done, and how often.
-#[derive(Clone)]
-pub struct Conditional {
-    pub condition: Arc<Condition>,
-    pub kind: u32,
-    pub bodies: Vec<SharedGraph<Work>>,
-    /// The graphs' handles as the program gets them: a list that lives as long as the node.
-    pub list: Arc<Vec<usize>>,
-}
+pub type Conditional = graphs::Conditional<Work, Condition>;
 
 impl Condition {
     fn get(&self) -> u32 {
@@ -55,41 +48,38 @@ impl Condition {
     }
 }
 
-impl Conditional {
-    /// Which graph is done next.
-    fn choose(&self) -> Option<usize> {
-        let value = self.condition.get() as usize;
-        match self.kind {
-            CU_GRAPH_COND_TYPE_SWITCH => Some(value).filter(|which| *which < self.bodies.len()),
-            _ if value != 0 => Some(0),
-            CU_GRAPH_COND_TYPE_IF => Some(1).filter(|which| *which < self.bodies.len()),
-            _ => None,
-        }
+/// Which graph a conditional node does next.
+fn choose(conditional: &Conditional) -> Option<usize> {
+    let value = conditional.condition.get() as usize;
+    match conditional.kind {
+        CU_GRAPH_COND_TYPE_SWITCH => Some(value).filter(|which| *which < conditional.bodies.len()),
+        _ if value != 0 => Some(0),
+        CU_GRAPH_COND_TYPE_IF => Some(1).filter(|which| *which < conditional.bodies.len()),
+        _ => None,
     }
+}
 
-    /// Does it, on a stream's thread. A null GPU runs no kernel that could end a loop, so it does nothing.
-    pub fn run(&self) -> Result<(), Fault> {
-        let flat = |body: &SharedGraph<Work>| {
-            let steps =
-                steps(&lock(body)).map_err(|code| Fault { code, message: "a graph with a cycle".to_owned() })?;
-            Ok(steps.into_iter().filter_map(|step| step.work).collect::<Vec<Work>>())
-        };
-        if self.condition.is_null {
-            return Ok(());
-        }
-        let bodies: Vec<Vec<Work>> = self.bodies.iter().map(flat).collect::<Result<_, _>>()?;
-        while let Some(which) = self.choose() {
-            if self.condition.context.is_stopped() {
-                let message = "the graph was stopped in a conditional node".to_owned();
-                return Err(Fault { code: CUDA_ERROR_LAUNCH_FAILED, message });
-            }
-            bodies[which].iter().try_for_each(Work::run)?;
-            if self.kind != CU_GRAPH_COND_TYPE_WHILE {
-                break;
-            }
-        }
-        Ok(())
+/// Does a conditional node, on a stream's thread. A null GPU runs no kernel that could end a loop, so it does nothing.
+pub fn run(conditional: &Conditional) -> Result<(), Fault> {
+    let flat = |body: &SharedGraph<Work>| {
+        let steps = steps(&lock(body)).map_err(|code| Fault { code, message: "a graph with a cycle".to_owned() })?;
+        Ok(steps.into_iter().filter_map(|step| step.work).collect::<Vec<Work>>())
+    };
+    if conditional.condition.is_null {
+        return Ok(());
     }
+    let bodies: Vec<Vec<Work>> = conditional.bodies.iter().map(flat).collect::<Result<_, _>>()?;
+    while let Some(which) = choose(conditional) {
+        if conditional.condition.context.is_stopped() {
+            let message = "the graph was stopped in a conditional node".to_owned();
+            return Err(Fault { code: CUDA_ERROR_LAUNCH_FAILED, message });
+        }
+        bodies[which].iter().try_for_each(Work::run)?;
+        if conditional.kind != CU_GRAPH_COND_TYPE_WHILE {
+            break;
+        }
+    }
+    Ok(())
 }
 
 impl Driver {
@@ -112,43 +102,8 @@ impl Driver {
     pub fn conditional(&self, graph: usize, handle: u64, kind: u32, size: u32) -> R<Conditional> {
         let condition = self.conditions.get(handle as usize).filter(|condition| condition.graph == graph);
         let condition = condition.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let fits = match kind {
-            CU_GRAPH_COND_TYPE_IF => matches!(size, 1 | 2),
-            CU_GRAPH_COND_TYPE_WHILE => size == 1,
-            CU_GRAPH_COND_TYPE_SWITCH => size > 0,
-            _ => false,
-        };
-        if !fits {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let bodies: Vec<SharedGraph<Work>> = (0..size).map(|_| SharedGraph::default()).collect();
-        let list = bodies.iter().map(|body| self.graphs.handle_of(body)).collect();
-        Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
+        Conditional::new(&self.graphs, condition, kind, size)
     }
-}
-
-/// Checks what conditional nodes of a graph choose from, and those within.
-///
-/// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a node that CUDA does not take there.
-pub fn check(graph: &Graph<Work>) -> R {
-    for (_, node) in graph.nodes() {
-        if let Work::Conditional(conditional) = &node.work {
-            conditional.bodies.iter().try_for_each(|body| check_body(&lock(body)))?;
-        }
-    }
-    Ok(())
-}
-
-fn check_body(body: &Graph<Work>) -> R {
-    let taken = |work: &Work| match work {
-        Work::Launch(_) | Work::Copy { .. } | Work::Fill(_) | Work::Empty | Work::Conditional(_) => Ok(()),
-        Work::Child(child) => check_body(&lock(child)),
-        _ => Err(CUDA_ERROR_INVALID_VALUE),
-    };
-    body.nodes().try_for_each(|(_, node)| taken(&node.work))?;
-    steps(body)?;
-    check(body)
 }
 
 /// The conditions of a graph, and of those within.

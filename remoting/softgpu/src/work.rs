@@ -85,9 +85,7 @@ impl graphs::Work for Work {
 
     fn with_bodies(&self, bodies: Vec<SharedGraph<Work>>) -> Work {
         match self {
-            Work::Conditional(conditional) => {
-                Work::Conditional(Box::new(Conditional { bodies, ..Conditional::clone(conditional) }))
-            }
+            Work::Conditional(conditional) => Work::Conditional(Box::new(conditional.with_bodies(bodies))),
             other => other.clone(),
         }
     }
@@ -100,7 +98,7 @@ impl Work {
             Work::Launch(launch) => launch.run()?,
             Work::Copy { copy, forgets } => copy.run(*forgets),
             Work::Fill(fill) => fill.run(),
-            Work::Conditional(conditional) => conditional.run()?,
+            Work::Conditional(conditional) => conditions::run(conditional)?,
             Work::Host(HostCall { function, data }) => in_callback(|| {
                 if let Some(function) = *function {
                     ffi::call_back(function, *data);
@@ -180,7 +178,7 @@ impl Executable {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         steps(graph)?;
-        conditions::check(graph)?;
+        graphs::check_bodies(graph)?;
         let (backed, graph) = (driver.graphs.memories.back(graph)?, driver.graphs.copy(graph));
         Ok(Executable { id: handles::mint(), flags, graph, last: Mutex::new(None), _backed: backed })
     }

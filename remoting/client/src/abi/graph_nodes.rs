@@ -380,7 +380,7 @@ unsafe fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Arc<graphs::
     if !params.is_plain(&readers) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let live = devices::get(params.poolProps.location.id)?.primary.live().or_else(|_| context::current())?;
+    let live = context::of_device(devices::get(params.poolProps.location.id)?)?;
     graph::allocate(&live, params.bytesize as u64)
 }
 

@@ -15,7 +15,7 @@ use std::ptr::null_mut;
 
 exports! {
     fn cuMemAddressReserve(address: *mut CUdeviceptr, size: usize, align: usize, wanted: CUdeviceptr, flags: u64) {
-        let live = context::current()?;
+        let live = context::any()?;
         if address.is_null() || flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

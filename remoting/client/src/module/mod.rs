@@ -193,7 +193,15 @@ impl Function {
             return Ok(description);
         }
         let ask = KernelDescribe { module: self.module.id, kernel: self.index };
-        let info = self.module.live.session.call(0, &ask)?.success()?.decode()?;
+        let reply = self.module.live.session.call(0, &ask)?;
+        if reply.code == CUDA_ERROR_INVALID_PTX {
+            let name = self.c_name.to_string_lossy();
+            log::error_unless_repeated(&format!(
+                "the appliance's GPU does not execute kernel {name} (CUDA error {}); the appliance's log says why",
+                reply.code
+            ));
+        }
+        let info = reply.success()?.decode()?;
         if !has_sane_parameters(&info) {
             return Err(CUDA_ERROR_UNKNOWN);
         }

@@ -1,0 +1,73 @@
+//! Conditional nodes: what they choose from, and what CUDA takes there.
+
+use crate::{Graph, Registry, Result, SharedGraph, Work, lock, steps};
+use driverapi::constants::*;
+use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
+use std::sync::Arc;
+
+/// A node that chooses which of its graphs is done, and how often.
+pub struct Conditional<W, C> {
+    pub condition: Arc<C>,
+    pub kind: u32,
+    pub bodies: Vec<SharedGraph<W>>,
+    /// The graphs' handles as the program gets them: a list that lives as long as the node.
+    pub list: Arc<Vec<usize>>,
+}
+
+impl<W: Work, C> Conditional<W, C> {
+    /// What it chooses from is empty yet.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a number of graphs that the kind cannot have.
+    pub fn new(registry: &Registry<W>, condition: Arc<C>, kind: u32, size: u32) -> Result<Conditional<W, C>> {
+        let fits = match kind {
+            CU_GRAPH_COND_TYPE_IF => matches!(size, 1 | 2),
+            CU_GRAPH_COND_TYPE_WHILE => size == 1,
+            CU_GRAPH_COND_TYPE_SWITCH => size > 0,
+            _ => false,
+        };
+        if !fits {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let bodies: Vec<SharedGraph<W>> = (0..size).map(|_| SharedGraph::default()).collect();
+        let list = bodies.iter().map(|body| registry.handle_of(body)).collect();
+        Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
+    }
+
+    /// The same choice from other graphs.
+    #[must_use]
+    pub fn with_bodies(&self, bodies: Vec<SharedGraph<W>>) -> Conditional<W, C> {
+        Conditional { condition: Arc::clone(&self.condition), kind: self.kind, bodies, list: Arc::clone(&self.list) }
+    }
+}
+
+impl<W, C> Clone for Conditional<W, C> {
+    fn clone(&self) -> Conditional<W, C> {
+        let (condition, list) = (Arc::clone(&self.condition), Arc::clone(&self.list));
+        Conditional { condition, kind: self.kind, bodies: self.bodies.clone(), list }
+    }
+}
+
+/// Checks what conditional nodes of a graph choose from, and those within.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a node that CUDA does not take there.
+pub fn check_bodies<W: Work>(graph: &Graph<W>) -> Result<()> {
+    graph.nodes().flat_map(|(_, node)| node.work.bodies()).try_for_each(|body| check_body(&lock(body)))
+}
+
+fn check_body<W: Work>(body: &Graph<W>) -> Result<()> {
+    for (_, node) in body.nodes() {
+        match node.work.kind() {
+            CU_GRAPH_NODE_TYPE_KERNEL
+            | CU_GRAPH_NODE_TYPE_MEMCPY
+            | CU_GRAPH_NODE_TYPE_MEMSET
+            | CU_GRAPH_NODE_TYPE_EMPTY
+            | CU_GRAPH_NODE_TYPE_CONDITIONAL => {}
+            CU_GRAPH_NODE_TYPE_GRAPH => node.work.child().map_or(Ok(()), |child| check_body(&lock(child)))?,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+    steps(body)?;
+    check_bodies(body)
+}
