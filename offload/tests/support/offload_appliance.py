@@ -31,6 +31,8 @@ def offload_appliance(
     uids: bool = True,
     access: Access = Access(),
     stranger: int | None = None,
+    env: dict[str, str] | None = None,
+    launcher: tuple[str, ...] = (),
 ) -> Iterator[StandIn]:
     """An appliance with one software GPU of 1 GiB.
 
@@ -41,6 +43,8 @@ def offload_appliance(
         uids: as root, each session gets a user id of its own.
         stranger: as root, run the appliance as this user, who must be able to read `folder`; other users can then read
             this Python, wherever it lies.
+        env: more variables of the appliance.
+        launcher: a command line that starts the appliance's, which follows it.
     """
     given = environments or (f"here={sys.executable}:cpu",)
     offered = [word for value in given for word in ("--offload", value)]
@@ -48,7 +52,8 @@ def offload_appliance(
     base = ["--uid-base", str(_free_uids())] if uids and not stranger and os.geteuid() == 0 else []
     dist = make_dist(folder / "dist")
     prefix = () if stranger is None else (sys.executable, str(_AS_STRANGER), str(stranger))
-    with StandIn(dist, *offered, *base, *options, access=access, prefix=prefix) as it:
+    started = {"env": env, "access": access, "prefix": (*prefix, *launcher)}
+    with StandIn(dist, *offered, *base, *options, **started) as it:
         yield it
 
 
