@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attacker.attack import LAUNCHER, Control, How, Outcome
-from offload_appliance import lease, offload_appliance, session
+from offload_appliance import AS_STRANGER, lease, offload_appliance, session
 from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn
 
+from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import Access
 from remotegpu_offload.wire.errors import LostError
 from remotegpu_offload.wire.peer import Peer
@@ -37,7 +38,7 @@ from remotegpu_offload.acceptor import restrictions, syscalls
 restrictions.give_up_files = lambda *a, **k: True
 syscalls.set_dumpable = lambda wanted: None
 """,
-    "network": """
+    "files-and-calls": """
 from remotegpu_offload.acceptor import restrictions
 restrictions.give_up_files = lambda *a, **k: True
 restrictions.give_up_calls = lambda **k: None
@@ -57,7 +58,7 @@ class Acceptors:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Peer]:
-        with lease(self.appliance) as tenant, session(tenant) as peer:
+        with lease(self.appliance, Ask(milli_per_gpu=100)) as tenant, session(tenant) as peer:
             yield peer
 
 
@@ -225,5 +226,5 @@ value = buffer.value.decode()
 
 
 def _as(user: int, code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], user=user if os.geteuid() == 0 else None, check=True)
-
+    stranger = (sys.executable, str(AS_STRANGER), str(user)) if os.geteuid() == 0 else ()
+    subprocess.run([*stranger, sys.executable, "-c", code], check=True)
