@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attacker.attack import LAUNCHER, Control, How, Outcome
+import pytest
+from attacker.attack import Control, How, Outcome, launcher
 from offload_appliance import AS_STRANGER, lease, offload_appliance, session
 from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn
@@ -80,8 +82,6 @@ def world(control: Control | None) -> Iterator[Acceptors]:
     try:
         first = f"sys.path.append({str(folder / 'packages')!r})\n{patch}"
         environment = hostile_environment(folder / "hostile", alone=True, first=first)
-        patched = control is not None and control.how is How.PATCH and not patch
-        launcher = (sys.executable, str(LAUNCHER), control.name) if control is not None and patched else ()
         with offload_appliance(
             folder,
             "--tokens",
@@ -91,17 +91,27 @@ def world(control: Control | None) -> Iterator[Acceptors]:
             stranger=user if os.geteuid() == 0 else None,
             uids=False,
             env={CANARY_VARIABLE: variable},
-            launcher=launcher,
+            prefix=() if patch else launcher(control),
         ) as it:
             yield Acceptors(it, folder, user, variable, control)
     finally:
         shutil.rmtree(folder)
 
 
-def _tried(peer: Peer, statement: str) -> tuple[str, str]:
-    """What the statement leaves in `value`, and the name of the exception if it fails."""
-    indented = "\n    ".join(statement.splitlines())
-    answer = run(peer, f"value = ''\ntry:\n    {indented}\n    code = 'OK'\nexcept Exception as error:\n    code = type(error).__name__\nvalue = [value, code]")
+_TRY = """
+value = ''
+try:
+{statements}
+    code = 'OK'
+except Exception as error:
+    code = type(error).__name__
+value = [value, code]
+"""
+
+
+def _tried(peer: Peer, statements: str) -> tuple[str, str]:
+    """What the statements leave in `value`, and the name of the exception if they fail."""
+    answer = run(peer, _TRY.format(statements=textwrap.indent(statements, "    ")))
     return str(answer[0]), str(answer[1])
 
 
@@ -143,7 +153,9 @@ def network(world: Acceptors) -> Outcome:
     """The appliance's own control port; the canary is a connection."""
     port = int(world.appliance.endpoint.rpartition(":")[2])
     with world.session() as mallory:
-        got, code = _tried(mallory, f"import socket\nvalue = socket.create_connection(('127.0.0.1', {port}), 5) and 'connected'")
+        got, code = _tried(
+            mallory, f"import socket\nvalue = socket.create_connection(('127.0.0.1', {port}), 5) and 'connected'"
+        )
     return Outcome(got == "connected", code)
 
 
@@ -151,7 +163,13 @@ def socket_of_the_appliance(world: Acceptors) -> Outcome:
     """The one that calls come through, past the gateway and its limits."""
     with world.session() as mallory:
         name = _listening_socket(world.appliance.process.pid)
-        code = f"import socket\none = socket.socket(socket.AF_UNIX)\none.connect({name!r})\none.settimeout(5)\nvalue = one.recv(9).hex()"
+        code = f"""
+import socket
+one = socket.socket(socket.AF_UNIX)
+one.connect({name!r})
+one.settimeout(5)
+value = one.recv(9).hex()
+"""
         got, refused = _tried(mallory, code)
     return Outcome(got != "", refused)
 
@@ -159,7 +177,7 @@ def socket_of_the_appliance(world: Acceptors) -> Outcome:
 def _listening_socket(process: int) -> str:
     """The path of the Unix socket on which the control service listens."""
     lines = Path(f"/proc/{process}/net/unix").read_text().splitlines()
-    inodes = {os.readlink(link) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()}
+    inodes = {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()}
     for line in lines[1:]:
         words = line.split()
         if len(words) == 8 and f"socket:[{words[6]}]" in inodes and words[7].endswith("/socket"):
@@ -196,7 +214,15 @@ def packages_of_the_environment(world: Acceptors) -> Outcome:
 
 def fork_bomb(world: Acceptors) -> Outcome:
     """100 processes that stay. Alice's own session starts beside them."""
-    bomb = "import os, signal\nfor _ in range(100):\n    if os.fork() == 0:\n        signal.alarm(30); signal.pause(); os._exit(0)\nvalue = 'forked'"
+    bomb = """
+import os, signal
+for _ in range(100):
+    if os.fork() == 0:
+        signal.alarm(30)
+        signal.pause()
+        os._exit(0)
+value = 'forked'
+"""
     with world.session() as mallory:
         got, code = _tried(mallory, bomb)
         with world.session() as alice:
@@ -204,11 +230,31 @@ def fork_bomb(world: Acceptors) -> Outcome:
     return Outcome(got == "forked", code)
 
 
+def memory_beyond_the_share(world: Acceptors) -> Outcome:
+    """Twice what a session may have of the machine. Of an appliance that is root, since cgroups need that."""
+    with tempfile.TemporaryDirectory(prefix="remotegpu-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        environment = hostile_environment(folder / "hostile")
+        with offload_appliance(
+            folder, "--offload-memory", "256MiB", environments=(environment,), prefix=launcher(world.control)
+        ) as it, lease(it) as tenant, session(tenant) as mallory:  # fmt: skip
+            isolation = next(c.message for c in it.client.health().checks if c.name == "environment hostile: isolation")
+            if "cgroups (" in isolation or "cgroups" not in isolation:
+                pytest.skip(f"no cgroup can be written here: {isolation}")
+            try:
+                got = run(mallory, "kept = bytearray(b'x') * (512 << 20); value = len(kept)")
+            except LostError:
+                return Outcome(False, "killed")
+            return Outcome(got == 512 << 20, "OK")
+
+
 def key_of_another_session(world: Acceptors) -> Outcome:
     """In the user's keyring, which all of its processes have. Alice's program could have put it there."""
     canary, name = secrets.token_hex(8), f"remotegpu-test-{secrets.token_hex(4)}"
     user_keyring = -4
-    put = f"import ctypes; ctypes.CDLL(None).syscall(248, b'user', {name.encode()!r}, {canary.encode()!r}, {len(canary)}, {user_keyring})"
+    key = f"b'user', {name.encode()!r}, {canary.encode()!r}, {len(canary)}, {user_keyring}"
+    put = f"import ctypes; ctypes.CDLL(None).syscall(248, {key})"
     _as(world.user, put)
     read = f"""
 import ctypes

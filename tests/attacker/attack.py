@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import enum
-import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.system import DIST, ROOT
+from support.builds import linked_dist, replace
+from support.system import ROOT
 
 UNDEFENDED = ROOT / "target" / "undefended" / "release"
-LAUNCHER = Path(__file__).with_name("undefended_appliance.py")
+VARIABLE = "REMOTEGPU_UNDEFENDED"
 
 
 class Where(enum.Enum):
@@ -59,26 +60,23 @@ class Outcome:
     code: str
 
 
+def put_undefended(dist: Path, defence: str, *programs: str) -> None:
+    """Have an installation start these programs of the test build, without this defence."""
+    for name in programs:
+        replace(dist, UNDEFENDED / name, VARIABLE, defence)
+
+
 @contextmanager
 def dist_without(defence: str) -> Iterator[Path]:
-    """An installation whose worker and gateway lack a defence. The appliance hands no variable of its own to them."""
+    """An installation whose worker and gateway lack a defence."""
     with tempfile.TemporaryDirectory(prefix="remotegpu-test-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        for entry in DIST.iterdir():
-            if entry.name != "bin":
-                (folder / entry.name).symlink_to(entry)
-        (folder / "bin").mkdir()
-        for entry in (DIST / "bin").iterdir():
-            (folder / "bin" / entry.name).symlink_to(entry)
-        put_undefended(folder, defence, "remotegpu-worker", "remotegpu-gateway")
-        yield folder
+        dist = linked_dist(Path(name))
+        put_undefended(dist, defence, "remotegpu-worker", "remotegpu-gateway")
+        yield dist
 
 
-def put_undefended(dist: Path, defence: str, *programs: str) -> None:
-    """Put scripts that start the programs of the test build in the place of these."""
-    for name in programs:
-        script = dist / "bin" / name
-        script.unlink(missing_ok=True)
-        script.write_text(f'#!/bin/sh\nREMOTEGPU_UNDEFENDED={defence} exec {UNDEFENDED / name} "$@"\n')
-        script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+def launcher(control: Control | None) -> tuple[str, ...]:
+    """A command that starts the appliance's, which follows it, without what a control of this kind names."""
+    if control is None or control.how is not How.PATCH:
+        return ()
+    return (sys.executable, str(Path(__file__).with_name("undefended_appliance.py")), control.name)

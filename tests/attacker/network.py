@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from attacker.attack import LAUNCHER, Control, How, Outcome, put_undefended
+from attacker.attack import Control, How, Outcome, launcher, put_undefended
 from cryptography import x509
 from support.certificates import certificate
 from support.faultproxy import FaultProxy, Way
@@ -86,20 +86,14 @@ def world(control: Control | None) -> Iterator[Network]:
         dist = make_dist(folder / "dist")
         if control is not None and control.how is How.BUILD:
             put_undefended(dist, control.name, "remotegpu-gateway")
-        patched = control is not None and control.how is How.PATCH
-        prefix = ("python3", str(LAUNCHER), control.name) if control is not None and patched else ()
         options = ["--tokens", str(folder / "tokens"), "--max-leases", "40"]
         access = Access("token-of-alice", folder / "here.pem")
         if control == Control(How.SET_UP, "no-tls"):
             access = Access("token-of-alice")
         else:
             options += ["--cert", str(folder / "here.pem"), "--key", str(folder / "here.key")]
-        with StandIn(dist, *options, access=access, prefix=_with_this_python(prefix)) as it:
+        with StandIn(dist, *options, access=access, prefix=launcher(control)) as it:
             yield Network(it, folder, control)
-
-
-def _with_this_python(prefix: tuple[str, ...]) -> tuple[str, ...]:
-    return (str(Path(REMOTEGPU).with_name("python")), *prefix[1:]) if prefix else ()
 
 
 def answer(call: Callable[[], object]) -> str:
@@ -260,10 +254,9 @@ def plaintext_at_the_tls_port(world: Network) -> Outcome:
     """A ticket in the clear, which somebody between could use; and the answer."""
     with world.lease("alice's") as alice:
         reply = alice.open_session()
-        with socket.create_connection(world.data_address, 20) as plain:
-            with contextlib.suppress(ConnectionError):
-                plain.sendall(b"RGP1" + bytes.fromhex(reply.session_id) + bytes.fromhex(reply.ticket))
-                return _closed_unless(plain.recv(1) == b"K")
+        with socket.create_connection(world.data_address, 20) as plain, contextlib.suppress(ConnectionError):
+            plain.sendall(b"RGP1" + bytes.fromhex(reply.session_id) + bytes.fromhex(reply.ticket))
+            return _closed_unless(plain.recv(1) == b"K")
         return _closed_unless(False)
 
 
@@ -353,7 +346,7 @@ def all_places(world: Network) -> Outcome:
 
 
 def leases_without_end(world: Network) -> Outcome:
-    """Requests that wait, until alice may not even ask any more; or, in the control, until there are ten times as many."""
+    """Requests that wait, until alice may not even ask any more. There are at most 40; 80 are tried."""
     asks = pb.OpenLeaseRequest(versions=pb.Versions(wire=WIRE_VERSION), count=1, milli=1000, client="m", wait=True)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(world.client("token-of-mallory")) for _ in range(2)]
@@ -362,7 +355,7 @@ def leases_without_end(world: Network) -> Outcome:
             mallory = clients[count % 2]
             call = mallory._stub.OpenLease(asks, metadata=mallory._metadata)
             stack.callback(call.cancel)
-            code = answer(lambda: next(call))
+            code = answer(call.__next__)
             count += 1
     until(lambda: not world.appliance.client.inventory().leases, 20, "all have gone")
     return Outcome(code == "OK", code)

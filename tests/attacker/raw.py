@@ -1,4 +1,4 @@
-"""A client that speaks the wire by itself (`remoting/registry/wire-format.md`) and keeps to none of a client's rules."""
+"""A client that speaks the wire by itself (`remoting/registry/wire-format.md`) and keeps to no rule of a client."""
 
 from __future__ import annotations
 
@@ -148,7 +148,9 @@ class Raw:
         for at in range(0, len(image), 512 << 10):
             piece = image[at : at + (512 << 10)]
             self.send("ImageChunk", name + struct.pack("<QQ", at, len(image)) + piece)
-        return self.ask("ModuleLoad", struct.pack("<QQ", module, CONTEXT) + name + struct.pack("<I?Q", 0, False, said_bytes))
+        return self.ask(
+            "ModuleLoad", struct.pack("<QQ", module, CONTEXT) + name + struct.pack("<I?Q", 0, False, said_bytes)
+        )
 
     def close(self) -> None:
         self.connection.close()

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attacker.attack import LAUNCHER, Control, How, Outcome, dist_without
-from attacker.raw import CODES, CONTEXT, HEADER, LEGACY, MIB, NEED_IMAGE, EndedError, Raw, closes
+from attacker.attack import Control, How, Outcome, dist_without, launcher
+from attacker.raw import CODES, CONTEXT, HEADER, LEGACY, MIB, NEED_IMAGE, EndedError, Raw, closes, hex_text
 from support.stand_in import StandIn, Tenant
-from support.system import DIST, REMOTEGPU, until
+from support.system import DIST
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import Access
@@ -70,19 +70,11 @@ def world(control: Control | None) -> Iterator[Sessions]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "tokens").write_text(f"[admin]\nalice:{TOKEN}\n")
-        # A worker that a tenant takes over is of the test build, with or without its sandbox.
-        name = control.name if control is not None and control.how is How.BUILD else "nothing"
-        patched = control is not None and control.how is How.PATCH
-        python = str(Path(REMOTEGPU).with_name("python"))
-        prefix = (python, str(LAUNCHER), control.name) if control is not None and patched else ()
-        dist = stack.enter_context(dist_without(name)) if _has_test_build(control) else DIST
+        build = control is not None and control.how is How.BUILD
+        dist = stack.enter_context(dist_without(control.name)) if control is not None and build else DIST
         options = ("--tokens", str(folder / "tokens"), "--image-memory", f"{IMAGES >> 20}MiB")
-        appliance = StandIn(dist, *options, access=Access(TOKEN), prefix=prefix)
+        appliance = StandIn(dist, *options, access=Access(TOKEN), prefix=launcher(control))
         yield Sessions(stack.enter_context(appliance), folder / "tokens", control)
-
-
-def _has_test_build(control: Control | None) -> bool:
-    return control is not None and control.how is not How.PATCH
 
 
 def _code(number: int) -> str:
@@ -131,7 +123,11 @@ def outside_of_the_arena(world: Sessions) -> Outcome:
         codes = set()
         for start, end in _written_by(worker, session):
             payload = [
-                session.frame("CopyToHost", struct.pack("<QQ5Q", CONTEXT, at, 4096, 1, 1, 4096, 4096) + struct.pack("<QQ", 0, 4096), LEGACY)
+                session.frame(
+                    "CopyToHost",
+                    struct.pack("<QQ5Q", CONTEXT, at, 4096, 1, 1, 4096, 4096) + struct.pack("<QQ", 0, 4096),
+                    LEGACY,
+                )
                 for at in range(start, min(end, start + 64 * MIB), 64 << 10)
             ]
             first = session.seq - len(payload) + 1
@@ -148,6 +144,22 @@ def _written_by(worker: int, session: Raw) -> list[tuple[int, int]]:
     found = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) rw", Path(f"/proc/{worker}/maps").read_text(), re.MULTILINE)
     ranges = [(int(start, 16), int(end, 16)) for start, end in found]
     return [(start, end) for start, end in ranges if not session.arena <= start < session.arena + session.arena_bytes]
+
+
+def forged_handles(world: Sessions) -> Outcome:
+    """The ids of alice's module, stream and event, as she uses them. The canary is that one of them is found."""
+    with world.session() as alice, world.session() as mallory:
+        assert alice.grant(2 * MIB).code == 0
+        assert alice.load(_module(4), 2 * MIB, module=7).code == 0
+        alice.send("StreamCreate", struct.pack("<QQIi", 8, CONTEXT, 0, 0))
+        alice.send("EventCreate", struct.pack("<QQI", 9, CONTEXT, 0))
+        assert alice.synchronize() == 0
+        codes = {
+            mallory.ask("ModuleGlobal", struct.pack("<Q", 7) + hex_text("big")).code,
+            mallory.ask("StreamQuery", b"", 8).code,
+            mallory.ask("EventQuery", struct.pack("<QQ", 9, 1)).code,
+        }
+        return Outcome(codes != {400}, " ".join(sorted(map(_code, codes))))
 
 
 # ---- more than the share
@@ -247,15 +259,15 @@ def frame_that_lies(world: Sessions) -> Outcome:
 
 
 def contexts_without_end(world: Sessions) -> Outcome:
-    """Each has streams, threads and page-locked memory. Can alice still begin?"""
+    """Each has streams and page-locked memory, as far as mallory gets any. Alice begins beside them."""
     with world.lease() as hers, world.session() as mallory:
-        code = 0
-        for number in range(64):
-            context = struct.pack("<QII?Q", 100 + number, 0, 0, False, 10_000 + number)
-            mallory.send("ContextCreate", context)
-            code = code or mallory.synchronize()
+        with contextlib.suppress(EndedError):
+            for number in range(64):
+                mallory.send("ContextCreate", struct.pack("<QII?Q", 100 + number, 0, 0, False, 10_000 + number))
+                mallory.synchronize()
         with Raw(hers) as alice:
-            return Outcome(alice.synchronize() != 0, _code(code))
+            code = alice.synchronize()
+        return Outcome(code != 0, _code(code))
 
 
 def after_the_lease(world: Sessions) -> Outcome:

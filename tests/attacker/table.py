@@ -54,6 +54,8 @@ _SESSION = (
      _none("the software GPU's memory is new files, which the kernel zeroes")),
     ("outside_of_the_arena", "copies stay in the arena", "page-locked memory of the worker", "CUDA error 1",
      _build("range")),
+    ("forged_handles", "a table of ids for each session", "alice's module, stream or event", "CUDA error 400",
+     _none("each session is a process of its own, with its own table")),
     ("grant_beyond_the_share", "quota of the appliance", "alice's part of the GPU", "CUDA error 2",
      _patch("any-grant")),
     ("map_without_a_grant", "quota of the worker", "alice's part of the GPU", "CUDA error 2", _build("room")),
@@ -91,6 +93,7 @@ _ACCEPTOR = (
      _patch("own-variables-for-acceptors")),
     ("packages_of_the_environment", "Landlock", "what alice's session imports", "PermissionError", _patch("files")),
     ("fork_bomb", "seccomp", "100 processes", "PermissionError", _patch("calls")),
+    ("memory_beyond_the_share", "a cgroup", "512 MiB of the machine", "killed", _patch("memory-without-end")),
     ("key_of_another_session", "seccomp", "alice's key", "PermissionError", _patch("calls")),
 )  # fmt: skip
 

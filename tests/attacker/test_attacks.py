@@ -1,4 +1,4 @@
-"""Each attack of the table fails; and without its defence it succeeds, which shows that the first test means something."""
+"""Each attack of the table fails; and without its defence it succeeds, so that the first of these means something."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def large_messages() -> None:
 
 
 def names_as_they_come() -> None:
-    service.one_line = sessions.one_line = lambda text, _: text  # type: ignore[attr-defined]
+    service.one_line = sessions.one_line = lambda value, most: str(value)  # type: ignore[attr-defined]
 
 
 def leases_without_end() -> None:
@@ -131,7 +131,19 @@ def own_variables_for_acceptors() -> None:
     """A zygote has the appliance's variables."""
     from remotegpu_offload.appliance import environments
 
-    environments._PROCESSOR = tuple(os.environ)  # type: ignore[misc]
+    environments._PROCESSOR = tuple(os.environ)  # type: ignore[assignment,misc]
+
+
+def memory_without_end() -> None:
+    """An acceptor's cgroup limits its processes alone."""
+    from remotegpu_offload.appliance import cgroups
+
+    create = cgroups.Cgroups.create
+
+    def unlimited(self: cgroups.Cgroups, name: str, memory_bytes: int, processes: int) -> cgroups.Group:
+        return create(self, name, memory_bytes << 10, processes)
+
+    cgroups.Cgroups.create = unlimited  # type: ignore[method-assign]
 
 
 PATCHES: dict[str, Callable[[], None]] = {
@@ -150,6 +162,7 @@ PATCHES: dict[str, Callable[[], None]] = {
         one_list_of_exports,
         workers_outlive_their_lease,
         own_variables_for_acceptors,
+        memory_without_end,
     )
 }
 

@@ -32,7 +32,7 @@ def offload_appliance(
     access: Access = Access(),
     stranger: int | None = None,
     env: dict[str, str] | None = None,
-    launcher: tuple[str, ...] = (),
+    prefix: tuple[str, ...] = (),
 ) -> Iterator[StandIn]:
     """An appliance with one software GPU of 1 GiB.
 
@@ -44,16 +44,15 @@ def offload_appliance(
         stranger: as root, run the appliance as this user, who must be able to read `folder`; other users can then read
             this Python, wherever it lies.
         env: more variables of the appliance.
-        launcher: a command line that starts the appliance's, which follows it.
+        prefix: a command that starts the appliance's, which follows it.
     """
     given = environments or (f"here={sys.executable}:cpu",)
     offered = [word for value in given for word in ("--offload", value)]
     # The last one counts; StandIn says 0.
     base = ["--uid-base", str(_free_uids())] if uids and not stranger and os.geteuid() == 0 else []
     dist = make_dist(folder / "dist")
-    prefix = () if stranger is None else (sys.executable, str(AS_STRANGER), str(stranger))
-    started = {"env": env, "access": access, "prefix": (*prefix, *launcher)}
-    with StandIn(dist, *offered, *base, *options, **started) as it:
+    first = () if stranger is None else (sys.executable, str(AS_STRANGER), str(stranger))
+    with StandIn(dist, *offered, *base, *options, env=env, access=access, prefix=(*first, *prefix)) as it:
         yield it
 
 

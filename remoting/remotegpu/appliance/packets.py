@@ -86,5 +86,5 @@ def whole_number(packet: Packet, key: str) -> int:
 
 
 def one_line(value: object, most: int) -> str:
-    """What a tenant has written, for a log or a terminal: neither commands to it, nor what looks like a line of ours."""
+    """What a tenant wrote, for a log or a terminal: neither commands to it, nor what looks like a line of ours."""
     return "".join(c if c.isprintable() else "?" for c in str(value)[:most])
