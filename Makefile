@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -207,6 +207,12 @@ test-order: build ## 10,000 random programs against the model of CUDA's order, t
 	@echo "==> A worker that can leave out a rule of order"
 	@cargo build --release --locked -p remotegpu-worker --features order-faults --target-dir target/order-faults
 	@PYTHONPATH=tests REMOTEGPU_ORDER_FAULT_PROGRAMS=$(ORDER_FAULT_PROGRAMS) $(PYTHON) tests/order/leave_out_rules.py target/order-faults/release/remotegpu-worker
+
+CHAOS_SECONDS ?= 900
+CHAOS_SEED ?= $(shell date +%s)
+
+chaos: build ## Random faults on eight sessions for 15 minutes, of a seed that it prints: nothing may be lost, doubled or leaked
+	@REMOTEGPU_CHAOS_SECONDS=$(CHAOS_SECONDS) REMOTEGPU_CHAOS_SEED=$(CHAOS_SEED) $(PYTHON) -m pytest -s tests/chaos
 
 test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minutes
 	@$(PYTHON) -m pytest -m gpu
