@@ -50,7 +50,8 @@ def runs_found(heard: bytes, tensor: bytes) -> int:
 @pytest.mark.parametrize("tls", [True, False], ids=["tls", "control-without-tls"])
 def test_no_run_of_a_tensor_is_on_the_wire(tls: bool, carrier: str, tmp_path: Path) -> None:
     certificate(tmp_path, "between", x509.IPAddress(ipaddress.ip_address(BETWEEN)))
-    options, access = (), ()
+    options: tuple[str, ...] = ()
+    access: tuple[str, ...] = ()
     if tls:
         options = ("--cert", str(tmp_path / "between.pem"), "--key", str(tmp_path / "between.key"))
         access = ("--ca", str(tmp_path / "between.pem"))

@@ -1,6 +1,6 @@
 """Eight sessions while parts of the system die and stop at random: nothing is lost, doubled or leaked.
 
-`make chaos` lasts 15 minutes and chooses a seed; the shard's run lasts a minute. The seed decides which faults come, not
+`make chaos` lasts 15 minutes and chooses a seed; a run of the shard a minute. The seed decides which faults come, not
 when: a fault is over before the next one begins.
 """
 
@@ -16,14 +16,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from support.certificates import certificate
 from support.faultproxy import FaultProxy, Way
-from support.system import PROGRAMS, REMOTEGPU, Appliance, Watch, until
+from support.system import PROGRAMS, REMOTEGPU, Appliance, until
 
 SECONDS = float(os.environ.get("REMOTEGPU_CHAOS_SECONDS", "60"))
 SEED = int(os.environ.get("REMOTEGPU_CHAOS_SEED", "1"))
@@ -89,7 +89,7 @@ class Tenant:
                     self.last = line
         return self.last
 
-    def computes_more_than(self, rounds: int) -> object:
+    def computes_more_than(self, rounds: int) -> Callable[[], bool]:
         def more() -> bool:
             assert not self.look(), f"tenant {self.number} ended with {self.last}"
             return self.rounds > rounds
