@@ -87,6 +87,7 @@ def world(control: Control | None) -> Iterator[Network]:
         if control is not None and control.how is How.BUILD:
             put_undefended(dist, control.name, "remotegpu-gateway")
         options = ["--tokens", str(folder / "tokens"), "--max-leases", "40"]
+        options += ["--sessions-per-lease", "4"]
         access = Access("token-of-alice", folder / "here.pem")
         if control == Control(How.SET_UP, "no-tls"):
             access = Access("token-of-alice")
@@ -359,6 +360,13 @@ def leases_without_end(world: Network) -> Outcome:
             count += 1
     until(lambda: not world.appliance.client.inventory().leases, 20, "all have gone")
     return Outcome(code == "OK", code)
+
+
+def sessions_without_end(world: Network) -> Outcome:
+    """Each is a process. There are at most 4 of a lease; 6 are tried."""
+    with world.lease("mallory's", "token-of-mallory") as mallory:
+        refused = [bool(mallory.open_session(number).refusal) for number in range(6)]
+    return Outcome(not any(refused), "refused" if refused == [False] * 4 + [True] * 2 else "OK")
 
 
 # ---- names

@@ -45,6 +45,8 @@ _NETWORK = (
     ("lines_in_the_log", "names are one line", "a line of the appliance's log", "OK", _patch("names-as-they-come")),
     ("leases_without_end", "--max-leases", "the appliance's memory", "RESOURCE_EXHAUSTED",
      _patch("leases-without-end")),
+    ("sessions_without_end", "--sessions-per-lease", "processes of the machine", "refused",
+     _patch("sessions-without-end")),
 )  # fmt: skip
 
 _SESSION = (
