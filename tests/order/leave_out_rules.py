@@ -1,4 +1,5 @@
-"""Runs random programs on workers that leave out one rule of order each: `leave_out_rules.py WORKER [RULE...]`.
+"""Runs random programs on workers that leave out one rule of order each: `leave_out_rules.py WORKER [RULE...]`,
+with `tests` in PYTHONPATH.
 
 WORKER is built with the feature `order-faults`. Prints a line for each rule: the seed of the program that shows it, and
 what was wrong. Exit code 1 if a rule can be left out without any of REMOTEGPU_ORDER_FAULT_PROGRAMS programs noticing.
