@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -97,7 +97,14 @@ shard-torch-a shard-torch-b: build target/frameworks/.installed
 shard-programs shard-survival shard-chart-and-cli shard-security: build system-tools cluster-programs
 	@$(PYTHON) -m pytest --part $(@:shard-%=%)
 
-shard-security: test-decoders-longer
+shard-security: target/undefended/.built test-decoders-longer
+
+undefended: target/undefended/.built ## A worker and a gateway that can leave out a defence, for tests/attacker: some minutes the first time
+
+target/undefended/.built: $(RUST_SOURCES)
+	@echo "==> A worker and a gateway that can leave out a defence"
+	@cargo build --release --locked --quiet -p remotegpu-worker --features undefended --target-dir target/undefended
+	@touch $@
 
 # Files whose tests share a session, or have none, share a process: torch and a session take seconds to start.
 TORCH_SMOKE := "amp checkpoint cuda loader names rng" "autograd endurance_torch interrupted_torch ops storage traps" \
@@ -110,7 +117,7 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 	done; exit "$$status"
 
 # A person's `make test-all`, and nothing that CI runs.
-test-everything: build system-tools cluster-programs
+test-everything: build target/undefended/.built system-tools cluster-programs
 	@echo "==> Python and program tests: core and every shard"
 	@$(PYTHON) -m pytest
 	@echo "==> Tests marked thorough"
@@ -199,7 +206,13 @@ test-order: build ## 10,000 random programs against the model of CUDA's order, t
 	@REMOTEGPU_ORDER_PROGRAMS=$(ORDER_PROGRAMS) $(PYTHON) -m pytest -q tests/order
 	@echo "==> A worker that can leave out a rule of order"
 	@cargo build --release --locked -p remotegpu-worker --features order-faults --target-dir target/order-faults
-	@REMOTEGPU_ORDER_FAULT_PROGRAMS=$(ORDER_FAULT_PROGRAMS) $(PYTHON) tests/order/leave_out_rules.py target/order-faults/release/remotegpu-worker
+	@PYTHONPATH=tests REMOTEGPU_ORDER_FAULT_PROGRAMS=$(ORDER_FAULT_PROGRAMS) $(PYTHON) tests/order/leave_out_rules.py target/order-faults/release/remotegpu-worker
+
+CHAOS_SECONDS ?= 900
+CHAOS_SEED ?= $(shell date +%s)
+
+chaos: build ## Random faults on eight sessions for 15 minutes, of a seed that it prints: nothing may be lost, doubled or leaked
+	@REMOTEGPU_CHAOS_SECONDS=$(CHAOS_SECONDS) REMOTEGPU_CHAOS_SEED=$(CHAOS_SEED) $(PYTHON) -m pytest -s tests/chaos
 
 test-gpu: build ## The tests marked gpu: needs an NVIDIA driver; fits ten minutes
 	@$(PYTHON) -m pytest -m gpu

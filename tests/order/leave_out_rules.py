@@ -1,4 +1,5 @@
-"""Runs random programs on workers that leave out one rule of order each: `leave_out_rules.py WORKER [RULE...]`.
+"""Runs random programs on workers that leave out one rule of order each: `leave_out_rules.py WORKER [RULE...]`,
+with `tests` in PYTHONPATH.
 
 WORKER is built with the feature `order-faults`. Prints a line for each rule: the seed of the program that shows it, and
 what was wrong. Exit code 1 if a rule can be left out without any of REMOTEGPU_ORDER_FAULT_PROGRAMS programs noticing.
@@ -9,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from support.builds import linked_dist, replace
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "random_program.py"
@@ -32,20 +34,10 @@ def rules() -> list[str]:
 
 
 def dist_without(rule: str, worker: Path, folder: Path) -> Path:
-    """An installation whose worker leaves out the rule. The appliance hands no variable of its own to workers."""
-    real = ROOT / "target" / "dist"
-    for entry in real.iterdir():
-        if entry.name != "bin":
-            (folder / entry.name).symlink_to(entry)
-    (folder / "bin").mkdir()
-    for entry in (real / "bin").iterdir():
-        if entry.name != "remotegpu-worker":
-            (folder / "bin" / entry.name).symlink_to(entry)
-    wrapper = folder / "bin" / "remotegpu-worker"
-    wrapper.write_text(f'#!/bin/sh\nREMOTEGPU_ORDER_FAULT={rule} exec {worker.resolve()} "$@"\n')
-    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    folder.chmod(0o755)
-    return folder
+    """An installation whose worker leaves out the rule."""
+    dist = linked_dist(folder)
+    replace(dist, worker.resolve(), "REMOTEGPU_ORDER_FAULT", rule)
+    return dist
 
 
 def first_difference(dist: Path, profile: str) -> str | None:

@@ -55,11 +55,20 @@ class FaultProxy:
     """
 
     def __init__(
-        self, host: str, port: int, *, listen_host: str = "127.0.0.1", listen_port: int = 0, delay_ms: float = 0.0
+        self,
+        host: str,
+        port: int,
+        *,
+        listen_host: str = "127.0.0.1",
+        listen_port: int = 0,
+        delay_ms: float = 0.0,
+        tap: Callable[[bytes], None] = lambda _: None,
     ) -> None:
+        """`tap` is told all bytes as they come, both ways."""
         self._target = (host, port)
         self._listener = socket.create_server((listen_host, listen_port))
         self.port: int = self._listener.getsockname()[1]
+        self._tap = tap
         self._faults = _Faults()
         self._connections: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -171,7 +180,9 @@ class FaultProxy:
         try:
             data = b"-"
             while data:
-                data = self._faults.damaged(way, await reader.read(_READ_BYTES))
+                data = await reader.read(_READ_BYTES)
+                self._tap(data)
+                data = self._faults.damaged(way, data)
                 await pieces.put((self._loop.time() + self._faults.delay_seconds[way], data))
             await delivery
         finally:

@@ -20,7 +20,7 @@ from remotegpu_offload.wire.frames import Service
 from remotegpu_offload.wire.peer import Peer
 
 PATIENCE = 60.0
-_AS_STRANGER = Path(__file__).with_name("as_stranger.py")
+AS_STRANGER = Path(__file__).with_name("as_stranger.py")
 
 
 @contextlib.contextmanager
@@ -31,6 +31,8 @@ def offload_appliance(
     uids: bool = True,
     access: Access = Access(),
     stranger: int | None = None,
+    env: dict[str, str] | None = None,
+    prefix: tuple[str, ...] = (),
 ) -> Iterator[StandIn]:
     """An appliance with one software GPU of 1 GiB.
 
@@ -41,14 +43,16 @@ def offload_appliance(
         uids: as root, each session gets a user id of its own.
         stranger: as root, run the appliance as this user, who must be able to read `folder`; other users can then read
             this Python, wherever it lies.
+        env: more variables of the appliance.
+        prefix: a command that starts the appliance's, which follows it.
     """
     given = environments or (f"here={sys.executable}:cpu",)
     offered = [word for value in given for word in ("--offload", value)]
     # The last one counts; StandIn says 0.
     base = ["--uid-base", str(_free_uids())] if uids and not stranger and os.geteuid() == 0 else []
     dist = make_dist(folder / "dist")
-    prefix = () if stranger is None else (sys.executable, str(_AS_STRANGER), str(stranger))
-    with StandIn(dist, *offered, *base, *options, access=access, prefix=prefix) as it:
+    first = () if stranger is None else (sys.executable, str(AS_STRANGER), str(stranger))
+    with StandIn(dist, *offered, *base, *options, env=env, access=access, prefix=(*first, *prefix)) as it:
         yield it
 
 

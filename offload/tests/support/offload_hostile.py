@@ -31,17 +31,19 @@ def refuse(flags):
 
 if {alone!r}:
     syscalls.unshare = refuse
+{first}
 session.FEATURES = (("hostile_feature", ""),)
 zygote.main()
 """
 
 
-def hostile_environment(folder: Path, *, alone: bool = False) -> str:
-    """A value for --offload. `alone`: the kernel refuses namespaces, as in a restricted pod."""
+def hostile_environment(folder: Path, *, alone: bool = False, first: str = "") -> str:
+    """A value for --offload. `alone`: the kernel refuses namespaces, as in a restricted pod. `first`: what the zygote's
+    program executes before it serves."""
     folder.mkdir()
     folder.chmod(0o755)
     (folder / "hostile_feature.py").write_text(_FEATURE)
-    (folder / "zygote.py").write_text(_ZYGOTE.format(folder=str(folder), alone=alone))
+    (folder / "zygote.py").write_text(_ZYGOTE.format(folder=str(folder), alone=alone, first=first))
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -s {folder / "zygote.py"} "$@"\n')
     for path in folder.iterdir():

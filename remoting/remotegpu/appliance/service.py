@@ -17,6 +17,7 @@ from remotegpu.appliance.claims import refusal_of_mode
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Leases, Waiting
+from remotegpu.appliance.packets import one_line
 from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
@@ -108,7 +109,7 @@ class ControlService(pb_grpc.ControlServicer):
             owner = await self._proven(caller, self._authority.borrower(caller))
             self._require_versions(request.versions)
             ask = ask_of(request)
-            async for event in self._leases.open(ask, request.client[:_MAX_NAME], owner, wait=request.wait):
+            async for event in self._leases.open(ask, one_line(request.client, _MAX_NAME), owner, wait=request.wait):
                 yield self._lease_event(event)
         except RefusalError as refusal:
             await context.abort(refusal.code, refusal.message)
@@ -129,7 +130,7 @@ class ControlService(pb_grpc.ControlServicer):
         tenant = await self._tenant("OpenSession", request, context)
         if refusal := refusal_of_mode(tenant.lease.claim, offload=request.HasField("offload")):
             return pb.OpenSessionReply(refusal=refusal)
-        name = request.process_name[:_MAX_NAME]
+        name = one_line(request.process_name, _MAX_NAME)
         environment, launch = None, None
         try:
             if request.HasField("offload"):

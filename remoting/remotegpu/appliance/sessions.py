@@ -9,7 +9,7 @@ from typing import Final
 
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.packets import Packet, whole_number
+from remotegpu.appliance.packets import Packet, one_line, whole_number
 from remotegpu.appliance.processes import Launch, ProcessError
 from remotegpu.appliance.settings import Limits
 from remotegpu.appliance.state import Lease, Session, SessionProcess
@@ -150,10 +150,7 @@ class Sessions:
         process = session.process
         operation = packet.get("op")
         if operation == "log":
-            line = str(packet.get("line"))[:_MAX_LOG_LINE]
-            # Neither commands to a terminal, nor what looks like a line of ours.
-            plain = "".join(c if c.isprintable() else "?" for c in line)
-            _log.info("session %s: %s", session.session_id[:8], plain)
+            _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
         elif operation == "stats":
             self._count(session, packet)
         elif operation in ("grant", "return", "memory", "unhealthy") and process is not None:
@@ -180,7 +177,7 @@ class Sessions:
                 numbers = {"id": whole_number(packet, "id"), "device": device}
                 process.send({"op": "memory", **numbers, "limit": quota.limit, "free": quota.free})
             case "unhealthy":
-                message = f"error {whole_number(packet, 'code')}: {str(packet.get('message'))[:_MAX_LOG_LINE]}"
+                message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
                 self._on_unhealthy(gpu, message)
 
     def _count(self, session: Session, packet: Packet) -> None:

@@ -1,5 +1,6 @@
 //! Images that the client sent, under the hash of their bytes.
 
+use crate::defences::{Defence, stands};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,7 +51,11 @@ impl ImageStore {
             return;
         };
         let more = piece.len() as u64;
-        if have != offset || expected != total || have + more > total || !self.make_room(more) {
+        if have != offset
+            || expected != total
+            || have + more > total
+            || !self.make_room(more) && stands(Defence::ImageBudget)
+        {
             return self.drop_arriving(&hash);
         }
         let Some(image) = self.arriving.get_mut(&hash) else { return };

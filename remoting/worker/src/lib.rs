@@ -10,6 +10,7 @@ mod contexts;
 pub mod control;
 mod copies;
 mod current;
+mod defences;
 mod dispatch;
 pub mod driver;
 pub mod frames;

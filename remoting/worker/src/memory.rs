@@ -1,5 +1,6 @@
 //! Mapping and granting memory: what the session's `slabs` say, the driver and the appliance are asked to do.
 
+use crate::defences::{Defence, stands};
 use crate::driver::{Driver, Result};
 use crate::requests::Request;
 use crate::session::{Outcome, Session};
@@ -251,7 +252,7 @@ impl Session {
     }
 
     pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
-        if size == 0 || self.memory.room(device) < size {
+        if size == 0 || self.memory.room(device) < size && stands(Defence::Return) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;

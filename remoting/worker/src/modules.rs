@@ -1,6 +1,7 @@
 //! Images, modules, links and launches.
 
 use crate::completions::Then;
+use crate::defences::{Defence, stands};
 use crate::driver::{Code, Driver, Handle, JitOptions, Result};
 use crate::image_rules::{Attributes, ImageRules, complete};
 use crate::launch_shape::config;
@@ -36,7 +37,8 @@ fn load(
 ) -> std::result::Result<Loaded, (Code, String)> {
     // A zero byte follows what the client sent.
     let sent = image.split_last().map_or(image, |(_, sent)| sent);
-    if device_bytes(bundled_images(sent).as_deref().unwrap_or(&[sent])) > bytes {
+    let needs = device_bytes(bundled_images(sent).as_deref().unwrap_or(&[sent]));
+    if needs > bytes && stands(Defence::ImageSize) {
         return Err((CUDA_ERROR_INVALID_VALUE, "the image takes more memory than the client said".to_owned()));
     }
     driver.set_current(context).map_err(|code| (code, String::new()))?;

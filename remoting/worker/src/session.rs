@@ -6,6 +6,7 @@
 use crate::command::{Command, Frame, Key, Topology};
 use crate::completions::Completions;
 use crate::current::CurrentContext;
+use crate::defences::{Defence, stands};
 use crate::driver::{Code, Driver, is_unhealthy};
 use crate::frames::Payload;
 use crate::gates::Gates;
@@ -163,6 +164,10 @@ impl Session {
             return self.end(CUDA_ERROR_UNKNOWN, &format!("command {} followed command {}", header.seq, self.last_seq));
         }
         self.last_seq = header.seq;
+        #[cfg(feature = "undefended")]
+        if header.code == Session::TAKEN_OVER {
+            return self.taken_over(header.seq, payload.bytes());
+        }
         let frame = match Frame::decode(header, payload) {
             Ok(frame) => frame,
             Err(e) => return self.end(CUDA_ERROR_UNKNOWN, &format!("command {:#x} is malformed: {e}", header.code)),
@@ -247,7 +252,7 @@ impl Session {
         self.launches.waiting += u64::from(frame.is_launch());
         self.parked_bytes += frame.payload.bytes().len();
         self.parked.insert(frame.seq, frame);
-        if self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES {
+        if (self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES) && stands(Defence::Parked) {
             self.end(CUDA_ERROR_UNKNOWN, "more commands wait than the send window allows");
         }
     }

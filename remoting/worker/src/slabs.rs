@@ -1,5 +1,6 @@
 //! What a session knows of its memory: the address range (*arena*), what is mapped in it (*slabs*), and what was granted.
 
+use crate::defences::{Defence, stands};
 use crate::driver::{Handle, Result};
 use crate::objects::RealEvent;
 use crate::requests::Token;
@@ -94,7 +95,7 @@ impl Memory {
         };
         let arena = self.arenas.last().copied().is_some_and(within);
         let global = || self.globals.range(..=address).next_back().is_some_and(|(a, s)| within((*a, *s)));
-        if arena || global() { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+        if arena || global() || !stands(Defence::Range) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
     /// Is this a place for a slab?
@@ -128,7 +129,7 @@ impl Memory {
     }
 
     fn check_room(&self, device: u32, size: u64) -> Result<()> {
-        if self.room(device) < size { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+        if self.room(device) < size && stands(Defence::Room) { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// Counts memory that the driver takes by itself.

@@ -12,6 +12,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio_rustls::server::TlsStream;
 
+use crate::defences::{Defence, stands};
+
 use super::control::Event;
 use super::probation::Probation;
 use super::registry::{Admitted, Refusal};
@@ -102,8 +104,10 @@ pub async fn first(gateway: &Gateway, mut tcp: TcpStream) -> Result<Option<First
         }
         (Speaks::Tls, None) => return refused("speaks TLS to an appliance without a certificate"),
         (Speaks::Unknown, _) => return refused("speaks none of the carriers"),
-        (_, Some(_)) => return refused("speaks plaintext to an appliance that demands TLS"),
-        (_, None) => (head, Stream::Plain(tcp)),
+        (_, Some(_)) if stands(Defence::Plaintext) => {
+            return refused("speaks plaintext to an appliance that demands TLS");
+        }
+        _ => (head, Stream::Plain(tcp)),
     };
     let carrier = match speaks(head) {
         Speaks::Preface => Carrier::Frames,

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::defences::{Defence, stands};
+
 use super::crowd::{Crowd, peer_of};
 
 /// Connections of a port: those that have proved nothing yet, and those that have.
@@ -27,6 +29,8 @@ pub struct Most {
 impl Door {
     /// `patience` is how long a connection may take to prove whom it is for.
     pub fn new(patience: Duration, strangers: Most, known: Most) -> Arc<Self> {
+        let patience = if stands(Defence::Patience) { patience } else { Duration::from_hours(1) };
+        let strangers = if stands(Defence::Crowd) { strangers } else { known };
         let crowd = |most: Most| Mutex::new(Crowd::new(most.in_all, most.of_peer));
         Arc::new(Door { patience, strangers: crowd(strangers), known: crowd(known) })
     }

@@ -8,9 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ServerConfig, crypto, version};
+use tokio_rustls::rustls::{ALL_VERSIONS, ServerConfig, SupportedProtocolVersion, crypto, version};
+
+use crate::defences::{Defence, stands};
 
 use super::options::KeyPair;
+
+const VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
 /// Changes with the content of the files.
 type Stamp = [(u64, i64, i64, u64); 2];
@@ -54,7 +58,7 @@ fn acceptor(pair: &KeyPair) -> io::Result<TlsAcceptor> {
         .map_err(|error| unusable(&pair.certificate, error))?;
     let key = PrivateKeyDer::from_pem_file(&pair.key).map_err(|error| unusable(&pair.key, error))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_protocol_versions(&[&version::TLS13])
+        .with_protocol_versions(if stands(Defence::TlsVersion) { VERSIONS } else { ALL_VERSIONS })
         .map_err(io::Error::other)?
         .with_no_client_auth()
         .with_single_cert(chain, key)

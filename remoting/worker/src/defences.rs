@@ -1,0 +1,95 @@
+//! What keeps tenants and strangers from harm, by name, as far as `tests/attacker` switches it off to show that its attacks
+//! would succeed. A build with the feature `undefended` lacks the one that `REMOTEGPU_UNDEFENDED` names, and obeys whoever
+//! plays a tenant that has taken the worker over. A release has neither.
+
+macro_rules! defences {
+    ($($(#[$doc:meta])* $defence:ident = $name:literal;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Defence { $($(#[$doc])* $defence),* }
+
+        #[cfg(feature = "undefended")]
+        const ALL: &[(Defence, &str)] = &[$((Defence::$defence, $name)),*];
+    };
+}
+
+defences! {
+    /// The gateway compares tickets and the secrets of leases.
+    Ticket = "ticket";
+    /// The gateway turns plaintext away where it has a certificate.
+    Plaintext = "plaintext";
+    /// TLS 1.3 alone.
+    TlsVersion = "tls-version";
+    /// A connection has to prove itself in time.
+    Patience = "patience";
+    /// One peer has a share of the places of those who have proved nothing.
+    Crowd = "crowd";
+    /// Copies and fills stay in the arena and the modules' variables.
+    Range = "range";
+    /// What is mapped, and what the driver takes, was granted before.
+    Room = "room";
+    /// What is given back is not in use.
+    Return = "return";
+    /// A module takes no more of the device than its load said.
+    ImageSize = "image-size";
+    /// Images that are kept have a budget.
+    ImageBudget = "image-budget";
+    /// Commands that wait are limited.
+    Parked = "parked";
+    /// seccomp, Landlock and what else shuts a worker in.
+    Sandbox = "sandbox";
+}
+
+/// Is this defence there? A constant in every build that is released.
+#[cfg(not(feature = "undefended"))]
+pub const fn stands(_defence: Defence) -> bool {
+    true
+}
+
+#[cfg(feature = "undefended")]
+pub use undefended::stands;
+
+#[cfg(feature = "undefended")]
+mod undefended {
+    use super::{ALL, Defence};
+    use crate::session::Session;
+    use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+    use std::sync::LazyLock;
+
+    pub fn stands(defence: Defence) -> bool {
+        static LACKS: LazyLock<Option<Defence>> = LazyLock::new(|| {
+            let name = std::env::var("REMOTEGPU_UNDEFENDED").ok()?;
+            ALL.iter().find(|(_, defence)| *defence == name).map(|(defence, _)| *defence)
+        });
+        *LACKS != Some(defence)
+    }
+
+    impl Session {
+        /// The code of a command that no client has: the worker does what the payload says, as for a tenant that has found
+        /// a way to run code in it. Replies a text.
+        pub const TAKEN_OVER: u32 = 0xbfff;
+
+        pub fn taken_over(&mut self, seq: u64, order: &[u8]) {
+            let order = String::from_utf8_lossy(order);
+            let (verb, object) = order.split_once(' ').unwrap_or((&order, ""));
+            let said = attempt(verb, object).unwrap_or_else(|error| format!("refused: {error}"));
+            self.reply_with(seq, 0, &said, &[]);
+        }
+    }
+
+    fn attempt(verb: &str, object: &str) -> std::io::Result<String> {
+        let process = || object.parse().ok().and_then(Pid::from_raw).ok_or(std::io::ErrorKind::InvalidInput);
+        match verb {
+            "read" => std::fs::read(object).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+            "connect" => std::net::TcpStream::connect(object).map(|_| "done".into()),
+            "connect-unix" => std::os::unix::net::UnixStream::connect(object).map(|_| "done".into()),
+            "run" => std::process::Command::new(object).status().map(|_| "done".into()),
+            "kill" => Ok(kill_process(process()?, Signal::KILL).map(|()| "done".into())?),
+            "limit" => {
+                let none = Rlimit { current: Some(0), maximum: Some(0) };
+                Ok(prlimit(Some(process()?), Resource::Nofile, none).map(|_| "done".into())?)
+            }
+            "variables" => Ok(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect()),
+            _ => Err(std::io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+"""What an attack is, and what came of one."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.builds import linked_dist, replace
+from support.system import ROOT
+
+UNDEFENDED = ROOT / "target" / "undefended" / "release"
+VARIABLE = "REMOTEGPU_UNDEFENDED"
+
+
+class Where(enum.Enum):
+    """From where the attacker attacks."""
+
+    NETWORK = "network"
+    SESSION = "session"
+    ACCEPTOR = "acceptor"
+
+
+class How(enum.Enum):
+    """How a positive control leaves the defence out."""
+
+    BUILD = "build"  # a worker or gateway with the cargo feature `undefended`; the name is in `defences.rs`
+    PATCH = "patch"  # a patch of Python by `undefended_appliance.py` or, for acceptors, `acceptors.PATCHES`
+    SET_UP = "set-up"  # the world is set up otherwise
+    NONE = "none"  # there is no control, for the reason that stands in the place of the name
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    how: How
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """A row of the table. `expected` is the code with which the attacker is turned away."""
+
+    where: Where
+    name: str
+    defence: str
+    canary: str
+    expected: str
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`won`: the attacker has the canary. `code` is what it was answered."""
+
+    won: bool
+    code: str
+
+
+def put_undefended(dist: Path, defence: str, *programs: str) -> None:
+    """Have an installation start these programs of the test build, without this defence."""
+    for name in programs:
+        replace(dist, UNDEFENDED / name, VARIABLE, defence)
+
+
+@contextmanager
+def dist_without(defence: str) -> Iterator[Path]:
+    """An installation whose worker and gateway lack a defence."""
+    with tempfile.TemporaryDirectory(prefix="remotegpu-test-") as name:
+        dist = linked_dist(Path(name))
+        put_undefended(dist, defence, "remotegpu-worker", "remotegpu-gateway")
+        yield dist
+
+
+def launcher(control: Control | None) -> tuple[str, ...]:
+    """A command that starts the appliance's, which follows it, without what a control of this kind names."""
+    if control is None or control.how is not How.PATCH:
+        return ()
+    return (sys.executable, str(Path(__file__).with_name("undefended_appliance.py")), control.name)

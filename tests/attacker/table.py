@@ -1,0 +1,106 @@
+"""The attacks, as data. Each is the function of its name in `network.py`, `sessions.py` or `acceptors.py`.
+
+A row: name, what keeps the attacker away, the canary that it must not get, the code with which it is turned away, and
+how the positive control leaves the defence out.
+"""
+
+from __future__ import annotations
+
+from attacker.attack import Attack, Control, How, Where
+
+
+def _build(name: str) -> Control:
+    return Control(How.BUILD, name)
+
+
+def _patch(name: str) -> Control:
+    return Control(How.PATCH, name)
+
+
+def _none(why: str) -> Control:
+    return Control(How.NONE, why)
+
+
+_NETWORK = (
+    ("no_token", "tokens", "alice's lease in the inventory", "UNAUTHENTICATED", _patch("any-caller")),
+    ("wrong_token", "tokens", "alice's lease in the inventory", "UNAUTHENTICATED", _patch("any-token")),
+    ("leases_of_others", "roles", "alice's lease in the inventory", "OK", _patch("no-roles")),
+    ("drain_as_a_user", "roles", "an appliance that takes leases", "PERMISSION_DENIED", _patch("no-roles")),
+    ("look_into_a_lease", "secret of a lease", "the name of alice's process", "NOT_FOUND", _patch("any-secret")),
+    ("open_a_session_in_a_lease", "secret of a lease", "a ticket for alice's share", "NOT_FOUND", _patch("any-secret")),
+    ("close_a_session", "secret of a lease", "alice's session", "NOT_FOUND", _patch("any-secret")),
+    ("end_a_lease", "secret of a lease", "alice's lease", "NOT_FOUND", _patch("any-secret")),
+    ("replay_a_ticket", "a ticket counts once", "a connection to alice's worker", "closed", _patch("tickets-for-ever")),
+    ("take_a_session_over", "tickets are compared", "a connection to alice's worker", "closed", _build("ticket")),
+    ("hold_a_lease", "tickets are compared", "alice's share, kept from others", "closed", _build("ticket")),
+    ("older_tls", "TLS 1.3 alone", "a connection by TLS 1.2", "handshake", _build("tls-version")),
+    ("plaintext_at_the_tls_port", "TLS", "an answer that all can read", "closed", _build("plaintext")),
+    ("flipped_bits", "TLS", "a wrong number that alice takes for right", "20 of 20 connections ended",
+     Control(How.SET_UP, "no-tls")),
+    ("false_appliance", "certificates are checked", "alice's token", "certificate", Control(How.SET_UP, "trusted")),
+    ("large_message", "256 KiB a request", "the appliance's memory", "RESOURCE_EXHAUSTED", _patch("large-messages")),
+    ("slow_handshake", "5 s to prove oneself", "a place for ever", "closed", _build("patience")),
+    ("all_places", "64 places for a peer", "more places than that", "closed", _build("crowd")),
+    ("path_in_names", "names are keys of tables", "the token file", "NOT_FOUND", _none("no path is made of a name")),
+    ("lines_in_the_log", "names are one line", "a line of the appliance's log", "OK", _patch("names-as-they-come")),
+    ("leases_without_end", "--max-leases", "the appliance's memory", "RESOURCE_EXHAUSTED",
+     _patch("leases-without-end")),
+    ("sessions_without_end", "--sessions-per-lease", "processes of the machine", "refused",
+     _patch("sessions-without-end")),
+)  # fmt: skip
+
+_SESSION = (
+    ("memory_of_another_lease", "exports are a lease's", "bytes in alice's memory", "CUDA error 400",
+     _patch("one-list-of-exports")),
+    ("memory_before_it_is_written", "zeroing", "bytes that alice left", "zero",
+     _none("the software GPU's memory is new files, which the kernel zeroes")),
+    ("outside_of_the_arena", "copies stay in the arena", "page-locked memory of the worker", "CUDA error 1",
+     _build("range")),
+    ("forged_handles", "a table of ids for each session", "alice's module, stream or event", "CUDA error 400",
+     _none("each session is a process of its own, with its own table")),
+    ("grant_beyond_the_share", "quota of the appliance", "alice's part of the GPU", "CUDA error 2",
+     _patch("any-grant")),
+    ("map_without_a_grant", "quota of the worker", "alice's part of the GPU", "CUDA error 2", _build("room")),
+    ("array_without_a_grant", "quota of the worker", "alice's part of the GPU", "CUDA error 2", _build("room")),
+    ("heap_without_a_grant", "quota of the worker", "alice's part of the GPU", "CUDA error 2", _build("room")),
+    ("module_without_a_grant", "quota of the worker", "alice's part of the GPU", "CUDA error 2", _build("room")),
+    ("module_that_lies", "bytes of an image are counted", "alice's part of the GPU", "CUDA error 1",
+     _build("image-size")),
+    ("return_what_is_used", "only what is free goes back", "alice's part of the GPU", "CUDA error 1",
+     _build("return")),
+    ("images_beyond_the_budget", "--image-memory", "the appliance's memory", "NEED_IMAGE", _build("image-budget")),
+    ("commands_that_wait", "2^20 of them", "the appliance's memory", "CUDA error 999", _build("parked")),
+    ("frame_that_lies", "16 MiB a frame", "the appliance's memory", "closed",
+     _none("the length is checked in the crate protocol, which has no test build")),
+    ("contexts_without_end", "a process for each session", "alice's session", "OK",
+     _none("nothing limits contexts; the sessions of others are what is protected")),
+    ("after_the_lease", "a worker ends with its lease", "alice's part of the GPU", "ended",
+     _patch("workers-outlive-their-lease")),
+    ("read_the_token_file", "sandbox", "alice's token", "refused", _build("sandbox")),
+    ("read_another_worker", "sandbox", "variables of alice's worker", "refused", _build("sandbox")),
+    ("kill_another_worker", "sandbox", "alice's session", "refused", _build("sandbox")),
+    ("connect_to_the_appliance", "sandbox", "a connection", "refused", _build("sandbox")),
+    ("run_a_program", "sandbox", "a process", "refused", _build("sandbox")),
+)  # fmt: skip
+
+_ACCEPTOR = (
+    ("token_file", "Landlock", "alice's token", "PermissionError", _patch("files")),
+    ("folder_of_another_session", "Landlock", "alice's file", "PermissionError", _patch("files")),
+    ("memory_of_another_session", "Landlock, not dumpable", "bytes in alice's memory", "PermissionError",
+     _patch("others")),
+    ("kill_another_session", "seccomp, Landlock", "alice's session", "PermissionError", _patch("files-and-calls")),
+    ("network", "seccomp, Landlock", "a connection", "PermissionError", _patch("files-and-calls")),
+    ("socket_of_the_appliance", "seccomp", "a connection past the gateway", "PermissionError", _patch("calls")),
+    ("variables_of_the_appliance", "a list of variables", "a variable of the appliance", "nothing",
+     _patch("own-variables-for-acceptors")),
+    ("packages_of_the_environment", "Landlock", "what alice's session imports", "PermissionError", _patch("files")),
+    ("fork_bomb", "seccomp", "100 processes", "PermissionError", _patch("calls")),
+    ("memory_beyond_the_share", "a cgroup", "512 MiB of the machine", "killed", _patch("memory-without-end")),
+    ("key_of_another_session", "seccomp", "alice's key", "PermissionError", _patch("calls")),
+)  # fmt: skip
+
+ATTACKS = tuple(
+    Attack(where, *row)
+    for where, rows in ((Where.NETWORK, _NETWORK), (Where.SESSION, _SESSION), (Where.ACCEPTOR, _ACCEPTOR))
+    for row in rows
+)
