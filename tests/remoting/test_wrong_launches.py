@@ -48,6 +48,4 @@ def test_the_code_comes_at_the_call_as_it_does_natively(remote: Appliance) -> No
     run = remote.run("wrong_launches.py")
     assert answers(run) == expected
     assert "software GPU does not execute: " in run.stderr, "the driver's reason"
-    assert re.search(r"kernel \w+ \(CUDA error 218\)", run.stderr), (
-        "what the client says"
-    )
+    assert re.search(r"kernel \w+ \(CUDA error 218\)", run.stderr), "what the client says"
