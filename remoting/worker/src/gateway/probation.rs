@@ -29,7 +29,7 @@ pub struct Most {
 impl Door {
     /// `patience` is how long a connection may take to prove whom it is for.
     pub fn new(patience: Duration, strangers: Most, known: Most) -> Arc<Self> {
-        let patience = if stands(Defence::Patience) { patience } else { Duration::from_hours(1) };
+        let patience = if stands(Defence::Patience) { patience } else { Duration::from_secs(3600) };
         let strangers = if stands(Defence::Crowd) { strangers } else { known };
         let crowd = |most: Most| Mutex::new(Crowd::new(most.in_all, most.of_peer));
         Arc::new(Door { patience, strangers: crowd(strangers), known: crowd(known) })
