@@ -1,7 +1,7 @@
 //! Contexts: made and destroyed by helpers, because both take long and may block.
 
 use crate::command::StreamKind;
-use crate::completions::Then;
+use crate::completions::{Action, Then, Watch};
 use crate::driver::{Code, Driver, Handle, Result};
 use crate::objects::{Context, EventPool, Stream};
 use crate::session::{Outcome, Session};
@@ -24,7 +24,8 @@ fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result<Cre
     let device = driver.device(device)?;
     let handle = if primary { driver.primary_retain(device, flags)? } else { driver.context_create(flags, device)? };
     driver.set_current(handle)?;
-    let internal = driver.stream_create(NON_BLOCKING, 0)?;
+    // Of the highest priority there is: commands wait for memory that is zeroed there.
+    let internal = driver.stream_create(NON_BLOCKING, i32::MIN)?;
     let buffers = FIRST.iter().map(|g| Ok((g.size, allocate(driver, g)?))).collect::<Result<_>>()?;
     Ok(Created { handle, internal, buffers })
 }
@@ -105,6 +106,10 @@ impl Session {
 
     /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
     pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
+        let zeroes = |watch: &Watch| matches!(watch.action, Action::Zeroed(slab) if slab.context == id);
+        if self.completions.watches.iter().any(zeroes) {
+            return false;
+        }
         self.end_arrays(id);
         let (Ok(context), Ok(taken)) = (self.contexts.get(id), self.taken_by(id)) else {
             // Destroyed twice, before the first was done.

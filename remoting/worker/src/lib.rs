@@ -47,3 +47,4 @@ mod tensor_maps;
 pub mod text;
 pub mod watchdog;
 mod writer;
+mod zeros;

@@ -63,6 +63,10 @@ pub enum Request {
     Log {
         line: String,
     },
+    /// Memory goes back to the driver with what the tenant wrote: nobody could overwrite it.
+    Left {
+        size: u64,
+    },
 }
 
 /// The appliance's name for what is exported.
