@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::client::{CONTEXT, LEGACY, encoded, row};
+use common::client::{CONTEXT, Client, LEGACY, encoded, row};
 use common::session::{A, B, CODE, LIMIT, MODULE, PROFILES, PTX, SLAB, floats, start};
-use common::worker::{Worker, command};
+use common::worker::{Socket, Worker, command};
 use protocol::{
     Callback, CallbackDone, Consumed, ContextCreate, ContextDestroy, ContextLimit, ContextSynchronize, CopyOnDevice,
     CopyToDevice, CopyToHost, EventCreate, EventRecord, EventSynchronize, Extent, Fenced, Grant, HostFunction,
@@ -320,4 +320,60 @@ fn kernels_print_before_the_synchronisation_answers() {
     let printed: Vec<_> = printed.map(|r| Text::decode(&r.payload).expect("text")).collect();
     assert!(printed.iter().all(|(text, _)| !text.stderr));
     assert_eq!(printed.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect::<Vec<u8>>(), b"hello!\nhello!\n");
+}
+
+#[test]
+fn a_further_context_of_a_device_is_charged_to_the_share() {
+    const EACH: u64 = 64 << 20;
+    let budget = format!("context-bytes={EACH}");
+    let mut worker = Worker::start_told("normal", 2 * EACH, &[], &["--budget", &budget]);
+    let client = &mut worker.client;
+    client.open();
+    let free = |client: &mut Client<Socket>| {
+        let (code, tail) = client.call(0, &MemoryQuery { device: 0 }, &[]);
+        assert_eq!(code, 0);
+        Reader::new(&tail).get::<MemoryState>().expect("state").free
+    };
+    let create = |context: u64| ContextCreate { context, legacy_stream: 100 + context, ..Default::default() };
+    let wait = |client: &mut Client<Socket>, context| {
+        client.call(0, &ContextSynchronize { context, launches: UNCOUNTED }, &[]).0
+    };
+    assert_eq!((wait(client, CONTEXT), free(client)), (0, 2 * EACH), "the first is not charged");
+    for (context, left) in [(2, EACH), (3, 0)] {
+        client.send(0, &create(context), &[]);
+        assert_eq!((wait(client, context), free(client)), (0, left));
+    }
+    client.send(0, &create(4), &[]);
+    assert_eq!(wait(client, 4), 2, "there is no share left for it");
+    client.send(0, &ContextDestroy { context: 2, token: 7 }, &[]);
+    client.wait("the end", |r| r.code == Fenced::CODE);
+    assert_eq!(free(client), EACH);
+    client.send(0, &create(5), &[]);
+    assert_eq!((wait(client, 5), free(client)), (0, 0));
+}
+
+#[test]
+fn a_session_has_no_more_objects_than_its_budget() {
+    let options = ["--budget", "streams=3", "--budget", "events=2", "--budget", "contexts=2"];
+    let mut worker = Worker::start_told("normal", LIMIT, &[], &options);
+    let client = &mut worker.client;
+    client.open();
+    // With the context's own stream there is room for two.
+    for (stream, code) in [(20, 0), (21, 0), (22, 2)] {
+        client.stream(stream, 0, 0);
+        assert_eq!(client.call(stream, &StreamSynchronize { launches: UNCOUNTED }, &[]).0, code);
+    }
+    for (event, code) in [(30, 0), (31, 0), (32, 400)] {
+        client.send(0, &EventCreate { event, context: CONTEXT, flags: 0 }, &[]);
+        client.send(20, &EventRecord { event, generation: 1, flags: 0 }, &[]);
+        assert_eq!(client.call(0, &EventSynchronize { event, generation: 1 }, &[]).0, code);
+    }
+    for (context, code) in [(40, 0), (41, 2)] {
+        client.send(0, &ContextCreate { context, legacy_stream: 100 + context, ..Default::default() }, &[]);
+        assert_eq!(client.call(0, &ContextSynchronize { context, launches: UNCOUNTED }, &[]).0, code);
+    }
+    let lines: Vec<_> = worker.told("log").iter().map(|packet| packet["line"].to_string()).collect();
+    for kind in ["3 streams", "2 events", "2 contexts"] {
+        assert_eq!(lines.iter().filter(|line| line.contains(kind)).count(), 1, "{kind}: {lines:?}");
+    }
 }
