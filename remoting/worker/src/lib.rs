@@ -2,6 +2,7 @@
 //! that hands data connections to workers.
 
 mod arrays;
+pub mod budgets;
 pub mod calls;
 pub mod command;
 pub mod completer;

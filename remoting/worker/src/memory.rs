@@ -1,7 +1,7 @@
 //! Mapping and granting memory: what the session's `slabs` say, the driver and the appliance are asked to do.
 
 use crate::driver::{Driver, Result};
-use crate::requests::Request;
+use crate::requests::{Asker, Request};
 use crate::session::{Outcome, Session};
 use crate::slabs::overlap;
 use crate::zeros::{NewSlab, scrub};
@@ -227,7 +227,7 @@ impl Session {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (device, least, want) = (c.device, c.least, c.want);
-        self.after_returns(seq, move |session| session.requests.grant(seq, device, least, want))
+        self.after_returns(seq, move |session| session.requests.grant(Asker::Client(seq), device, least, want))
     }
 
     /// Asks the appliance when it has back what the client gave back before.

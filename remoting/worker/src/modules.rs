@@ -92,8 +92,11 @@ impl Session {
 
     pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
         let Context { handle: context, device, .. } = *self.contexts.get(c.context)?;
-        if self.modules.contains(c.module) || self.modules.is_full() {
+        if self.modules.contains(c.module) {
             return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.modules.is_full() {
+            return Err(self.out_of("modules", self.budgets.modules));
         }
         let Some(image) = self.images.get(&c.hash) else {
             self.reply_logged(seq, NEED_IMAGE, String::new());
