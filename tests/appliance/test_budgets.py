@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.system import free_port, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.budgets import held_by, part_of_sessions, unknown_budget
+from remotegpu.appliance.cgroups import Cgroups
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 QUARTER = Ask(milli_per_gpu=250)
@@ -92,14 +94,31 @@ def test_a_lease_that_takes_too_much_of_the_machine_loses_its_largest_session(di
     with StandIn(dist, "--host-memory-per-lease", "200MiB") as appliance:
         greedy, modest = appliance.lease(QUARTER), appliance.lease(QUARTER)
         large, small, other = greedy.session(1), greedy.session(2), modest.session(3)
-        large.tell("eat 400")
+        # Past its budget, which the GPUs' memory adds to, and not past what the kernel kills for.
+        large.tell("eat 480")
         assert "--host-memory-per-lease" in large.rest()
         assert small.ask("identity")["cwd"] == "/"
         assert other.ask("identity")["cwd"] == "/"
 
 
-def test_a_lease_past_its_memory_of_the_machine_gets_no_session() -> None:
+@pytest.mark.skipif(not Cgroups().controllers, reason="no cgroup can be made here")
+def test_the_workers_of_a_lease_are_in_a_cgroup_of_its_own_where_there_are_any(dist: Path) -> None:
+    with StandIn(dist, "--host-memory-per-lease", "200MiB") as appliance:
+        lease = appliance.lease(QUARTER)
+        name = f"remotegpu-{appliance.process.pid}-{lease.granted.lease_id[:16]}"
+        groups = [lease.session(number).ask("cgroups") for number in range(2)]
+        assert groups[0] == groups[1]
+        assert any(group.endswith(f"/{name}") for group in groups[0]), groups[0]
+        killed = lease.session(3)
+        killed.tell("eat 900")
+        assert killed.rest() == "", "the kernel ends it at once"
+        lease.close()
+        until(lambda: not list(Path("/sys/fs/cgroup").rglob(name)), 20, "the group is gone")
+
+
+def test_nothing_holds_nothing() -> None:
     assert held_by([]) == 0
+    assert held_by([os.getpid(), 1 << 30]) > MIB, "a process that has ended holds nothing"
 
 
 def test_budgets_of_sessions_are_checked_at_the_start() -> None:

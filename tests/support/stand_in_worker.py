@@ -77,6 +77,8 @@ class Worker:
                 return self.send(op="stats", commands=int(rest[0]), launches=0, bytes_in=0, bytes_out=0)
             case "raw":
                 return self.control.send(line.removeprefix("raw ").encode())
+            case "cgroups":
+                return Path("/proc/self/cgroup").read_text().split()
             case "eat":
                 # So many MiB of the machine.
                 return self.eaten.append(os.urandom(1 << 20) * int(rest[0]))

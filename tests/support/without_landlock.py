@@ -1,4 +1,4 @@
-"""Starts a program for which this kernel has no Landlock, as one before 5.13: `without_landlock.py PROGRAM ARGUMENT...`.
+"""Starts a program for which this kernel has no Landlock, as one before 5.13: `without_landlock.py PROGRAM [ARGUMENT]`.
 
 A seccomp filter answers ENOSYS to Landlock's first system call, for the program and all that it starts.
 """

@@ -1,6 +1,7 @@
 """What the person who starts an appliance can choose."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from remotegpu.api.profiles import Profile
@@ -13,7 +14,10 @@ class Limits:
     leases: int = 256
     sessions_per_lease: int = 64
     sessions_per_gpu: int = 128
+    sessions_per_tenant: int | None = None  # of one namespace or token; None: as many as its leases have
     image_bytes: int = 1 << 30  # device code that a worker keeps
+    session_budgets: tuple[str, ...] = ()  # NAME=NUMBER, as `budgets.py` lists them
+    host_bytes_per_lease: int | None = None  # of this machine's memory; None: half of it
     managed_mib: int | None = None  # of a program that sets nothing itself; None: the client's default
 
 
@@ -40,6 +44,13 @@ class EnvironmentOption:
     backend: str = ""  # empty: the environment finds out
 
 
+class Landlock(StrEnum):
+    """What to do on a kernel without Landlock."""
+
+    REQUIRE = "require"  # no session
+    WARN = "warn"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     host: str = "127.0.0.1"
@@ -58,6 +69,7 @@ class Settings:
     kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
+    landlock: Landlock = Landlock.REQUIRE
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
     offload: tuple[EnvironmentOption, ...] = ()

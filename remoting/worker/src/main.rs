@@ -1,4 +1,4 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--budget NAME=NUMBER]…`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--budget NAME=NUMBER]…`, or `--snapshot --driver PATH`.
 
 use remotegpu_worker::budgets::Budgets;
 use remotegpu_worker::driver::Driver;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files] \
-     [--require-landlock] [--budget NAME=NUMBER]...)";
+     [--require-landlock] [--threads N] [--budget NAME=NUMBER]...)";
 
 enum Mode {
     Snapshot,
@@ -26,13 +26,15 @@ struct Place {
     hidden: Vec<PathBuf>,
     files: Files,
     landlock: Landlock,
+    /// Of this process's uid, at most.
+    threads: Option<u64>,
     budgets: Budgets,
 }
 
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
     let (mut hidden, mut files, mut landlock) = (Vec::new(), Files::Needed, Landlock::Welcome);
-    let mut budgets = Budgets::default();
+    let (mut threads, mut budgets) = (None, Budgets::default());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -43,6 +45,7 @@ fn arguments() -> Option<(String, Mode)> {
             "--hide" => hidden.push(arguments.next()?.into()),
             "--no-files" => files = Files::Done,
             "--require-landlock" => landlock = Landlock::Required,
+            "--threads" => threads = Some(arguments.next()?.parse().ok()?),
             "--budget" => budgets.set(&arguments.next()?)?,
             _ => return None,
         }
@@ -50,7 +53,7 @@ fn arguments() -> Option<(String, Mode)> {
     let mode = if snapshot {
         Mode::Snapshot
     } else {
-        Mode::Session(Place { control: control?, data: data?, hidden, files, landlock, budgets })
+        Mode::Session(Place { control: control?, data: data?, hidden, files, landlock, threads, budgets })
     };
     Some((driver?, mode))
 }
@@ -72,6 +75,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let line = |e: std::io::Error| e.to_string();
     // SAFETY: the appliance started this process with these two descriptors for it alone to use; nothing else took them.
     let (control, data) = unsafe { (OwnedFd::from_raw_fd(place.control), OwnedFd::from_raw_fd(place.data)) };
+    sandbox::limit(place.threads).map_err(line)?;
     sandbox::prepare(&place.hidden, place.landlock)?;
     // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
     // wait for a running kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.

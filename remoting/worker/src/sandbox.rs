@@ -24,6 +24,22 @@ pub enum Landlock {
     Welcome,
 }
 
+/// Limits of the process, which it cannot raise again. Address space cannot be one: the driver reserves more of it than
+/// any machine has memory.
+///
+/// # Errors
+/// If the system refuses.
+pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let most = |number| Rlimit { current: Some(number), maximum: Some(number) };
+    // It would hold a tenant's memory.
+    setrlimit(Resource::Core, most(0))?;
+    if let Some(threads) = threads {
+        setrlimit(Resource::Nproc, most(threads))?;
+    }
+    Ok(())
+}
+
 /// Before the driver is loaded, while there is one thread: the process cannot gain rights, be looked into, or look into
 /// another one; and of all files it cannot read the `hidden` ones (or what is beneath them).
 ///

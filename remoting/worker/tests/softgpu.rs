@@ -377,3 +377,15 @@ fn a_session_has_no_more_objects_than_its_budget() {
         assert_eq!(lines.iter().filter(|line| line.contains(kind)).count(), 1, "{kind}: {lines:?}");
     }
 }
+
+#[test]
+fn a_worker_dumps_no_memory_and_has_as_many_threads_as_it_is_told() {
+    let mut worker = Worker::start_told("normal", LIMIT, &[], &["--threads", "500"]);
+    worker.client.open();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", worker.process.id())).expect("limits");
+    let hard = |name: &str| {
+        let line = limits.lines().find(|line| line.starts_with(name)).expect("the limit");
+        line.trim_start_matches(name).split_whitespace().nth(1).expect("two values").to_owned()
+    };
+    assert_eq!([hard("Max core file size"), hard("Max processes")], ["0", "500"]);
+}
