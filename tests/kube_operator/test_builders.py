@@ -349,6 +349,7 @@ def test_environments_of_a_pool_are_options_of_its_appliances() -> None:
     assert serving["args"] == [*plain["args"], *added]
     assert serving | {"args": plain["args"]} == plain
 
+
 @pytest.mark.parametrize(
     ("spec", "status", "option"),
     [

@@ -100,7 +100,12 @@ def test_the_phase_of_a_pool() -> None:
     assert status(STARTING, LOST).phase is PoolPhase.NOT_READY
     assert (status().phase, status().reason) == (PoolPhase.NOT_READY, "NoNodes")
     conditions = {each.type: each.status for each in status(READY, mixed="8 and 16 GiB").conditions}
-    assert conditions == {"Ready": "True", "MixedMemory": "True", "CertificatesRenewed": "True", "LandlockRequired": "True"}
+    assert conditions == {
+        "Ready": "True",
+        "MixedMemory": "True",
+        "CertificatesRenewed": "True",
+        "LandlockRequired": "True",
+    }
     failed = {each.type: each for each in status(READY, problem="the Secret is gone").conditions}
     assert (failed["CertificatesRenewed"].status, failed["CertificatesRenewed"].reason) == ("False", "RenewalFailed")
     assert status(READY).observed_generation == 4

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from remotegpu.api.pools import Landlock
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.authority import Authority, SecretAuthority
 from remotegpu.appliance.backends.base import Backend, BackendError
@@ -41,7 +42,7 @@ from remotegpu.appliance.metrics import Counters, Gauges
 from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
-from remotegpu.appliance.settings import Landlock, Settings
+from remotegpu.appliance.settings import Settings
 from remotegpu.appliance.staging import Staging, sweep
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.tokens import TokenFile

@@ -1,9 +1,9 @@
 """What the person who starts an appliance can choose."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
+from remotegpu.api.pools import Landlock
 from remotegpu.api.profiles import Profile
 
 
@@ -42,13 +42,6 @@ class EnvironmentOption:
     name: str
     python: Path  # as it was given: a virtual environment is known by the link that lies in it
     backend: str = ""  # empty: the environment finds out
-
-
-class Landlock(StrEnum):
-    """What to do on a kernel without Landlock."""
-
-    REQUIRE = "require"  # no session
-    WARN = "warn"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typer.main import get_group
 
 from remotegpu import extensions
 from remotegpu.api import names
+from remotegpu.api.pools import Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import QuantityError, parse_memory
-from remotegpu.appliance.settings import Landlock
 from remotegpu.cli import exits
 from remotegpu.cli.options import (
     ApplianceOption,
@@ -332,7 +332,8 @@ def appliance(
         typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours. Default: free ones."),
     ] = None,
     landlock: Annotated[
-        Landlock, typer.Option(help="warn: start on a kernel that has no Landlock to keep sessions apart.")
+        Landlock,
+        typer.Option(case_sensitive=False, help="Warn: start on a kernel that has no Landlock to keep sessions apart."),
     ] = Landlock.REQUIRE,
     self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
     quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
