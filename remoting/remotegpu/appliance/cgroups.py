@@ -95,8 +95,8 @@ class LeaseGroups:
         self._groups: dict[str, Group] = {}
 
     def join(self, lease_id: str, memory_bytes: int, pid: int) -> None:
-        """Put a process into its lease's group, whose limit is a quarter above the budget: who is past that alone is told
-        why its session ends, the kernel kills without a word. Without cgroups nothing happens."""
+        """Put a process into its lease's group. Its limit is a quarter above the budget: who is past the budget is told
+        why its session ends, and the kernel kills without a word. Without cgroups nothing happens."""
         if not self._cgroups.controllers:
             return
         try:

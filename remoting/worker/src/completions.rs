@@ -3,9 +3,9 @@
 use crate::current::CurrentContext;
 use crate::driver::{Code, Driver, Handle};
 use crate::objects::{LoadedModule, RealEvent};
+use crate::pending::NewSlab;
 use crate::shared_events::Page;
 use crate::staging::Buffer;
-use crate::zeros::NewSlab;
 use driverapi::errors::*;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;

@@ -78,7 +78,7 @@ impl Session {
                     session.finish(seq);
                 }
                 Err(code) => {
-                    session.discharge(c.device, charged);
+                    session.discharge(c.device, charged, charged);
                     session.no_context(seq, &c, code);
                 }
             },
@@ -89,14 +89,6 @@ impl Session {
         let _ = self.poison_context(c.context, c.legacy_stream, code);
         self.late(code);
         self.finish(seq);
-    }
-
-    /// Gives back what the appliance charged for a context.
-    fn discharge(&mut self, device: u32, charged: u64) {
-        self.memory.give_back(device, charged);
-        if charged > 0 && self.grant_return(device, charged).is_err() {
-            self.late(CUDA_ERROR_UNKNOWN);
-        }
     }
 
     fn poison_context(&mut self, context: u64, legacy: u64, code: Code) -> Result<Outcome> {
@@ -123,6 +115,7 @@ impl Session {
             streams: vec![legacy],
             limits: HashMap::new(),
             charged,
+            stacks: 0,
             zeros: None,
         };
         self.contexts.insert(id, Ok(context));
@@ -184,7 +177,7 @@ impl Session {
                 if let Err(code) = destroyed {
                     session.late(code);
                 }
-                session.discharge(taken.device, charged);
+                session.discharge(taken.device, charged, charged);
                 session.gave_back(taken, token);
                 session.finish(seq);
             },

@@ -47,6 +47,7 @@ impl Session {
                 self.memory.granted(device, size);
                 match asker {
                     Asker::Context(seq, context) => self.context_charged(seq, &context, size),
+                    Asker::Stack(described) => self.stack_charged(&described, device, size),
                     Asker::Client(seq) if size == 0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
                     Asker::Client(seq) => self.reply_with(seq, 0, &Granted { size }, &[]),
                 }

@@ -30,6 +30,7 @@ mod memory;
 mod modules;
 pub mod objects;
 mod peers;
+mod pending;
 mod requests;
 pub mod rules;
 pub mod sandbox;

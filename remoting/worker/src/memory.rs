@@ -1,10 +1,11 @@
 //! Mapping and granting memory: what the session's `slabs` say, the driver and the appliance are asked to do.
 
 use crate::driver::{Driver, Result};
+use crate::pending::NewSlab;
 use crate::requests::{Asker, Request};
 use crate::session::{Outcome, Session};
 use crate::slabs::overlap;
-use crate::zeros::{NewSlab, scrub};
+use crate::zeros::scrub;
 use driverapi::errors::*;
 use protocol::{Grant, Open, Opened, SlabMap, SlabMove, WIRE_VERSION};
 

@@ -122,8 +122,9 @@ pub struct Context {
     pub streams: Vec<u64>,
     /// What the driver takes for each limit that was set.
     pub limits: HashMap<u32, u64>,
-    /// What the share is charged for it.
+    /// What the appliance was asked to charge for it, stacks of kernels among them.
     pub charged: u64,
+    pub stacks: u64,
     /// Page-locked zeros that arrays are filled from, once there was one.
     pub zeros: Option<Handle>,
 }

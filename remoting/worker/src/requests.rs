@@ -1,6 +1,7 @@
 //! What the worker asks of the appliance and tells it. `control` takes the answers.
 
 use crate::driver::{Code, Result};
+use crate::pending::Described;
 use crate::shared_events::Page;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use protocol::{ContextCreate, EventImport, SlabImport};
@@ -103,6 +104,8 @@ pub enum Asker {
     Client(u64),
     /// We, for a context that this command shall make.
     Context(u64, ContextCreate),
+    /// We, for the stack of a kernel.
+    Stack(Box<Described>),
 }
 
 /// Requests to be sent, and the commands that wait for their answers.

@@ -8,6 +8,7 @@ use crate::completions::{Action, state};
 use crate::driver::{Code, Driver, Handle, Result};
 use crate::memory::{place, reserve, unmap};
 use crate::objects::RealEvent;
+use crate::pending::NewSlab;
 use crate::requests::Request;
 use crate::session::{Outcome, Session};
 use crate::slabs::{Memory, overlap};
@@ -19,19 +20,6 @@ use std::time::{Duration, Instant};
 /// What is left when a session ends may take this long to overwrite: a kernel may have the whole device.
 const LAST_SCRUB: Duration = Duration::from_secs(2);
 const NON_BLOCKING: u32 = 1;
-
-/// A slab on its way to its tenant.
-#[derive(Debug, Clone, Copy)]
-pub struct NewSlab {
-    pub context: u64,
-    pub address: u64,
-    pub size: u64,
-    /// Where it is zeroed.
-    pub place: u64,
-    pub memory: u64,
-    /// The driver's name of the device.
-    pub device: i32,
-}
 
 /// Who can fill memory of a device: a context, and a stream that holds nothing of the tenant's.
 #[derive(Debug, Clone, Copy)]
