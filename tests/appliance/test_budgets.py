@@ -116,6 +116,21 @@ def test_the_workers_of_a_lease_are_in_a_cgroup_of_its_own_where_there_are_any(d
         until(lambda: not list(Path("/sys/fs/cgroup").rglob(name)), 20, "the group is gone")
 
 
+def test_what_a_killed_worker_left_is_counted(dist: Path) -> None:
+    port = free_port()
+    with StandIn(dist, "--metrics-port", str(port)) as appliance:
+        session = appliance.lease(QUARTER).session()
+        assert session.grant(10 * MIB) == 10 * MIB
+        session.tell("die 9")
+
+        def left() -> float:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+                lines = answer.read().decode().splitlines()
+            return next(float(line.split()[1]) for line in lines if line.startswith("remotegpu_left_bytes_total"))
+
+        until(lambda: left() == 10 * MIB, 20, "it is counted")
+
+
 def test_nothing_holds_nothing() -> None:
     assert held_by([]) == 0
     assert held_by([os.getpid(), 1 << 30]) > MIB, "a process that has ended holds nothing"

@@ -122,7 +122,7 @@ class Sessions:
         # Without a process it is just being opened: `open` sees that it has ended, and clears up.
         if session.process is not None:
             await session.process.end(code, reason)
-            self._forget(session)
+            self._forget(session, await session.process.wait())
 
     async def close(self, session: Session) -> int:
         """End a session, if it has not ended yet: the exit code of its process, or minus the signal that ended it."""
@@ -260,28 +260,28 @@ class Sessions:
         else:
             who = f"{process.kind} {process.pid}"
             _log.error("session %s: its %s died (%s)", session.session_id[:8], who, exit_text(code))
-        if code < 0:
-            # Nobody overwrote what it had.
-            self._counters.left_bytes.inc(session.granted_bytes)
         result = "ended" if session.ended else "clean" if code == 0 else "signal" if code < 0 else "error"
         self._counters.worker_exits.labels(result=result).inc()
-        self._forget(session)
+        self._forget(session, code)
 
     async def _abandon(self, session: Session) -> None:
         session.ended = True
         if session.process is not None:
             await session.process.kill()
-        self._forget(session)
+        self._forget(session, 0)
 
     def _expire(self, session: Session) -> None:
         if not session.connected and session.session_id in self._live:
             _log.info("session %s: its client never connected", session.session_id[:8])
             self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: Session, code: int) -> None:
         """The process is gone: the driver has freed its memory, the uid and the quota are free."""
         if self._live.pop(session.session_id, None) is None:
             return
+        if code < 0:
+            # Killed: nobody overwrote what it had.
+            self._counters.left_bytes.inc(session.granted_bytes)
         session.lease.sessions.pop(session.session_id, None)
         self._ended[session.session_id] = session
         if len(self._ended) > _MAX_ENDED:

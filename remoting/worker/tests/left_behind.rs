@@ -115,10 +115,13 @@ impl Session {
 
     /// Starts a kernel that reads `from` when `flag` is set, and writes what it got to `to`.
     fn peek(&mut self, flag: u64, from: u64, to: u64) {
+        self.peek_at([flag, from, to].map(|offset| self.base + offset));
+    }
+
+    fn peek_at(&mut self, places: [u64; 3]) {
         let (code, loaded) = self.client().load(MODULE, PEEK.as_bytes());
         assert_eq!((code, self.client().describe(MODULE, 0).0), (0, 0), "{}", loaded.log);
         let shape = LaunchShape { grid: [1; 3], block: [1; 3], shared: 0, attributes: vec![] };
-        let places = [flag, from, to].map(|offset| self.base + offset);
         let parameters = encoded(&(places[0], (places[1], places[2])));
         self.client().send(A, &Launch { module: MODULE, kernel: 0, shape }, &parameters);
     }
@@ -187,4 +190,18 @@ fn what_a_killed_worker_left_is_shown_to_nobody() {
     next.client().send(0, &SlabMap { device: 0, address: base + SLAB, size: SLAB }, &[]);
     assert_eq!(next.read(0, 2 * SLAB), vec![0; 2 * SLAB as usize]);
     assert_eq!(gpu.find(SECRET), None);
+}
+
+#[test]
+fn what_a_broken_context_leaves_is_told_to_the_appliance() {
+    let gpu = Gpu::used("broken");
+    let mut tenant = gpu.session(&[]);
+    tenant.write(0, SECRET);
+    tenant.peek_at([0x10; 3]);
+    assert_eq!(tenant.synchronize(A), 700);
+    let told = tenant.worker.hang_up();
+    assert!(gpu.find(SECRET).is_some(), "the driver fills nothing in a broken context");
+    let left: Vec<_> = told.iter().filter(|packet| packet["op"] == "left").collect();
+    assert_eq!(left.iter().map(|packet| packet["size"].as_u64()).collect::<Vec<_>>(), [Some(SLAB)]);
+    assert_eq!(gpu.session(&[]).read(0, SLAB), vec![0; SLAB as usize]);
 }
