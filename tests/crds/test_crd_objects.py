@@ -35,6 +35,7 @@ from remotegpu.api.pools import (
     EnvironmentStatus,
     GPUPool,
     GpuStatus,
+    Landlock,
     LimitsSpec,
     OffloadBackend,
     PoolPhase,
@@ -84,11 +85,14 @@ POOL_SPECS = (
         image="appliance:1",
         image_pull_policy="Never",
         gpus_per_node=4,
-        limits=LimitsSpec(sessions_per_gpu=32, sessions_per_claim=8),
+        limits=LimitsSpec(
+            sessions_per_gpu=32, sessions_per_claim=8, sessions_per_namespace=6, host_memory_per_claim=GIB
+        ),
         offload=(
             EnvironmentSpec("torch", "/opt/environments/torch/bin/python", OffloadBackend.ROCM),
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
+        landlock=Landlock.WARN,
         start_deadline=600,
         update=UpdateSpec(drain_deadline=60),
         resources={"requests": {"cpu": "500m"}, "limits": {"memory": "4Gi"}},
@@ -118,6 +122,7 @@ POOL_STATUS = PoolStatus(
         ),
     ),
     observed_generation=1,
+    landlock=Landlock.REQUIRE,
 )
 SPECS: dict[str, tuple[ClaimSpec | PoolSpec, ...]] = {"GPUClaim": CLAIM_SPECS, "GPUPool": POOL_SPECS}
 STATUS: dict[str, ClaimStatus | PoolStatus] = {"GPUClaim": CLAIM_STATUS, "GPUPool": POOL_STATUS}

@@ -102,7 +102,7 @@ def test_stateful_set_of_a_software_pool() -> None:
                                 *("--cert", "/etc/remotegpu/tls/tls.crt", "--key", "/etc/remotegpu/tls/tls.key"),
                                 *("--http", "0.0.0.0:7072"),
                                 *("--operator-account", "remotegpu-system:remotegpu-operator"),
-                                *("--backend", "software", "--drain-seconds", "25"),
+                                *("--backend", "software", "--drain-seconds", "25", "--landlock", "require"),
                                 *("--gpus", "2", "--memory", str(4 << 30), "--threads", "3"),
                             ],
                             "ports": [
@@ -151,7 +151,13 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
         "imagePullPolicy": "Always",
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "managedMemory": "512Mi",
-        "limits": {"sessionsPerGPU": 8, "sessionsPerClaim": 4},
+        "limits": {
+            "sessionsPerGPU": 8,
+            "sessionsPerClaim": 4,
+            "sessionsPerNamespace": 6,
+            "hostMemoryPerClaim": "3Gi",
+        },
+        "landlock": "Warn",
         "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
         "priorityClassName": "gpus",
         "temporaryStorage": "1Gi",
@@ -161,10 +167,11 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     container = made["containers"][0]
     assert container["resources"] == {"limits": {"memory": "2Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}
     tail = [
-        *("--backend", "cuda", "--drain-seconds", "25", "--managed-memory", str(512 << 20)),
-        *("--sessions-per-gpu", "8", "--sessions-per-lease", "4"),
+        *("--backend", "cuda", "--drain-seconds", "25", "--landlock", "warn", "--managed-memory", str(512 << 20)),
+        *("--sessions-per-gpu", "8", "--sessions-per-lease", "4", "--sessions-per-tenant", "6"),
+        *("--host-memory-per-lease", str(3 << 30)),
     ]
-    assert container["args"][-10:] == tail
+    assert container["args"][-16:] == tail
     same = {
         key: value for key, value in container.items() if key not in {"args", "resources", "image", "imagePullPolicy"}
     }
@@ -341,3 +348,23 @@ def test_environments_of_a_pool_are_options_of_its_appliances() -> None:
     added = ["--offload", "torch=/opt/torch/bin/python:rocm", "--offload", "sklearn=/opt/sklearn/bin/python"]
     assert serving["args"] == [*plain["args"], *added]
     assert serving | {"args": plain["args"]} == plain
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "option"),
+    [
+        ({}, {}, "require"),
+        ({}, {"observedGeneration": 1, "phase": "Ready"}, "warn"),
+        ({}, {"observedGeneration": 1, "phase": "Ready", "landlock": "Require"}, "require"),
+        ({}, {"observedGeneration": 1, "phase": "Ready", "landlock": "Warn"}, "warn"),
+        ({"landlock": "Require"}, {"observedGeneration": 1, "landlock": "Warn"}, "require"),
+        ({"landlock": "Warn"}, {}, "warn"),
+    ],
+)
+def test_new_pools_require_landlock_and_older_ones_keep_what_they_had(
+    spec: dict[str, Any], status: dict[str, Any], option: str
+) -> None:
+    stored = {"metadata": {"name": "gpus", "uid": "u"}, "spec": spec, "status": status}
+    made = stateful_set(Plan(NAME, GPUPool.from_object(stored), "node-a", 1), INSTALLATION)
+    arguments = made["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[arguments.index("--landlock") + 1] == option

@@ -100,11 +100,37 @@ def test_the_phase_of_a_pool() -> None:
     assert status(STARTING, LOST).phase is PoolPhase.NOT_READY
     assert (status().phase, status().reason) == (PoolPhase.NOT_READY, "NoNodes")
     conditions = {each.type: each.status for each in status(READY, mixed="8 and 16 GiB").conditions}
-    assert conditions == {"Ready": "True", "MixedMemory": "True", "CertificatesRenewed": "True"}
+    assert conditions == {
+        "Ready": "True",
+        "MixedMemory": "True",
+        "CertificatesRenewed": "True",
+        "LandlockRequired": "True",
+    }
     failed = {each.type: each for each in status(READY, problem="the Secret is gone").conditions}
     assert (failed["CertificatesRenewed"].status, failed["CertificatesRenewed"].reason) == ("False", "RenewalFailed")
     assert status(READY).observed_generation == 4
     assert all(each.message for each in status(LOST).conditions)
+
+
+def test_a_pool_that_does_without_landlock_says_so() -> None:
+    def condition(spec: dict[str, str], before: dict[str, Any]) -> tuple[str, str, str]:
+        metadata = {"name": "p", "uid": "u", "generation": 4}
+        pool = GPUPool.from_object({"metadata": metadata, "spec": spec, "status": before})
+        after = pool_status(pool, Capacity(Amount(), Amount(), Amount(), "", ()), "", NOW)
+        found = next(each for each in after.conditions if each.type == "LandlockRequired")
+        assert "landlock: Require" in found.message or found.status == "True"
+        return str(after.landlock), found.status, found.reason
+
+    assert condition({}, {}) == ("Require", "True", "Required")
+    upgraded = condition({}, {"observedGeneration": 4})
+    assert upgraded == ("Warn", "False", "OlderPool")
+    assert condition({}, {"observedGeneration": 4, "landlock": "Warn"}) == upgraded, "it stays so"
+    assert condition({"landlock": "Warn"}, {}) == ("Warn", "False", "Allowed")
+    assert condition({"landlock": "Require"}, {"observedGeneration": 4, "landlock": "Warn"}) == (
+        "Require",
+        "True",
+        "Required",
+    )
 
 
 names = st.sampled_from("abcd")

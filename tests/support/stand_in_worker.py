@@ -23,7 +23,9 @@ def snapshot() -> dict[str, Any]:
     uuids = os.environ.get("REMOTEGPU_SOFTGPU_UUIDS", "").split(",")
     device = {"name": "Stand-in GPU", "memory_bytes": TOTAL, "pci": [0, 1, 0]}
     device["attributes"] = {"1": 1024, "33": 1}
-    return {"driver_version": 13040, "table_hash": 7, "devices": [{**device, "uuid": uuid} for uuid in uuids]}
+    devices = [{**device, "uuid": uuid} for uuid in uuids]
+    landlock = os.environ.get("REMOTEGPU_LOG") != "no-landlock"
+    return {"driver_version": 13040, "table_hash": 7, "devices": devices, "landlock": landlock}
 
 
 def identity() -> dict[str, Any]:
@@ -44,6 +46,7 @@ class Worker:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.next_id = 1
+        self.eaten: list[bytes] = []
 
     def send(self, **packet: Any) -> None:
         self.control.send(json.dumps(packet).encode())
@@ -74,6 +77,11 @@ class Worker:
                 return self.send(op="stats", commands=int(rest[0]), launches=0, bytes_in=0, bytes_out=0)
             case "raw":
                 return self.control.send(line.removeprefix("raw ").encode())
+            case "cgroups":
+                return Path("/proc/self/cgroup").read_text().split()
+            case "eat":
+                # So many MiB of the machine.
+                return self.eaten.append(os.urandom(1 << 20) * int(rest[0]))
             case "die":
                 os.kill(os.getpid(), int(rest[0]))
         raise ValueError(line)
@@ -105,7 +113,9 @@ def main() -> None:
     parser.add_argument("--driver")
     parser.add_argument("--hide", action="append")
     parser.add_argument("--no-files", action="store_true")
-    parser.add_argument("--image-bytes", type=int)
+    parser.add_argument("--require-landlock", action="store_true")
+    parser.add_argument("--budget", action="append")
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--control-fd", type=int)
     parser.add_argument("--data-fd", type=int)
     options = parser.parse_args()

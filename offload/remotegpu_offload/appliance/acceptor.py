@@ -11,10 +11,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
+from remotegpu.appliance.cgroups import Group
 from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel
 from remotegpu.appliance.processes import ProcessError
 from remotegpu.appliance.workers import exit_text
-from remotegpu_offload.appliance.cgroups import Group
 from remotegpu_offload.appliance.zygote import Forked
 
 _READY_SECONDS: Final = 30.0

@@ -16,6 +16,7 @@ import remotegpu
 import remotegpu_offload
 from remotegpu.api.names import DIST_ENV
 from remotegpu.appliance.backends.base import Backend
+from remotegpu.appliance.cgroups import Cgroups, Group
 from remotegpu.appliance.checks import EnvironmentState
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.metrics import Counters
@@ -30,7 +31,6 @@ from remotegpu.paths import find_dist
 from remotegpu_offload.acceptor import versions
 from remotegpu_offload.acceptor.environment import VISIBLE, Environment
 from remotegpu_offload.appliance.acceptor import Acceptor
-from remotegpu_offload.appliance.cgroups import Cgroups, Group
 from remotegpu_offload.appliance.zygote import Zygote
 
 if TYPE_CHECKING:

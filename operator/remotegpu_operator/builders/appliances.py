@@ -236,6 +236,7 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         "--operator-account": f"{installation.namespace}:remotegpu-operator",
         "--backend": spec.backend.value,
         "--drain-seconds": str(DRAIN_SECONDS),
+        "--landlock": plan.pool.landlock.value.lower(),
     }
     if spec.backend is Backend.SOFTWARE:
         options |= {"--gpus": str(plan.gpus), "--memory": str(spec.software.memory)}
@@ -247,6 +248,10 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options["--sessions-per-gpu"] = str(spec.limits.sessions_per_gpu)
     if spec.limits.sessions_per_claim:
         options["--sessions-per-lease"] = str(spec.limits.sessions_per_claim)
+    if spec.limits.sessions_per_namespace:
+        options["--sessions-per-tenant"] = str(spec.limits.sessions_per_namespace)
+    if spec.limits.host_memory_per_claim is not None:
+        options["--host-memory-per-lease"] = str(spec.limits.host_memory_per_claim)
     environments = (("--offload", environment.option) for environment in spec.offload)
     return ["appliance", "--kubernetes", *(word for option in (*options.items(), *environments) for word in option)]
 

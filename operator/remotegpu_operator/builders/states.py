@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from remotegpu.api.conditions import Condition, with_condition
+from remotegpu.api.conditions import Condition, ConditionStatus, with_condition
 from remotegpu.api.kubernetes import CONTROL_PORT, server_name
 from remotegpu.api.pools import (
     AppliancePhase,
@@ -12,6 +12,7 @@ from remotegpu.api.pools import (
     EnvironmentStatus,
     GPUPool,
     GpuStatus,
+    Landlock,
     PoolPhase,
     PoolStatus,
 )
@@ -118,6 +119,7 @@ def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> Po
             pool.generation,
         ),
     )
+    conditions = with_condition(conditions, _landlock(pool, now))
     return PoolStatus(
         phase=phase,
         reason=reason,
@@ -128,7 +130,24 @@ def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> Po
         free=capacity.free,
         appliances=capacity.appliances,
         observed_generation=pool.generation,
+        landlock=pool.landlock,
     )
+
+
+def _landlock(pool: GPUPool, now: str) -> Condition:
+    status: ConditionStatus
+    if pool.landlock is Landlock.REQUIRE:
+        status, reason, message = "True", "Required", "appliances start only on nodes whose kernel has Landlock"
+    elif pool.spec.landlock is Landlock.WARN:
+        status, reason = "False", "Allowed"
+        message = "the pool lets sessions do without Landlock; set landlock: Require where all nodes have Linux 5.13"
+    else:
+        status, reason = "False", "OlderPool"
+        message = (
+            "the pool is older than this rule, and its sessions may do without Landlock; the next release requires it: "
+            "set landlock: Require, or landlock: Warn to stay with this"
+        )
+    return Condition("LandlockRequired", status, reason, message, now, pool.generation)
 
 
 def _phase(seen: Seen, address: str) -> tuple[AppliancePhase, str, str]:

@@ -15,6 +15,13 @@ class Backend(StrEnum):
     CUDA = "cuda"
 
 
+class Landlock(StrEnum):
+    """What appliances do on a kernel without Landlock."""
+
+    REQUIRE = "Require"
+    WARN = "Warn"
+
+
 class PoolPhase(StrEnum):
     PENDING = "Pending"
     READY = "Ready"
@@ -54,13 +61,27 @@ class LimitsSpec:
 
     sessions_per_gpu: int | None = None
     sessions_per_claim: int | None = None
+    sessions_per_namespace: int | None = None
+    host_memory_per_claim: int | None = None  # bytes
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "LimitsSpec":
-        return cls(stored.get("sessionsPerGPU"), stored.get("sessionsPerClaim"))
+        memory = stored.get("hostMemoryPerClaim")
+        return cls(
+            stored.get("sessionsPerGPU"),
+            stored.get("sessionsPerClaim"),
+            stored.get("sessionsPerNamespace"),
+            None if memory is None else int(parse_quantity(memory)),
+        )
 
     def to_object(self) -> dict[str, Any]:
-        return _given(sessionsPerGPU=self.sessions_per_gpu, sessionsPerClaim=self.sessions_per_claim)
+        memory = self.host_memory_per_claim
+        return _given(
+            sessionsPerGPU=self.sessions_per_gpu,
+            sessionsPerClaim=self.sessions_per_claim,
+            sessionsPerNamespace=self.sessions_per_namespace,
+            hostMemoryPerClaim=None if memory is None else format_quantity(memory),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,7 @@ class PoolSpec:
     managed_memory: int | None = None  # bytes; None: the client's default
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
+    landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
     start_deadline: int = 300  # seconds
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -141,6 +163,7 @@ class PoolSpec:
             managed_memory=int(parse_quantity(stored["managedMemory"])) if "managedMemory" in stored else None,
             limits=LimitsSpec.from_object(stored.get("limits", {})),
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
+            landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
@@ -162,6 +185,7 @@ class PoolSpec:
             managedMemory=None if self.managed_memory is None else format_quantity(self.managed_memory),
             limits=self.limits.to_object() or None,
             offload=[each.to_object() for each in self.offload] or None,
+            landlock=self.landlock and str(self.landlock),
             startDeadline=format_duration(self.start_deadline),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,
@@ -299,6 +323,7 @@ class PoolStatus:
     free: Amount = field(default_factory=Amount)
     appliances: tuple[ApplianceStatus, ...] = ()
     observed_generation: int = 0
+    landlock: Landlock | None = None  # None: no operator that knows it has seen the pool
 
     @property
     def gpus(self) -> int:
@@ -332,6 +357,7 @@ class PoolStatus:
             free=Amount.from_object(stored.get("free", {})),
             appliances=tuple(map(ApplianceStatus.from_object, stored.get("appliances", ()))),
             observed_generation=stored.get("observedGeneration", 0),
+            landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
         )
 
     def to_object(self) -> dict[str, Any]:
@@ -344,6 +370,7 @@ class PoolStatus:
             "models": self.models,
             "environments": self.environments,
             "observedGeneration": self.observed_generation,
+            **_given(landlock=self.landlock and str(self.landlock)),
             "total": self.total.to_object(),
             "allocated": self.allocated.to_object(),
             "free": self.free.to_object(),
@@ -360,6 +387,12 @@ class GPUPool:
     resource_version: str = ""
     spec: PoolSpec = field(default_factory=PoolSpec)
     status: PoolStatus = field(default_factory=PoolStatus)
+
+    @property
+    def landlock(self) -> Landlock:
+        """What the spec says. Without that a new pool requires it, and one that was there before keeps what it had."""
+        older = Landlock.WARN if self.status.observed_generation else Landlock.REQUIRE
+        return self.spec.landlock or self.status.landlock or older
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "GPUPool":

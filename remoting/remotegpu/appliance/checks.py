@@ -116,7 +116,8 @@ def _isolation(now: Situation) -> pb.Check:
         "worker isolation",
         "" if own_uids or now.landlock else f"{one_uid}, and this kernel has no Landlock to keep them apart",
         good="every session has its own uid" if own_uids else f"{one_uid}; seccomp and Landlock keep them apart",
-        fix="use a kernel with Landlock (5.13 or later), or start the appliance as root, without --uid-base 0",
+        fix="use a kernel with Landlock (5.13 or later) and --landlock require (in a cluster: landlock: Require of the "
+        "pool), or start the appliance as root, without --uid-base 0",
         severity="warn",
     )
 

@@ -45,6 +45,7 @@ def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
         used_bytes=sum(used),
         sessions=len(lease.sessions),
         age_seconds=time.monotonic() - lease.since,
+        host_bytes=lease.host_bytes,
         claim=str(lease.claim or ""),
         claim_uid=lease.claim.uid if lease.claim else "",
         places=[

@@ -13,6 +13,7 @@ import grpc
 
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import GpuLeases, ImpossibleError, LeasedGpus
+from remotegpu.appliance.budgets import part_of_sessions
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.gateway import Gateway
@@ -20,6 +21,7 @@ from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
+from remotegpu.appliance.settings import Limits
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.views import PhysicalGpu, devices_of_lease
 
@@ -46,7 +48,7 @@ class Leases:
         allocator: GpuLeases,
         gateway: Gateway,
         sessions: Sessions,
-        limit: int,
+        limits: Limits,
         counters: Counters,
     ) -> None:
         self.allocator = allocator
@@ -55,7 +57,8 @@ class Leases:
         self._release_listeners: list[Callable[[], None]] = []
         self._gpus = gpus
         self._sessions = sessions
-        self._limit = limit
+        sessions.leases = self.all
+        self._limits = limits
         self._counters = counters
         self._live: dict[str, Lease] = {}
         self._waiting: dict[str, asyncio.Future[LeasedGpus]] = {}
@@ -92,10 +95,10 @@ class Leases:
         if self.draining:
             message = "this appliance is draining and opens no new lease; try another one"
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
-        if len(self._live) + len(self._waiting) >= self._limit:
+        if len(self._live) + len(self._waiting) >= self._limits.leases:
             raise self._refuse(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"this appliance has its limit of {self._limit} leases; try again later",
+                f"this appliance has its limit of {self._limits.leases} leases; try again later",
             )
         lease_id = secrets.token_hex(16)
         try:
@@ -195,6 +198,7 @@ class Leases:
                 for session in list(lease.sessions.values())
             )
         )
+        await self._sessions.leave(lease)
         self.allocator.withdraw(lease.lease_id)
         self.settle()
         for listener in self._release_listeners:
@@ -211,7 +215,12 @@ class Leases:
     def _create(self, lease_id: str, client: str, placement: LeasedGpus) -> Lease:
         devices = devices_of_lease(self._gpus, placement.gpus, lease_id, placement.sizes)
         quotas = [Quota(size) for size in placement.sizes]
-        lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas, Exports(quotas))
+        gpus = [self.allocator.gpus[gpu] for gpu in placement.gpus]
+        parts = tuple(
+            part_of_sessions(self._limits.sessions_per_gpu, size, gpu.shareable)
+            for gpu, size in zip(gpus, placement.sizes, strict=True)
+        )
+        lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas, Exports(quotas), parts)
         self._live[lease_id] = lease
         self.none_left.clear()
         self._counters.leases.inc()

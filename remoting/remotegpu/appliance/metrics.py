@@ -26,6 +26,11 @@ class Counters:
         )
         self.grants = Counter("remotegpu_grants", "Memory grants to sessions.", ["gpu"], registry=registry)
         self.grants_refused = Counter("remotegpu_grants_refused", "Grants past the share.", ["gpu"], registry=registry)
+        self.left_bytes = Counter(
+            "remotegpu_left_bytes",
+            "GPU memory that sessions left without overwriting it: killed, or their context was broken.",
+            registry=registry,
+        )
         self.worker_exits = Counter(
             "remotegpu_worker_exits",
             "Ended workers: clean, ended (by us), error, signal.",
@@ -79,6 +84,10 @@ class Gauges(Collector):
         yield GaugeMetricFamily(
             "remotegpu_sessions", "Sessions now.", value=sum(lease.sessions for lease in now.leases)
         )
+        held = GaugeMetricFamily("remotegpu_lease_host_bytes", "Of this machine's memory.", labels=["lease"])
+        for lease in now.leases:
+            held.add_metric([lease.lease_id[:8]], lease.host_bytes)
+        yield held
         yield GaugeMetricFamily("remotegpu_draining", "1 while no new lease is opened.", value=now.draining)
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from remotegpu.api.pools import Landlock
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.authority import Authority, SecretAuthority
 from remotegpu.appliance.backends.base import Backend, BackendError
+from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
@@ -42,6 +44,7 @@ from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings
 from remotegpu.appliance.staging import Staging, sweep
+from remotegpu.appliance.state import Lease
 from remotegpu.appliance.tokens import TokenFile
 from remotegpu.appliance.uids import Uids
 from remotegpu.appliance.workers import Workers
@@ -101,6 +104,11 @@ async def _run(settings: Settings) -> None:
         stack.callback(backend.close)
         worker = staging.readable(dist.program("remotegpu-worker"))
         hardware = await probe(backend, worker, test=settings.self_test)
+        if settings.landlock is Landlock.REQUIRE and not hardware.snapshot.landlock:
+            raise StartError(
+                "this kernel has no Landlock, which keeps sessions from each other's files and from ours: use Linux "
+                "5.13 or later with Landlock among its security modules, or let sessions do without: --landlock warn"
+            )
         uids = Uids(settings.uid_base)
         stack.callback(uids.close)
         socket_file = staging.private("control") / "socket"
@@ -141,15 +149,17 @@ class Appliance:
         self._sessions = Sessions(
             gateway=gateway,
             workers=Workers(
-                worker, worker_arguments(settings, backend), worker_environment(backend, overhead), gpus
+                worker, worker_arguments(settings, backend, overhead), worker_environment(backend, overhead), gpus
             ).start,
+            groups=LeaseGroups(Cgroups()),
             limits=limits,
+            host_budget=lambda lease: _host_budget(settings, lease),
             uids=uids,
             counters=self._counters,
             on_unhealthy=self._health.suspect,
         )
         self._environments = make_environments(settings, backend, hardware, uids, staging, self._counters)
-        self._leases = Leases(gpus, allocator, gateway, self._sessions, limits.leases, self._counters)
+        self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, self._counters)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
@@ -216,6 +226,7 @@ class Appliance:
         if self._settings.parent_fd is not None:
             loop.add_reader(self._settings.parent_fd, self._drain.begin, 0)
         watches = [asyncio.create_task(self._health.watch(self._leases.settle))] + ([follow] if follow else [])
+        watches.append(asyncio.create_task(self._sessions.measure()))
         drained = asyncio.create_task(self._drain.finished())
         endings: list[asyncio.Future[Any]] = [drained, *watches, self._gateway.failed]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
@@ -293,12 +304,24 @@ async def _api_server() -> "ApiServer":
         raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
 
 
-def worker_arguments(settings: Settings, backend: Backend) -> list[str]:
-    """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over."""
+def worker_arguments(settings: Settings, backend: Backend, context_bytes: int) -> list[str]:
+    """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over, and what its
+    session may have."""
     hidden = [("--hide", str(path)) for path in secret_files(settings)]
     files = () if backend.opens_files else ("--no-files",)
-    images = ("--image-bytes", str(settings.limits.image_bytes))
-    return ["--driver", str(backend.driver), *itertools.chain.from_iterable(hidden), *files, *images]
+    landlock = ("--require-landlock",) if settings.landlock is Landlock.REQUIRE else ()
+    budgets = (f"image-bytes={settings.limits.image_bytes}", f"context-bytes={context_bytes}")
+    told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
+    options = itertools.chain.from_iterable((*hidden, *told))
+    return ["--driver", str(backend.driver), *options, *files, *landlock]
+
+
+def _host_budget(settings: Settings, lease: Lease) -> int:
+    """What the sessions of a lease may hold of this machine's memory. The software GPU's memory is of it, too."""
+    own = settings.limits.host_bytes_per_lease
+    if own is None:
+        own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return own + (sum(lease.placement.sizes) if settings.backend == "software" else 0)
 
 
 def secret_files(settings: Settings) -> list[Path]:

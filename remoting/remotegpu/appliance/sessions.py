@@ -3,10 +3,13 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from io import FileIO
-from typing import Final
+from typing import Final, NoReturn
 
+from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance.budgets import host_bytes, tenant_of
+from remotegpu.appliance.cgroups import LeaseGroups
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import Packet, one_line, whole_number
@@ -25,6 +28,8 @@ _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
+# Of sessions' memory of this machine.
+_MEASURE_SECONDS: Final = 2.0
 # Clients ask at once how a session ended.
 _MAX_ENDED: Final = 256
 
@@ -41,13 +46,19 @@ class Sessions:
         *,
         gateway: Gateway,
         workers: Launch,
+        groups: LeaseGroups,
         limits: Limits,
+        host_budget: Callable[[Lease], int],
         uids: Uids,
         counters: Counters,
         on_unhealthy: Callable[[int, str], None],
     ) -> None:
+        # Set by who has them.
+        self.leases: Callable[[], Iterable[Lease]] = tuple
         self._gateway = gateway
         self._workers = workers
+        self._groups = groups
+        self._host_budget = host_budget
         self._limits = limits
         self._uids = uids
         self._counters = counters
@@ -83,6 +94,8 @@ class Sessions:
             start = launch or self._workers
             process, gateway_end = await start(session, lambda p, file: self._receive(session, p, file))
             session.process = process
+            if launch is None:
+                self._groups.join(lease.lease_id, self._host_budget(lease), process.pid)
             self._spawn(self._watch(session, process))
             await process.wait_until_ready()
             if session.ended:
@@ -109,7 +122,7 @@ class Sessions:
         # Without a process it is just being opened: `open` sees that it has ended, and clears up.
         if session.process is not None:
             await session.process.end(code, reason)
-            self._forget(session)
+            self._forget(session, await session.process.wait())
 
     async def close(self, session: Session) -> int:
         """End a session, if it has not ended yet: the exit code of its process, or minus the signal that ended it."""
@@ -122,6 +135,30 @@ class Sessions:
         except TimeoutError:
             await self.end(session, 0, "closed by its client")
             return await session.process.wait()
+
+    async def leave(self, lease: Lease) -> None:
+        """The lease has no session any more, and gets none."""
+        await self._groups.leave(lease.lease_id)
+
+    async def measure(self) -> NoReturn:
+        """Look from time to time what sessions hold of this machine's memory. A lease past its budget loses the session
+        that holds most."""
+        while True:
+            for lease in list(self.leases()):
+                lease.host_bytes = host_bytes(lease.sessions.values())
+                budget = self._host_budget(lease)
+                living = [session for session in lease.sessions.values() if not session.ended]
+                if lease.host_bytes <= budget or not living:
+                    continue
+                largest = max(living, key=lambda session: host_bytes([session]))
+                held, most = format_bytes(lease.host_bytes), format_bytes(budget)
+                reason = (
+                    f"the lease holds {held} of the appliance's own memory, its budget is {most} "
+                    "(--host-memory-per-lease), and this process holds most: load less device code, copy less at a time"
+                )
+                _log.warning("session %s ends: %s", largest.session_id[:8], reason)
+                self._spawn(self.end(largest, CUDA_ERROR_DEVICE_UNAVAILABLE, reason))
+            await asyncio.sleep(_MEASURE_SECONDS)
 
     def connected(self, session_id: str) -> None:
         if session := self._live.get(session_id):
@@ -137,13 +174,38 @@ class Sessions:
                 f"the lease has its limit of {self._limits.sessions_per_lease} sessions (--sessions-per-lease): "
                 "end some of the processes that use CUDA"
             )
-        for gpu in lease.placement.gpus:
-            running = sum(gpu in session.lease.placement.gpus for session in self._live.values())
-            if running >= self._limits.sessions_per_gpu:
+        budget = self._host_budget(lease)
+        if lease.host_bytes > budget:
+            raise SessionRefusedError(
+                f"the lease holds {format_bytes(lease.host_bytes)} of the appliance's own memory, its budget is "
+                f"{format_bytes(budget)} (--host-memory-per-lease): end some of the processes that use CUDA"
+            )
+        self._check_tenant(tenant_of(lease))
+        for gpu, part in zip(lease.placement.gpus, lease.parts, strict=True):
+            most = self._limits.sessions_per_gpu
+            if len(lease.sessions) >= part:
                 raise SessionRefusedError(
-                    f"gpu {gpu} has its limit of {self._limits.sessions_per_gpu} sessions (--sessions-per-gpu), "
-                    "try later"
+                    f"gpu {gpu}: the lease has its part of {part} sessions of the {most} there (--sessions-per-gpu): "
+                    "end some of the processes that use CUDA, or take a larger share"
                 )
+            running = sum(gpu in session.lease.placement.gpus for session in self._live.values())
+            # Each lease finds room for its first.
+            kept = sum(gpu in other.placement.gpus and not other.sessions for other in self.leases() if other != lease)
+            if running + (kept if lease.sessions else 0) >= most:
+                raise SessionRefusedError(
+                    f"gpu {gpu} has its limit of {most} sessions (--sessions-per-gpu), of which {kept} are kept for "
+                    "leases that have none yet; try later"
+                )
+
+    def _check_tenant(self, tenant: str) -> None:
+        most = self._limits.sessions_per_tenant
+        if most is None or not tenant:
+            return
+        if sum(tenant_of(session.lease) == tenant for session in self._live.values()) >= most:
+            raise SessionRefusedError(
+                f"{tenant} has its limit of {most} sessions on this appliance (--sessions-per-tenant): end some of the "
+                "processes that use CUDA"
+            )
 
     def _receive(self, session: Session, packet: Packet, file: FileIO | None) -> None:
         """Answer a packet of a worker, which may be under its tenant's control: nothing in it is believed."""
@@ -153,6 +215,8 @@ class Sessions:
             _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
         elif operation == "stats":
             self._count(session, packet)
+        elif operation == "left":
+            self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
         elif operation in ("grant", "return", "memory", "unhealthy") and process is not None:
             device = whole_number(packet, "device")
             if device >= len(session.lease.quotas):
@@ -195,23 +259,26 @@ class Sessions:
             _log.error("session %s: its %s died (%s)", session.session_id[:8], who, exit_text(code))
         result = "ended" if session.ended else "clean" if code == 0 else "signal" if code < 0 else "error"
         self._counters.worker_exits.labels(result=result).inc()
-        self._forget(session)
+        self._forget(session, code)
 
     async def _abandon(self, session: Session) -> None:
         session.ended = True
         if session.process is not None:
             await session.process.kill()
-        self._forget(session)
+        self._forget(session, 0)
 
     def _expire(self, session: Session) -> None:
         if not session.connected and session.session_id in self._live:
             _log.info("session %s: its client never connected", session.session_id[:8])
             self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: Session, code: int) -> None:
         """The process is gone: the driver has freed its memory, the uid and the quota are free."""
         if self._live.pop(session.session_id, None) is None:
             return
+        if code < 0:
+            # Killed: nobody overwrote what it had.
+            self._counters.left_bytes.inc(session.granted_bytes)
         session.lease.sessions.pop(session.session_id, None)
         self._ended[session.session_id] = session
         if len(self._ended) > _MAX_ENDED:

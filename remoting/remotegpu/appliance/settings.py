@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from remotegpu.api.pools import Landlock
 from remotegpu.api.profiles import Profile
 
 
@@ -13,7 +14,10 @@ class Limits:
     leases: int = 256
     sessions_per_lease: int = 64
     sessions_per_gpu: int = 128
+    sessions_per_tenant: int | None = None  # of one namespace or token; None: as many as its leases have
     image_bytes: int = 1 << 30  # device code that a worker keeps
+    session_budgets: tuple[str, ...] = ()  # NAME=NUMBER, as `budgets.py` lists them
+    host_bytes_per_lease: int | None = None  # of this machine's memory; None: half of it
     managed_mib: int | None = None  # of a program that sets nothing itself; None: the client's default
 
 
@@ -58,6 +62,7 @@ class Settings:
     kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
+    landlock: Landlock = Landlock.REQUIRE
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
     offload: tuple[EnvironmentOption, ...] = ()

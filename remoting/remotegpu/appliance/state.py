@@ -46,6 +46,8 @@ class Lease:
     devices: list[pb.Device]
     quotas: list[Quota]
     exports: Exports
+    parts: tuple[int, ...] = ()  # of its GPUs' sessions
+    host_bytes: int = 0  # of this machine's memory, when its sessions were last measured
     since: float = field(default_factory=time.monotonic)
     sessions: "dict[str, Session]" = field(default_factory=dict)
     expiry: asyncio.TimerHandle | None = None
@@ -70,6 +72,10 @@ class Session:
     connected: bool = False
     ended: bool = False
     stats: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def granted_bytes(self) -> int:
+        return sum(quota.granted.get(self.session_id, 0) for quota in self.lease.quotas)
 
     def used_on(self, device: int) -> int:
         return self.lease.quotas[device].granted.get(self.session_id, 0)

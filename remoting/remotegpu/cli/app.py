@@ -11,6 +11,7 @@ from typer.main import get_group
 
 from remotegpu import extensions
 from remotegpu.api import names
+from remotegpu.api.pools import Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
@@ -300,6 +301,18 @@ def appliance(
     sessions_per_gpu: Annotated[
         int | None, typer.Option(min=1, help="Processes on one GPU at a time; memory for their contexts is set aside.")
     ] = None,
+    sessions_per_tenant: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes of one namespace or token. Default: as many as its leases may have."),
+    ] = None,
+    session_budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="Most streams, events, ... of one process; repeatable."),
+    ] = None,
+    host_memory_per_lease: Annotated[
+        str,
+        typer.Option(help="Memory of this machine for the processes of one lease. Default: half.", show_default=False),
+    ] = "",
     image_memory: Annotated[
         str, typer.Option(help="Device code that is kept for each process, in memory of this machine.")
     ] = "1GiB",
@@ -318,6 +331,10 @@ def appliance(
         int | None,
         typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours. Default: free ones."),
     ] = None,
+    landlock: Annotated[
+        Landlock,
+        typer.Option(case_sensitive=False, help="Warn: start on a kernel that has no Landlock to keep sessions apart."),
+    ] = Landlock.REQUIRE,
     self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
     quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -326,6 +343,7 @@ def appliance(
     """Share the GPUs of this machine."""
     if context.invoked_subcommand is not None:
         return
+    from remotegpu.appliance.budgets import unknown_budget  # noqa: PLC0415
     from remotegpu.appliance.checks import exposed_without  # noqa: PLC0415
     from remotegpu.appliance.server import StartError, run  # noqa: PLC0415
     from remotegpu.appliance.settings import Kubernetes, Limits, Settings, default_sessions_per_gpu  # noqa: PLC0415
@@ -335,6 +353,8 @@ def appliance(
         raise exits.CliError(exits.USAGE, "--kubernetes and --name belong together: give both, or none")
     if http and metrics_port:
         raise exits.CliError(exits.USAGE, "--http serves the metrics too: leave out --metrics-port")
+    if wrong := next(filter(None, map(unknown_budget, session_budget or ())), ""):
+        raise exits.CliError(exits.USAGE, wrong)
     memory_bytes = _bytes("--memory", memory) if memory else profile.memory_bytes
     image_bytes = _bytes("--image-memory", image_memory)
     environments, offload_memory_bytes = _offload(offload or [], offload_memory)
@@ -355,12 +375,16 @@ def appliance(
         kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,
         uid_base=uid_base,
+        landlock=landlock,
         self_test=self_test,
         limits=Limits(
             max_leases,
             sessions_per_lease,
             sessions_per_gpu or default_sessions_per_gpu(backend),
+            sessions_per_tenant,
             image_bytes,
+            tuple(session_budget or ()),
+            _bytes("--host-memory-per-lease", host_memory_per_lease) if host_memory_per_lease else None,
             _bytes("--managed-memory", managed_memory) >> 20 if managed_memory else None,
         ),
         offload=environments,

@@ -2,6 +2,7 @@
 
 use crate::arena::{self, PAGE};
 use crate::ffi::R;
+use crate::frames::Taken;
 use driverapi::errors::*;
 use driverapi::types::{CUresult, CUuuid};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -10,8 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Memory that can be mapped at several places in turn, also in other processes, and keeps its contents. What follows the
 /// memory in its file says whose it is.
-pub struct Backing {
-    file: OwnedFd,
+pub enum Backing {
+    Own(OwnedFd),
+    /// A part of the file that plays the devices' memory. No other process can have it.
+    Part(Taken),
 }
 
 /// The last bytes of a `Backing`'s file.
@@ -40,7 +43,7 @@ impl Backing {
         ftruncate(&file, len + PAGE).map_err(no_memory)?;
         pwrite(&file, &Label { device, len }.encode(), len).map_err(no_memory)?;
         fcntl_add_seals(&file, Backing::SEALS).map_err(no_memory)?;
-        Ok(Backing { file })
+        Ok(Backing::Own(file))
     }
 
     /// A file whose size may change would end whoever has it mapped.
@@ -60,17 +63,23 @@ impl Backing {
         if read != label.len() || label != (Label { device, len }).encode() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        Ok((Backing { file: file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)? }, len))
+        Ok((Backing::Own(file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?), len))
     }
 
     /// A descriptor that another process can import.
     pub fn export(&self) -> R<OwnedFd> {
-        self.file.try_clone().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+        match self {
+            Backing::Own(file) => file.try_clone().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY),
+            Backing::Part(_) => Err(CUDA_ERROR_NOT_SUPPORTED),
+        }
     }
 
     /// Shows the memory from `offset` on at `[at, at + len)`, a page-aligned range of the arena.
     pub fn map(&self, at: u64, len: u64, offset: u64) -> R {
-        arena::show(at, len, self.file.as_fd(), offset)
+        match self {
+            Backing::Own(file) => arena::show(at, len, file.as_fd(), offset),
+            Backing::Part(taken) => arena::show(at, len, taken.file(), taken.at + offset),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::model::Model;
 use driverapi::settings;
 use driverapi::types::CUuuid;
+use std::path::PathBuf;
 
 /// The place of a device on the (imaginary) PCI bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct Config {
     pub driver_version: i32,
     pub profile: Profile,
     pub visible: Option<String>,
+    /// The file that plays the devices' memory: new memory holds what its last owner left there.
+    pub physical: Option<PathBuf>,
 }
 
 /// How much the driver helps a program that relies on luck. `hostile` is as a real driver may behave on a bad day.
@@ -43,6 +46,8 @@ pub struct Profile {
     pub late_faults: bool,
     /// How long every launch takes beside what it computes, in its stream.
     pub launch_micros: u64,
+    /// How long every fill waits in its stream before it begins.
+    pub fill_micros: u64,
     /// Whether loading a kernel, at its first use, waits for all that its context runs, as CUDA says it may.
     pub loading_waits: bool,
 }
@@ -57,6 +62,7 @@ impl Profile {
         context_bytes: 0,
         late_faults: false,
         launch_micros: 0,
+        fill_micros: 0,
         loading_waits: false,
     };
     pub const HOSTILE: Profile = Profile {
@@ -68,6 +74,7 @@ impl Profile {
         context_bytes: 512 << 20,
         late_faults: true,
         launch_micros: 0,
+        fill_micros: 0,
         loading_waits: false,
     };
     /// Queues are full soon and stay so: what depends on how far a GPU has come shows itself every time.
@@ -106,6 +113,7 @@ impl Config {
         let (uuids, pci) = cards.into_iter().unzip();
         let mut profile = Profile::named(get("REMOTEGPU_SOFTGPU_PROFILE").as_deref());
         profile.launch_micros = number("REMOTEGPU_SOFTGPU_LAUNCH_MICROS").unwrap_or(profile.launch_micros);
+        profile.fill_micros = number("REMOTEGPU_SOFTGPU_FILL_MICROS").unwrap_or(profile.fill_micros);
         Config {
             memory: number("REMOTEGPU_SOFTGPU_MEMORY").unwrap_or(profile.model.memory),
             uuids,
@@ -115,6 +123,7 @@ impl Config {
                 .map_or(DEFAULT_DRIVER_VERSION, |n| i32::try_from(n).unwrap_or(DEFAULT_DRIVER_VERSION)),
             profile,
             visible: get("CUDA_VISIBLE_DEVICES"),
+            physical: get("REMOTEGPU_SOFTGPU_PHYSICAL").map(PathBuf::from),
         }
     }
 

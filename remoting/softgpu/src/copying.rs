@@ -6,6 +6,7 @@ use crate::ffi::R;
 use crate::stream::Stream;
 use crate::work::{How, Work};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
+use std::time::Duration;
 
 /// Whether the program waits for a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,6 +99,17 @@ impl Driver {
         let (fill, found) = self.locate_fill(fill)?;
         if mode == Mode::Sync {
             self.check_waiting_call(stream)?;
+        }
+        let waits = Duration::from_micros(self.config.profile.fill_micros);
+        if mode == Mode::Async && !waits.is_zero() {
+            if self.capture(stream, || Work::Fill(fill))? {
+                return Ok(());
+            }
+            let fill = move || {
+                std::thread::sleep(waits);
+                Work::Fill(fill).run()
+            };
+            return stream.enqueue(fill).map(drop);
         }
         match (mode, found) {
             (Mode::Sync, Found::Pinned) => stream.run(move || Work::Fill(fill).run()),

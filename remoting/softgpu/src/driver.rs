@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::engine::{Textures, ThreadPool};
 use crate::ffi::R;
+use crate::frames::Frames;
 use crate::handles::{self, Table};
 use crate::link::Link;
 use crate::memory::{Allocation, Memory};
@@ -32,6 +33,8 @@ use std::time::Instant;
 
 pub struct Driver {
     pub config: Config,
+    /// The file that plays the devices' memory, if there is one.
+    pub frames: Option<Arc<Frames>>,
     pub devices: Vec<Arc<Device>>,
     pub memory: Memory,
     pub contexts: Table<Context>,
@@ -180,6 +183,7 @@ impl Driver {
         }
         let devices: Vec<Arc<Device>> =
             cards.iter().enumerate().map(|(ordinal, &card)| Arc::new(Device::new(&config, card, ordinal))).collect();
+        let frames = config.physical.as_ref().map(|path| Frames::open(path, config.memory, config.uuids.len()));
         let pools = Table::default();
         for device in &devices {
             pools.insert(device.pool, Arc::new(Pool::new(device.pool, device.ordinal, 0)));
@@ -209,6 +213,7 @@ impl Driver {
             current_pools: devices.iter().map(|device| Mutex::new(device.pool)).collect(),
             pools,
             devices,
+            frames: frames.transpose()?,
             config,
         })
     }

@@ -18,6 +18,7 @@ mod copying;
 mod device;
 mod driver;
 mod ffi;
+mod frames;
 mod handles;
 mod jit;
 mod launch;

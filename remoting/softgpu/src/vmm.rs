@@ -23,8 +23,11 @@ impl Driver {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.devices[device].charge(len)?;
-        let uuid = self.devices[device].uuid;
-        let backing = Backing::create(len, uuid).inspect_err(|_| self.devices[device].discharge(len))?;
+        let backing = match &self.frames {
+            Some(frames) => frames.take(device, len).map(Backing::Part),
+            None => Backing::create(len, self.devices[device].uuid),
+        };
+        let backing = backing.inspect_err(|_| self.devices[device].discharge(len))?;
         self.insert_physical(id, device, len, backing, (shareable, false));
         Ok(())
     }

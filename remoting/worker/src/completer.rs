@@ -251,6 +251,12 @@ impl Session {
             Action::EventDone { event, generation } => self.event_done(event, generation, code),
             Action::SharedRecord { page, number } => page.complete(number),
             Action::Part { join } => self.part_done(join, code),
+            Action::Zeroed(slab) => {
+                if let Err(code) = self.slab_zeroed(&slab, code) {
+                    self.late(code);
+                }
+                self.finish(seq);
+            }
         }
     }
 

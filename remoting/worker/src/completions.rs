@@ -3,6 +3,7 @@
 use crate::current::CurrentContext;
 use crate::driver::{Code, Driver, Handle};
 use crate::objects::{LoadedModule, RealEvent};
+use crate::pending::NewSlab;
 use crate::shared_events::Page;
 use crate::staging::Buffer;
 use driverapi::errors::*;
@@ -45,6 +46,8 @@ pub enum Action {
     Part {
         join: u64,
     },
+    /// New memory holds zeros now.
+    Zeroed(NewSlab),
 }
 
 impl Action {
@@ -52,7 +55,11 @@ impl Action {
     pub fn is_visible(&self) -> bool {
         !matches!(
             self,
-            Action::Marker | Action::HostBytes { .. } | Action::Consumed { .. } | Action::SharedRecord { .. }
+            Action::Marker
+                | Action::HostBytes { .. }
+                | Action::Consumed { .. }
+                | Action::SharedRecord { .. }
+                | Action::Zeroed(_)
         )
     }
 

@@ -1,9 +1,10 @@
 //! Contexts: made and destroyed by helpers, because both take long and may block.
 
 use crate::command::StreamKind;
-use crate::completions::Then;
+use crate::completions::{Action, Then, Watch};
 use crate::driver::{Code, Driver, Handle, Result};
 use crate::objects::{Context, EventPool, Stream};
+use crate::requests::Asker;
 use crate::session::{Outcome, Session};
 use crate::staging::{Growth, LARGE, Pool, SMALL};
 use driverapi::errors::*;
@@ -24,7 +25,8 @@ fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result<Cre
     let device = driver.device(device)?;
     let handle = if primary { driver.primary_retain(device, flags)? } else { driver.context_create(flags, device)? };
     driver.set_current(handle)?;
-    let internal = driver.stream_create(NON_BLOCKING, 0)?;
+    // Of the highest priority there is: commands wait for memory that is zeroed there.
+    let internal = driver.stream_create(NON_BLOCKING, i32::MIN)?;
     let buffers = FIRST.iter().map(|g| Ok((g.size, allocate(driver, g)?))).collect::<Result<_>>()?;
     Ok(Created { handle, internal, buffers })
 }
@@ -35,8 +37,12 @@ fn allocate(driver: &Driver, growth: &Growth) -> Result<Vec<Handle>> {
 
 impl Session {
     pub fn context_create(&mut self, seq: u64, c: &ContextCreate) -> Result<Outcome> {
-        if self.contexts.contains(c.context) || self.streams.contains(c.legacy_stream) || self.contexts.is_full() {
+        if self.contexts.contains(c.context) || self.streams.contains(c.legacy_stream) {
             return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.contexts.is_full() {
+            let code = self.out_of("contexts", self.budgets.contexts);
+            return self.poison_context(c.context, c.legacy_stream, code);
         }
         if c.device >= self.device_count {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_DEVICE);
@@ -45,21 +51,44 @@ impl Session {
         if c.primary && self.contexts.live().any(|(_, other)| other.primary && other.device == c.device) {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_VALUE);
         }
-        let (context, device, flags, primary, legacy) = (c.context, c.device, c.flags, c.primary, c.legacy_stream);
+        let bytes = self.budgets.context_bytes;
+        if bytes == 0 || !self.contexts.live().any(|(_, other)| other.device == c.device) {
+            self.make_context(seq, c, 0);
+        } else if !self.requests.grant(Asker::Context(seq, c.clone()), c.device, bytes, bytes) {
+            return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        Ok(Outcome::Held)
+    }
+
+    /// The appliance has charged what the driver takes for a further context of a device, or `size` is 0.
+    pub fn context_charged(&mut self, seq: u64, c: &ContextCreate, size: u64) {
+        match self.memory.take(c.device, size) {
+            Ok(()) if size > 0 => self.make_context(seq, c, size),
+            _ => self.no_context(seq, c, CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    fn make_context(&mut self, seq: u64, c: &ContextCreate, charged: u64) {
+        let (c, device, flags, primary) = (c.clone(), c.device, c.flags, c.primary);
         self.helpers.start(
             move |driver| create(driver, device as i32, flags, primary),
-            move |session: &mut Session, created| {
-                match created {
-                    Ok(created) => session.context_created(context, device, primary, legacy, created),
-                    Err(code) => {
-                        let _ = session.poison_context(context, legacy, code);
-                        session.late(code);
-                    }
+            move |session: &mut Session, created| match created {
+                Ok(created) => {
+                    session.context_created(&c, created, charged);
+                    session.finish(seq);
                 }
-                session.finish(seq);
+                Err(code) => {
+                    session.discharge(c.device, charged, charged);
+                    session.no_context(seq, &c, code);
+                }
             },
         );
-        Ok(Outcome::Held)
+    }
+
+    fn no_context(&mut self, seq: u64, c: &ContextCreate, code: Code) {
+        let _ = self.poison_context(c.context, c.legacy_stream, code);
+        self.late(code);
+        self.finish(seq);
     }
 
     fn poison_context(&mut self, context: u64, legacy: u64, code: Code) -> Result<Outcome> {
@@ -68,7 +97,8 @@ impl Session {
         Err(code)
     }
 
-    fn context_created(&mut self, id: u64, device: u32, primary: bool, legacy: u64, created: Created) {
+    fn context_created(&mut self, c: &ContextCreate, created: Created, charged: u64) {
+        let ContextCreate { context: id, device, primary, legacy_stream: legacy, .. } = *c;
         let staging = Pool::default();
         for (size, buffers) in created.buffers {
             staging.add(size, buffers);
@@ -84,6 +114,8 @@ impl Session {
             legacy_unmarked: false,
             streams: vec![legacy],
             limits: HashMap::new(),
+            charged,
+            stacks: 0,
             zeros: None,
         };
         self.contexts.insert(id, Ok(context));
@@ -105,6 +137,10 @@ impl Session {
 
     /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
     pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
+        let zeroes = |watch: &Watch| matches!(watch.action, Action::Zeroed(slab) if slab.context == id);
+        if self.completions.watches.iter().any(zeroes) {
+            return false;
+        }
         self.end_arrays(id);
         let (Ok(context), Ok(taken)) = (self.contexts.get(id), self.taken_by(id)) else {
             // Destroyed twice, before the first was done.
@@ -116,7 +152,7 @@ impl Session {
         let Some(mut buffers) = context.staging.close() else { return false };
         buffers.extend(context.zeros);
         let (handle, internal, primary) = (context.handle, context.internal, context.primary);
-        let (device, streams) = (context.device as i32, context.streams.clone());
+        let (device, streams, charged) = (context.device as i32, context.streams.clone(), context.charged);
         let _ = self.contexts.remove(id);
         for stream in streams {
             let _ = self.streams.remove(stream);
@@ -141,6 +177,7 @@ impl Session {
                 if let Err(code) = destroyed {
                     session.late(code);
                 }
+                session.discharge(taken.device, charged, charged);
                 session.gave_back(taken, token);
                 session.finish(seq);
             },
@@ -150,8 +187,10 @@ impl Session {
 
     /// After a pool had no buffer for `len` bytes: has a helper allocate more.
     pub fn grow_staging(&mut self, context: u64, len: usize) {
+        let pinned: u64 = self.contexts.live().map(|(_, c)| c.staging.bytes()).sum();
+        let room = self.budgets.pinned_bytes.saturating_sub(pinned);
         let Ok(c) = self.contexts.get(context) else { return };
-        let (Some(growth), handle, pool_of) = (c.staging.grow(len), c.handle, context) else { return };
+        let (Some(growth), handle, pool_of) = (c.staging.grow(len, room), c.handle, context) else { return };
         let size = growth.size;
         self.helpers.start(
             move |driver| {

@@ -1,7 +1,7 @@
 //! What the appliance says to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the other way.
 
 use crate::driver::Code;
-use crate::requests::Token;
+use crate::requests::{Asker, Token};
 use crate::session::Session;
 use driverapi::errors::*;
 use protocol::{Granted, MemoryState};
@@ -43,11 +43,13 @@ impl Session {
         let Ok(order) = serde_json::from_slice::<Order>(packet) else { return };
         match order {
             Order::Granted { id, size } => {
-                let Some((seq, device)) = self.requests.granted(id) else { return };
+                let Some((asker, device)) = self.requests.granted(id) else { return };
                 self.memory.granted(device, size);
-                match size {
-                    0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
-                    _ => self.reply_with(seq, 0, &Granted { size }, &[]),
+                match asker {
+                    Asker::Context(seq, context) => self.context_charged(seq, &context, size),
+                    Asker::Stack(described) => self.stack_charged(&described, device, size),
+                    Asker::Client(seq) if size == 0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
+                    Asker::Client(seq) => self.reply_with(seq, 0, &Granted { size }, &[]),
                 }
             }
             Order::Memory { id, limit, free } => {

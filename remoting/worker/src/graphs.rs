@@ -48,6 +48,15 @@ struct Call {
 // SAFETY: the addresses in a copy are numbers of device memory, which no thread owns.
 unsafe impl Send for Node {}
 
+/// With those of the bodies.
+fn count(nodes: &Nodes) -> u64 {
+    let bodies = nodes.iter().map(|(_, node)| match node {
+        Node::Choose(_, bodies) => bodies.iter().map(count).sum(),
+        _ => 0,
+    });
+    nodes.len() as u64 + bodies.sum::<u64>()
+}
+
 fn is_ordinary(edge: &GraphEdge) -> bool {
     *edge == GraphEdge { place: edge.place, ..GraphEdge::default() }
 }
@@ -161,11 +170,17 @@ fn fill(number: u32, body: &[u8]) -> std::result::Result<CUDA_MEMSET_NODE_PARAMS
 impl Session {
     pub fn graph_build(&mut self, seq: u64, c: &GraphBuild) -> Result<()> {
         let context = self.contexts.get(c.context)?.handle;
-        if self.graphs.contains(c.graph) || self.graphs.is_full() {
+        if self.graphs.contains(c.graph) {
             return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.graphs.is_full() {
+            return Err(self.out_of("executable graphs", self.budgets.graphs));
         }
         self.enter(c.context)?;
         let nodes = self.nodes(c.context, &c.nodes, DEEPEST)?;
+        if count(&nodes) > self.budgets.graph_nodes {
+            return Err(self.out_of("nodes of a graph", self.budgets.graph_nodes));
+        }
         let (id, of, flags) = (c.graph, c.context, c.flags);
         self.helpers.start(
             move |driver| build(driver, context, flags, &nodes),

@@ -7,9 +7,6 @@ use std::sync::Arc;
 
 pub type Hash = [u8; 32];
 
-/// What a session keeps where its appliance does not say.
-pub const DEFAULT_BUDGET: u64 = 1 << 30;
-
 struct Arriving {
     bytes: Vec<u8>,
     total: u64,

@@ -2,6 +2,7 @@
 //! that hands data connections to workers.
 
 mod arrays;
+pub mod budgets;
 pub mod calls;
 pub mod command;
 pub mod completer;
@@ -30,6 +31,7 @@ mod memory;
 mod modules;
 pub mod objects;
 mod peers;
+mod pending;
 mod requests;
 pub mod rules;
 pub mod sandbox;
@@ -48,3 +50,4 @@ mod tensor_maps;
 pub mod text;
 pub mod watchdog;
 mod writer;
+mod zeros;

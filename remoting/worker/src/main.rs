@@ -1,8 +1,8 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--image-bytes N]`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--budget NAME=NUMBER]…`, or `--snapshot --driver PATH`.
 
+use remotegpu_worker::budgets::Budgets;
 use remotegpu_worker::driver::Driver;
-use remotegpu_worker::images::DEFAULT_BUDGET;
-use remotegpu_worker::sandbox::Files;
+use remotegpu_worker::sandbox::{Files, Landlock};
 use remotegpu_worker::session::Session;
 use remotegpu_worker::text::{Text, complain};
 use remotegpu_worker::{sandbox, server, snapshot, watchdog};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files] \
-     [--image-bytes N])";
+     [--require-landlock] [--threads N] [--budget NAME=NUMBER]...)";
 
 enum Mode {
     Snapshot,
@@ -25,12 +25,16 @@ struct Place {
     data: RawFd,
     hidden: Vec<PathBuf>,
     files: Files,
-    image_bytes: u64,
+    landlock: Landlock,
+    /// Of this process's uid, at most.
+    threads: Option<u64>,
+    budgets: Budgets,
 }
 
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
-    let (mut hidden, mut files, mut image_bytes) = (Vec::new(), Files::Needed, DEFAULT_BUDGET);
+    let (mut hidden, mut files, mut landlock) = (Vec::new(), Files::Needed, Landlock::Welcome);
+    let (mut threads, mut budgets) = (None, Budgets::default());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -40,14 +44,16 @@ fn arguments() -> Option<(String, Mode)> {
             "--data-fd" => data = Some(arguments.next()?.parse().ok()?),
             "--hide" => hidden.push(arguments.next()?.into()),
             "--no-files" => files = Files::Done,
-            "--image-bytes" => image_bytes = arguments.next()?.parse().ok()?,
+            "--require-landlock" => landlock = Landlock::Required,
+            "--threads" => threads = Some(arguments.next()?.parse().ok()?),
+            "--budget" => budgets.set(&arguments.next()?)?,
             _ => return None,
         }
     }
     let mode = if snapshot {
         Mode::Snapshot
     } else {
-        Mode::Session(Place { control: control?, data: data?, hidden, files, image_bytes })
+        Mode::Session(Place { control: control?, data: data?, hidden, files, landlock, threads, budgets })
     };
     Some((driver?, mode))
 }
@@ -69,7 +75,8 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let line = |e: std::io::Error| e.to_string();
     // SAFETY: the appliance started this process with these two descriptors for it alone to use; nothing else took them.
     let (control, data) = unsafe { (OwnedFd::from_raw_fd(place.control), OwnedFd::from_raw_fd(place.data)) };
-    sandbox::prepare(&place.hidden)?;
+    sandbox::limit(place.threads).map_err(line)?;
+    sandbox::prepare(&place.hidden, place.landlock)?;
     // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
     // wait for a running kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
     unsafe {
@@ -78,7 +85,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     }
     let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
-    let mut session = Session::new(driver, Some(text), place.image_bytes)?;
+    let mut session = Session::new(driver, Some(text), place.budgets.clone())?;
     sandbox::enter(place.files)?;
     // The kernel may otherwise add 50 us to every short sleep.
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));

@@ -2,9 +2,11 @@
 
 use crate::defences::{Defence, stands};
 use crate::driver::{Driver, Result};
-use crate::requests::Request;
+use crate::pending::NewSlab;
+use crate::requests::{Asker, Request};
 use crate::session::{Outcome, Session};
-use crate::slabs::{Zeroing, overlap};
+use crate::slabs::overlap;
+use crate::zeros::scrub;
 use driverapi::errors::*;
 use protocol::{Grant, Open, Opened, SlabMap, SlabMove, WIRE_VERSION};
 
@@ -13,7 +15,7 @@ const HINTS: [u64; 7] = [0x7000, 0x6000, 0x5000, 0x4000, 0x3000, 0x2000, 0x1000]
 const SIZES: [u64; 4] = [1 << 40, 1 << 38, 1 << 36, 1 << 34];
 
 /// The largest range that leaves the driver room for addresses of its own.
-fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64, u64)> {
+pub fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64, u64)> {
     let mut last = CUDA_ERROR_OUT_OF_MEMORY;
     for size in SIZES {
         for i in 0..HINTS.len() {
@@ -60,7 +62,7 @@ fn show_elsewhere(driver: &Driver, memory: u64, c: &SlabMove, device: i32) -> Re
     driver.memory_unmap(c.from, c.size)
 }
 
-fn unmap(driver: &Driver, address: u64, size: u64, memory: u64) -> Result<()> {
+pub fn unmap(driver: &Driver, address: u64, size: u64, memory: u64) -> Result<()> {
     let unmapped = driver.memory_unmap(address, size);
     driver.memory_release(memory).and(unmapped)
 }
@@ -124,53 +126,38 @@ impl Session {
         let context = self.contexts.live().find(|(_, context)| context.device == c.device).map(|(id, _)| id);
         let context = context.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         let device = self.driver.device(c.device as i32)?;
+        let (address, size) = (c.address, c.size);
+        let place = self.memory.hide(&self.driver, size)?;
         self.memory.insert(c);
-        let waits = self.memory.unmapping.iter().any(|range| overlap(*range, (c.address, c.size)));
-        let mapped = if waits { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { map(&self.driver, c.address, c.size, device) };
+        let waits = self.memory.unmapping.iter().any(|range| overlap(*range, (address, size)));
+        let mapped = if waits { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { map(&self.driver, place, size, device) };
+        let slab = move |memory| NewSlab { context, address, size, place, memory, device };
         if mapped == Err(CUDA_ERROR_OUT_OF_MEMORY) && !self.memory.unmapping.is_empty() {
-            let (address, size) = (c.address, c.size);
             self.helpers.start_in_order(
-                move |driver| map(driver, address, size, device),
+                move |driver| map(driver, place, size, device),
                 move |session: &mut Session, mapped| {
-                    if let Err(code) = session.slab_mapped(context, address, size, mapped) {
-                        session.late(code);
+                    match session.slab_mapped(seq, mapped.map(slab), address, place) {
+                        Ok(Outcome::Done) => {}
+                        Ok(_) => return,
+                        Err(code) => session.late(code),
                     }
                     session.finish(seq);
                 },
             );
             return Ok(Outcome::Held);
         }
-        self.slab_mapped(context, c.address, c.size, mapped).map(|()| Outcome::Done)
+        self.slab_mapped(seq, mapped.map(slab), address, place)
     }
 
-    /// Zeroes what was mapped; streams wait for that before they do anything else.
-    fn slab_mapped(&mut self, context: u64, address: u64, size: u64, mapped: Result<u64>) -> Result<()> {
-        let zeroed = mapped.and_then(|memory| {
-            let zeroed = self.show_to_peers(address).and_then(|()| self.zero(context, address, size));
-            if zeroed.is_err() {
-                let _ = unmap(&self.driver, address, size, memory);
-            }
-            zeroed.map(|zeroing| (memory, zeroing))
-        });
-        match zeroed {
-            Ok((memory, zeroing)) => {
-                if let Some(slab) = self.memory.slabs.get_mut(&address) {
-                    self.memory.zeroings.insert(slab.device, zeroing);
-                    slab.memory = memory;
-                }
-                Ok(())
-            }
+    fn slab_mapped(&mut self, seq: u64, mapped: Result<NewSlab>, address: u64, place: u64) -> Result<Outcome> {
+        match mapped {
+            Ok(slab) => self.slab_created(seq, slab),
             Err(code) => {
                 self.memory.remove(address);
+                self.memory.hidden.retain(|(at, _)| *at != place);
                 Err(code)
             }
         }
-    }
-
-    fn zero(&mut self, context: u64, address: u64, size: u64) -> Result<Zeroing> {
-        self.enter(context)?;
-        self.driver.set_bytes(address, 0, size, self.contexts.get(context)?.internal)?;
-        self.record_zeroing(context)
     }
 
     pub fn slab_move(&mut self, seq: u64, c: &SlabMove) -> Result<Outcome> {
@@ -201,17 +188,25 @@ impl Session {
         Ok(Outcome::Held)
     }
 
-    /// The quota is free at once; the memory when the helper is done, which later maps wait for if they must.
+    /// The quota is free at once; the memory when the helper has overwritten it, which later maps wait for if they must.
     pub fn slab_unmap(&mut self, address: u64, size: u64) -> Result<()> {
         if self.memory.slabs.get(&address).is_none_or(|slab| slab.size != size || slab.memory == 0) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let Some(slab) = self.memory.remove(address) else { return Ok(()) };
         self.memory.unmapping.push((address, size));
+        let filler = self.filler(slab.device);
         self.helpers.start_in_order(
-            move |driver| unmap(driver, address, size, slab.memory),
-            move |session: &mut Session, unmapped| {
+            move |driver| {
+                // Other processes may still use what is shared.
+                let scrubbed = slab.shared.is_some() || scrub(driver, slab.device, address, size, filler).is_ok();
+                (scrubbed, unmap(driver, address, size, slab.memory))
+            },
+            move |session: &mut Session, (scrubbed, unmapped)| {
                 session.memory.unmapping.retain(|range| *range != (address, size));
+                if !scrubbed {
+                    session.requests.push(Request::Left { size });
+                }
                 if let Err(code) = unmapped {
                     session.late(code);
                 }
@@ -234,7 +229,7 @@ impl Session {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (device, least, want) = (c.device, c.least, c.want);
-        self.after_returns(seq, move |session| session.requests.grant(seq, device, least, want))
+        self.after_returns(seq, move |session| session.requests.grant(Asker::Client(seq), device, least, want))
     }
 
     /// Asks the appliance when it has back what the client gave back before.

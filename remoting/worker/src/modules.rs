@@ -6,6 +6,7 @@ use crate::driver::{Code, Driver, Handle, JitOptions, Result};
 use crate::image_rules::{Attributes, ImageRules, complete};
 use crate::launch_shape::config;
 use crate::objects::{Context, Kernel, LoadedModule, Module, Taken};
+use crate::pending::Described;
 use crate::rules::{Rule, kept};
 use crate::session::{Outcome, Session};
 use crate::settings::{KernelSettings, Settings};
@@ -94,8 +95,11 @@ impl Session {
 
     pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
         let Context { handle: context, device, .. } = *self.contexts.get(c.context)?;
-        if self.modules.contains(c.module) || self.modules.is_full() {
+        if self.modules.contains(c.module) {
             return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.modules.is_full() {
+            return Err(self.out_of("modules", self.budgets.modules));
         }
         let Some(image) = self.images.get(&c.hash) else {
             self.reply_logged(seq, NEED_IMAGE, String::new());
@@ -145,19 +149,22 @@ impl Session {
         self.helpers.start(
             move |driver| loaded.with(|| driver.set_current(context).and_then(|()| describe(driver, function))),
             move |session: &mut Session, described| match described {
-                Ok(info) => {
-                    let info = complete(info, &rules);
-                    if let Ok(module) = session.modules.get_mut(id)
-                        && let Some(kernel) = module.kernels.get_mut(index)
-                    {
-                        kernel.parameter_bytes = Some(info.parameter_bytes());
-                    }
-                    session.reply_with(seq, 0, &info, &[]);
-                }
+                Ok(info) => session.charge_stack(Described { seq, module: id, index, info: complete(info, &rules) }),
                 Err(code) => session.reply(seq, code),
             },
         );
         Ok(())
+    }
+
+    /// From now on the kernel may be launched.
+    pub fn kernel_described(&mut self, described: &Described) {
+        let Described { seq, module, index, ref info } = *described;
+        if let Ok(module) = self.modules.get_mut(module)
+            && let Some(kernel) = module.kernels.get_mut(index)
+        {
+            kernel.parameter_bytes = Some(info.parameter_bytes());
+        }
+        self.reply_with(seq, 0, info, &[]);
     }
 
     /// Unloaded when all work of the context so far is complete: the driver may wait for it, and nobody else must.

@@ -18,15 +18,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct Table<T> {
     objects: HashMap<u64, Result<T>>,
     missing: Code,
+    most: u64,
 }
 
 impl<T> Table<T> {
-    /// A client that makes more objects of a kind than this is told that memory is out.
-    pub const MOST: usize = 1 << 20;
-
-    /// `missing` is what the driver answers to a handle that it does not know.
-    pub fn new(missing: Code) -> Self {
-        Table { objects: HashMap::new(), missing }
+    /// `missing` is what the driver answers to a handle that it does not know. A client that makes more objects than `most`
+    /// is told that memory is out.
+    pub fn new(missing: Code, most: u64) -> Self {
+        Table { objects: HashMap::new(), missing, most }
     }
 
     pub fn get(&self, id: u64) -> Result<&T> {
@@ -42,7 +41,7 @@ impl<T> Table<T> {
     }
 
     pub fn is_full(&self) -> bool {
-        self.objects.len() >= Self::MOST
+        self.objects.len() as u64 >= self.most
     }
 
     pub fn insert(&mut self, id: u64, object: Result<T>) {
@@ -123,6 +122,9 @@ pub struct Context {
     pub streams: Vec<u64>,
     /// What the driver takes for each limit that was set.
     pub limits: HashMap<u32, u64>,
+    /// What the appliance was asked to charge for it, stacks of kernels among them.
+    pub charged: u64,
+    pub stacks: u64,
     /// Page-locked zeros that arrays are filled from, once there was one.
     pub zeros: Option<Handle>,
 }

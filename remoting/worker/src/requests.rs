@@ -1,9 +1,10 @@
 //! What the worker asks of the appliance and tells it. `control` takes the answers.
 
 use crate::driver::{Code, Result};
+use crate::pending::Described;
 use crate::shared_events::Page;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
-use protocol::{EventImport, SlabImport};
+use protocol::{ContextCreate, EventImport, SlabImport};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{HashMap, VecDeque};
@@ -63,6 +64,10 @@ pub enum Request {
     Log {
         line: String,
     },
+    /// Memory goes back to the driver with what the tenant wrote: nobody could overwrite it.
+    Left {
+        size: u64,
+    },
 }
 
 /// The appliance's name for what is exported.
@@ -92,13 +97,24 @@ pub enum Sharing {
     EventFrom { seq: u64, message: EventImport },
 }
 
+/// Who asked for memory.
+#[derive(Debug)]
+pub enum Asker {
+    /// The client, by this command.
+    Client(u64),
+    /// We, for a context that this command shall make.
+    Context(u64, ContextCreate),
+    /// We, for the stack of a kernel.
+    Stack(Box<Described>),
+}
+
 /// Requests to be sent, and the commands that wait for their answers.
 #[derive(Debug, Default)]
 pub struct Requests {
     queue: VecDeque<(Request, Option<OwnedFd>)>,
     next_id: u64,
-    /// The command, and the device that the memory is granted on.
-    grants: HashMap<u64, (u64, u32)>,
+    /// Who asked, and the device that the memory is granted on.
+    grants: HashMap<u64, (Asker, u32)>,
     queries: HashMap<u64, u64>,
     sharing: HashMap<u64, Sharing>,
     unhealthy_told: bool,
@@ -123,12 +139,12 @@ impl Requests {
     }
 
     /// Asks for memory; `false` if too much was asked already.
-    pub fn grant(&mut self, seq: u64, device: u32, least: u64, want: u64) -> bool {
+    pub fn grant(&mut self, asker: Asker, device: u32, least: u64, want: u64) -> bool {
         if self.grants.len() >= Self::MOST {
             return false;
         }
         self.next_id += 1;
-        self.grants.insert(self.next_id, (seq, device));
+        self.grants.insert(self.next_id, (asker, device));
         self.push(Request::Grant { id: self.next_id, device, least, want });
         true
     }
@@ -177,8 +193,8 @@ impl Requests {
         self.sharing.remove(&id)
     }
 
-    /// The command that waits for this grant, and the device.
-    pub fn granted(&mut self, id: u64) -> Option<(u64, u32)> {
+    /// Who waits for this grant, and the device.
+    pub fn granted(&mut self, id: u64) -> Option<(Asker, u32)> {
         self.grants.remove(&id)
     }
 

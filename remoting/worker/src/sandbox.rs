@@ -17,20 +17,49 @@ pub enum Files {
     Done,
 }
 
+/// What to do on a kernel without Landlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Landlock {
+    Required,
+    /// `Files::Done` and an own uid of the worker do without it.
+    Welcome,
+}
+
+/// Limits of the process, which it cannot raise again. Address space cannot be one: the driver reserves more of it than
+/// any machine has memory.
+///
+/// # Errors
+/// If the system refuses.
+pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let most = |number| Rlimit { current: Some(number), maximum: Some(number) };
+    // It would hold a tenant's memory.
+    setrlimit(Resource::Core, most(0))?;
+    if let Some(threads) = threads {
+        setrlimit(Resource::Nproc, most(threads))?;
+    }
+    Ok(())
+}
+
 /// Before the driver is loaded, while there is one thread: the process cannot gain rights, be looked into, or look into
 /// another one; and of all files it cannot read the `hidden` ones (or what is beneath them).
 ///
 /// # Errors
-/// If the system refuses. A kernel without Landlock is none: `Files::Done` and the own uid of a worker do without it.
-pub fn prepare(hidden: &[PathBuf]) -> Result<(), String> {
+/// If the system refuses, or has no Landlock where that is required.
+pub fn prepare(hidden: &[PathBuf], landlock: Landlock) -> Result<(), String> {
     if !stands(Defence::Sandbox) {
         return Ok(());
     }
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     rustix::thread::set_no_new_privs(true).map_err(|e| e.to_string())?;
-    files::confine(hidden, Writable::Anything, true).map_err(|e| e.to_string())?;
-    Ok(())
+    let confined = files::confine(hidden, Writable::Anything, true).map_err(|e| e.to_string())?;
+    if confined || landlock == Landlock::Welcome {
+        return Ok(());
+    }
+    Err("this kernel has no Landlock, which keeps workers from each other's files: use Linux 5.13 or later with Landlock \
+         among its security modules, or start the appliance with --landlock warn"
+        .to_owned())
 }
 
 /// After the driver is loaded, before the first byte of a client: for all threads, for good.

@@ -144,6 +144,7 @@ pub fn serve(session: &mut Session, connection: BorrowedFd<'_>, control: Borrowe
     if connection_open && !session.out.is_empty() {
         let _ = say_goodbye(session, connection);
     }
+    session.scrub_everything();
     session.return_everything();
     session.requests.stats(session.stats, session.out.bytes_out);
     let _ = send_requests(session, control);

@@ -3,6 +3,7 @@
 //! All of a session happens on one thread, the *sequencer*. Driver calls that may block are made by helpers; waiting for
 //! the GPU is done by `completer`. What must wait for something is kept here and run when `sched` says so.
 
+use crate::budgets::Budgets;
 use crate::command::{Command, Frame, Key, Topology};
 use crate::completions::Completions;
 use crate::current::CurrentContext;
@@ -56,6 +57,7 @@ pub struct Session {
     pub driver: Arc<Driver>,
     pub out: Outbox,
     pub requests: Requests,
+    pub budgets: Budgets,
     pub helpers: Helpers<Session>,
     pub stats: Stats,
     pub contexts: Table<Context>,
@@ -89,11 +91,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// `text` is where kernels print, if that is caught; `image_bytes` how many bytes of images are kept.
+    /// `text` is where kernels print, if that is caught.
     ///
     /// # Errors
     /// If the system or the driver cannot start a session.
-    pub fn new(driver: Arc<Driver>, text: Option<Text>, image_bytes: u64) -> std::result::Result<Session, String> {
+    pub fn new(driver: Arc<Driver>, text: Option<Text>, budgets: Budgets) -> std::result::Result<Session, String> {
         let count =
             driver.device_count().map_err(|code| format!("the driver cannot count its GPUs: CUDA error {code}"))?;
         Ok(Session {
@@ -102,13 +104,14 @@ impl Session {
             out: Outbox::default(),
             requests: Requests::default(),
             stats: Stats::default(),
-            contexts: Table::new(CUDA_ERROR_INVALID_CONTEXT),
-            streams: Table::new(CUDA_ERROR_INVALID_HANDLE),
-            events: Table::new(CUDA_ERROR_INVALID_HANDLE),
-            modules: Table::new(CUDA_ERROR_INVALID_HANDLE),
-            graphs: Table::new(CUDA_ERROR_INVALID_VALUE),
+            contexts: Table::new(CUDA_ERROR_INVALID_CONTEXT, budgets.contexts),
+            streams: Table::new(CUDA_ERROR_INVALID_HANDLE, budgets.streams),
+            events: Table::new(CUDA_ERROR_INVALID_HANDLE, budgets.events),
+            modules: Table::new(CUDA_ERROR_INVALID_HANDLE, budgets.modules),
+            graphs: Table::new(CUDA_ERROR_INVALID_VALUE, budgets.graphs),
             memory: Memory::default(),
-            images: ImageStore::new(image_bytes),
+            images: ImageStore::new(budgets.image_bytes),
+            budgets,
             completions: Completions::default(),
             late_copies: LateCopies::default(),
             callbacks: HashMap::new(),
@@ -129,6 +132,14 @@ impl Session {
             text,
             ended: false,
         })
+    }
+
+    /// The client has all that it may have of a kind.
+    pub fn out_of(&mut self, kind: &'static str, most: u64) -> Code {
+        if let Some(line) = self.budgets.complain(kind, most) {
+            self.requests.push(Request::Log { line });
+        }
+        CUDA_ERROR_OUT_OF_MEMORY
     }
 
     /// Has the session ended? Then the connection is closed after what is queued.

@@ -40,6 +40,9 @@ pub struct Memory {
     /// All that were reserved; the last one counts.
     pub arenas: Vec<(u64, u64)>,
     pub granularity: u64,
+    /// Where new memory is zeroed, and what is there now.
+    pub hiding: Option<(u64, u64)>,
+    pub hidden: Vec<(u64, u64)>,
     pub slabs: BTreeMap<u64, Slab>,
     pub granted: HashMap<u32, u64>,
     /// Of what was granted: mapped, or taken by the driver for modules and limits.

@@ -58,14 +58,21 @@ impl Pool {
         Some(Buffer { memory, capacity, len, pool: self.clone() })
     }
 
-    /// After `take` found nothing: what to allocate, unless that is under way or the limit is reached.
-    pub fn grow(&self, len: usize) -> Option<Growth> {
+    /// All that it has, lent or not.
+    pub fn bytes(&self) -> u64 {
+        self.0.borrow().bytes as u64
+    }
+
+    /// After `take` found nothing: what to allocate, unless that is under way, the limit is reached, or it is more than
+    /// `room`.
+    pub fn grow(&self, len: usize, room: u64) -> Option<Growth> {
         let mut inner = self.0.borrow_mut();
         let growth = match len {
             0..=SMALL => Growth { size: SMALL, count: 32 },
             _ => Growth { size: LARGE, count: 4 },
         };
-        if inner.growing || inner.closed || inner.bytes + growth.size * growth.count > LIMIT {
+        let more = growth.size * growth.count;
+        if inner.growing || inner.closed || inner.bytes + more > LIMIT || more as u64 > room {
             return None;
         }
         inner.growing = true;
@@ -175,11 +182,12 @@ mod tests {
     fn growth_is_asked_once_and_bounded() {
         let pool = Pool::default();
         let mut asked = 0;
-        while let Some(growth) = pool.grow(LARGE) {
-            assert_eq!(pool.grow(LARGE), None, "one at a time");
+        while let Some(growth) = pool.grow(LARGE, u64::MAX) {
+            assert_eq!(pool.grow(LARGE, u64::MAX), None, "one at a time");
             asked += growth.size * growth.count;
             pool.add(growth.size, vec![Handle::NULL; growth.count]);
         }
+        assert_eq!(Pool::default().grow(LARGE, LARGE as u64), None, "no room");
         assert!(asked <= LIMIT && asked >= protocol::SEND_WINDOW as usize);
     }
 

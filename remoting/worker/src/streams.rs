@@ -58,7 +58,7 @@ impl Session {
 
     fn create_stream(&mut self, c: &StreamCreate) -> Result<Stream> {
         if self.streams.is_full() {
-            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+            return Err(self.out_of("streams", self.budgets.streams));
         }
         self.enter(c.context)?;
         let (_, kind) = self.topology.stream(c.stream).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -96,12 +96,14 @@ impl Session {
     }
 
     pub fn stream_synchronize(&mut self, seq: u64, stream_id: u64) -> Result<Outcome> {
-        let Some(_) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        let Some(handle) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        // A stream without work tells what broke its context, too.
+        let broken = self.driver.stream_query(handle).err().filter(|code| is_sticky(*code)).unwrap_or(0);
         // In the legacy stream an event also waits for the blocking streams, as its synchronisation does.
         // An error comes back as the reply.
         let _ = match self.streams.get(stream_id)?.kind {
             StreamKind::Legacy => self.entry(stream_id, seq, Action::Reply(0)),
-            _ => self.entry_if_needed(stream_id, seq, Action::Reply(0)),
+            _ => self.entry_if_needed(stream_id, seq, Action::Reply(broken)),
         };
         Ok(Outcome::Done)
     }
@@ -133,7 +135,7 @@ impl Session {
 
     pub fn event_create(&mut self, c: &EventCreate) -> Result<()> {
         if self.events.is_full() {
-            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+            return Err(self.out_of("events", self.budgets.events));
         }
         if self.events.contains(c.event) {
             return Err(CUDA_ERROR_INVALID_VALUE);

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// A session whose client is gone may take this long to end by itself.
-const GRACE: Duration = Duration::from_secs(3);
+/// A session may take this long to end by itself, and to overwrite its memory, when its client or the appliance is gone.
+const GRACE: Duration = Duration::from_secs(4);
 
 /// Watches the appliance.
 ///
@@ -18,6 +18,7 @@ pub fn watch_appliance(control: BorrowedFd<'_>) -> std::io::Result<()> {
     let control = control.try_clone_to_owned()?;
     std::thread::spawn(move || {
         wait_for(&control, PollFlags::HUP);
+        std::thread::sleep(GRACE);
         exit();
     });
     Ok(())

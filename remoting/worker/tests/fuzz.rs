@@ -7,6 +7,7 @@ mod common;
 use common::client::encoded;
 use common::fake::{self, GRANULARITY, STOPPED};
 use protocol::{HEADER_BYTES, Header, Message, Open, Opened, Reader, Reply, TABLE_HASH, WIRE_VERSION};
+use remotegpu_worker::budgets::Budgets;
 use remotegpu_worker::frames::{FrameReader, Payload};
 use remotegpu_worker::session::Session;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -84,7 +85,7 @@ fn payload(random: &mut Random, sample: &[u8], base: u64) -> Vec<u8> {
 
 /// A session, and where its arena begins.
 fn open_session(seq: &mut u64) -> (Session, u64) {
-    let mut session = Session::new(fake::driver(), None, 1 << 30).expect("session");
+    let mut session = Session::new(fake::driver(), None, Budgets::default()).expect("session");
     let open = Open { wire_version: WIRE_VERSION, table_hash: TABLE_HASH, client_pid: 1, client_name: String::new() };
     *seq = 0;
     let reply = give(&mut session, seq, Open::CODE, 0, encoded(&open));

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use remotegpu_worker::sandbox::{self, Files};
+use remotegpu_worker::sandbox::{self, Files, Landlock};
 
 const NEIGHBOUR: &str = "REMOTEGPU_TEST_NEIGHBOUR";
 const SECRETS: &str = "REMOTEGPU_TEST_SECRETS";
@@ -105,7 +105,7 @@ fn attacker() {
         // SAFETY: takes numbers. By the system call itself it changes this thread only.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
         if sandbox != "None" {
-            sandbox::prepare(std::slice::from_ref(&secrets)).expect("prepared");
+            sandbox::prepare(std::slice::from_ref(&secrets), Landlock::Welcome).expect("prepared");
             sandbox::enter(if sandbox == "Files" { Files::Needed } else { Files::Done }).expect("entered");
             // SAFETY: shares nothing with a child that must not come to be; if it did, it would end at once.
             let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };

@@ -14,6 +14,7 @@ use protocol::{
     HostBytes, HostFunction, Launch, LaunchShape, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap,
     StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent, SupplyBytes, SupplyCancel, UNCOUNTED,
 };
+use remotegpu_worker::budgets::Budgets;
 use remotegpu_worker::frames::Payload;
 use remotegpu_worker::session::Session;
 use std::sync::{Mutex, MutexGuard};
@@ -64,7 +65,7 @@ fn start() -> Test {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     fake::world().launches.clear();
     fake::world().graphs.clear();
-    let session = Session::new(fake::driver(), None, 1 << 30).expect("session");
+    let session = Session::new(fake::driver(), None, Budgets::default()).expect("session");
     let mut client = Client::new(Direct(session));
     let base = client.open().arena_base;
     client.link.0.order(br#"{"op":"granted","id":9,"size":1}"#, None);

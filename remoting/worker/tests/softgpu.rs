@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::client::{CONTEXT, LEGACY, encoded, row};
+use common::client::{CONTEXT, Client, LEGACY, encoded, row};
 use common::session::{A, B, CODE, LIMIT, MODULE, PROFILES, PTX, SLAB, floats, start};
-use common::worker::{Worker, command};
+use common::worker::{Socket, Worker, command};
 use protocol::{
     Callback, CallbackDone, Consumed, ContextCreate, ContextDestroy, ContextLimit, ContextSynchronize, CopyOnDevice,
     CopyToDevice, CopyToHost, EventCreate, EventRecord, EventSynchronize, Extent, Fenced, Grant, HostFunction,
@@ -320,4 +320,117 @@ fn kernels_print_before_the_synchronisation_answers() {
     let printed: Vec<_> = printed.map(|r| Text::decode(&r.payload).expect("text")).collect();
     assert!(printed.iter().all(|(text, _)| !text.stderr));
     assert_eq!(printed.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect::<Vec<u8>>(), b"hello!\nhello!\n");
+}
+
+#[test]
+fn a_further_context_of_a_device_is_charged_to_the_share() {
+    const EACH: u64 = 64 << 20;
+    let budget = format!("context-bytes={EACH}");
+    let mut worker = Worker::start_told("normal", 2 * EACH, &[], &["--budget", &budget]);
+    let client = &mut worker.client;
+    client.open();
+    let free = |client: &mut Client<Socket>| {
+        let (code, tail) = client.call(0, &MemoryQuery { device: 0 }, &[]);
+        assert_eq!(code, 0);
+        Reader::new(&tail).get::<MemoryState>().expect("state").free
+    };
+    let create = |context: u64| ContextCreate { context, legacy_stream: 100 + context, ..Default::default() };
+    let wait = |client: &mut Client<Socket>, context| {
+        client.call(0, &ContextSynchronize { context, launches: UNCOUNTED }, &[]).0
+    };
+    assert_eq!((wait(client, CONTEXT), free(client)), (0, 2 * EACH), "the first is not charged");
+    for (context, left) in [(2, EACH), (3, 0)] {
+        client.send(0, &create(context), &[]);
+        assert_eq!((wait(client, context), free(client)), (0, left));
+    }
+    client.send(0, &create(4), &[]);
+    assert_eq!(wait(client, 4), 2, "there is no share left for it");
+    client.send(0, &ContextDestroy { context: 2, token: 7 }, &[]);
+    client.wait("the end", |r| r.code == Fenced::CODE);
+    assert_eq!(free(client), EACH);
+    client.send(0, &create(5), &[]);
+    assert_eq!((wait(client, 5), free(client)), (0, 0));
+}
+
+#[test]
+fn a_session_has_no_more_objects_than_its_budget() {
+    let options = ["--budget", "streams=3", "--budget", "events=2", "--budget", "contexts=2"];
+    let mut worker = Worker::start_told("normal", LIMIT, &[], &options);
+    let client = &mut worker.client;
+    client.open();
+    // What was refused is told once more by the next command that waits.
+    let told_late = |client: &mut Client<Socket>| {
+        client.call(0, &ContextSynchronize { context: CONTEXT, launches: UNCOUNTED }, &[]).0
+    };
+    // With the context's own stream there is room for two.
+    for (stream, code) in [(20, 0), (21, 0), (22, 2)] {
+        client.stream(stream, 0, 0);
+        assert_eq!(client.call(stream, &StreamSynchronize { launches: UNCOUNTED }, &[]).0, code);
+        assert_eq!(told_late(client), code);
+    }
+    for (event, code) in [(30, 0), (31, 0), (32, 2)] {
+        client.send(0, &EventCreate { event, context: CONTEXT, flags: 0 }, &[]);
+        assert_eq!(told_late(client), code);
+    }
+    for (context, code) in [(40, 0), (41, 2)] {
+        client.send(0, &ContextCreate { context, legacy_stream: 100 + context, ..Default::default() }, &[]);
+        assert_eq!(client.call(0, &ContextSynchronize { context, launches: UNCOUNTED }, &[]).0, code);
+    }
+    let lines: Vec<_> = worker.told("log").iter().map(|packet| packet["line"].to_string()).collect();
+    for kind in ["3 streams", "2 events", "2 contexts"] {
+        assert_eq!(lines.iter().filter(|line| line.contains(kind)).count(), 1, "{kind}: {lines:?}");
+    }
+}
+
+#[test]
+fn a_worker_dumps_no_memory_and_has_as_many_threads_as_it_is_told() {
+    let mut worker = Worker::start_told("normal", LIMIT, &[], &["--threads", "500"]);
+    worker.client.open();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", worker.process.id())).expect("limits");
+    let hard = |name: &str| {
+        let line = limits.lines().find(|line| line.starts_with(name)).expect("the limit");
+        line.trim_start_matches(name).split_whitespace().nth(1).expect("two values").to_owned()
+    };
+    assert_eq!([hard("Max core file size"), hard("Max processes")], ["0", "500"]);
+}
+
+#[test]
+fn the_stack_of_a_kernel_is_charged_to_the_share() {
+    const DEEP: &str = r#"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry deep(.param .u64 at)
+{
+    .local .align 8 .b8 frame[3072];
+    .reg .b64 %d<3>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %d1, [at];
+    cvta.to.global.u64 %d1, %d1;
+    mov.u64 %d2, frame;
+    mov.u32 %r1, 7;
+    st.local.u32 [%d2], %r1;
+    ld.local.u32 %r1, [%d2];
+    st.global.u32 [%d1], %r1;
+    ret;
+}
+"#;
+    // 2 KiB beyond the default, for 16 multiprocessors of 2,048 threads.
+    const STACKS: u64 = (2 << 10) * 16 * 2048;
+    let free = |client: &mut Client<Socket>| {
+        let (_, tail) = client.call(0, &MemoryQuery { device: 0 }, &[]);
+        Reader::new(&tail).get::<MemoryState>().expect("state").free
+    };
+    for (limit, code) in [(CODE + STACKS, 0), (CODE + STACKS - 1, 2)] {
+        let mut worker = Worker::start("normal", limit);
+        let client = &mut worker.client;
+        client.open();
+        assert_eq!(client.call(0, &Grant { device: 0, least: CODE, want: CODE }, &[]).0, 0);
+        assert_eq!(client.load(MODULE, DEEP.as_bytes()).0, 0);
+        assert_eq!(client.describe(MODULE, 0).0, code, "{limit}");
+        assert_eq!(free(client), if code == 0 { 0 } else { STACKS - 1 });
+        client.send(0, &ContextDestroy { context: CONTEXT, token: 7 }, &[]);
+        client.wait("the end", |r| r.code == Fenced::CODE);
+        assert_eq!(free(client), limit - CODE, "it goes with the context");
+    }
 }

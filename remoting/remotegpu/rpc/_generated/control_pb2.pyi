@@ -343,7 +343,7 @@ class Gpu(_message.Message):
     def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., total_bytes: _Optional[int] = ..., shareable_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places")
+    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +354,7 @@ class Lease(_message.Message):
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     CLAIM_UID_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     client: str
     gpus: _containers.RepeatedScalarFieldContainer[int]
@@ -364,7 +365,8 @@ class Lease(_message.Message):
     claim: str
     claim_uid: str
     places: _containers.RepeatedCompositeFieldContainer[Place]
-    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ...) -> None: ...
+    host_bytes: int
+    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("gpu", "leased_bytes", "used_bytes")

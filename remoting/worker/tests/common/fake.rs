@@ -28,7 +28,9 @@ pub struct World {
     queues: HashMap<usize, VecDeque<Work>>,
     /// Events: how many of their records are not complete.
     events: HashMap<usize, usize>,
-    memory: BTreeMap<u64, Vec<u8>>,
+    /// Physical memory by its handle, and what is mapped where.
+    physical: HashMap<u64, Vec<u8>>,
+    mapped: BTreeMap<u64, u64>,
     pub launches: Vec<(usize, Vec<u8>)>,
     /// The edges of each graph and each executable, by its handle.
     pub graphs: HashMap<usize, Vec<Edge>>,
@@ -84,7 +86,8 @@ impl World {
     }
 
     fn slice(&mut self, address: u64, len: usize) -> Option<&mut [u8]> {
-        let (base, bytes) = self.memory.range_mut(..=address).next_back()?;
+        let (base, memory) = self.mapped.range(..=address).next_back()?;
+        let bytes = self.physical.get_mut(memory)?;
         let from = (address - base) as usize;
         bytes.get_mut(from..from.checked_add(len)?)
     }
@@ -126,14 +129,19 @@ fake! {
         if size > 1 << 40 { 2 } else { unsafe { give(out, world.last_arena) } }
     }
     address_free(_base: u64, _size: usize) { 0 }
-    memory_create(out: *mut u64, _size: usize, _prop: *const CUmemAllocationProp, _flags: u64) { unsafe { give(out, 5) } }
-    memory_release(_memory: u64) { 0 }
-    memory_map(address: u64, size: usize, _offset: usize, _memory: u64, _flags: u64) {
+    memory_create(out: *mut u64, size: usize, _prop: *const CUmemAllocationProp, _flags: u64) {
+        let mut world = world();
+        let memory = world.handle().addr() as u64;
         // Another tenant's bytes, unless they are zeroed.
-        world().memory.insert(address, vec![0xee; size]);
+        world.physical.insert(memory, vec![0xee; size]);
+        unsafe { give(out, memory) }
+    }
+    memory_release(_memory: u64) { 0 }
+    memory_map(address: u64, _size: usize, _offset: usize, memory: u64, _flags: u64) {
+        world().mapped.insert(address, memory);
         0
     }
-    memory_unmap(address: u64, _size: usize) { if world().memory.remove(&address).is_some() { 0 } else { 1 } }
+    memory_unmap(address: u64, _size: usize) { if world().mapped.remove(&address).is_some() { 0 } else { 1 } }
     memory_set_access(_address: u64, _size: usize, _access: *const CUmemAccessDesc, _count: usize) { 0 }
     host_alloc(out: *mut Raw, size: usize, _flags: u32) {
         unsafe { give(out, vec![0u8; size].leak().as_mut_ptr().cast()) }

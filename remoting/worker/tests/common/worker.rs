@@ -76,11 +76,15 @@ impl Worker {
     }
 
     pub fn start_with(profile: &str, limit: u64, environment: &[(&str, &str)]) -> Worker {
+        Worker::start_told(profile, limit, environment, &[])
+    }
+
+    pub fn start_told(profile: &str, limit: u64, environment: &[(&str, &str)], options: &[&str]) -> Worker {
         let spawning = SPAWN.lock().unwrap_or_else(|e| e.into_inner());
         let (control, their_control) = inheritable_pair(SocketType::SEQPACKET);
         let (data, their_data) = inheritable_pair(SocketType::SEQPACKET);
         let mut command = command(profile);
-        command.envs(environment.iter().copied());
+        command.envs(environment.iter().copied()).args(options);
         command.args(["--control-fd", &their_control.as_raw_fd().to_string()]);
         command.args(["--data-fd", &their_data.as_raw_fd().to_string()]);
         let process = command.spawn().expect("worker");

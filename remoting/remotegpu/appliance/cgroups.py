@@ -1,5 +1,7 @@
-"""A cgroup for each acceptor, below the appliance's own, where that can be written. Versions 1 and 2."""
+"""A cgroup for each acceptor, and one for the workers of each lease, below the appliance's own, where that can be
+written. Versions 1 and 2."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -20,6 +22,8 @@ _LIMITS: Final = {
     ("pids", False): "pids.max",
 }
 _PREFIX: Final = "remotegpu-"
+# Of one lease: threads count, and the software GPU has one for each stream.
+_PROCESSES: Final = 16384
 # The kernel takes a moment to count the last process out.
 _REMOVE_SECONDS: Final = 1.0
 
@@ -81,6 +85,34 @@ class Cgroups:
             Group(tuple(folders)).remove()
             raise
         return Group(tuple(folders))
+
+
+class LeaseGroups:
+    """The groups of leases: all workers of one count in it together."""
+
+    def __init__(self, cgroups: Cgroups) -> None:
+        self._cgroups = cgroups
+        self._groups: dict[str, Group] = {}
+
+    def join(self, lease_id: str, memory_bytes: int, pid: int) -> None:
+        """Put a process into its lease's group. Its limit is a quarter above the budget: who is past the budget is told
+        why its session ends, and the kernel kills without a word. Without cgroups nothing happens."""
+        if not self._cgroups.controllers:
+            return
+        try:
+            group = self._groups.get(lease_id)
+            if group is None:
+                group = self._groups[lease_id] = self._cgroups.create(lease_id[:16], memory_bytes * 5 // 4, _PROCESSES)
+            for members in group.members:
+                Path(members).write_text(str(pid), encoding="ascii")
+        except OSError as error:
+            # Its memory is still measured, and its threads are limited by its uid.
+            _log.warning("worker %d has no cgroup: %s", pid, error.strerror or error)
+
+    async def leave(self, lease_id: str) -> None:
+        """The last process of the lease has ended."""
+        if group := self._groups.pop(lease_id, None):
+            await asyncio.to_thread(group.remove)
 
 
 def _own() -> Iterable[Parent]:

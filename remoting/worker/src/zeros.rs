@@ -1,0 +1,168 @@
+//! Zeros in place of what somebody left: before a tenant can reach memory, and before memory leaves a session.
+//!
+//! New memory is zeroed at a place that is chosen by chance in a range of its own, and shown to the tenant afterwards. A
+//! kernel that already runs could read it there meanwhile, but would have to guess the place, and a wrong guess ends its
+//! context.
+
+use crate::completions::{Action, state};
+use crate::driver::{Code, Driver, Handle, Result};
+use crate::memory::{place, reserve, unmap};
+use crate::objects::RealEvent;
+use crate::pending::NewSlab;
+use crate::requests::Request;
+use crate::session::{Outcome, Session};
+use crate::slabs::{Memory, overlap};
+use driverapi::errors::*;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// What is left when a session ends may take this long to overwrite: a kernel may have the whole device.
+const LAST_SCRUB: Duration = Duration::from_secs(2);
+const NON_BLOCKING: u32 = 1;
+
+/// Who can fill memory of a device: a context, and a stream that holds nothing of the tenant's.
+#[derive(Debug, Clone, Copy)]
+pub struct Filler {
+    context: Handle,
+    stream: Handle,
+}
+
+impl Memory {
+    /// A place for `size` bytes that only chance knows.
+    pub fn hide(&mut self, driver: &Driver, size: u64) -> Result<u64> {
+        let granularity = self.granularity.max(1);
+        if self.hiding.is_none_or(|(_, whole)| whole / 4 < size) {
+            // After the first, only for a slab that is larger than a quarter of it.
+            self.hiding = Some(reserve(driver, self.arenas.len() + 3, granularity)?);
+        }
+        let (base, whole) = self.hiding.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let places = whole.checked_sub(size).ok_or(CUDA_ERROR_OUT_OF_MEMORY)? / granularity + 1;
+        loop {
+            let mut number = [0; 8];
+            getrandom(&mut number[..], GetRandomFlags::empty()).map_err(|_| CUDA_ERROR_UNKNOWN)?;
+            let at = base + u64::from_le_bytes(number) % places * granularity;
+            if !self.hidden.iter().any(|range| overlap(*range, (at, size))) {
+                self.hidden.push((at, size));
+                return Ok(at);
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Zeroes memory where it is hidden; then the tenant gets it.
+    pub fn slab_created(&mut self, seq: u64, slab: NewSlab) -> Result<Outcome> {
+        match self.zero(&slab) {
+            Ok(event) => match state(&self.driver, &self.current, &event) {
+                Some(code) => self.slab_zeroed(&slab, code).map(|()| Outcome::Done),
+                None => {
+                    self.watch(seq, event, Action::Zeroed(slab));
+                    Ok(Outcome::Held)
+                }
+            },
+            Err(code) => self.slab_zeroed(&slab, code).map(|()| Outcome::Done),
+        }
+    }
+
+    fn zero(&mut self, slab: &NewSlab) -> Result<Rc<RealEvent>> {
+        self.enter(slab.context)?;
+        let context = self.contexts.get(slab.context)?;
+        let event = context.events.take(&self.driver, false)?;
+        self.driver.set_bytes(slab.place, 0, slab.size, context.internal)?;
+        self.driver.event_record(event.handle, context.internal, 0)?;
+        Ok(event)
+    }
+
+    /// Shows a slab to its tenant, unless `code` says that it was not zeroed.
+    pub fn slab_zeroed(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
+        let NewSlab { address, size, place: hidden, memory, device, .. } = *slab;
+        let failed = code != 0;
+        self.helpers.start_in_order(
+            move |driver| if failed { unmap(driver, hidden, size, memory) } else { driver.memory_unmap(hidden, size) },
+            move |session: &mut Session, unmapped| {
+                session.memory.hidden.retain(|range| *range != (hidden, size));
+                if let Err(code) = unmapped {
+                    session.late(code);
+                }
+            },
+        );
+        let shown = match code {
+            0 => place(&self.driver, memory, address, size, device).and_then(|_| {
+                self.show_to_peers(address).inspect_err(|_| {
+                    let _ = unmap(&self.driver, address, size, memory);
+                })
+            }),
+            code => Err(code),
+        };
+        match (shown, self.memory.slabs.get_mut(&address)) {
+            (Ok(()), Some(slab)) => slab.memory = memory,
+            _ => drop(self.memory.remove(address)),
+        }
+        shown
+    }
+
+    /// Who can overwrite memory of a device, if the session has a context there.
+    pub fn filler(&self, device: u32) -> Option<Filler> {
+        let mut there = self.contexts.live().filter(|(_, context)| context.device == device);
+        there.next().map(|(_, context)| Filler { context: context.handle, stream: context.internal })
+    }
+
+    /// Overwrites what the session still has, after what helpers are overwriting already. What cannot be is told.
+    pub fn scrub_everything(&mut self) {
+        let slabs: Vec<_> =
+            self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none()).collect();
+        let slabs: Vec<_> =
+            slabs.into_iter().map(|(at, slab)| (slab.device, *at, slab.size, self.filler(slab.device))).collect();
+        if slabs.is_empty() && self.memory.unmapping.is_empty() {
+            return;
+        }
+        let all: u64 =
+            slabs.iter().map(|(_, _, size, _)| size).chain(self.memory.unmapping.iter().map(|(_, s)| s)).sum();
+        let (done, left) = std::sync::mpsc::channel();
+        self.helpers.start_in_order(
+            move |driver| {
+                let left = slabs
+                    .iter()
+                    .filter(|(device, at, size, filler)| scrub(driver, *device, *at, *size, *filler).is_err());
+                let _ = done.send(left.map(|(_, _, size, _)| size).sum::<u64>());
+            },
+            |_: &mut Session, ()| (),
+        );
+        match left.recv_timeout(LAST_SCRUB).unwrap_or(all) {
+            0 => {}
+            size => self.requests.push(Request::Left { size }),
+        }
+    }
+}
+
+/// Overwrites mapped memory of a device, for a helper's thread; returns when that is done.
+///
+/// # Errors
+/// If neither the session's context nor a new one can.
+pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Option<Filler>) -> Result<()> {
+    if filler.is_some_and(|filler| fill(driver, address, size, filler).is_ok()) {
+        return Ok(());
+    }
+    // The session has no context there, or has just ended it.
+    let device = driver.device(device as i32)?;
+    let context = driver.primary_retain(device, 0)?;
+    let filled = driver.set_current(context).and_then(|()| driver.stream_create(NON_BLOCKING, 0)).and_then(|stream| {
+        let filled = fill(driver, address, size, Filler { context, stream });
+        driver.stream_destroy(stream).and(filled)
+    });
+    driver.set_current(Handle::NULL).and_then(|()| driver.primary_release(device)).and(filled)
+}
+
+fn fill(driver: &Driver, address: u64, size: u64, filler: Filler) -> Result<()> {
+    const LONGEST: Duration = Duration::from_millis(1);
+    driver.set_current(filler.context)?;
+    driver.set_bytes(address, 0, size, filler.stream)?;
+    let since = Instant::now();
+    loop {
+        match driver.stream_query(filler.stream) {
+            Err(CUDA_ERROR_NOT_READY) => std::thread::sleep((since.elapsed() / 16).min(LONGEST)),
+            done => return done,
+        }
+    }
+}

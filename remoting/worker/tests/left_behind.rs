@@ -1,0 +1,207 @@
+//! Memory that one session leaves and the next one gets. A file plays the GPU's memory (`softgpu/src/frames.rs`), so a
+//! test can see what is really there, and write where a kernel waits.
+
+mod common;
+
+use common::client::{CONTEXT, Client, encoded, row};
+use common::session::{A, B, CODE, MODULE, NON_BLOCKING};
+use common::worker::{Socket, Worker};
+use protocol::{
+    CopyToDevice, CopyToHost, Grant, GrantReturn, Launch, LaunchShape, MemoryQuery, SlabMap, SlabUnmap,
+    StreamSynchronize, UNCOUNTED,
+};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const SLAB: u64 = 2 << 20;
+const MEMORY: u64 = 16 << 20;
+const GRANTED: u64 = 3 * SLAB + CODE;
+/// What another tenant left everywhere.
+const CANARY: u8 = 0xc5;
+const SECRET: &[u8] = b"what only its owner may read";
+
+/// Waits until the flag is set, then takes eight bytes from another address.
+const PEEK: &str = r#"
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .entry peek(.param .u64 flag, .param .u64 from, .param .u64 to)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    .reg .b64 %d<5>;
+    ld.param.u64 %d1, [flag];
+    ld.param.u64 %d2, [from];
+    ld.param.u64 %d3, [to];
+again:
+    ld.volatile.global.u32 %r1, [%d1];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra again;
+    ld.volatile.global.u64 %d4, [%d2];
+    st.global.u64 [%d3], %d4;
+    ret;
+}
+"#;
+
+/// The memory of a GPU.
+struct Gpu {
+    path: PathBuf,
+    file: File,
+}
+
+impl Gpu {
+    /// With somebody's bytes in all of it.
+    fn used(name: &str) -> Gpu {
+        let path = std::env::temp_dir().join(format!("remotegpu-left-{name}-{}", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a file");
+        file.write_all_at(&vec![CANARY; MEMORY as usize], 0).expect("written");
+        Gpu { path, file }
+    }
+
+    fn find(&self, what: &[u8]) -> Option<u64> {
+        let mut bytes = vec![0; MEMORY as usize];
+        self.file.read_exact_at(&mut bytes, 0).expect("read");
+        bytes.windows(what.len()).position(|window| window == what).map(|at| at as u64)
+    }
+
+    fn session(&self, more: &[(&str, &str)]) -> Session {
+        let (path, memory) = (self.path.to_str().expect("a name"), MEMORY.to_string());
+        let environment = [("REMOTEGPU_SOFTGPU_PHYSICAL", path), ("REMOTEGPU_SOFTGPU_MEMORY", &memory)];
+        let mut worker = Worker::start_with("normal", GRANTED, &[&environment, more].concat());
+        let base = worker.client.open().arena_base;
+        assert_eq!(worker.client.call(0, &Grant { device: 0, least: GRANTED, want: GRANTED }, &[]).0, 0);
+        worker.client.map(base, SLAB);
+        worker.client.stream(A, NON_BLOCKING, 0);
+        worker.client.stream(B, NON_BLOCKING, 0);
+        Session { worker, base }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+struct Session {
+    worker: Worker,
+    base: u64,
+}
+
+impl Session {
+    fn client(&mut self) -> &mut Client<Socket> {
+        &mut self.worker.client
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let address = self.base + offset;
+        let copy = CopyToDevice { context: CONTEXT, address, extent: row(bytes.len() as u64), offset: 0 };
+        self.client().send(B, &copy, bytes);
+        assert_eq!(self.synchronize(B), 0);
+    }
+
+    fn read(&mut self, offset: u64, len: u64) -> Vec<u8> {
+        let copy = CopyToHost { context: CONTEXT, address: self.base + offset, extent: row(len), offset: 0, len };
+        let seq = self.client().send(B, &copy, &[]);
+        self.client().host_bytes(seq).1
+    }
+
+    fn synchronize(&mut self, stream: u64) -> u32 {
+        self.client().call(stream, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
+    }
+
+    /// Starts a kernel that reads `from` when `flag` is set, and writes what it got to `to`.
+    fn peek(&mut self, flag: u64, from: u64, to: u64) {
+        self.peek_at([flag, from, to].map(|offset| self.base + offset));
+    }
+
+    fn peek_at(&mut self, places: [u64; 3]) {
+        let (code, loaded) = self.client().load(MODULE, PEEK.as_bytes());
+        assert_eq!((code, self.client().describe(MODULE, 0).0), (0, 0), "{}", loaded.log);
+        let shape = LaunchShape { grid: [1; 3], block: [1; 3], shared: 0, attributes: vec![] };
+        let parameters = encoded(&(places[0], (places[1], places[2])));
+        self.client().send(A, &Launch { module: MODULE, kernel: 0, shape }, &parameters);
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < until, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_kernel_that_runs_already_does_not_read_what_is_not_zeroed_yet() {
+    let gpu = Gpu::used("kernel");
+    let mut tenant = gpu.session(&[("REMOTEGPU_SOFTGPU_FILL_MICROS", "300000")]);
+    tenant.write(0, SECRET);
+    let flag = gpu.find(SECRET).expect("the slab lies in the file") + 4096;
+    tenant.peek(4096, SLAB, 8192);
+    let base = tenant.base;
+    tenant.client().map(base + SLAB, SLAB);
+    // Its answer comes when the memory is there for the tenant, if not for its streams.
+    assert_eq!(tenant.client().call(0, &MemoryQuery { device: 0 }, &[]).0, 0);
+    gpu.file.write_all_at(&[1], flag).expect("written");
+    assert_eq!(tenant.synchronize(A), 0);
+    assert_eq!(tenant.read(8192, 8), [0; 8]);
+    assert_eq!(tenant.read(SLAB, SLAB), vec![0; SLAB as usize]);
+}
+
+#[test]
+fn memory_is_overwritten_before_it_is_given_back() {
+    let gpu = Gpu::used("unmap");
+    let mut tenant = gpu.session(&[("REMOTEGPU_SOFTGPU_FILL_MICROS", "20000")]);
+    tenant.write(0, SECRET);
+    assert!(gpu.find(SECRET).is_some());
+    let address = tenant.base;
+    tenant.client().send(0, &SlabUnmap { address, size: SLAB }, &[]);
+    tenant.client().send(0, &GrantReturn { device: 0, size: SLAB }, &[]);
+    until("the return", || !tenant.worker.told("return").is_empty());
+    assert_eq!(gpu.find(SECRET), None);
+}
+
+#[test]
+fn a_session_that_ends_leaves_nothing_though_a_kernel_runs() {
+    let gpu = Gpu::used("end");
+    let mut tenant = gpu.session(&[]);
+    tenant.write(0, SECRET);
+    tenant.peek(4096, SLAB, 8192);
+    assert_eq!(tenant.synchronize(B), 0);
+    let told = tenant.worker.hang_up();
+    assert_eq!(gpu.find(SECRET), None);
+    assert_eq!(told.iter().filter(|packet| packet["op"] == "left").count(), 0);
+}
+
+#[test]
+fn what_a_killed_worker_left_is_shown_to_nobody() {
+    let gpu = Gpu::used("killed");
+    let mut victim = gpu.session(&[]);
+    victim.write(0, SECRET);
+    victim.worker.process.kill().expect("killed");
+    victim.worker.process.wait().expect("ended");
+    assert!(gpu.find(SECRET).is_some(), "nobody could overwrite it");
+    let mut next = gpu.session(&[]);
+    let base = next.base;
+    next.client().send(0, &SlabMap { device: 0, address: base + SLAB, size: SLAB }, &[]);
+    assert_eq!(next.read(0, 2 * SLAB), vec![0; 2 * SLAB as usize]);
+    assert_eq!(gpu.find(SECRET), None);
+}
+
+#[test]
+fn what_a_broken_context_leaves_is_told_to_the_appliance() {
+    let gpu = Gpu::used("broken");
+    let mut tenant = gpu.session(&[]);
+    tenant.write(0, SECRET);
+    tenant.peek_at([0x10; 3]);
+    assert_eq!(tenant.synchronize(A), 700);
+    let told = tenant.worker.hang_up();
+    assert!(gpu.find(SECRET).is_some(), "the driver fills nothing in a broken context");
+    let left: Vec<_> = told.iter().filter(|packet| packet["op"] == "left").collect();
+    assert_eq!(left.iter().map(|packet| packet["size"].as_u64()).collect::<Vec<_>>(), [Some(SLAB)]);
+    assert_eq!(gpu.session(&[]).read(0, SLAB), vec![0; SLAB as usize]);
+}

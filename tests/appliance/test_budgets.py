@@ -1,0 +1,142 @@
+"""What one lease and one tenant may have beside memory of a GPU: sessions, and memory of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+
+import pytest
+from support.stand_in import StandIn, Tenant
+from support.system import free_port, until
+
+from remotegpu.api.quantities import Ask
+from remotegpu.appliance.budgets import held_by, part_of_sessions, unknown_budget
+from remotegpu.appliance.cgroups import Cgroups
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+QUARTER = Ask(milli_per_gpu=250)
+MIB = 1 << 20
+
+
+def opened(lease: Tenant, tries: int) -> tuple[int, str]:
+    """How many sessions there are room for, and why there are no more."""
+    refusals = [lease.open_session(number).refusal for number in range(tries)]
+    return refusals.count(""), next((refusal for refusal in refusals if refusal), "")
+
+
+@pytest.mark.parametrize(
+    ("sessions", "size", "part"),
+    [(16, 1000, 16), (16, 500, 8), (16, 250, 4), (16, 100, 4), (128, 250, 32), (128, 1, 4), (3, 1, 3), (100, 333, 34)],
+)
+def test_the_part_is_that_of_the_memory_and_at_least_four(sessions: int, size: int, part: int) -> None:
+    assert part_of_sessions(sessions, size, 1000) == part
+
+
+def test_a_lease_gets_its_part_of_a_gpus_sessions(dist: Path) -> None:
+    with StandIn(dist, "--sessions-per-gpu", "16") as appliance:
+        greedy, modest = appliance.lease(QUARTER), appliance.lease(QUARTER)
+        count, why = opened(greedy, 10)
+        assert count == 4
+        assert all(word in why for word in ("gpu 0", "4 sessions", "--sessions-per-gpu", "larger share")), why
+        assert opened(modest, 4)[0] == 4
+
+
+def test_every_lease_finds_a_place_for_its_first_session(dist: Path) -> None:
+    with StandIn(dist, "--sessions-per-gpu", "5") as appliance:
+        greedy, late, later = (appliance.lease(QUARTER) for _ in range(3))
+        count, why = opened(greedy, 5)
+        assert count == 3, "a place is kept for each of the others"
+        assert all(word in why for word in ("gpu 0", "--sessions-per-gpu", "try later")), why
+        assert [opened(lease, 1)[0] for lease in (late, later)] == [1, 1]
+
+
+def test_a_tenant_has_a_budget_of_all_its_leases(dist: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("[user]\nalice:one\nbob:two\n")
+    options = ("--tokens", str(tmp_path / "tokens"), "--sessions-per-tenant", "3")
+    with StandIn(dist, *options, access=Access("one")) as appliance:
+        first, second = appliance.lease(QUARTER), appliance.lease(QUARTER)
+        assert opened(first, 2)[0] == 2
+        count, why = opened(second, 2)
+        assert count == 1
+        assert all(word in why for word in ("alice", "3 sessions", "--sessions-per-tenant")), why
+        client = ApplianceClient(parse_endpoint(appliance.endpoint), Access("two"), call_seconds=20)
+        appliance.open_connections.callback(client.close)
+        appliance.client, owner = client, appliance.client
+        assert opened(appliance.lease(QUARTER), 2)[0] == 2
+        appliance.client = owner
+
+
+def test_memory_of_the_machine_is_reported(dist: Path) -> None:
+    port = free_port()
+    with StandIn(dist, "--metrics-port", str(port)) as appliance:
+        lease = appliance.lease(QUARTER)
+        session = lease.session()
+
+        def shown() -> int:
+            return int(appliance.client.inventory().leases[0].host_bytes)
+
+        until(lambda: shown() > MIB, 20, "the process is measured")
+        before = shown()
+        session.ask("eat 64")
+        until(lambda: shown() >= before + 64 * MIB, 20, "what it took is seen")
+        ls = json.loads(appliance.cli("ls", "--json").stdout)
+        assert ls["appliances"][0]["leases"][0]["host_bytes"] >= before + 64 * MIB
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            metrics = answer.read().decode()
+        name = f'remotegpu_lease_host_bytes{{lease="{lease.granted.lease_id[:8]}"}}'
+        line = next(line for line in metrics.splitlines() if line.startswith(name))
+        assert float(line.rpartition(" ")[2]) >= before + 64 * MIB
+
+
+def test_a_lease_that_takes_too_much_of_the_machine_loses_its_largest_session(dist: Path) -> None:
+    with StandIn(dist, "--host-memory-per-lease", "200MiB") as appliance:
+        greedy, modest = appliance.lease(QUARTER), appliance.lease(QUARTER)
+        large, small, other = greedy.session(1), greedy.session(2), modest.session(3)
+        # Past its budget, which the GPUs' memory adds to, and not past what the kernel kills for.
+        large.tell("eat 480")
+        assert "--host-memory-per-lease" in large.rest()
+        assert small.ask("identity")["cwd"] == "/"
+        assert other.ask("identity")["cwd"] == "/"
+
+
+@pytest.mark.skipif(not Cgroups().controllers, reason="no cgroup can be made here")
+def test_the_workers_of_a_lease_are_in_a_cgroup_of_its_own_where_there_are_any(dist: Path) -> None:
+    with StandIn(dist, "--host-memory-per-lease", "200MiB") as appliance:
+        lease = appliance.lease(QUARTER)
+        name = f"remotegpu-{appliance.process.pid}-{lease.granted.lease_id[:16]}"
+        groups = [lease.session(number).ask("cgroups") for number in range(2)]
+        assert groups[0] == groups[1]
+        assert any(group.endswith(f"/{name}") for group in groups[0]), groups[0]
+        killed = lease.session(3)
+        killed.tell("eat 900")
+        assert killed.rest() == "", "the kernel ends it at once"
+        lease.close()
+        until(lambda: not list(Path("/sys/fs/cgroup").rglob(name)), 20, "the group is gone")
+
+
+def test_what_a_killed_worker_left_is_counted(dist: Path) -> None:
+    port = free_port()
+    with StandIn(dist, "--metrics-port", str(port)) as appliance:
+        session = appliance.lease(QUARTER).session()
+        assert session.grant(10 * MIB) == 10 * MIB
+        session.tell("die 9")
+
+        def left() -> float:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+                lines = answer.read().decode().splitlines()
+            return next(float(line.split()[1]) for line in lines if line.startswith("remotegpu_left_bytes_total"))
+
+        until(lambda: left() == 10 * MIB, 20, "it is counted")
+
+
+def test_nothing_holds_nothing() -> None:
+    assert held_by([]) == 0
+    assert held_by([os.getpid(), 1 << 30]) > MIB, "a process that has ended holds nothing"
+
+
+def test_budgets_of_sessions_are_checked_at_the_start() -> None:
+    assert unknown_budget("streams=7") == ""
+    for wrong in ("streams", "streams=-1", "stream=7", "streams=x"):
+        assert wrong in unknown_budget(wrong)
