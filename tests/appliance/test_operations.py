@@ -249,7 +249,9 @@ def test_gpu_health_believes_the_driver_and_its_own_test_only() -> None:
         return results.pop(0)
 
     async def story() -> None:
-        health = GpuHealth(gpus, problem=problems.__getitem__, test=test, retest_seconds=0)
+        health = GpuHealth(
+            gpus, problem=problems.__getitem__, test=test, tells_recovery=lambda _gpu: True, retest_seconds=0
+        )
         assert not await health.look_at(0)
         assert len(results) == 3, "without a reason nothing is tested"
         health.suspect(0, "a session said so")

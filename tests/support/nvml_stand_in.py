@@ -22,10 +22,10 @@ class NvmlStandIn:
         os.mkfifo(self._orders / "xids")
         library = folder / "lib" / "libnvidia-ml.so.1"
         library.parent.mkdir()
-        # What it does not define is found in the library that it depends on: the software GPU's driver has NVML as well.
-        command = ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, _SOURCE]
+        # What it does not define is found in what it depends on: the software GPU's driver has NVML as well.
+        command = ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]
         command += ["-Wl,-soname,libnvidia-ml.so.1", "-Wl,--no-as-needed", f"-Wl,-rpath,{native}"]
-        subprocess.run([*command, native / "libcuda.so.1"], check=True)
+        subprocess.run([*command, str(native / "libcuda.so.1")], check=True)
         self.environment = {"LD_LIBRARY_PATH": str(library.parent), "NVML_STAND_IN": str(self._orders)}
         self.options = ("--backend", "cuda", "--driver", str(native / "libcuda.so.1"))
 

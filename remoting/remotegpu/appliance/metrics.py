@@ -32,6 +32,7 @@ class Counters:
             ["result"],
             registry=registry,
         )
+        self.xids = Counter("remotegpu_xids", "Errors of the driver by their XID.", ["gpu", "xid"], registry=registry)
         self.offload_sessions = Counter(
             "remotegpu_offload_sessions_opened", "Sessions of acceptors opened.", ["environment"], registry=registry
         )

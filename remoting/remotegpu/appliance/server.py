@@ -17,6 +17,7 @@ import grpc.aio
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.authority import Authority, SecretAuthority
 from remotegpu.appliance.backends.base import Backend, BackendError
+from remotegpu.appliance.backends.xids import Effect, classify
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
@@ -137,6 +138,7 @@ class Appliance:
             allocator.gpus,
             problem=lambda gpu: backend.problem(gpus[gpu].uuid_text),
             test=(lambda gpu: self_test(backend, gpus[gpu].uuid_text)) if settings.self_test else None,
+            tells_recovery=lambda gpu: backend.tells_recovery(gpus[gpu].uuid_text),
         )
         self._sessions = Sessions(
             gateway=gateway,
@@ -147,12 +149,14 @@ class Appliance:
             uids=uids,
             counters=self._counters,
             on_unhealthy=self._health.suspect,
+            unhealthy=lambda gpu: allocator.gpus[gpu].unhealthy,
         )
         self._environments = make_environments(settings, backend, hardware, uids, staging, self._counters)
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits.leases, self._counters)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
+        self._unwatched = ""
         self._claims: ClaimLeases | None = None
         self._reviews: Reviews | None = None
 
@@ -203,6 +207,7 @@ class Appliance:
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
             await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
+            self._unwatched = self._follow_xids()
             self._announce()
             follow = None
             if api_server is not None and self._claims is not None:
@@ -226,6 +231,25 @@ class Appliance:
                 watch.result()  # it ends only by a mistake of ours, which is not to be hidden
             watch.cancel()
 
+    def _follow_xids(self) -> str:
+        loop = asyncio.get_running_loop()
+        index = {gpu.uuid_text: number for number, gpu in enumerate(self._hardware.snapshot.gpus)}
+
+        def tell(uuid: str, number: int) -> None:
+            # The loop may have ended already.
+            if uuid in index:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._xid, index[uuid], number)
+
+        return self._backend.follow_xids(tell)
+
+    def _xid(self, gpu: int, number: int) -> None:
+        xid = classify(number)
+        self._counters.xids.labels(gpu=str(gpu), xid=str(number)).inc()
+        self._health.strike(gpu, xid)
+        if xid.effect is Effect.RESET:
+            self._sessions.end_on(gpu, xid.code, f"gpu {gpu} of the appliance failed: {xid}")
+
     def _gateway_event(self, event: Event) -> None:
         match event:
             case SessionConnected(session_id):
@@ -248,6 +272,7 @@ class Appliance:
         situation = Situation(
             settings=self._settings,
             gpus=self._leases.allocator.gpus,
+            unwatched=self._unwatched,
             overhead_bytes=self._hardware.overhead_bytes,
             draining=self._leases.draining,
             root=os.geteuid() == 0,

@@ -45,13 +45,16 @@ class Sessions:
         uids: Uids,
         counters: Counters,
         on_unhealthy: Callable[[int, str], None],
+        unhealthy: Callable[[int], str],
     ) -> None:
+        """`unhealthy`: why a GPU opens no session; empty if it does."""
         self._gateway = gateway
         self._workers = workers
         self._limits = limits
         self._uids = uids
         self._counters = counters
         self._on_unhealthy = on_unhealthy
+        self._unhealthy = unhealthy
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -111,6 +114,12 @@ class Sessions:
             await session.process.end(code, reason)
             self._forget(session)
 
+    def end_on(self, gpu: int, code: int, reason: str) -> None:
+        """End all sessions that have a part of this GPU."""
+        for session in self.all():
+            if gpu in session.lease.placement.gpus and not session.ended:
+                self._spawn(self.end(session, code, reason))
+
     async def close(self, session: Session) -> int:
         """End a session, if it has not ended yet: the exit code of its process, or minus the signal that ended it."""
         if session.process is None:
@@ -138,6 +147,8 @@ class Sessions:
                 "end some of the processes that use CUDA"
             )
         for gpu in lease.placement.gpus:
+            if why := self._unhealthy(gpu):
+                raise SessionRefusedError(f"gpu {gpu} opens no session: {why}; take another GPU, or try later")
             running = sum(gpu in session.lease.placement.gpus for session in self._live.values())
             if running >= self._limits.sessions_per_gpu:
                 raise SessionRefusedError(
