@@ -19,6 +19,7 @@ struct event { device_t device; unsigned long long type, data; unsigned gpu_inst
 struct field { unsigned id, scope; long long timestamp, latency; unsigned type; int result; unsigned long long value; };
 struct rates { unsigned gpu, memory; };
 struct memory { unsigned long long total, free, used; };
+struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 
 extern int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device);
 
@@ -105,6 +106,13 @@ int nvmlDeviceGetMemoryInfo(device_t device, struct memory *memory) {
     if (read_number("lost", &lost)) return GPU_IS_LOST;
     int (*next)(device_t, struct memory *) = dlsym(RTLD_NEXT, "nvmlDeviceGetMemoryInfo");
     return next(device, memory);
+}
+
+int nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *memory) {
+    int (*next)(device_t, struct memory_v2 *) = dlsym(RTLD_NEXT, "nvmlDeviceGetMemoryInfo_v2");
+    int result = next(device, memory);
+    read_number("memory_used", &memory->used);
+    return result;
 }
 
 int nvmlDeviceGetUtilizationRates(device_t device, struct rates *rates) {

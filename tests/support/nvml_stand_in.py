@@ -36,7 +36,7 @@ class NvmlStandIn:
 
     def set(self, **figures: int) -> None:
         """`ecc`, `recovery` (an NVML_GPU_RECOVERY_ACTION), `remap_failed`, `lost`, `unwatched`, `utilization`,
-        `memory_utilization` (percent), `temperature` (degrees Celsius), `power` (milliwatt)."""
+        `memory_utilization` (percent), `temperature` (degrees Celsius), `power` (milliwatt), `memory_used` (bytes)."""
         for name, value in figures.items():
             new = self._orders / f"{name}.new"
             new.write_text(str(value))
