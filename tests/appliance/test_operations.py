@@ -63,7 +63,18 @@ def test_metrics(dist: Path) -> None:
             "remotegpu_draining": 0,
         }
         assert {name: now.get(name) for name in expected} == expected
-        base_units = ("_bytes", "_seconds", "_total", "_count", "_sum", "_bucket", "_created")
+        base_units = (
+            "_bytes",
+            "_ratio",
+            "_celsius",
+            "_watts",
+            "_seconds",
+            "_total",
+            "_count",
+            "_sum",
+            "_bucket",
+            "_created",
+        )
         plain = {"remotegpu_gpu_healthy", "remotegpu_leases", "remotegpu_sessions", "remotegpu_draining"}
         assert all(n.startswith("remotegpu_") and (n.endswith(base_units) or n in plain) for n in names(now))
 

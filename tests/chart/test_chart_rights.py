@@ -31,7 +31,7 @@ CLUSTER_WIDE: dict[str, dict[str, str]] = {
         "remotegpu.io/gpuclaims": "get list watch",
         "authentication.k8s.io/tokenreviews": "create",
     },
-    "remotegpu-deviceplugin": {"remotegpu.io/gpupools": "list watch"},
+    "remotegpu-deviceplugin": {"remotegpu.io/gpupools": "list watch", "remotegpu.io/gpuclaims": "list watch"},
     # While `helm install`, `upgrade` or `rollback` run.
     "remotegpu-install": {"remotegpu.io/gpupools": "list create patch delete"},
     # While `helm uninstall` runs.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from remotegpu_deviceplugin.health import devices_of
 from support.apiserver import ApiServer
 from support.kubelet import CHECKPOINT
 from support.plugin_node import SECONDS, Node
@@ -15,6 +14,7 @@ from support.system import ROOT, until
 
 from remotegpu.api.claims import ClaimStatus, Phase, PodReference, Reason
 from remotegpu_deviceplugin.devices import MESSAGE_LIMIT, MOST_DEVICES, listing
+from remotegpu_deviceplugin.health import devices_of
 
 MILLI, CLIENT = "remotegpu/milli", "remotegpu/client"
 

@@ -154,8 +154,8 @@ def test_a_gpu_that_falls_off_the_bus(
     failing = RealAppliance(kube, cluster, folder, "node-a", "127.0.13.1", *nvml.options)
     with failing.running(**nvml.environment), contextlib.ExitStack() as stack:
         train, late = make_pod(kube, "train", 250), make_pod(kube, "late", 250)
-        for pod in (train, late):
-            until(lambda pod=pod: state(kube, pod) == ("Allocated", "Allocated", failing.name), 30, "its share")
+        placed = ("Allocated", "Allocated", failing.name)
+        until(lambda: state(kube, train) == state(kube, late) == placed, 30, "both have a share")
         # One runs, the other has not started yet.
         until(lambda: "schedulingGates" not in kube.get(f"{TEAM}/pods/train")["spec"], 20, "the pod is let go")
         kube.merge(f"{TEAM}/pods/train/status", {"status": {"phase": "Running"}})

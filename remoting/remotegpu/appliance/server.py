@@ -171,7 +171,7 @@ class Appliance:
         if settings.kubernetes is not None and api_server is not None:
             named = settings.kubernetes
             self._claims = ClaimLeases(named.name, self._leases, self._hardware.snapshot.gpus)
-            self._reviews = Reviews(api_server.review, named.believe_seconds)
+            self._reviews = Reviews(api_server.review, named.believe_seconds, self._counters)
             authority = ClaimAuthority(self._claims, self._reviews, named.operator, self._counters)
         _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
@@ -195,7 +195,7 @@ class Appliance:
         )
         pb_grpc.add_ControlServicer_to_server(service, server)
         async with contextlib.AsyncExitStack() as stack:
-            self._counters.registry.register(Gauges(service.inventory))
+            self._counters.registry.register(Gauges(service.inventory, self._backend.readings, self._processes))
             if settings.http is not None:
                 stack.callback(self._serve_http(settings.http).stop)
             stack.push_async_callback(self._environments.stop)
@@ -285,6 +285,14 @@ class Appliance:
 
     def _problem(self) -> str:
         return "; ".join(f"{check.name}: {check.message}" for check in self._checks() if check.status == "fail")
+
+    def _processes(self) -> dict[str, list[int]]:
+        """What runs here, by part, without offload's acceptors, whose cgroups know them; for any thread."""
+        found = {"appliance": [os.getpid()]}
+        if (gateway := self._gateway.pid) is not None:
+            found["gateway"] = [gateway]
+        workers = [each.process.pid for each in self._sessions.all() if each.process and each.process.kind == "worker"]
+        return {**found, "worker": workers} if workers else found
 
     def _serve_http(self, address: tuple[str, int]) -> HttpServer:
         try:

@@ -16,6 +16,7 @@ class Readings:
 
     gpu_utilization_percent: int | None = None
     memory_utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
     temperature_celsius: int | None = None
     power_milliwatt: int | None = None
     power_limit_milliwatt: int | None = None

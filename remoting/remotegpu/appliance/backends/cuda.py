@@ -42,7 +42,7 @@ class CudaBackend:
         self.driver_release = _text(pynvml.nvmlSystemGetDriverVersion())
         self._handles = dict(_devices())
         # What other programs use of the GPU now is not ours to share.
-        self._used_before = {uuid: _memory_used(handle) for uuid, handle in self._handles.items()}
+        self._used_before = {uuid: _memory_used(handle) or 0 for uuid, handle in self._handles.items()}
         self._events: XidEvents | None = None
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
@@ -65,6 +65,7 @@ class CudaBackend:
         return Readings(
             gpu_utilization_percent=None if rates is None else int(rates.gpu),
             memory_utilization_percent=None if rates is None else int(rates.memory),
+            memory_used_bytes=_memory_used(handle),
             temperature_celsius=_number(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
             power_milliwatt=_number(lambda: pynvml.nvmlDeviceGetPowerUsage(handle)),
             power_limit_milliwatt=_number(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
@@ -142,9 +143,9 @@ def _devices() -> Iterator[tuple[str, Any]]:
         yield _text(pynvml.nvmlDeviceGetUUID(handle)), handle
 
 
-def _memory_used(handle: Any) -> int:
+def _memory_used(handle: Any) -> int | None:
     """Without what the driver reserves for itself, which CUDA's total does not contain either."""
-    return _number(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used) or 0
+    return _number(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
 
 
 def _recovery_action(handle: Any) -> int | None:
