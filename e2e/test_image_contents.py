@@ -13,7 +13,6 @@ import pytest
 from cluster.builds import LINKED
 from cluster.images import Image
 
-
 pytestmark = pytest.mark.e2e
 
 
