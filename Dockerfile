@@ -8,8 +8,12 @@
 #
 #     --build-context native=target/dist                              (the Rust parts: `make build`)
 #     --build-context wheels=FOLDER --build-arg PIP_NO_INDEX=1        (the Python packages, hatchling included)
-ARG BASE=python:3.11-slim
-ARG RUST=rust:1-slim-bookworm
+#
+# The bases are pinned by digest. Newer ones, with their security fixes: `docker buildx imagetools inspect python:3.11-slim`
+# shows the digest that the tag has now. No container registry is reached where this project is developed: both digests
+# were read in public repositories (two each, with these tags), and no image was built on them there.
+ARG BASE=python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
+ARG RUST=rust:1-slim-bookworm@sha256:94e9efa4033213dbb70d4f665527e7ece3944ddb7ba1dd2e43f6fd6e2490af58
 
 FROM ${RUST} AS build
 WORKDIR /src

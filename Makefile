@@ -50,7 +50,7 @@ cluster-programs: .venv/.installed ## What the cluster and the tests of API sema
 	@if command -v go >/dev/null && [ "$$(id -u)" = 0 ]; then cd e2e && ../$(PYTHON) -m cluster programs; \
 	else echo "==> Without Go and root no API server is built; where there is none its tests say so and are skipped"; fi
 
-images: build ## The project's images, and into the nodes of the cluster where it is up
+images: build ## The project's images with their bills of materials, and into the nodes of the cluster where it is up
 	@cd e2e && ../$(PYTHON) -m cluster images
 
 demo-kubernetes: cluster images ## helm install, a pod with remotegpu/fraction: 0.25, and its CUDA program runs

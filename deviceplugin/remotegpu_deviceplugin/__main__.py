@@ -11,8 +11,10 @@ from typing import Final
 
 from kubernetes.aio import client, config
 
+from remotegpu.api.kubernetes import POOLS
 from remotegpu.paths import find_dist
-from remotegpu_deviceplugin import files, handover, kubelet, node, pools, status
+from remotegpu_deviceplugin import files, handover, health, kubelet, node, status, watching
+from remotegpu_deviceplugin.devices import Pools
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +34,12 @@ async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
 
     async def learn() -> None:
         async with client.ApiClient() as api:
-            async for found in pools.follow(client.CustomObjectsApi(api)):
-                await this.learn(found)
+            async for found in watching.follow(client.CustomObjectsApi(api), POOLS):
+                await this.learn(Pools.from_objects(found))
+
+    async def judge() -> None:
+        async with client.ApiClient() as api:
+            await health.watch(client.CustomObjectsApi(api), options.kubelet / files.CHECKPOINT, this.judge)
 
     async def register() -> None:
         for endpoint in endpoints:
@@ -49,7 +55,7 @@ async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
 
     async with status.served(options.http, this.plugins), asyncio.TaskGroup() as group:
         working = [group.create_task(endpoint.hold()) for endpoint in endpoints]
-        working.append(group.create_task(learn()))
+        working += [group.create_task(learn()), group.create_task(judge())]
         succeeding = group.create_task(succeed())
         await ending.wait()
         succeeding.cancel()

@@ -1,6 +1,7 @@
 """How many devices of a resource a node offers, in the form that the kubelet expects."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +12,9 @@ from remotegpu_deviceplugin._generated.deviceplugin_pb2 import Device, ListAndWa
 MESSAGE_LIMIT: Final = 4 << 20
 # A device in the message: an id of up to six digits, "Healthy", and protobuf's five tags and lengths of the two.
 _DEVICE_BYTES: Final = 19
-MOST_DEVICES: Final = MESSAGE_LIMIT // _DEVICE_BYTES
+# "Unhealthy" is longer; there is room for so many of them.
+_MOST_UNHEALTHY: Final = 1 << 15
+MOST_DEVICES: Final = (MESSAGE_LIMIT - 2 * _MOST_UNHEALTHY) // _DEVICE_BYTES
 
 # Pods with `remotegpu/client` on one node; it limits nothing.
 CLIENTS: Final = 1000
@@ -52,6 +55,10 @@ def fitting(wanted: int) -> int:
     return min(wanted, MOST_DEVICES)
 
 
-def listing(count: int) -> ListAndWatchResponse:
-    """All healthy: health that followed allocation would reach the scheduler ten seconds late."""
-    return ListAndWatchResponse(devices=[Device(ID=str(number), health="Healthy") for number in range(count)])
+def listing(count: int, unhealthy: Collection[str] = ()) -> ListAndWatchResponse:
+    """Health does not follow allocation, which would reach the scheduler ten seconds late: see `health.py`."""
+    marked = set(itertools.islice(unhealthy, _MOST_UNHEALTHY))
+    health = {True: "Unhealthy", False: "Healthy"}
+    return ListAndWatchResponse(
+        devices=[Device(ID=name, health=health[name in marked]) for name in map(str, range(count))]
+    )

@@ -8,6 +8,7 @@ from remotegpu.api.kubernetes import CLIENT, MILLI
 from remotegpu_deviceplugin import memory
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse
 from remotegpu_deviceplugin.devices import CLIENTS, MOST_DEVICES, Pools, fitting
+from remotegpu_deviceplugin.health import Devices
 from remotegpu_deviceplugin.injection import answer
 from remotegpu_deviceplugin.plugin import Plugin
 
@@ -38,6 +39,10 @@ class Node:
         if known != self._known:
             memory.remember(self._kept, known)
             await self._advertise(known)
+
+    async def judge(self, unhealthy: Devices) -> None:
+        for plugin in self.plugins:
+            await plugin.judge(unhealthy.get(plugin.resource, ()))
 
     async def _advertise(self, known: Pools) -> None:
         self._known = known

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 import grpc
 
@@ -14,13 +14,14 @@ Answer = Callable[[], messages.ContainerAllocateResponse]
 
 
 class Plugin(DevicePluginServicer):
-    """Counts devices that are all alike; what a container is given does not depend on which of them it has."""
+    """Counts devices that are alike until a pod has them; what a container is given does not depend on which it has."""
 
     def __init__(self, resource: str, answer: Answer) -> None:
         self.resource = resource
         self._answer = answer
         # None: not known yet.
         self.count: int | None = None
+        self._unhealthy: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
         self._streams = 0
         self._ended = asyncio.Event()
@@ -29,6 +30,10 @@ class Plugin(DevicePluginServicer):
     def watched(self) -> bool:
         """A kubelet listens."""
         return self._streams > 0
+
+    @property
+    def _now(self) -> tuple[int | None, frozenset[str]]:
+        return self.count, self._unhealthy
 
     async def is_watched(self) -> None:
         """Returns when a kubelet listens."""
@@ -52,6 +57,12 @@ class Plugin(DevicePluginServicer):
             self.count = count
             self._changed.notify_all()
 
+    async def judge(self, unhealthy: Collection[str]) -> None:
+        """Which devices, by their ids, stand for a GPU that failed."""
+        async with self._changed:
+            self._unhealthy = frozenset(unhealthy)
+            self._changed.notify_all()
+
     async def known(self) -> None:
         """Returns when there is a figure to tell."""
         async with self._changed:
@@ -65,17 +76,17 @@ class Plugin(DevicePluginServicer):
     async def ListAndWatch(
         self, request: messages.Empty, context: grpc.aio.ServicerContext[messages.Empty, messages.ListAndWatchResponse]
     ) -> AsyncIterator[messages.ListAndWatchResponse]:
-        sent: int | None = None
+        sent: tuple[int | None, frozenset[str]] = None, frozenset()
         async with self._changed:
             self._streams += 1
             self._changed.notify_all()
         try:
             while True:
                 async with self._changed:
-                    await self._changed.wait_for(lambda: self.count != sent)  # noqa: B023 (asked before it changes)
-                    sent = self.count
-                if sent is not None:
-                    yield listing(sent)
+                    await self._changed.wait_for(lambda: self._now != sent)  # noqa: B023 (asked before it changes)
+                    count, unhealthy = sent = self._now
+                if count is not None:
+                    yield listing(count, unhealthy)
         finally:
             self._streams -= 1
             self._ended.set()

@@ -14,7 +14,9 @@ from remotegpu_deviceplugin.plugin import Plugin
 _TYPE: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
-class _Figures(Collector):
+class Figures(Collector):
+    """What is offered, and whether the kubelet listens."""
+
     def __init__(self, plugins: Sequence[Plugin]) -> None:
         self._plugins = plugins
 
@@ -35,7 +37,7 @@ class _Figures(Collector):
 async def served(address: str, plugins: Sequence[Plugin]) -> AsyncIterator[None]:
     """Ready: the kubelet listens for every resource."""
     registry = CollectorRegistry()
-    registry.register(_Figures(plugins))
+    registry.register(Figures(plugins))
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -34,6 +34,8 @@ def main() -> int:
                 programs.install()
             case "images":
                 built = builds.all_images()
+                with step("bills of materials"):
+                    builds.write_bills(built)
                 if lifecycle.is_up():
                     with step("images into the nodes"):
                         images.load(lifecycle.NODES, *built)

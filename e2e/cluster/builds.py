@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster import images
+from cluster import contents, images
 from cluster.control_plane import PROGRAMS
 from cluster.images import BASE, Image
 from cluster.progress import step
@@ -19,6 +19,12 @@ ROOT = Path(__file__).parents[2]
 DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
 WHEELS = PROGRAMS.parent / "wheels"
 PARTS = ("operator", "appliance", "deviceplugin")
+# Which packages of the Rust workspace are in an image that has a bill of materials.
+LINKED = {
+    "localhost/remotegpu-operator:dev": (),
+    "localhost/remotegpu-appliance:dev": ("remotegpu-worker", "remotegpu-softgpu", "remotegpu-sandbox"),
+    "localhost/remotegpu-deviceplugin:dev": ("remotegpu-client", "remotegpu-smi", "remotegpu-connect"),
+}
 # What the Dockerfile copies; of the Rust sources it takes what `make build` has made of them.
 SOURCES = (
     "operator",
@@ -37,6 +43,18 @@ def all_images() -> list[Image]:
     base = images.base()
     parts = [_part(target, base) for target in PARTS]
     return [base, *parts, _environment(base, parts[PARTS.index("appliance")]), _examples(base)]
+
+
+def write_bills(built: Iterable[Image]) -> None:
+    """Beside each image its bill of materials; RuntimeError, if a file in one of them is of no package."""
+    for image in built:
+        if image.tag not in LINKED:
+            continue
+        found = contents.read(image)
+        if found.unowned:
+            raise RuntimeError(f"files of no package in {image.tag}: {', '.join(found.unowned[:10])}")
+        linked = contents.crates(LINKED[image.tag]) if LINKED[image.tag] else set()
+        image.bill.write_text(contents.bill(found, linked))
 
 
 def _part(target: str, base: Image) -> Image:

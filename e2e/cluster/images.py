@@ -36,6 +36,11 @@ class Image:
         return STORE / self.tag.replace("/", "_").replace(":", "_")
 
     @property
+    def bill(self) -> Path:
+        """Its bill of materials: see `contents`."""
+        return self.folder.with_suffix(".cdx.json")
+
+    @property
     def manifest(self) -> bytes:
         return (self.folder / "manifest.json").read_bytes()
 

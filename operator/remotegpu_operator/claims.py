@@ -296,10 +296,13 @@ class Claims:
         status = claim.status
         if status.phase in statuses.HOLDING:
             overdue = self._start_overdue(claim, now)
+            failed = statuses.unhealthy(claim, self._all_appliances)
             if statuses.gone_for_good(claim, self._all_appliances):
-                status = statuses.displaced(claim, stamp)
+                status = statuses.displaced(claim, "the GPUs that the claim had are no longer in the pool", stamp)
             elif overdue is not None:
                 status = statuses.expired(claim, overdue, stamp)
+            elif failed and not any(pods.started(pod) and not pods.ended(pod) for pod in self._index.users(claim)):
+                status = statuses.displaced(claim, failed, stamp)
             else:
                 status = statuses.observed(claim, self._all_appliances, stamp)
         elif isinstance(decision, Placed):

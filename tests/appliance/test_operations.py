@@ -63,7 +63,18 @@ def test_metrics(dist: Path) -> None:
             "remotegpu_draining": 0,
         }
         assert {name: now.get(name) for name in expected} == expected
-        base_units = ("_bytes", "_seconds", "_total", "_count", "_sum", "_bucket", "_created")
+        base_units = (
+            "_bytes",
+            "_ratio",
+            "_celsius",
+            "_watts",
+            "_seconds",
+            "_total",
+            "_count",
+            "_sum",
+            "_bucket",
+            "_created",
+        )
         plain = {"remotegpu_gpu_healthy", "remotegpu_leases", "remotegpu_sessions", "remotegpu_draining"}
         assert all(n.startswith("remotegpu_") and (n.endswith(base_units) or n in plain) for n in names(now))
 
@@ -249,7 +260,9 @@ def test_gpu_health_believes_the_driver_and_its_own_test_only() -> None:
         return results.pop(0)
 
     async def story() -> None:
-        health = GpuHealth(gpus, problem=problems.__getitem__, test=test, retest_seconds=0)
+        health = GpuHealth(
+            gpus, problem=problems.__getitem__, test=test, tells_recovery=lambda _gpu: True, retest_seconds=0
+        )
         assert not await health.look_at(0)
         assert len(results) == 3, "without a reason nothing is tested"
         health.suspect(0, "a session said so")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.reviews import BusyError, Identity, Reviews, TokenRefusedError, UnreachableError
 
 POD = Identity("system:serviceaccount:team:default", "pod", "uid")
@@ -22,7 +26,8 @@ class ApiServer:
         self.answers = asyncio.Event()
         self.answers.set()
         self.now = 1000.0
-        self.reviews = Reviews(self.review, believe_seconds=600, clock=lambda: self.now)
+        self.counters = Counters()
+        self.reviews = Reviews(self.review, believe_seconds=600, counters=self.counters, clock=lambda: self.now)
 
     async def review(self, token: str) -> Identity:
         self.asked.append(token)
@@ -33,6 +38,17 @@ class ApiServer:
             raise TokenRefusedError("not known")
         return POD
 
+    def counted(self) -> dict[str, tuple[float, float]]:
+        """How many questions had each outcome, and the seconds that they took, as Prometheus reads it."""
+        text = generate_latest(self.counters.registry).decode()
+        families = {each.name: each for each in text_string_to_metric_families(text)}
+        samples = families["remotegpu_token_review_seconds"].samples
+        count, seconds = (
+            {each.labels["outcome"]: each.value for each in samples if each.name.endswith(ending)}
+            for ending in ("_count", "_sum")
+        )
+        return {outcome: (count[outcome], seconds[outcome]) for outcome in count}
+
 
 async def turns() -> None:
     """So many of the loop that whoever need not wait is through."""
@@ -42,6 +58,38 @@ async def turns() -> None:
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(story, 20))
+
+
+def test_questions_are_counted_by_outcome_and_timed() -> None:
+    async def story() -> None:
+        server = ApiServer()
+
+        async def ask(token: str) -> None:
+            with contextlib.suppress(TokenRefusedError, UnreachableError):
+                await server.reviews.identity(token, "10.0.0.1")
+
+        server.answers.clear()
+        waiting = asyncio.create_task(ask("good"))
+        await turns()
+        server.now += 3
+        server.answers.set()
+        await waiting
+        for token in ("good", "bad", "worse", "bad"):
+            await ask(token)
+        server.away = True
+        server.now += 61
+        await ask("good")
+        await ask("another")
+        counted = server.counted()
+        assert {outcome: count for outcome, (count, _) in counted.items()} == {
+            "confirmed": 1,
+            "refused": 2,
+            "unanswered": 2,
+        }
+        assert sum(count for count, _ in counted.values()) == len(server.asked)
+        assert counted["confirmed"][1] == 3, "of the same clock"
+
+    run(story())
 
 
 def test_a_refused_token_is_asked_about_once_in_a_while() -> None:

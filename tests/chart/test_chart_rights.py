@@ -31,7 +31,7 @@ CLUSTER_WIDE: dict[str, dict[str, str]] = {
         "remotegpu.io/gpuclaims": "get list watch",
         "authentication.k8s.io/tokenreviews": "create",
     },
-    "remotegpu-deviceplugin": {"remotegpu.io/gpupools": "list watch"},
+    "remotegpu-deviceplugin": {"remotegpu.io/gpupools": "list watch", "remotegpu.io/gpuclaims": "list watch"},
     # While `helm install`, `upgrade` or `rollback` run.
     "remotegpu-install": {"remotegpu.io/gpupools": "list create patch delete"},
     # While `helm uninstall` runs.
@@ -207,6 +207,6 @@ def test_alerts_ask_for_metrics_that_exist() -> None:
     )
     for alert in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text()):
         for metric in re.findall(r"remotegpu_\w+", alert["expr"]):
-            name = metric.removesuffix("_total").removesuffix("_bucket")
+            name = metric.removesuffix("_total").removesuffix("_bucket").removesuffix("_count")
             gpu = name.startswith("remotegpu_gpu_") and 'f"remotegpu_gpu_{name}"' in sources
             assert f'"{name}' in sources or gpu, metric

@@ -260,8 +260,33 @@ def test_gpus_that_are_gone_for_good_are_replaced() -> None:
     other = replace(HERE, gpus=(replace(GPU, uuid="GPU-2"),))
     for now in ({}, {"a": other}):
         assert claims.gone_for_good(with_status(placed()), now)
-    status = claims.displaced(with_status(placed()), LATER)
+    status = claims.displaced(with_status(placed()), "it left the pool", LATER)
     assert (status.phase, status.allocations, status.endpoints, status.consumers) == (Phase.PENDING, (), (), ())
+
+
+def test_a_claim_on_a_gpu_that_failed_says_so_until_it_is_well() -> None:
+    failed = {"a": replace(HERE, gpus=(replace(GPU, healthy=False, message="XID 79 (off the bus)"),))}
+    assert claims.unhealthy(with_status(placed()), {"a": HERE}) == ""
+    bad = claims.observed(with_status(placed()), failed, LATER)
+    assert (bad.phase, bad.reason, bad.allocations) == (Phase.ALLOCATED, Reason.GPU_UNHEALTHY, (ALLOCATION,))
+    assert all(word in bad.message for word in ("GPU-1", "node-a", "XID 79"))
+    assert truth(bad) == {"Allocated": ("True", "Allocated", NOW), "Ready": ("False", "GPUUnhealthy", LATER)}
+    assert claims.observed(with_status(bad), failed, "later still") == bad, "nothing is written again and again"
+    lost = claims.observed(with_status(bad), {"a": replace(HERE, phase=AppliancePhase.LOST)}, LATER)
+    assert (lost.phase, lost.reason) == (Phase.LOST, Reason.APPLIANCE_LOST)
+    assert claims.observed(with_status(lost), failed, LATER).reason is Reason.GPU_UNHEALTHY
+    back = claims.observed(with_status(bad), {"a": HERE}, "later still")
+    assert (back.phase, back.reason) == (Phase.ALLOCATED, Reason.ALLOCATED)
+    assert truth(back)["Ready"] == ("True", "Allocated", "later still")
+
+
+def test_what_holds_a_pod_back_is_said_before_the_gpu() -> None:
+    failed = {"a": replace(HERE, gpus=(replace(GPU, healthy=False, message="XID 94"),))}
+    status, written = placed(), []
+    for why in ("node a would turn the pod away", "node a would turn the pod away", ""):
+        status = claims.held_back(CLAIM, claims.observed(with_status(status), failed, LATER), why, LATER)
+        written.append(status.reason)
+    assert written == [Reason.NO_DEVICE_PLUGIN, Reason.NO_DEVICE_PLUGIN, Reason.GPU_UNHEALTHY]
 
 
 def test_a_pod_that_never_starts_gives_its_share_back() -> None:

@@ -85,7 +85,7 @@ class Kubelet(services.RegistrationServicer):
         try:
             for message in services.DevicePluginStub(channel).ListAndWatch(messages.Empty()):
                 self.devices[resource] = list(message.devices)
-                self.heard.setdefault(resource, []).append(len(message.devices))
+                self.heard[resource] = [*self.heard.get(resource, ()), len(message.devices)]
         except (grpc.RpcError, ValueError):
             self.ended.append(resource)
         with self._lock:

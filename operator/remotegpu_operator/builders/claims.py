@@ -34,10 +34,22 @@ def waiting(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
     return _with(claim, _empty(claim.status), Phase.PENDING, decision.reason, decision.message, now)
 
 
-def displaced(claim: GPUClaim, now: str) -> ClaimStatus:
-    """The GPUs it had are gone for good: it waits for others."""
-    message = "the GPUs that the claim had are no longer in the pool: it waits for others"
+def displaced(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
+    """The GPUs it had serve it no more: it waits for others."""
+    message = f"{why}: it waits for others"
     return _with(claim, _empty(claim.status), Phase.PENDING, Reason.WAITING_FOR_CAPACITY, message, now)
+
+
+def unhealthy(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
+    """Which GPUs of the claim failed and why; empty if none did."""
+    allocations = {(each.appliance, each.gpu): each.node for each in claim.status.allocations}
+    failed = [
+        f"{gpu.uuid} of {name} on node {node} is not healthy ({gpu.message})"
+        for (name, uuid), node in allocations.items()
+        for gpu in (appliances[name].gpus if name in appliances else ())
+        if gpu.uuid == uuid and not gpu.healthy
+    ]
+    return ", ".join(failed)[:_MOST_WHY]
 
 
 def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
@@ -49,7 +61,10 @@ def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
 
 
 def observed(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
-    """A claim that has a share, as its appliances are now: Lost while one is away, Allocated while all are there."""
+    """A claim that has a share, as its appliances are now: Lost while one is away, Allocated while all are there.
+
+    With a GPU that failed it stays Allocated and is not Ready: some failures let running programs go on.
+    """
     status = claim.status
     away = [each for each in status.allocations if not serves(appliances.get(each.appliance), each.gpu)]
     if away:
@@ -58,11 +73,15 @@ def observed(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: st
         if status.phase is Phase.LOST:
             return status
         return _with(claim, status, Phase.LOST, Reason.APPLIANCE_LOST, message, now)
-    found = endpoints(status.allocations, appliances)
+    here = replace(status, endpoints=endpoints(status.allocations, appliances))
+    if why := unhealthy(claim, appliances):
+        message = f"{why}: no program can start on it; make the pod anew for another GPU, or wait until it is well"
+        return _with(claim, here, Phase.ALLOCATED, Reason.GPU_UNHEALTHY, message, now)
+    if status.reason is Reason.GPU_UNHEALTHY:
+        return _with(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, "the GPU is healthy again", now)
     if status.phase is Phase.LOST:
-        back = replace(status, endpoints=found)
-        return _with(claim, back, Phase.ALLOCATED, Reason.ALLOCATED, "the appliance is back with the same GPU", now)
-    return replace(status, endpoints=found) if found != status.endpoints else status
+        return _with(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, "the appliance is back with the same GPU", now)
+    return status if here == status else here
 
 
 def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> ClaimStatus:
@@ -119,6 +138,8 @@ def serves(appliance: ApplianceStatus | None, gpu: str) -> bool:
     )
 
 
+# The API server takes 1,024 characters of a message.
+_MOST_WHY: Final = 900
 ALLOCATED_CONDITION: Final = "Allocated"
 READY_CONDITION: Final = "Ready"
 # A draining appliance accepts nothing new and keeps what it has.

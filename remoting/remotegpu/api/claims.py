@@ -33,6 +33,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     ALLOCATED = "Allocated"
     NO_DEVICE_PLUGIN = "NoDevicePlugin"
+    GPU_UNHEALTHY = "GPUUnhealthy"
     APPLIANCE_LOST = "ApplianceLost"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
 

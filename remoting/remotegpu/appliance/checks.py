@@ -46,6 +46,7 @@ class Situation:
     overhead_bytes: int
     root: bool
     landlock: bool = False
+    unwatched: str = ""
     draining: bool = False
     claims: ClaimsState | None = None
     identities: IdentitiesState | None = None
@@ -72,6 +73,14 @@ def checks(now: Situation) -> Iterator[pb.Check]:
     """In the order in which a person would look."""
     settings = now.settings
     yield from _gpus(now)
+    if settings.backend == "cuda":
+        yield _check(
+            "gpu events",
+            now.unwatched,
+            good="the driver tells of errors (XIDs)",
+            fix="such a GPU's failure is noticed by its error counters and by the self-test alone: see the driver",
+            severity="warn",
+        )
     yield _check(
         "accepts leases",
         "it is draining and opens no new lease" if now.draining else "",

@@ -104,6 +104,11 @@ class Gateway:
         self._watch: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
+    @property
+    def pid(self) -> int | None:
+        """None while none runs."""
+        return self._process.pid if self._process is not None else None
+
     async def start(self, host: str, port: int, control_port: int, listener: Listener) -> None:
         """Listen on the ports, 0 for any free one. From here on `listener` gets the gateway's events."""
         self.port, self.control_port = port, control_port

@@ -1,13 +1,19 @@
 """What Prometheus can read: counters that the parts increment, gauges computed when asked. Base units throughout."""
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from remotegpu.appliance.backends.base import Readings
 from remotegpu.rpc import pb
 
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_REVIEW_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _WAIT_BUCKETS = (0.01, 0.1, 1, 10, 60, 600, 3600)
 
 
@@ -37,6 +43,14 @@ class Counters:
             ["result"],
             registry=registry,
         )
+        self.token_reviews = Histogram(
+            "remotegpu_token_review_seconds",
+            "Until the API server said whose a token is: confirmed, refused, unanswered.",
+            ["outcome"],
+            registry=registry,
+            buckets=_REVIEW_BUCKETS,
+        )
+        self.xids = Counter("remotegpu_xids", "Errors of the driver by their XID.", ["gpu", "xid"], registry=registry)
         self.offload_sessions = Counter(
             "remotegpu_offload_sessions_opened", "Sessions of acceptors opened.", ["environment"], registry=registry
         )
@@ -53,10 +67,20 @@ class Counters:
 
 
 class Gauges(Collector):
-    """What is true now, from the same inventory that `remotegpu ls` shows."""
+    """What is true now, from the same inventory that `remotegpu ls` shows.
 
-    def __init__(self, inventory: Callable[[], pb.InventoryReply]) -> None:
+    `readings` asks the driver about a GPU by its UUID; `processes` are the ids of all that run here, by part.
+    """
+
+    def __init__(
+        self,
+        inventory: Callable[[], pb.InventoryReply],
+        readings: Callable[[str], Readings],
+        processes: Callable[[], Mapping[str, Iterable[int]]],
+    ) -> None:
         self._inventory = inventory
+        self._readings = readings
+        self._processes = processes
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         now = self._inventory()
@@ -74,6 +98,7 @@ class Gauges(Collector):
         for gpu in now.gpus:
             healthy.add_metric([str(gpu.index)], gpu.healthy)
         yield healthy
+        yield from _of_readings({str(gpu.index): self._readings(gpu.uuid) for gpu in now.gpus})
         yield from _of_claims(now)
         labels = ("environment", "backend", "python")
         environments = GaugeMetricFamily("remotegpu_environment", "1: it serves offload sessions.", labels=labels)
@@ -89,6 +114,51 @@ class Gauges(Collector):
             held.add_metric([lease.lease_id[:8]], lease.host_bytes)
         yield held
         yield GaugeMetricFamily("remotegpu_draining", "1 while no new lease is opened.", value=now.draining)
+        memory = GaugeMetricFamily(
+            "remotegpu_resident_memory_bytes",
+            "Memory of this machine that processes of the part hold.",
+            labels=["part"],
+        )
+        for part, ids in self._processes().items():
+            memory.add_metric([part], sum(map(resident_bytes, ids)))
+        yield memory
+
+
+def resident_bytes(process: int) -> int:
+    """Memory that a process holds, pages that it shares with others included; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def _of_readings(by_gpu: Mapping[str, Readings]) -> Iterable[GaugeMetricFamily]:
+    """What the driver measures; nothing for what a GPU does not have."""
+    figures: dict[str, tuple[str, Callable[[Readings], float | None]]] = {
+        "utilization_ratio": ("Part of the last moment in which a kernel ran.", _part("gpu_utilization_percent", 100)),
+        "memory_utilization_ratio": (
+            "Part of the last moment in which memory was read or written.",
+            _part("memory_utilization_percent", 100),
+        ),
+        "memory_used_bytes": ("Memory that is in use, by whomever.", _part("memory_used_bytes", 1)),
+        "temperature_celsius": ("Temperature.", _part("temperature_celsius", 1)),
+        "power_watts": ("Power drawn.", _part("power_milliwatt", 1000)),
+        "power_limit_watts": ("Power that it may draw.", _part("power_limit_milliwatt", 1000)),
+    }
+    for name, (text, figure) in figures.items():
+        family = GaugeMetricFamily(f"remotegpu_gpu_{name}", text, labels=["gpu"])
+        for gpu, readings in by_gpu.items():
+            if (value := figure(readings)) is not None:
+                family.add_metric([gpu], value)
+        yield family
+
+
+def _part(field: str, divisor: int) -> Callable[[Readings], float | None]:
+    def figure(readings: Readings) -> float | None:
+        value: int | None = getattr(readings, field)
+        return None if value is None else value / divisor
+
+    return figure
 
 
 def _of_claims(now: pb.InventoryReply) -> Iterable[GaugeMetricFamily]:

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from remotegpu.appliance.metrics import Counters
+
 _FRESH_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 5.0
 _MOST_KEPT: Final = 4096
@@ -75,8 +77,15 @@ class Reviews:
     it does not, if the last question had no answer.
     """
 
-    def __init__(self, review: Review, believe_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        review: Review,
+        believe_seconds: float,
+        counters: Counters,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._review = review
+        self._counters = counters
         self.believe_seconds = believe_seconds
         self._clock = clock
         self._confirmed: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
@@ -121,7 +130,7 @@ class Reviews:
 
     async def _ask(self, token: str, key: bytes) -> Identity:
         try:
-            identity = await self._review(token)
+            identity = await self._timed(token)
         except TokenRefusedError as error:
             self.trouble = ""
             self._confirmed.pop(key, None)
@@ -140,6 +149,18 @@ class Reviews:
             return known
         self.trouble = ""
         _keep(self._confirmed, key, (self._clock(), identity))
+        return identity
+
+    async def _timed(self, token: str) -> Identity:
+        asked, outcome = self._clock(), "unanswered"
+        try:
+            identity = await self._review(token)
+            outcome = "confirmed"
+        except TokenRefusedError:
+            outcome = "refused"
+            raise
+        finally:
+            self._counters.token_reviews.labels(outcome=outcome).observe(self._clock() - asked)
         return identity
 
 

@@ -18,6 +18,7 @@ from remotegpu.api.pools import Landlock
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.authority import Authority, SecretAuthority
 from remotegpu.appliance.backends.base import Backend, BackendError
+from remotegpu.appliance.backends.xids import Effect, classify
 from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
@@ -145,6 +146,7 @@ class Appliance:
             allocator.gpus,
             problem=lambda gpu: backend.problem(gpus[gpu].uuid_text),
             test=(lambda gpu: self_test(backend, gpus[gpu].uuid_text)) if settings.self_test else None,
+            tells_recovery=lambda gpu: backend.tells_recovery(gpus[gpu].uuid_text),
         )
         self._sessions = Sessions(
             gateway=gateway,
@@ -157,12 +159,14 @@ class Appliance:
             uids=uids,
             counters=self._counters,
             on_unhealthy=self._health.suspect,
+            unhealthy=lambda gpu: allocator.gpus[gpu].unhealthy,
         )
         self._environments = make_environments(settings, backend, hardware, uids, staging, self._counters)
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, self._counters)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
+        self._unwatched = ""
         self._claims: ClaimLeases | None = None
         self._reviews: Reviews | None = None
 
@@ -177,7 +181,7 @@ class Appliance:
         if settings.kubernetes is not None and api_server is not None:
             named = settings.kubernetes
             self._claims = ClaimLeases(named.name, self._leases, self._hardware.snapshot.gpus)
-            self._reviews = Reviews(api_server.review, named.believe_seconds)
+            self._reviews = Reviews(api_server.review, named.believe_seconds, self._counters)
             authority = ClaimAuthority(self._claims, self._reviews, named.operator, self._counters)
         _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
@@ -201,7 +205,7 @@ class Appliance:
         )
         pb_grpc.add_ControlServicer_to_server(service, server)
         async with contextlib.AsyncExitStack() as stack:
-            self._counters.registry.register(Gauges(service.inventory))
+            self._counters.registry.register(Gauges(service.inventory, self._backend.readings, self._processes))
             if settings.http is not None:
                 stack.callback(self._serve_http(settings.http).stop)
             stack.push_async_callback(self._environments.stop)
@@ -213,6 +217,7 @@ class Appliance:
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
             await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
+            self._unwatched = self._follow_xids()
             self._announce()
             follow = None
             if api_server is not None and self._claims is not None:
@@ -237,6 +242,25 @@ class Appliance:
                 watch.result()  # it ends only by a mistake of ours, which is not to be hidden
             watch.cancel()
 
+    def _follow_xids(self) -> str:
+        loop = asyncio.get_running_loop()
+        index = {gpu.uuid_text: number for number, gpu in enumerate(self._hardware.snapshot.gpus)}
+
+        def tell(uuid: str, number: int) -> None:
+            # The loop may have ended already.
+            if uuid in index:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._xid, index[uuid], number)
+
+        return self._backend.follow_xids(tell)
+
+    def _xid(self, gpu: int, number: int) -> None:
+        xid = classify(number)
+        self._counters.xids.labels(gpu=str(gpu), xid=str(number)).inc()
+        self._health.strike(gpu, xid)
+        if xid.effect is Effect.RESET:
+            self._sessions.end_on(gpu, xid.code, f"gpu {gpu} of the appliance failed: {xid}")
+
     def _gateway_event(self, event: Event) -> None:
         match event:
             case SessionConnected(session_id):
@@ -259,6 +283,7 @@ class Appliance:
         situation = Situation(
             settings=self._settings,
             gpus=self._leases.allocator.gpus,
+            unwatched=self._unwatched,
             overhead_bytes=self._hardware.overhead_bytes,
             draining=self._leases.draining,
             root=os.geteuid() == 0,
@@ -271,6 +296,14 @@ class Appliance:
 
     def _problem(self) -> str:
         return "; ".join(f"{check.name}: {check.message}" for check in self._checks() if check.status == "fail")
+
+    def _processes(self) -> dict[str, list[int]]:
+        """What runs here, by part, without offload's acceptors, whose cgroups know them; for any thread."""
+        found = {"appliance": [os.getpid()]}
+        if (gateway := self._gateway.pid) is not None:
+            found["gateway"] = [gateway]
+        workers = [each.process.pid for each in self._sessions.all() if each.process and each.process.kind == "worker"]
+        return {**found, "worker": workers} if workers else found
 
     def _serve_http(self, address: tuple[str, int]) -> HttpServer:
         try:

@@ -52,7 +52,9 @@ class Sessions:
         uids: Uids,
         counters: Counters,
         on_unhealthy: Callable[[int, str], None],
+        unhealthy: Callable[[int], str],
     ) -> None:
+        """`unhealthy`: why a GPU opens no session; empty if it does."""
         # Set by who has them.
         self.leases: Callable[[], Iterable[Lease]] = tuple
         self._gateway = gateway
@@ -63,6 +65,7 @@ class Sessions:
         self._uids = uids
         self._counters = counters
         self._on_unhealthy = on_unhealthy
+        self._unhealthy = unhealthy
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,6 +127,12 @@ class Sessions:
             await session.process.end(code, reason)
             self._forget(session, await session.process.wait())
 
+    def end_on(self, gpu: int, code: int, reason: str) -> None:
+        """End all sessions that have a part of this GPU."""
+        for session in self.all():
+            if gpu in session.lease.placement.gpus and not session.ended:
+                self._spawn(self.end(session, code, reason))
+
     async def close(self, session: Session) -> int:
         """End a session, if it has not ended yet: the exit code of its process, or minus the signal that ended it."""
         if session.process is None:
@@ -182,6 +191,8 @@ class Sessions:
             )
         self._check_tenant(tenant_of(lease))
         for gpu, part in zip(lease.placement.gpus, lease.parts, strict=True):
+            if why := self._unhealthy(gpu):
+                raise SessionRefusedError(f"gpu {gpu} opens no session: {why}; take another GPU, or try later")
             most = self._limits.sessions_per_gpu
             if len(lease.sessions) >= part:
                 raise SessionRefusedError(

@@ -1,6 +1,6 @@
 """What the appliance asks of a back end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ class Readings:
 
     gpu_utilization_percent: int | None = None
     memory_utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
     temperature_celsius: int | None = None
     power_milliwatt: int | None = None
     power_limit_milliwatt: int | None = None
@@ -46,5 +47,11 @@ class Backend(Protocol):
 
     def problem(self, uuid: str) -> str:
         """Why the GPU should take nothing new; empty if it is well."""
+
+    def tells_recovery(self, uuid: str) -> bool:
+        """Whether `problem` says of this GPU that a reset is still to come."""
+
+    def follow_xids(self, tell: Callable[[str, int], None]) -> str:
+        """Have each XID told, (UUID, number), in any thread and until `close`; why that is not so for each GPU."""
 
     def close(self) -> None: ...

@@ -5,15 +5,27 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pynvml
 
 from remotegpu.api.names import VISIBLE_DEVICES_ENV
 from remotegpu.appliance.backends.base import BackendError, Readings
+from remotegpu.appliance.backends.nvml_events import XidEvents
 from remotegpu.appliance.settings import Settings
 
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
+
+# NVML_GPU_RECOVERY_ACTION_*
+_RECOVERIES: Final = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "end peer-to-peer transfers",
+    4: "drain the node and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset the bus",
+    7: "reboot the system",
+}
 
 
 class CudaBackend:
@@ -30,7 +42,8 @@ class CudaBackend:
         self.driver_release = _text(pynvml.nvmlSystemGetDriverVersion())
         self._handles = dict(_devices())
         # What other programs use of the GPU now is not ours to share.
-        self._used_before = {uuid: _memory_used(handle) for uuid, handle in self._handles.items()}
+        self._used_before = {uuid: _memory_used(handle) or 0 for uuid, handle in self._handles.items()}
+        self._events: XidEvents | None = None
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
         """The driver's helper libraries lie beside it; compiled kernels of tenants are not kept in a common cache."""
@@ -52,6 +65,7 @@ class CudaBackend:
         return Readings(
             gpu_utilization_percent=None if rates is None else int(rates.gpu),
             memory_utilization_percent=None if rates is None else int(rates.memory),
+            memory_used_bytes=_memory_used(handle),
             temperature_celsius=_number(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
             power_milliwatt=_number(lambda: pynvml.nvmlDeviceGetPowerUsage(handle)),
             power_limit_milliwatt=_number(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
@@ -69,17 +83,33 @@ class CudaBackend:
             return "NVML does not know this GPU"
         try:
             pynvml.nvmlDeviceGetMemoryInfo(handle)
-            with contextlib.suppress(pynvml.NVMLError_NotSupported):
-                errors = pynvml.nvmlDeviceGetTotalEccErrors(
+            errors = _supported(
+                lambda: pynvml.nvmlDeviceGetTotalEccErrors(
                     handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
                 )
-                if errors:
-                    return f"{errors} uncorrected ECC errors since the driver was loaded: reset the GPU"
+            )
+            if errors:
+                return f"{errors} uncorrected ECC errors since the driver was loaded: reset the GPU"
+            remapped = _supported(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
+            if remapped is not None and remapped[3]:
+                return "a row of its memory could not be remapped: replace the GPU"
+            if action := _recovery_action(handle):
+                return f"the driver wants a recovery: {_RECOVERIES.get(action, f'action {action}')}"
         except pynvml.NVMLError as error:
             return f"NVML: {error}"
         return ""
 
+    def tells_recovery(self, uuid: str) -> bool:
+        handle = self._handles.get(uuid)
+        return handle is not None and _ask(lambda: _recovery_action(handle)) is not None
+
+    def follow_xids(self, tell: Callable[[str, int], None]) -> str:
+        self._events = XidEvents(self._handles, tell)
+        return self._events.unwatched
+
     def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
@@ -113,9 +143,26 @@ def _devices() -> Iterator[tuple[str, Any]]:
         yield _text(pynvml.nvmlDeviceGetUUID(handle)), handle
 
 
-def _memory_used(handle: Any) -> int:
+def _memory_used(handle: Any) -> int | None:
     """Without what the driver reserves for itself, which CUDA's total does not contain either."""
-    return _number(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used) or 0
+    return _number(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
+
+
+def _recovery_action(handle: Any) -> int | None:
+    """An NVML_GPU_RECOVERY_ACTION, 0 for none; None: this driver does not say."""
+    fields = _supported(lambda: pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]))
+    if fields is None or fields[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    # Drivers differ in the width of the number; its lowest bytes come first.
+    return int(fields[0].value.uiVal)
+
+
+def _supported(question: Callable[[], Any]) -> Any:
+    """The answer; None if this GPU or driver has none. Raises NVMLError for anything else that is wrong."""
+    try:
+        return question()
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+        return None
 
 
 def _ask(question: Callable[[], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from remotegpu.api import names
@@ -55,6 +56,15 @@ class SoftwareBackend:
 
     def problem(self, uuid: str) -> str:
         del uuid
+        return ""
+
+    def tells_recovery(self, uuid: str) -> bool:
+        del uuid
+        return False
+
+    def follow_xids(self, tell: Callable[[str, int], None]) -> str:
+        """Nothing here raises any."""
+        del tell
         return ""
 
     def close(self) -> None:

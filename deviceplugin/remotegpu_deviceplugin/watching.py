@@ -1,4 +1,4 @@
-"""All GPUPools, listed and watched. While the API server is away, what was last known stays."""
+"""Objects of ours in the cluster, listed and watched. While the API server is away, what was last known stays."""
 
 import asyncio
 import json
@@ -9,8 +9,7 @@ from typing import Any, Final
 from aiohttp import ClientError, StreamReader
 from kubernetes.aio import client
 
-from remotegpu.api.kubernetes import GROUP, POOLS, VERSION
-from remotegpu_deviceplugin.devices import Pools
+from remotegpu.api.kubernetes import GROUP, VERSION
 
 _LIST_SECONDS: Final = 10
 # The server ends a watch after this; one that does not end is a dead connection.
@@ -19,38 +18,46 @@ _PAUSE_SECONDS: Final = 3
 
 _log = logging.getLogger(__name__)
 
+Object = dict[str, Any]
 
-async def follow(api: client.CustomObjectsApi) -> AsyncIterator[Pools]:
-    """What is known of the pools, again after each event; never ends."""
+
+async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) -> AsyncIterator[list[Object]]:
+    """All that there are, again after each event; never ends. `selectors`: field_selector, label_selector."""
     complaint = ""
     while True:
         try:
-            listed = await api.list_cluster_custom_object(GROUP, VERSION, POOLS, _request_timeout=_LIST_SECONDS)
+            listed = await api.list_cluster_custom_object(
+                GROUP, VERSION, plural, _request_timeout=_LIST_SECONDS, **selectors
+            )
             complaint = ""
-            pools: dict[str, dict[str, Any]] = {pool["metadata"]["name"]: pool for pool in listed["items"]}
-            yield Pools.from_objects(pools.values())
+            known = {_key(each): each for each in listed["items"]}
+            yield list(known.values())
             answer = await api.list_cluster_custom_object_without_preload_content(
-                GROUP, VERSION, POOLS, watch=True, resource_version=listed["metadata"]["resourceVersion"],
-                timeout_seconds=_WATCH_SECONDS, _request_timeout=_WATCH_SECONDS + _LIST_SECONDS,
+                GROUP, VERSION, plural, watch=True, resource_version=listed["metadata"]["resourceVersion"],
+                timeout_seconds=_WATCH_SECONDS, _request_timeout=_WATCH_SECONDS + _LIST_SECONDS, **selectors,
             )  # fmt: skip
             async with answer:
                 answer.raise_for_status()
                 async for line in _lines(answer.content):
                     event = json.loads(line)
-                    name = event["object"].get("metadata", {}).get("name")
                     if event["type"] == "ERROR":
                         break  # Its version is too old: list again.
                     if event["type"] == "DELETED":
-                        pools.pop(name, None)
+                        known.pop(_key(event["object"]), None)
                     else:
-                        pools[name] = event["object"]
-                    yield Pools.from_objects(pools.values())
+                        known[_key(event["object"])] = event["object"]
+                    yield list(known.values())
         except (client.ApiException, ClientError, OSError, TimeoutError) as error:
             reason = f"{error.status} {error.reason}" if isinstance(error, client.ApiException) else repr(error)
             if reason != complaint:
-                _log.warning("GPUPools cannot be read, what was last known stays: %s; trying again", reason)
+                _log.warning("%s cannot be read, what was last known stays: %s; trying again", plural, reason)
                 complaint = reason
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _key(thing: Object) -> tuple[str, str]:
+    metadata = thing["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
 
 
 async def _lines(content: StreamReader) -> AsyncIterator[bytes]:
