@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from remotegpu.appliance import exports, gateway, grants, leases, server, service, sessions, workers
+from remotegpu.appliance import cgroups, exports, gateway, grants, leases, server, service, sessions, workers
 from remotegpu.appliance.authority import SecretAuthority
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.tokens import Holder, Role, TokenFile
@@ -85,7 +86,7 @@ def leases_without_end() -> None:
 
     def without_limit(self: leases.Leases, *arguments: Any, **named: Any) -> None:
         made(self, *arguments, **named)
-        self._limit = 1 << 30
+        self._limits = replace(self._limits, leases=1 << 30)
 
     leases.Leases.__init__ = without_limit  # type: ignore[method-assign]
 
@@ -136,8 +137,6 @@ def own_variables_for_acceptors() -> None:
 
 def memory_without_end() -> None:
     """An acceptor's cgroup limits its processes alone."""
-    from remotegpu_offload.appliance import cgroups
-
     create = cgroups.Cgroups.create
 
     def unlimited(self: cgroups.Cgroups, name: str, memory_bytes: int, processes: int) -> cgroups.Group:
