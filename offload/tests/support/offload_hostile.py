@@ -36,8 +36,9 @@ zygote.main()
 """
 
 
-def hostile_environment(folder: Path, *, alone: bool = False) -> str:
-    """A value for --offload. `alone`: the kernel refuses namespaces, as in a restricted pod."""
+def hostile_environment(folder: Path, *, alone: bool = False, backend: str = "cpu") -> str:
+    """A value for --offload. `alone`: the kernel refuses namespaces, as in a restricted pod. `backend`: with what follows
+    it in the option."""
     folder.mkdir()
     folder.chmod(0o755)
     (folder / "hostile_feature.py").write_text(_FEATURE)
@@ -46,7 +47,7 @@ def hostile_environment(folder: Path, *, alone: bool = False) -> str:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -s {folder / "zygote.py"} "$@"\n')
     for path in folder.iterdir():
         path.chmod(0o755)
-    return f"hostile={program}:cpu"
+    return f"hostile={program}:{backend}"
 
 
 def run(peer: Peer, code: str, timeout: float = 60.0) -> Any:
