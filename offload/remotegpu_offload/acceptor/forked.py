@@ -1,6 +1,7 @@
 """From a fork of the zygote to the process that serves one client."""
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -11,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu_offload.acceptor import keeper, packets, sandbox
+from remotegpu.api.names import SHARES_ENV
+from remotegpu.api.objects import Share, shares_to_env
+from remotegpu_offload.acceptor import driver, keeper, packets, sandbox
 from remotegpu_offload.acceptor.environment import Environment, NoBackendError, describe
 from remotegpu_offload.acceptor.packets import Packet
 from remotegpu_offload.acceptor.sandbox import ALONE, NAMESPACES, Isolation, Place
@@ -21,17 +24,23 @@ from remotegpu_offload.wire.peer import Peer
 
 _STATS_SECONDS: Final = 1.0
 # All that a session has of the zygote's variables.
-_KEPT: Final = ("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG")
+_KEPT: Final = (
+    *("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG"),
+    *("CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "NCCL_RUNTIME_CONNECT"),
+)
+# Above those that a program that it starts opens: there the number is nobody's.
+_ASKING_FD: Final = 512
 
 
 def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> None:
-    """`packet`: `id`, what a Place is made of, `visible` devices, and `environment`, or `probe` to find that out.
+    """`packet`: `id`, what a Place is made of, `visible` devices, and `environment`, or `probe` to find that out. With
+    a `share`, the third descriptor is where the session asks for connections to its worker.
 
     Writes the decimal process id of the session, as the zygote knows it, to `telling`, or why there is none.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    control, data = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+    control, data, *asking = (socket.socket(fileno=descriptor) for descriptor in descriptors)
     sandbox.close_all_but((*descriptors, telling))
     place = Place.from_packet(packet)
     os.setsid()
@@ -49,7 +58,7 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
         os.write(telling, str(os.getpid()).encode())
     os.close(telling)
     try:
-        isolation = sandbox.shut(place, level, accelerator=packet["accelerator"])
+        isolation = sandbox.shut(place, level, nodes=packet["nodes"])
     except OSError as error:
         packets.send(control, {"op": "failed", "reason": f"the sandbox cannot be made: {error}"})
         return
@@ -57,12 +66,14 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
         set_parent_death_signal(signal.SIGKILL)
         lines = keeper.Log(_capture_output(), control)
         threading.Thread(target=lines.pass_on, name="remotegpu-log", daemon=True).start()
-        _run(packet, isolation, control, data)
+        _run(packet, isolation, control, data, asking)
     else:
-        _run_kept(packet, isolation, control, data)
+        _run_kept(packet, isolation, control, data, asking)
 
 
-def _run_kept(packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket) -> None:
+def _run_kept(
+    packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket, asking: Sequence[socket.socket]
+) -> None:
     ours, theirs = packets.pair()
     reading = _capture_output()
     child = os.fork()
@@ -70,19 +81,23 @@ def _run_kept(packet: Packet, isolation: Isolation, control: socket.socket, data
         control.close()
         ours.close()
         os.close(reading)
-        _run(packet, isolation, theirs, data)
+        _run(packet, isolation, theirs, data, asking)
         return
-    theirs.close()
-    data.close()
+    for other in (theirs, data, *asking):
+        other.close()
     for standard in (1, 2):
         os.dup2(0, standard)
     code = keeper.keep(child, control, ours, reading)
     raise SystemExit(code if code >= 0 else 128 - code)
 
 
-def _run(packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket) -> None:
+def _run(
+    packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket, asking: Sequence[socket.socket]
+) -> None:
     """Serve one client. `link` leads to the process that may end the session."""
     _set_variables(packet, isolation.folder)
+    for one in asking:
+        _use_share(packet["share"], one)
     os.chdir(isolation.folder)
     _reseed()
     if packet.get("probe"):
@@ -164,6 +179,13 @@ def _set_variables(packet: Packet, folder: Path) -> None:
     os.environ.update({**kept, "PATH": path, **named, **variables})
 
 
+def _use_share(share: Mapping[str, str], asking: socket.socket) -> None:
+    """Have the client's library, the libcuda of this process, ask here for connections."""
+    number = fcntl.fcntl(asking.fileno(), fcntl.F_DUPFD_CLOEXEC, _ASKING_FD)
+    asking.close()
+    os.environ[SHARES_ENV] = shares_to_env([Share(share["endpoint"], share["lease_id"], "", socket=number)])
+
+
 def _reseed() -> None:
     """The random module does so by itself; numpy's generator would continue as in every other session."""
     numpy = sys.modules.get("numpy")
@@ -199,6 +221,9 @@ def _read_own_files() -> None:
 
 def _compute(backend: str) -> None:
     """One small result, checked."""
+    if "torch" not in sys.modules:
+        driver.compute()
+        return
     import torch  # noqa: PLC0415
 
     device = {"rocm": "cuda"}.get(backend, backend)

@@ -37,8 +37,8 @@ zygote.main()
 
 
 def hostile_environment(folder: Path, *, alone: bool = False, backend: str = "cpu") -> str:
-    """A value for --offload. `alone`: the kernel refuses namespaces, as in a restricted pod. `backend`: with what follows
-    it in the option."""
+    """A value for --offload. `alone`: the kernel refuses namespaces, as in a restricted pod. `backend`: with the words
+    that follow it in the option."""
     folder.mkdir()
     folder.chmod(0o755)
     (folder / "hostile_feature.py").write_text(_FEATURE)

@@ -14,6 +14,8 @@ class Share:
     lease_secret: str
     ca: str | None = None
     server_name: str | None = None
+    # In an acceptor: the descriptor on which it asks for connections, because it makes none.
+    socket: int | None = None
 
 
 def shares_to_env(shares: Iterable[Share]) -> str:

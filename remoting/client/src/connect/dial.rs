@@ -1,7 +1,7 @@
 //! A TCP connection to an appliance, with TLS where the share asks for it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -17,6 +17,7 @@ use super::error::{ConnectError, ErrorKind, with_causes};
 use super::pod::Claim;
 use super::shares::Share;
 use super::tls::{self, Trust};
+use super::{handed, thread};
 
 /// For how long a pod's program tries again where nobody lets it in, and how often.
 pub const POLICY_DELAY: Duration = Duration::from_secs(5);
@@ -29,6 +30,8 @@ pub struct Target {
     port: u16,
     trust: Option<Trust>,
     claim: Option<Claim>,
+    /// Connections are asked for here, and not made.
+    socket: Option<RawFd>,
 }
 
 impl Target {
@@ -47,7 +50,8 @@ impl Target {
             let name = share.server_name.clone().unwrap_or_else(|| host.to_owned());
             Trust { ca: ca.clone(), name }
         });
-        Ok(Target { host: host.to_owned(), port: port.unwrap_or(control), trust, claim: share.claim.clone() })
+        let (port, claim) = (port.unwrap_or(control), share.claim.clone());
+        Ok(Target { host: host.to_owned(), port, trust, claim, socket: share.socket })
     }
 
     /// What to do about a lease that is refused.
@@ -101,8 +105,36 @@ impl Target {
         }
     }
 
+    /// The connections come from the gateway itself, without TLS.
+    pub fn is_handed(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// A blocking socket on which frames travel as they are.
+    pub async fn bare(&self) -> Result<OwnedFd, ConnectError> {
+        match self.socket {
+            Some(socket) => Ok(self.handed(socket)?.into()),
+            None => into_blocking(self.tcp().await?).map_err(thread::no_thread),
+        }
+    }
+
+    fn handed(&self, socket: RawFd) -> Result<std::os::unix::net::UnixStream, ConnectError> {
+        handed::connection(socket).map_err(|error| {
+            let message = format!(
+                "the appliance gives this acceptor no connection to its GPU: {error}; close the session and open \
+                 another, and see the appliance's log"
+            );
+            ConnectError::new(ErrorKind::Unreachable, message)
+        })
+    }
+
     /// `protocol` is what is spoken inside TLS.
     pub async fn connect(&self, protocol: &'static [u8]) -> Result<Connection, ConnectError> {
+        if let Some(socket) = self.socket {
+            let stream = self.handed(socket)?;
+            let stream = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
+            return stream.map(Connection::local).map_err(thread::no_thread);
+        }
         let tcp = self.tcp().await?;
         let listed = Listed::new(tcp.as_raw_fd());
         let stream: Box<dyn Stream> = match &self.trust {
@@ -168,7 +200,7 @@ impl Target {
     pub async fn no_grpc(&self, answer: &Answer, detail: &str) -> ConnectError {
         let peer = self.peer();
         let first = answer.first_bytes();
-        if self.trust.is_none() && self.demands_tls(&first).await {
+        if self.trust.is_none() && self.socket.is_none() && self.demands_tls(&first).await {
             return ConnectError::new(ErrorKind::Tls, format!("{peer} demands TLS; give the appliance's CA file"));
         }
         let seen = if first.is_empty() { "it closes the connection" } else { "it speaks another protocol" };
@@ -300,6 +332,7 @@ mod tests {
             lease_secret: String::new(),
             ca: None,
             server_name: None,
+            socket: None,
             claim: in_a_pod.then_some(claim),
         };
         Target::new(&share, None).unwrap()

@@ -9,6 +9,7 @@ mod data;
 mod descriptors;
 mod dial;
 mod error;
+mod handed;
 mod offload;
 mod pod;
 mod shares;

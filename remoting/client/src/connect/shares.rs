@@ -1,5 +1,7 @@
 //! The shares of this process: those that `remotegpu run` gave it, else those of its pod.
 
+use std::os::fd::RawFd;
+
 use serde::Deserialize;
 
 use super::error::{ConnectError, ErrorKind};
@@ -21,6 +23,9 @@ pub struct Share {
     /// The name in the certificate, where it is not the endpoint's host.
     #[serde(default)]
     pub server_name: Option<String>,
+    /// In an acceptor of offload, which has no network: the descriptor on which it asks for connections.
+    #[serde(default)]
+    pub socket: Option<RawFd>,
     /// In a pod: the claim that the lease stands for.
     #[serde(skip)]
     pub claim: Option<Claim>,
@@ -95,7 +100,15 @@ mod tests {
 
     fn share(endpoint: &str) -> Share {
         let (lease_id, lease_secret) = ("ab".into(), "cd".into());
-        Share { endpoint: endpoint.into(), lease_id, lease_secret, ca: None, server_name: None, claim: None }
+        Share {
+            endpoint: endpoint.into(),
+            lease_id,
+            lease_secret,
+            ca: None,
+            server_name: None,
+            socket: None,
+            claim: None,
+        }
     }
 
     #[test]
