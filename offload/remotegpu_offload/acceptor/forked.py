@@ -199,7 +199,7 @@ def _described(packet: Packet) -> dict[str, Any]:
         _read_own_files()
         environment = describe(packet["name"], packet["backend"])
         if environment.backend != "cpu" or "torch" in sys.modules:
-            _compute(environment.backend)
+            _compute(environment.backend, kernels=packet["kernels"])
     except NoBackendError as error:
         return {"reason": str(error)}
     except Exception as error:
@@ -219,17 +219,21 @@ def _read_own_files() -> None:
             ) from None
 
 
-def _compute(backend: str) -> None:
-    """One small result, checked."""
+def _compute(backend: str, *, kernels: bool) -> None:
+    """One small result, checked. `kernels`: the device executes those that torch brings along."""
     if "torch" not in sys.modules:
         driver.compute()
         return
     import torch  # noqa: PLC0415
 
     device = {"rocm": "cuda"}.get(backend, backend)
-    found = (torch.arange(1000, device=device) * 3 + 7).sum().item()
-    if found != 3 * 499500 + 7000:
-        raise ArithmeticError(f"{device} computed {found} in place of {3 * 499500 + 7000}")
+    if not kernels:
+        numbers, expected = torch.arange(1000).to(device).cpu(), 499500
+    else:
+        numbers, expected = torch.arange(1000, device=device) * 3 + 7, 3 * 499500 + 7000
+    found = numbers.sum().item()
+    if found != expected:
+        raise ArithmeticError(f"{device} computed {found} in place of {expected}")
 
 
 def _described_isolation(isolation: Isolation) -> dict[str, Any]:

@@ -165,6 +165,8 @@ class EnvironmentServer:
         async def launch(session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
             packet = {
                 "probe": True,
+                # A software GPU executes no machine code, which is all that torch has.
+                "kernels": self._around.real or self.access is not Access.SHARE,
                 "name": self.name,
                 "backend": self._option.backend,
                 "visible": {} if self.access is Access.OPEN else visible(self.access, "", ""),

@@ -25,7 +25,8 @@ def parse(text: str) -> EnvironmentOption:
     backend, *words = backend.split(",")
     if (backend or words) and backend not in BACKENDS:
         raise ValueError(f"{text!r}: {backend!r} is no back end; there are {', '.join(BACKENDS)}")
-    if strange := next((word for word in words if backend not in _WORDS.get(word, ())), None):
+    strange = next((word for word in words if backend not in _WORDS.get(word, ())), None)
+    if strange is not None:
         known = " and ".join(f"`{word}` with {' or '.join(ends)}" for word, ends in _WORDS.items())
         raise ValueError(f"{text!r}: {strange!r} does not go with {backend}; there are {known}")
     found = shutil.which(program) if program else None

@@ -18,6 +18,7 @@ from support.stand_in import StandIn, Tenant
 from support.system import until
 
 from remotegpu.api.quantities import Ask
+from remotegpu.paths import find_dist
 from remotegpu_offload.wire.peer import Peer
 
 QUARTER = Ask(1, 250)
@@ -135,15 +136,19 @@ for flags in (os.O_RDONLY, os.O_RDWR):
     assert [share["lease_secret"] for share in json.loads(variable)] == [""]
 
 
-def test_the_old_way_shows_the_nodes_and_warns(node: Path) -> None:
-    """The positive control of the test before. There is no driver behind the nodes, so the environment is of no use."""
-    with cuda_appliance("--offload", "cpu=" + os.environ.get("PYTHON", "/usr/bin/python3") + ":cpu",
-                        backend="cuda,direct") as it:  # fmt: skip
-        checks = {check.name: check for check in it.client.health().checks}
-    assert checks["environment hostile"].status == "fail"
-    direct = checks["environment hostile: devices"]
-    assert direct.status == "warn"
-    assert "neither" in direct.message and direct.fix
+def test_the_old_way_limits_nothing_and_warns(node: Path) -> None:
+    """The positive control of the tests before: a driver in the session's own process, and the device nodes."""
+    with cuda_appliance(backend="cuda,direct", libraries=find_dist().native) as it, lease(it, QUARTER) as tenant:
+        (check,) = (one for one in it.client.health().checks if one.name == "environment hostile: devices")
+        assert check.status == "warn"
+        assert check.fix
+        with session(tenant) as peer:
+            taken = cuda(peer, f"start(); value = [take({SHARE}) for _ in range(2)]")
+            assert all(taken)
+            assert used(it) == 0
+            opened = f"import os; value = os.read(os.open({str(node)!r}, os.O_RDONLY), 100).decode()"
+            assert cuda(peer, opened) == node.read_text()
+        assert not workers(it)
 
 
 def test_one_budget_for_both_kinds_of_session(appliance: StandIn, tenant: Tenant) -> None:

@@ -67,14 +67,21 @@ def take_all(piece):
 
 
 @contextlib.contextmanager
-def cuda_appliance(*options: str, alone: bool = False, backend: str = "cuda") -> Iterator[StandIn]:
-    """The real worker, and two software GPUs of 1 GiB. As root each session has a user id of its own."""
+def cuda_appliance(
+    *options: str, alone: bool = False, backend: str = "cuda", torch: str = "", libraries: Path | None = None
+) -> Iterator[StandIn]:
+    """The real worker, and two software GPUs of 1 GiB. As root each session has a user id of its own.
+
+    `backend`, `torch`, `libraries`: of the environment, as for `hostile_environment`.
+    """
     # Not below pytest's own folder, which other users cannot read.
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-test-"))
     folder.chmod(0o755)
     uids = ["--uid-base", str(100_000 + os.getpid() % 4096 * 256)] if os.geteuid() == 0 and not alone else []
     try:
-        environment = hostile_environment(folder / "hostile", alone=alone, backend=backend)
+        environment = hostile_environment(
+            folder / "hostile", alone=alone, backend=backend, torch=torch, libraries=libraries
+        )
         with StandIn(find_dist().root, "--gpus", "2", "--offload", environment, *uids, *options) as it:
             yield it
     finally:
