@@ -86,7 +86,8 @@ POOL_SPECS = (
         gpus_per_node=4,
         limits=LimitsSpec(sessions_per_gpu=32, sessions_per_claim=8),
         offload=(
-            EnvironmentSpec("torch", "/opt/environments/torch/bin/python", OffloadBackend.ROCM),
+            EnvironmentSpec("rocm", "/opt/environments/torch/bin/python", OffloadBackend.ROCM, exclusive=True),
+            EnvironmentSpec("cuda", "/opt/environments/cuda/bin/python", OffloadBackend.CUDA, cuda_direct=True),
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
         start_deadline=600,
