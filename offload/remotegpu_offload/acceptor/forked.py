@@ -1,7 +1,6 @@
 """From a fork of the zygote to the process that serves one client."""
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -12,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.api.names import SHARES_ENV
-from remotegpu.api.objects import Share, shares_to_env
-from remotegpu_offload.acceptor import driver, keeper, packets, sandbox
+from remotegpu_offload.acceptor import asking, driver, keeper, packets, sandbox
 from remotegpu_offload.acceptor.environment import Environment, NoBackendError, describe
 from remotegpu_offload.acceptor.packets import Packet
 from remotegpu_offload.acceptor.sandbox import ALONE, NAMESPACES, Isolation, Place
@@ -28,8 +25,6 @@ _KEPT: Final = (
     *("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG"),
     *("CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "NCCL_RUNTIME_CONNECT"),
 )
-# Above those that a program that it starts opens: there the number is nobody's.
-_ASKING_FD: Final = 512
 
 
 def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> None:
@@ -40,7 +35,7 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    control, data, *asking = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+    control, data, *ways = (socket.socket(fileno=descriptor) for descriptor in descriptors)
     sandbox.close_all_but((*descriptors, telling))
     place = Place.from_packet(packet)
     os.setsid()
@@ -66,13 +61,13 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
         set_parent_death_signal(signal.SIGKILL)
         lines = keeper.Log(_capture_output(), control)
         threading.Thread(target=lines.pass_on, name="remotegpu-log", daemon=True).start()
-        _run(packet, isolation, control, data, asking)
+        _run(packet, isolation, control, data, ways)
     else:
-        _run_kept(packet, isolation, control, data, asking)
+        _run_kept(packet, isolation, control, data, ways)
 
 
 def _run_kept(
-    packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket, asking: Sequence[socket.socket]
+    packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket, ways: Sequence[socket.socket]
 ) -> None:
     ours, theirs = packets.pair()
     reading = _capture_output()
@@ -81,9 +76,9 @@ def _run_kept(
         control.close()
         ours.close()
         os.close(reading)
-        _run(packet, isolation, theirs, data, asking)
+        _run(packet, isolation, theirs, data, ways)
         return
-    for other in (theirs, data, *asking):
+    for other in (theirs, data, *ways):
         other.close()
     for standard in (1, 2):
         os.dup2(0, standard)
@@ -92,12 +87,12 @@ def _run_kept(
 
 
 def _run(
-    packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket, asking: Sequence[socket.socket]
+    packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket, ways: Sequence[socket.socket]
 ) -> None:
     """Serve one client. `link` leads to the process that may end the session."""
     _set_variables(packet, isolation.folder)
-    for one in asking:
-        _use_share(packet["share"], one)
+    for one in ways:
+        asking.use(packet["share"], one, isolation.folder, children=isolation.level == NAMESPACES)
     os.chdir(isolation.folder)
     _reseed()
     if packet.get("probe"):
@@ -177,13 +172,6 @@ def _set_variables(packet: Packet, folder: Path) -> None:
     variables: Mapping[str, str] = packet["visible"]
     os.environ.clear()
     os.environ.update({**kept, "PATH": path, **named, **variables})
-
-
-def _use_share(share: Mapping[str, str], asking: socket.socket) -> None:
-    """Have the client's library, the libcuda of this process, ask here for connections."""
-    number = fcntl.fcntl(asking.fileno(), fcntl.F_DUPFD_CLOEXEC, _ASKING_FD)
-    asking.close()
-    os.environ[SHARES_ENV] = shares_to_env([Share(share["endpoint"], share["lease_id"], "", socket=number)])
 
 
 def _reseed() -> None:

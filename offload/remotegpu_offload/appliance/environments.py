@@ -85,6 +85,7 @@ class EnvironmentServer:
         self.problem = "it has not been started yet"
         self.isolation: dict[str, Any] = {}
         self.access = access_of(option, real=around.real)
+        self.refused = bool(refusal_of(option))
         self._option = option
         self._around = around
         self._zygote: Zygote | None = None
@@ -118,7 +119,7 @@ class EnvironmentServer:
     async def keep(self) -> None:
         """Start it again whenever it ends. For a task of its own; it returns only if the environment is refused."""
         failures = 0
-        while not refusal_of(self._option):
+        while not self.refused:
             if self._zygote is not None:
                 how = await self._zygote.ended()
                 self._ready.clear()
@@ -136,6 +137,8 @@ class EnvironmentServer:
 
     async def launch(self, session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
         """A `processes.Launch`: fork an acceptor."""
+        # Where it does not open the devices, what it has of a GPU is its worker's.
+        session.on_gpu = self.access is Access.OPEN
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), _WAIT_SECONDS)
         environment, zygote = self.environment, self._zygote
@@ -156,13 +159,14 @@ class EnvironmentServer:
 
     def devices(self) -> tuple[str, bool]:
         """As `devices.state_of`; nothing if it serves no accelerator."""
-        serves = not refusal_of(self._option) and (self.environment is None or self.environment.backend != "cpu")
+        serves = not self.refused and (self.environment is None or self.environment.backend != "cpu")
         return state_of(self._option, self.access) if serves else ("", False)
 
     async def _probe(self, zygote: Zygote) -> None:
         """A session without a client says what it finds, in the sandbox of all sessions."""
 
         async def launch(session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
+            session.on_gpu = self.access is Access.OPEN
             packet = {
                 "probe": True,
                 # A software GPU executes no machine code, which is all that torch has.
@@ -295,6 +299,7 @@ class Environments:
                 name=server.name,
                 description=describe(server.environment) if server.environment else "",
                 problem=server.problem,
+                refused=server.refused,
                 devices=devices,
                 unlimited=unlimited,
                 level=server.isolation.get("level", ""),

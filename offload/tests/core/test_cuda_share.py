@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from offload_appliance import PATIENCE, lease, open_session, session
-from offload_cuda import GPU_MIB, MIB, cuda, cuda_appliance, local_cuda, share_variables
+from offload_cuda import DRIVER, GPU_MIB, MIB, cuda, cuda_appliance, local_cuda, share_variables
 from support.stand_in import StandIn, Tenant
 from support.system import until
 
@@ -40,9 +40,10 @@ def node() -> Iterator[Path]:
     NODE.unlink()
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["namespaces", "alone"])
+@pytest.fixture(scope="module", params=["namespaces", "alone", *(["user"] if os.geteuid() == 0 else [])])
 def appliance(request: pytest.FixtureRequest) -> Iterator[StandIn]:
-    with cuda_appliance(alone=request.param) as it:
+    stranger = 60_000 + os.getpid() % 3000 if request.param == "user" else None
+    with cuda_appliance(alone=request.param == "alone", stranger=stranger) as it:
         yield it
 
 
@@ -64,6 +65,12 @@ def used(appliance: StandIn) -> int:
 
 def sessions(appliance: StandIn) -> int:
     return sum(one.sessions for one in appliance.client.inventory().leases)
+
+
+def is_alone(appliance: StandIn) -> bool:
+    """Sessions have no namespaces."""
+    checks = {check.name: check.message for check in appliance.client.health().checks}
+    return "by alone" in checks["environment hostile: isolation"]
 
 
 def workers(appliance: StandIn) -> list[int]:
@@ -178,6 +185,26 @@ def test_one_budget_for_both_kinds_of_session(appliance: StandIn, tenant: Tenant
     until(lambda: used(appliance) == sessions(appliance) == 0, PATIENCE, "all is back")
 
 
+def test_programs_that_a_session_starts_are_within_its_share(appliance: StandIn, tenant: Tenant) -> None:
+    if is_alone(appliance):
+        pytest.skip("it may start none")
+    child = "start(); print(devices(), uuid(), take_all(8 << 20)[0], flush=True); input()"
+    code = f"""
+import subprocess, sys
+kept = subprocess.Popen([sys.executable, "-c", {DRIVER + child!r}],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+said = kept.stdout.readline().split()
+kept.communicate("end\\n")
+value = said
+"""
+    with session(tenant) as peer:
+        cuda(peer, f"start(); value = take({SHARE // 2})")
+        count, uuid, taken = cuda(peer, code)
+        assert (count, uuid) == ("1", bytes(tenant.granted.devices[0].uuid).hex())
+        assert 0 < int(taken) <= SHARE // 2
+    until(lambda: used(appliance) == sessions(appliance) == 0, PATIENCE, "all is back")
+
+
 def test_a_worker_that_dies_is_an_error_of_cuda(appliance: StandIn, tenant: Tenant) -> None:
     with session(tenant) as peer:
         cuda(peer, "start(); take(1 << 20); value = None")
@@ -233,7 +260,7 @@ CALLS = """
 import array, json, os, socket, threading
 import grpc
 
-way = socket.socket(fileno=os.dup(json.loads(os.environ["REMOTEGPU_SHARES"])[0]["socket"]))
+way = socket.socket(fileno=os.dup(json.loads(os.environ["REMOTEGPU_SHARES"])[0]["asking"]["fd"]))
 
 def connection():
     way.send(b"{}")
@@ -269,9 +296,7 @@ def call(name, data=b""):
 
 
 def test_an_acceptor_may_use_its_lease_and_nothing_else(appliance: StandIn, tenant: Tenant) -> None:
-    if appliance.client.health().checks and "by alone" in next(
-        check.message for check in appliance.client.health().checks if check.name == "environment hostile: isolation"
-    ):
+    if is_alone(appliance):
         pytest.skip("it may not listen, so gRPC cannot be led there")
     names = ["Inventory", "Health", "Drain", "CloseLease", "CloseSession"]
     with session(tenant) as peer:
@@ -291,7 +316,7 @@ def test_connections_that_are_not_used_keep_out_only_their_own(appliance: StandI
     """Asking without end fills the session's own places; another session of the lease does not notice."""
     flood = """
 import json, os, socket
-way = socket.socket(fileno=os.dup(json.loads(os.environ["REMOTEGPU_SHARES"])[0]["socket"]))
+way = socket.socket(fileno=os.dup(json.loads(os.environ["REMOTEGPU_SHARES"])[0]["asking"]["fd"]))
 way.setblocking(False)
 sent = 0
 try:

@@ -86,10 +86,10 @@ def test_words_go_with_their_back_ends(words: str) -> None:
 
 def test_an_exclusive_environment_serves_leases_of_everything() -> None:
     option, sizes = parse(f"x={sys.executable}:rocm,exclusive"), (100, 200)
-    for gpus, bytes_of_each in (((0, 1), (100, 200)), ((1, 0), (200, 100))):
-        assert refusal_of_lease(option, LeasedGpus(gpus, bytes_of_each), sizes) == ""
-    for gpus, bytes_of_each in (((0,), (100,)), ((0, 1), (100, 199)), ((), ())):
-        assert "2 GPUs" in refusal_of_lease(option, LeasedGpus(gpus, bytes_of_each), sizes)
+    for whole in (LeasedGpus((0, 1), (100, 200)), LeasedGpus((1, 0), (200, 100))):
+        assert refusal_of_lease(option, whole, sizes) == ""
+    for part in (LeasedGpus((0,), (100,)), LeasedGpus((0, 1), (100, 199)), LeasedGpus((), ())):
+        assert "2 GPUs" in refusal_of_lease(option, part, sizes)
     shared = parse(f"x={sys.executable}:cuda")
     assert refusal_of_lease(shared, LeasedGpus((0,), (1,)), sizes) == ""
 
@@ -100,7 +100,7 @@ def test_without_exclusive_it_is_refused(backend: str) -> None:
     other = f"other={sys.executable}:cpu"
     with cuda_appliance("--offload", other, backend=backend, torch=ROCM) as it:
         checks = {check.name: check for check in it.client.health().checks}
-        assert checks["environment hostile"].status == "fail"
+        assert checks["environment hostile"].status == "warn"
         assert f":{backend},exclusive" in checks["environment hostile"].message
         with lease(it) as tenant:
             refusal = open_session(tenant, environment="hostile").refusal

@@ -20,7 +20,7 @@ from remotegpu_offload.wire.frames import Service
 from remotegpu_offload.wire.peer import Peer
 
 PATIENCE = 60.0
-_AS_STRANGER = Path(__file__).with_name("as_stranger.py")
+AS_STRANGER = Path(__file__).with_name("as_stranger.py")
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def offload_appliance(
     # The last one counts; StandIn says 0.
     base = ["--uid-base", str(_free_uids())] if uids and not stranger and os.geteuid() == 0 else []
     dist = make_dist(folder / "dist")
-    prefix = () if stranger is None else (sys.executable, str(_AS_STRANGER), str(stranger))
+    prefix = () if stranger is None else (sys.executable, str(AS_STRANGER), str(stranger))
     with StandIn(dist, *offered, *base, *options, access=access, prefix=prefix) as it:
         yield it
 

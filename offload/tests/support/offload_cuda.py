@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from offload_appliance import AS_STRANGER
 from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn
 from support.system import PRELOADED
@@ -68,21 +70,30 @@ def take_all(piece):
 
 @contextlib.contextmanager
 def cuda_appliance(
-    *options: str, alone: bool = False, backend: str = "cuda", torch: str = "", libraries: Path | None = None
+    *options: str,
+    alone: bool = False,
+    stranger: int | None = None,
+    backend: str = "cuda",
+    torch: str = "",
+    libraries: Path | None = None,
 ) -> Iterator[StandIn]:
-    """The real worker, and two software GPUs of 1 GiB. As root each session has a user id of its own.
+    """The real worker, and two software GPUs of 1 GiB. As root each session has a user id of its own; `stranger`: the
+    appliance runs as this user instead.
 
     `backend`, `torch`, `libraries`: of the environment, as for `hostile_environment`.
     """
     # Not below pytest's own folder, which other users cannot read.
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-test-"))
     folder.chmod(0o755)
-    uids = ["--uid-base", str(100_000 + os.getpid() % 4096 * 256)] if os.geteuid() == 0 and not alone else []
+    uids = (
+        ["--uid-base", str(100_000 + os.getpid() % 4096 * 256)] if os.geteuid() == 0 and not (alone or stranger) else []
+    )
+    prefix = () if stranger is None else (sys.executable, str(AS_STRANGER), str(stranger))
     try:
         environment = hostile_environment(
             folder / "hostile", alone=alone, backend=backend, torch=torch, libraries=libraries
         )
-        with StandIn(find_dist().root, "--gpus", "2", "--offload", environment, *uids, *options) as it:
+        with StandIn(find_dist().root, "--gpus", "2", "--offload", environment, *uids, *options, prefix=prefix) as it:
             yield it
     finally:
         shutil.rmtree(folder)
@@ -95,8 +106,6 @@ def cuda(peer: Peer, code: str, **options: Any) -> Any:
 
 def local_cuda(code: str) -> list[str]:
     """The command of a program that executes it after `DRIVER`."""
-    import sys
-
     return [sys.executable, "-c", DRIVER + code]
 
 

@@ -34,6 +34,7 @@ class EnvironmentState:
     name: str
     description: str
     problem: str
+    refused: bool = False  # it is not broken, but is not served as it is; the appliance serves the rest
     devices: str = ""
     unlimited: bool = False  # nothing holds its sessions to their share of an accelerator
     level: str = ""
@@ -138,7 +139,10 @@ def _identities(now: IdentitiesState) -> pb.Check:
 def _environment(state: EnvironmentState) -> Iterator[pb.Check]:
     name = f"environment {state.name}"
     fix = "mend it, or start the appliance without it; it is tried again every half a minute"
-    yield _check(name, state.problem, good=state.description, fix=fix)
+    if state.refused:
+        fix = "correct its --offload (in a pool: spec.offload) as the message says, or leave it out"
+    severity = "warn" if state.refused else "fail"
+    yield _check(name, state.problem, good=state.description, fix=fix, severity=severity)
     if state.devices:
         yield _check(
             f"{name}: devices",

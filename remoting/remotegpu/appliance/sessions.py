@@ -138,7 +138,7 @@ class Sessions:
                 "end some of the processes that use CUDA"
             )
         for gpu in lease.placement.gpus:
-            running = sum(gpu in session.lease.placement.gpus for session in self._live.values())
+            running = sum(one.on_gpu and gpu in one.lease.placement.gpus for one in self._live.values())
             if running >= self._limits.sessions_per_gpu:
                 raise SessionRefusedError(
                     f"gpu {gpu} has its limit of {self._limits.sessions_per_gpu} sessions (--sessions-per-gpu), "

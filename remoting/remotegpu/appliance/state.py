@@ -69,6 +69,7 @@ class Session:
     process: SessionProcess | None = None
     connected: bool = False
     ended: bool = False
+    on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
     stats: dict[str, int] = field(default_factory=dict)
 
     def used_on(self, device: int) -> int:

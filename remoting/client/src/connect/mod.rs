@@ -25,6 +25,7 @@ pub use control::{device_state, hello, open_session};
 pub use data::{Carrier, open_data, open_data_over};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
+pub use handed::Asking;
 pub use offload::{Environment, Wish, close_offload_session, offload_hello, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};

@@ -1,10 +1,9 @@
 //! The shares of this process: those that `remotegpu run` gave it, else those of its pod.
 
-use std::os::fd::RawFd;
-
 use serde::Deserialize;
 
 use super::error::{ConnectError, ErrorKind};
+use super::handed::Asking;
 use super::pod::{self, Claim};
 
 pub const SHARES: &str = "REMOTEGPU_SHARES";
@@ -23,9 +22,9 @@ pub struct Share {
     /// The name in the certificate, where it is not the endpoint's host.
     #[serde(default)]
     pub server_name: Option<String>,
-    /// In an acceptor of offload, which has no network: the descriptor on which it asks for connections.
+    /// In an acceptor of offload, which has no network: where it asks for connections.
     #[serde(default)]
-    pub socket: Option<RawFd>,
+    pub asking: Option<Asking>,
     /// In a pod: the claim that the lease stands for.
     #[serde(skip)]
     pub claim: Option<Claim>,
@@ -106,7 +105,7 @@ mod tests {
             lease_secret,
             ca: None,
             server_name: None,
-            socket: None,
+            asking: None,
             claim: None,
         }
     }

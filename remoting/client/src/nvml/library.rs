@@ -193,7 +193,7 @@ mod tests {
             lease_secret: String::new(),
             ca: None,
             server_name: None,
-            socket: None,
+            asking: None,
             claim: None,
         };
         (
