@@ -71,6 +71,9 @@ ENTRYPOINT ["python", "-m", "remotegpu_operator"]
 FROM runtime AS appliance
 COPY --from=native /bin/remotegpu-gateway /bin/remotegpu-worker /opt/remotegpu/dist/bin/
 COPY --from=native /native /opt/remotegpu/dist/native
+# For offload's sessions for CUDA.
+COPY --from=native /client /opt/remotegpu/dist/client
+COPY --from=native /frameworks /opt/remotegpu/dist/frameworks
 COPY --from=native /lib /opt/remotegpu/dist/lib
 # The NVIDIA runtime adds the driver's compute and management libraries, and no others.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility

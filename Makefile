@@ -108,7 +108,7 @@ target/undefended/.built: $(RUST_SOURCES)
 
 # Files whose tests share a session, or have none, share a process: torch and a session take seconds to start.
 TORCH_SMOKE := "amp checkpoint cuda loader names rng" "autograd endurance_torch interrupted_torch ops storage traps" \
-    "explain_torch opdb processes torch_programs whole" mutates_torch onnxruntime switch values
+    "cuda_acceptor explain_torch opdb processes torch_programs whole" mutates_torch onnxruntime switch values
 
 test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: one of each file
 	@echo "==> torch: core's tests"

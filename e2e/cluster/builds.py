@@ -69,7 +69,9 @@ def _part(target: str, base: Image) -> Image:
     )
     tag = f"localhost/remotegpu-{target}:dev"
     # Nothing built goes into the operator's image.
-    native = () if target == "operator" else (DIST / "bin", DIST / "native", DIST / "pod")
+    native = (
+        () if target == "operator" else tuple(DIST / part for part in ("bin", "client", "frameworks", "native", "pod"))
+    )
     key = images.key_of(base.key, target, *(ROOT / source for source in SOURCES), *native)
     contexts = {"wheels": wheels, "native": DIST}
     return images.cached(tag, key, lambda: _bud(tag, ROOT, contexts, f"--target={target}"))

@@ -1,19 +1,14 @@
 """What remotegpu finds by the entry point `offload` of `remotegpu.extensions`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import typer
 
     from remotegpu import extensions
-    from remotegpu.appliance.backends.base import Backend
-    from remotegpu.appliance.hardware import Hardware
-    from remotegpu.appliance.metrics import Counters
-    from remotegpu.appliance.settings import EnvironmentOption, Settings
-    from remotegpu.appliance.staging import Staging
-    from remotegpu.appliance.uids import Uids
+    from remotegpu.appliance.parts import Parts
+    from remotegpu.appliance.settings import EnvironmentOption
 
 # The command line does not wait for the appliance's modules, nor the appliance for those of the command line.
 # ruff: noqa: PLC0415
@@ -32,19 +27,10 @@ class Extension:
 
         return parse_all(texts)
 
-    def environments(
-        self,
-        settings: "Settings",
-        backend: "Backend",
-        hardware: "Hardware",
-        uids: "Uids",
-        staging: "Staging",
-        counters: "Counters",
-        hidden: Sequence[Path],
-    ) -> "extensions.Environments":
+    def environments(self, parts: "Parts") -> "extensions.Environments":
         from remotegpu_offload.appliance.environments import make_environments
 
-        return make_environments(settings, backend, hardware, uids, staging, counters, hidden)
+        return make_environments(parts)
 
 
 offload: "Final[extensions.Offload]" = Extension()

@@ -5,20 +5,15 @@ There is one such package, `remotegpu_offload`. Its entry point is an `Offload`.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     import typer
 
-    from remotegpu.appliance.backends.base import Backend
     from remotegpu.appliance.checks import EnvironmentState
-    from remotegpu.appliance.hardware import Hardware
-    from remotegpu.appliance.metrics import Counters
+    from remotegpu.appliance.parts import Parts
     from remotegpu.appliance.processes import Launch
-    from remotegpu.appliance.settings import EnvironmentOption, Settings
-    from remotegpu.appliance.staging import Staging
-    from remotegpu.appliance.uids import Uids
+    from remotegpu.appliance.settings import EnvironmentOption
 
 GROUP: Final = "remotegpu.extensions"
 OFFLOAD: Final = "offload"
@@ -90,17 +85,8 @@ class Offload(Protocol):
     def options(self, texts: Sequence[str]) -> "tuple[EnvironmentOption, ...]":
         """What `--offload` says. Raises ValueError with the sentence for the person who wrote it."""
 
-    def environments(
-        self,
-        settings: "Settings",
-        backend: "Backend",
-        hardware: "Hardware",
-        uids: "Uids",
-        staging: "Staging",
-        counters: "Counters",
-        hidden: Sequence[Path],
-    ) -> Environments:
-        """Those of the settings' options; `hidden` is what no tenant's process may read."""
+    def environments(self, parts: "Parts") -> Environments:
+        """Those of the settings' options."""
 
 
 @cache

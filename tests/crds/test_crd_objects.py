@@ -89,7 +89,8 @@ POOL_SPECS = (
             sessions_per_gpu=32, sessions_per_claim=8, sessions_per_namespace=6, host_memory_per_claim=GIB
         ),
         offload=(
-            EnvironmentSpec("torch", "/opt/environments/torch/bin/python", OffloadBackend.ROCM),
+            EnvironmentSpec("rocm", "/opt/environments/torch/bin/python", OffloadBackend.ROCM, exclusive=True),
+            EnvironmentSpec("cuda", "/opt/environments/cuda/bin/python", OffloadBackend.CUDA, cuda_direct=True),
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
         landlock=Landlock.WARN,

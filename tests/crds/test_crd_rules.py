@@ -140,6 +140,8 @@ def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
         {"resources": {"requests": {"cpu": "500m", "memory": 1 << 30}, "limits": {"nvidia.com/gpu": 1}}},
         {"startDeadline": "1h", "update": {"drainDeadline": "0s"}},
         {"offload": [{"name": "torch", "python": "/opt/torch/bin/python", "backend": "rocm"}]},
+        {"offload": [{"name": "torch", "python": "/a", "backend": "rocm", "exclusive": True}]},
+        {"offload": [{"name": "torch", "python": "/a", "backend": "cuda", "cudaDirect": True, "exclusive": False}]},
         {"offload": [{"name": "a", "python": "/a"}, {"name": "b", "python": "/a", "backend": "cpu"}]},
     ],
     ids=str,
@@ -177,6 +179,14 @@ def test_a_pool_is_accepted(served: Served, spec: dict[str, Any]) -> None:
         ({"offload": [{"name": "a=b", "python": "/a"}]}, "spec.offload[0].name in body should match"),
         ({"offload": [{"name": "a", "python": "/a", "backend": "tpu"}]}, 'Unsupported value: "tpu"'),
         ({"offload": [{"name": "a", "python": "/a"}, {"name": "a", "python": "/b"}]}, "Duplicate value"),
+        *(
+            ({"offload": [{"name": "a", "python": "/a", **more, "exclusive": True}]}, "set backend to rocm or xpu")
+            for more in ({}, {"backend": "cuda"}, {"backend": "cpu"})
+        ),
+        *(
+            ({"offload": [{"name": "a", "python": "/a", **more, "cudaDirect": True}]}, "set backend to cuda")
+            for more in ({}, {"backend": "rocm"}, {"backend": "cpu"})
+        ),
     ],
     ids=str,
 )

@@ -338,14 +338,20 @@ def test_names_of_appliances_are_short_labels_and_all_different(length: int) -> 
 
 def test_environments_of_a_pool_are_options_of_its_appliances() -> None:
     environments = [
-        {"name": "torch", "python": "/opt/torch/bin/python", "backend": "rocm"},
+        {"name": "torch", "python": "/opt/torch/bin/python", "backend": "rocm", "exclusive": True},
+        {"name": "cuda", "python": "/opt/cuda/bin/python", "backend": "cuda", "cudaDirect": True},
         {"name": "sklearn", "python": "/opt/sklearn/bin/python"},
     ]
     plain, serving = (
         stateful_set(Plan(NAME, pool(**spec), "node-a", 1), INSTALLATION)["spec"]["template"]["spec"]["containers"][0]
         for spec in ({}, {"offload": environments})
     )
-    added = ["--offload", "torch=/opt/torch/bin/python:rocm", "--offload", "sklearn=/opt/sklearn/bin/python"]
+    values = [
+        "torch=/opt/torch/bin/python:rocm,exclusive",
+        "cuda=/opt/cuda/bin/python:cuda,direct",
+        "sklearn=/opt/sklearn/bin/python",
+    ]
+    added = [word for value in values for word in ("--offload", value)]
     assert serving["args"] == [*plain["args"], *added]
     assert serving | {"args": plain["args"]} == plain
 

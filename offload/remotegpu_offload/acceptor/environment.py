@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from remotegpu_offload.acceptor import versions
+from remotegpu_offload.acceptor import driver, versions
 
 BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
 # Which devices a process may see, by back end. Set after the fork and before a device is touched.
@@ -16,6 +16,9 @@ VISIBLE: Final = {
     "xpu": ("ZE_AFFINITY_MASK",),
     "cpu": (),
 }
+
+# How the names of their device nodes begin.
+NODES: Final = {"cuda": ("nvidia",), "rocm": ("kfd", "dri"), "xpu": ("dri", "accel"), "cpu": ()}
 
 
 class NoBackendError(Exception):
@@ -71,13 +74,24 @@ def find_backend(wanted: str = "") -> tuple[str, tuple[str, ...]]:
     if wanted == "cpu":
         return "cpu", ()
     found, devices = _accelerator()
+    if wanted == "cuda" and found == "cpu" and "torch" not in sys.modules:
+        # For packages that call CUDA themselves.
+        found, devices = _driver()
     if wanted and wanted != found:
-        has = f"torch finds {found}" if "torch" in sys.modules else "it has no torch, which would find one"
+        has = f"torch finds {found}" if "torch" in sys.modules else "it has no torch, and no driver finds one"
         raise NoBackendError(
             f"{sys.executable} has no {wanted} device: {has}; install torch's build for {wanted} there, or check the "
             "driver"
         )
     return found, devices
+
+
+def _driver() -> tuple[str, tuple[str, ...]]:
+    try:
+        devices = driver.devices()
+    except driver.DriverError:
+        return "cpu", ()
+    return ("cuda", devices) if devices else ("cpu", ())
 
 
 def _accelerator() -> tuple[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu_offload.acceptor import keeper, packets, sandbox
+from remotegpu_offload.acceptor import asking, driver, keeper, packets, sandbox
 from remotegpu_offload.acceptor.environment import Environment, NoBackendError, describe
 from remotegpu_offload.acceptor.packets import Packet
 from remotegpu_offload.acceptor.sandbox import ALONE, NAMESPACES, Isolation, Place
@@ -21,17 +21,21 @@ from remotegpu_offload.wire.peer import Peer
 
 _STATS_SECONDS: Final = 1.0
 # All that a session has of the zygote's variables.
-_KEPT: Final = ("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG")
+_KEPT: Final = (
+    *("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG"),
+    *("CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "NCCL_RUNTIME_CONNECT"),
+)
 
 
 def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> None:
-    """`packet`: `id`, what a Place is made of, `visible` devices, and `environment`, or `probe` to find that out.
+    """`packet`: `id`, what a Place is made of, `visible` devices, and `environment`, or `probe` to find that out. With
+    a `share`, the third descriptor is where the session asks for connections to its worker.
 
     Writes the decimal process id of the session, as the zygote knows it, to `telling`, or why there is none.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    control, data = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+    control, data, *ways = (socket.socket(fileno=descriptor) for descriptor in descriptors)
     sandbox.close_all_but((*descriptors, telling))
     place = Place.from_packet(packet)
     os.setsid()
@@ -49,7 +53,7 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
         os.write(telling, str(os.getpid()).encode())
     os.close(telling)
     try:
-        isolation = sandbox.shut(place, level, accelerator=packet["accelerator"])
+        isolation = sandbox.shut(place, level, nodes=packet["nodes"])
     except OSError as error:
         packets.send(control, {"op": "failed", "reason": f"the sandbox cannot be made: {error}"})
         return
@@ -57,12 +61,14 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
         set_parent_death_signal(signal.SIGKILL)
         lines = keeper.Log(_capture_output(), control)
         threading.Thread(target=lines.pass_on, name="remotegpu-log", daemon=True).start()
-        _run(packet, isolation, control, data)
+        _run(packet, isolation, control, data, ways)
     else:
-        _run_kept(packet, isolation, control, data)
+        _run_kept(packet, isolation, control, data, ways)
 
 
-def _run_kept(packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket) -> None:
+def _run_kept(
+    packet: Packet, isolation: Isolation, control: socket.socket, data: socket.socket, ways: Sequence[socket.socket]
+) -> None:
     ours, theirs = packets.pair()
     reading = _capture_output()
     child = os.fork()
@@ -70,19 +76,23 @@ def _run_kept(packet: Packet, isolation: Isolation, control: socket.socket, data
         control.close()
         ours.close()
         os.close(reading)
-        _run(packet, isolation, theirs, data)
+        _run(packet, isolation, theirs, data, ways)
         return
-    theirs.close()
-    data.close()
+    for other in (theirs, data, *ways):
+        other.close()
     for standard in (1, 2):
         os.dup2(0, standard)
     code = keeper.keep(child, control, ours, reading)
     raise SystemExit(code if code >= 0 else 128 - code)
 
 
-def _run(packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket) -> None:
+def _run(
+    packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket, ways: Sequence[socket.socket]
+) -> None:
     """Serve one client. `link` leads to the process that may end the session."""
     _set_variables(packet, isolation.folder)
+    for one in ways:
+        asking.use(packet["share"], one, isolation.folder, children=isolation.level == NAMESPACES)
     os.chdir(isolation.folder)
     _reseed()
     if packet.get("probe"):
@@ -177,7 +187,7 @@ def _described(packet: Packet) -> dict[str, Any]:
         _read_own_files()
         environment = describe(packet["name"], packet["backend"])
         if environment.backend != "cpu" or "torch" in sys.modules:
-            _compute(environment.backend)
+            _compute(environment.backend, kernels=packet["kernels"])
     except NoBackendError as error:
         return {"reason": str(error)}
     except Exception as error:
@@ -197,14 +207,21 @@ def _read_own_files() -> None:
             ) from None
 
 
-def _compute(backend: str) -> None:
-    """One small result, checked."""
+def _compute(backend: str, *, kernels: bool) -> None:
+    """One small result, checked. `kernels`: the device executes those that torch brings along."""
+    if "torch" not in sys.modules:
+        driver.compute()
+        return
     import torch  # noqa: PLC0415
 
     device = {"rocm": "cuda"}.get(backend, backend)
-    found = (torch.arange(1000, device=device) * 3 + 7).sum().item()
-    if found != 3 * 499500 + 7000:
-        raise ArithmeticError(f"{device} computed {found} in place of {3 * 499500 + 7000}")
+    if not kernels:
+        numbers, expected = torch.arange(1000).to(device).cpu(), 499500
+    else:
+        numbers, expected = torch.arange(1000, device=device) * 3 + 7, 3 * 499500 + 7000
+    found = numbers.sum().item()
+    if found != expected:
+        raise ArithmeticError(f"{device} computed {found} in place of {expected}")
 
 
 def _described_isolation(isolation: Isolation) -> dict[str, Any]:

@@ -15,8 +15,9 @@ SCRATCH: Final = Path("/tmp")  # noqa: S108 (its own, nobody else sees it)
 _ALSO_SCRATCH: Final = ("/var/tmp", "/dev/shm")  # noqa: S108
 # Other people's files and sockets, secrets of the pod; empty for a session.
 _PRIVATE: Final = ("/root", "/home", "/run", "/var/run", "/var/lib", "/var/log", "/var/spool", "/srv", "/mnt", "/media")
-_DEVICES: Final = ("null", "zero", "full", "random", "urandom")
-_ACCELERATORS: Final = ("nvidia", "kfd", "dri", "accel")
+DEVICES: Final = ("null", "zero", "full", "random", "urandom")
+# How the names of their nodes begin.
+ACCELERATORS: Final = ("nvidia", "kfd", "dri", "accel")
 _LINKS: Final = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _SCRATCH_MODE: Final = 0o1777
 _READ_ONLY_AGAIN: Final = (
@@ -24,8 +25,9 @@ _READ_ONLY_AGAIN: Final = (
 )
 
 
-def confine(hidden: Sequence[Path], scratch_bytes: int) -> None:
-    """Rearrange this process's mount namespace, which must be its own. Raises OSError where the kernel refuses."""
+def confine(hidden: Sequence[Path], scratch_bytes: int, nodes: Sequence[str]) -> None:
+    """Rearrange this process's mount namespace, which must be its own. Device nodes of accelerators stay where their
+    names begin so. Raises OSError where the kernel refuses."""
     # Folders made on the way must be passable for the session's own user.
     os.umask(0o022)
     keep = [path for path in needed() if os.access(path, os.R_OK)]
@@ -35,7 +37,7 @@ def confine(hidden: Sequence[Path], scratch_bytes: int) -> None:
     descriptors = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in keep}
     # First, because the new /dev is put together in it.
     _tmpfs(SCRATCH, scratch_bytes, _SCRATCH_MODE)
-    _devices()
+    _devices(tuple(nodes))
     for folder in sorted(private):
         if folder.is_dir() and not folder.is_symlink():
             hide(folder, descriptors)
@@ -58,6 +60,7 @@ def needed() -> list[Path]:
     # A virtual environment is named by a link that lies in it.
     places += [str(Path(sys.executable).parent), str(Path(sys.executable).resolve().parent)]
     places += [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    places += [str(Path(program).parent) for program in [os.environ.get("TRITON_PTXAS_PATH")] if program]
     return list(outermost(Path(os.path.realpath(place)) for place in places))
 
 
@@ -99,13 +102,13 @@ def _keep(folder: Path, kept: dict[Path, int]) -> None:
             syscalls.mount(f"/proc/self/fd/{descriptor}", str(path), flags=flags)
 
 
-def _devices() -> None:
-    """A /dev with harmless devices and accelerators, in place of the machine's."""
+def _devices(nodes: tuple[str, ...]) -> None:
+    """A /dev with harmless devices and these accelerators, in place of the machine's."""
     place = SCRATCH / ".devices"
     place.mkdir()
     _tmpfs(place, 1 << 20, 0o755)
     for entry in sorted(Path("/dev").iterdir()):
-        if entry.name in _DEVICES or entry.name.startswith(_ACCELERATORS):
+        if entry.name in DEVICES or entry.name.startswith(nodes):
             target = place / entry.name
             target.mkdir() if entry.is_dir() else target.touch()
             syscalls.mount(str(entry), str(target), flags=syscalls.MS_BIND | syscalls.MS_REC)

@@ -84,15 +84,16 @@ def divide(place: Place) -> str:
     return NAMESPACES
 
 
-def shut(place: Place, level: str, *, accelerator: bool) -> Isolation:
+def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     """Last step, in the process that stays: files, limits, identity, rights. Raises OSError if the system refuses.
 
-    `accelerator`: its device nodes may belong to a group, which the session then keeps.
+    `nodes`: how the names of the accelerators' device nodes begin that it may open. They may belong to a group, which
+    the session then keeps.
     """
     lacks: list[str] = []
     folder = place.folder
     if level == NAMESPACES:
-        mounts.confine(place.hidden, place.scratch_bytes)
+        mounts.confine(place.hidden, place.scratch_bytes, nodes)
         folder = mounts.SCRATCH
         _own_proc(lacks)
         _loopback_up()
@@ -105,7 +106,7 @@ def shut(place: Place, level: str, *, accelerator: bool) -> Isolation:
     if place.uid is not None:
         if level == ALONE:
             os.chown(folder, place.uid, place.uid)
-        os.setgroups(_device_groups() if accelerator else [])
+        os.setgroups(_device_groups(nodes))
         os.setresgid(place.uid, place.uid, place.uid)
         os.setresuid(place.uid, place.uid, place.uid)
     elif level == ALONE or os.geteuid() == 0:
@@ -114,9 +115,9 @@ def shut(place: Place, level: str, *, accelerator: bool) -> Isolation:
     syscalls.drop_capabilities()
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
-    writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices()]  # noqa: S108
+    writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices(nodes)]  # noqa: S108
     # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
-    hidden = () if level == NAMESPACES else (*place.hidden, folder.parent)
+    hidden = () if level == NAMESPACES else (*place.hidden, folder.parent, *_other_devices(nodes))
     if not restrictions.give_up_files(hidden, writable, network=level == NAMESPACES):
         lacks.append("Landlock (needs Linux 5.13)")
         if level == ALONE and place.uid is None:
@@ -169,15 +170,29 @@ def _limit(processes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
 
 
-def _device_groups() -> list[int]:
+def _device_groups(nodes: Sequence[str]) -> list[int]:
     """Groups of accelerators that not everybody may open."""
-    nodes = [path for path in Path("/dev").rglob("*") if path.name.startswith(("nvidia", "kfd", "render", "accel"))]
     shared = stat.S_IRGRP | stat.S_IWGRP
     return sorted(
-        {found.st_gid for node in nodes if not (found := node.stat()).st_mode & stat.S_IWOTH and found.st_mode & shared}
+        {
+            found.st_gid
+            for node in _accelerators(nodes)
+            if not (found := node.stat()).st_mode & stat.S_IWOTH and found.st_mode & shared
+        }
     )
 
 
-def _own_devices() -> list[Path]:
-    nodes = [Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom")]
-    return nodes + [path for path in Path("/dev").rglob("*") if path.name.startswith(("nvidia", "kfd", "render"))]
+def _own_devices(nodes: Sequence[str]) -> list[Path]:
+    return [Path("/dev") / name for name in mounts.DEVICES] + _accelerators(nodes)
+
+
+def _other_devices(nodes: Sequence[str]) -> list[Path]:
+    """Accelerators that the session may not even read."""
+    entries = [path for path in Path("/dev").iterdir() if path.name.startswith(mounts.ACCELERATORS)]
+    return [path for path in entries if not path.name.startswith(tuple(nodes))]
+
+
+def _accelerators(nodes: Sequence[str]) -> list[Path]:
+    """Device nodes with such names, and what lies in folders with such names."""
+    entries = [path for path in Path("/dev").iterdir() if path.name.startswith(tuple(nodes))]
+    return [node for path in entries for node in ([path] if not path.is_dir() else path.rglob("*"))]

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from remotegpu.api.names import SHARES_ENV
 from remotegpu_offload.acceptor import versions
 from remotegpu_offload.acceptor.environment import VISIBLE, Environment, describe
 from remotegpu_offload.wire.errors import LostError, OffloadError
@@ -41,7 +42,7 @@ FEATURES: Final = (
 )
 # They are the acceptor's own: what finds its libraries, and which devices it may use.
 _KEPT_VARIABLES: Final = frozenset(
-    ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONHOME", "PYTHONPATH", "HOME", "TMPDIR")
+    ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONHOME", "PYTHONPATH", "HOME", "TMPDIR", SHARES_ENV)
 ).union(*VISIBLE.values())
 
 

@@ -17,7 +17,9 @@ from remotegpu.appliance.processes import ProcessError
 from remotegpu.appliance.workers import exit_text
 from remotegpu_offload.appliance.zygote import Forked
 
-_READY_SECONDS: Final = 30.0
+# What it says first, and within how many seconds.
+_SESSION: Final = ("ready", 30.0)
+_SELF_TEST: Final = ("described", 120.0)
 _END_SECONDS: Final = 3.0
 # How long after its end the zygote may take to say how it ended.
 _CODE_SECONDS: Final = 1.0
@@ -37,6 +39,8 @@ class Acceptor:
         folder: Path,
         group: Group,
         on_packet: OnPacket,
+        *,
+        self_test: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.pid = forked.pid
@@ -44,6 +48,7 @@ class Acceptor:
         self._folder = folder
         self._group = group
         self._on_packet = on_packet
+        self._begins, self._seconds = _SELF_TEST if self_test else _SESSION
         self.first: asyncio.Future[Packet] = loop.create_future()
         self._gone: asyncio.Future[None] = loop.create_future()
         # Readable once the process has ended.
@@ -54,19 +59,15 @@ class Acceptor:
         self._channel.send(packet, fds)
 
     async def wait_until_ready(self) -> None:
-        await self.answer("ready", _READY_SECONDS)
-
-    async def answer(self, operation: str, seconds: float) -> Packet:
-        """Its first packet, which must be this one. Raises ProcessError."""
         either: list[asyncio.Future[Any]] = [self.first, self._gone]
-        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
         if self.first.done():
             packet = self.first.result()
-            if packet.get("op") == operation:
-                return packet
+            if packet.get("op") == self._begins:
+                return
             raise ProcessError(f"the acceptor did not start: {packet.get('reason')}")
         if not self._gone.done():
-            raise ProcessError(f"the acceptor was not ready after {seconds:.0f} s")
+            raise ProcessError(f"the acceptor was not ready after {self._seconds:.0f} s")
         code = await self.wait()
         raise ProcessError(f"the acceptor ended at its start ({exit_text(code)}); its messages are in the log")
 

@@ -2,35 +2,44 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import remotegpu
 import remotegpu_offload
 from remotegpu.api.names import DIST_ENV
-from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.cgroups import Cgroups, Group
 from remotegpu.appliance.checks import EnvironmentState
-from remotegpu.appliance.hardware import Hardware
+from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.packets import OnPacket, Packet, packet_pair
+from remotegpu.appliance.packets import OnPacket, packet_pair
+from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.processes import Launch, ProcessError
-from remotegpu.appliance.settings import EnvironmentOption, Settings
-from remotegpu.appliance.staging import Staging
-from remotegpu.appliance.uids import NoUidsError, Uids
+from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.settings import EnvironmentOption
 from remotegpu.appliance.views import PhysicalGpu
 from remotegpu.extensions import NoEnvironmentError
 from remotegpu.paths import find_dist
 from remotegpu_offload.acceptor import versions
-from remotegpu_offload.acceptor.environment import VISIBLE, Environment
+from remotegpu_offload.acceptor.environment import Environment
 from remotegpu_offload.appliance.acceptor import Acceptor
+from remotegpu_offload.appliance.devices import (
+    Access,
+    access_of,
+    client_variables,
+    nodes_of,
+    refusal_of,
+    refusal_of_lease,
+    self_test_lease,
+    stage,
+    state_of,
+    visible,
+)
 from remotegpu_offload.appliance.zygote import Zygote
 
 if TYPE_CHECKING:
@@ -40,7 +49,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PROBE_SECONDS: Final = 120.0
 # A session that comes while the zygote starts again waits for it this long.
 _WAIT_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (0.0, 1.0, 5.0, 30.0)
@@ -57,12 +65,15 @@ class Surroundings:
     scratch: Path  # where sessions get folders, if they have no file system of their own
     hidden: Sequence[Path]  # secrets
     variables: Mapping[str, str]  # for the zygotes
+    client: Mapping[str, str]  # the same, for those whose sessions use CUDA through the client
     gpus: Sequence[PhysicalGpu]
-    cuda: bool  # GPUs are real: named by their UUIDs, and their memory is granted
+    shareable: Sequence[int]  # bytes of each GPU
+    real: bool  # NVIDIA's GPUs: they are named by their UUIDs
     memory_bytes: int  # of a session in the machine
-    uids: Uids
     cgroups: Cgroups
     counters: Counters
+    gateway: Gateway
+    sessions: Sessions
 
 
 class EnvironmentServer:
@@ -73,17 +84,22 @@ class EnvironmentServer:
         self.environment: Environment | None = None
         self.problem = "it has not been started yet"
         self.isolation: dict[str, Any] = {}
+        self.access = access_of(option, real=around.real)
+        self.refused = bool(refusal_of(option))
         self._option = option
         self._around = around
         self._zygote: Zygote | None = None
         self._ready = asyncio.Event()
-        self._ids = itertools.count(1)
 
     async def start(self) -> None:
         """Start the zygote and prove the environment; what fails is in `problem`."""
+        if refusal := refusal_of(self._option):
+            self.problem = refusal
+            _log.error("environment %s is refused: %s", self.name, refusal)
+            return
         variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", DIST_ENV: str(find_dist().root)}
         variables |= {name: os.environ[name] for name in _PROCESSOR if name in os.environ}
-        variables |= self._around.variables
+        variables |= self._around.client if self.access is Access.SHARE else self._around.variables
         zygote = Zygote(self._option.python, self._around.packages, variables)
         try:
             await zygote.start()
@@ -101,9 +117,9 @@ class EnvironmentServer:
             _log.info("environment %s is ready: %s", self.name, describe(self.environment))
 
     async def keep(self) -> None:
-        """Start it again whenever it ends. For a task of its own; it never returns."""
+        """Start it again whenever it ends. For a task of its own; it returns only if the environment is refused."""
         failures = 0
-        while True:
+        while not self.refused:
             if self._zygote is not None:
                 how = await self._zygote.ended()
                 self._ready.clear()
@@ -121,76 +137,100 @@ class EnvironmentServer:
 
     async def launch(self, session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
         """A `processes.Launch`: fork an acceptor."""
+        # Where it does not open the devices, what it has of a GPU is its worker's.
+        session.on_gpu = self.access is Access.OPEN
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), _WAIT_SECONDS)
         environment, zygote = self.environment, self._zygote
         if environment is None or zygote is None:
             raise ProcessError(f"environment {self.name} is of no use now: {self.problem}")
+        placement = session.lease.placement
+        if refusal := refusal_of_lease(self._option, placement, self._around.shareable):
+            raise ProcessError(refusal)
+        share = self.access is Access.SHARE and environment.backend == "cuda"
         packet = {
             "environment": environment.to_dict(),
-            "accelerator": environment.backend != "cpu",
-            "visible": self._visible(environment, session.lease.placement.gpus),
+            "visible": self._visible(environment, placement.gpus),
             "memory_fractions": self._grant(environment, session),
         }
-        acceptor, gateway_end = await self._fork(zygote, session.session_id, session.uid, packet, on_packet)
+        acceptor, gateway_end = await self._fork(zygote, session, packet, on_packet, share=share)
         self._around.counters.offload_sessions.labels(environment=self.name).inc()
         return acceptor, gateway_end
 
+    def devices(self) -> tuple[str, bool]:
+        """As `devices.state_of`; nothing if it serves no accelerator."""
+        serves = not self.refused and (self.environment is None or self.environment.backend != "cpu")
+        return state_of(self._option, self.access) if serves else ("", False)
+
     async def _probe(self, zygote: Zygote) -> None:
         """A session without a client says what it finds, in the sandbox of all sessions."""
+
+        async def launch(session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
+            session.on_gpu = self.access is Access.OPEN
+            packet = {
+                "probe": True,
+                # A software GPU executes no machine code, which is all that torch has.
+                "kernels": self._around.real or self.access is not Access.SHARE,
+                "name": self.name,
+                "backend": self._option.backend,
+                "visible": {} if self.access is Access.OPEN else visible(self.access, "", ""),
+                "memory_fractions": [],
+            }
+            share = self.access is Access.SHARE
+            return await self._fork(zygote, session, packet, on_packet, share=share)
+
+        sessions = self._around.sessions
+        lease = self_test_lease(self._around.gpus, self.access)
         try:
-            uid = self._around.uids.take()
-        except NoUidsError as error:
+            session, _ = await sessions.open(lease, 0, f"self-test of {self.name}", launch=launch)
+        except SessionRefusedError as error:
             raise ProcessError(str(error)) from None
-        packet = {
-            "probe": True,
-            "name": self.name,
-            "backend": self._option.backend,
-            "accelerator": self._around.cuda or self._option.backend not in ("", "cpu"),
-            # A machine whose GPUs are made of CPU serves no others, unless it is told to.
-            "visible": {} if self._around.cuda or self._option.backend else _hidden_devices(),
-            "memory_fractions": [],
-        }
-        name = f"probe-{self.name}-{next(self._ids)}"
-        try:
-            acceptor, gateway_end = await self._fork(zygote, name, uid, packet, self._log)
-            gateway_end.close()
-            try:
-                found = await acceptor.answer("described", _PROBE_SECONDS)
-            finally:
-                await acceptor.kill()
-                acceptor.close()
-        finally:
-            self._around.uids.give_back(uid)
+        assert isinstance(session.process, Acceptor)
+        found = session.process.first.result()
+        await sessions.end(session, 0, "its self-test is done")
         if "environment" not in found:
             raise ProcessError(str(found.get("reason")))
         self.environment = Environment.from_dict(found["environment"])
         self.isolation = found["isolation"]
 
     async def _fork(
-        self, zygote: Zygote, name: str, uid: int | None, packet: dict[str, Any], on_packet: OnPacket
+        self,
+        zygote: Zygote,
+        session: "Session",
+        packet: dict[str, Any],
+        on_packet: OnPacket,
+        *,
+        share: bool,
     ) -> tuple[Acceptor, "socket.socket"]:
-        around = self._around
+        """`share`: it uses CUDA through the client."""
+        around, name = self._around, session.session_id
         folder = around.scratch / name
         group = Group(())
         control, control_theirs = packet_pair()
         gateway_end, data_theirs = packet_pair()
+        asked, asking = packet_pair()
         try:
             folder.mkdir(mode=0o700)
             group = around.cgroups.create(name, around.memory_bytes, _PROCESSES)
-            where = {
+            where: dict[str, Any] = {
                 "id": name,
-                "uid": uid,
+                "uid": session.uid,
                 "hidden": [str(path.absolute()) for path in around.hidden],
                 "folder": str(folder),
                 "cgroups": group.members,
                 "processes": _PROCESSES,
                 "scratch_bytes": around.memory_bytes,
+                "nodes": nodes_of(self._option, self.access),
             }
-            forked = await zygote.fork({**packet, **where}, (control_theirs, data_theirs))
+            given = [control_theirs, data_theirs]
+            if share:
+                endpoint = f"its-appliance:{around.gateway.control_port}"
+                where["share"] = {"endpoint": endpoint, "lease_id": session.lease.lease_id}
+                given.append(asking)
+            forked = await zygote.fork({**packet, **where}, given)
         except BaseException as error:
-            control.close()
-            gateway_end.close()
+            for ours in (control, gateway_end, asked):
+                ours.close()
             group.remove()
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, ProcessError):
@@ -199,22 +239,27 @@ class EnvironmentServer:
                 raise ProcessError(f"no place for a session of {self.name}: {error}") from None
             raise
         finally:
-            control_theirs.close()
-            data_theirs.close()
-        return Acceptor(forked, control, folder, group, on_packet), gateway_end
+            for theirs in (control_theirs, data_theirs, asking):
+                theirs.close()
+        if share:
+            around.gateway.admit_acceptor(name, asked)
+        else:
+            asked.close()
+        return Acceptor(forked, control, folder, group, on_packet, self_test="probe" in packet), gateway_end
 
     def _visible(self, environment: Environment, gpus: Sequence[int]) -> dict[str, str]:
         """The variables that show a session its lease's devices and no others."""
         around = self._around
-        listed = ",".join(around.gpus[gpu].uuid_text if around.cuda else str(gpu) for gpu in gpus)
-        return _hidden_devices() | dict.fromkeys(VISIBLE[environment.backend], listed)
+        listed = ",".join(around.gpus[gpu].uuid_text if around.real else str(gpu) for gpu in gpus)
+        return visible(self.access, environment.backend, listed)
 
     def _grant(self, environment: Environment, session: "Session") -> list[float]:
-        """On real GPUs: all of the lease's memory that no other session has, as parts of the GPUs.
+        """If sessions open NVIDIA's devices themselves: all of the lease's memory that no other session has, as parts
+        of the GPUs.
 
         Raises ProcessError if there is none.
         """
-        if not self._around.cuda or environment.backend != "cuda":
+        if not self._around.real or environment.backend != "cuda" or self.access is not Access.OPEN:
             return []
         fractions = []
         for gpu, quota in zip(session.lease.placement.gpus, session.lease.quotas, strict=True):
@@ -223,10 +268,6 @@ class EnvironmentServer:
                 raise ProcessError("other processes have all memory of this lease: end one, or take a lease of its own")
             fractions.append(granted / self._around.gpus[gpu].memory_bytes)
         return fractions
-
-    def _log(self, packet: Packet, _: FileIO | None) -> None:
-        if packet.get("op") == "log":
-            _log.info("environment %s: %s", self.name, str(packet.get("line")))
 
 
 class Environments:
@@ -258,10 +299,14 @@ class Environments:
                 name=server.name,
                 description=describe(server.environment) if server.environment else "",
                 problem=server.problem,
+                refused=server.refused,
+                devices=devices,
+                unlimited=unlimited,
                 level=server.isolation.get("level", ""),
                 lacks=server.isolation.get("lacks", ()),
             )
             for server in self.servers
+            for devices, unlimited in [server.devices()]
         ]
 
     def choose(
@@ -301,27 +346,24 @@ class Environments:
         return f"there are {listed}" if listed else "and none of the others works; see `remotegpu health`"
 
 
-def make_environments(
-    settings: Settings,
-    backend: Backend,
-    hardware: Hardware,
-    uids: Uids,
-    staging: Staging,
-    counters: Counters,
-    hidden: Sequence[Path],
-) -> Environments:
-    cuda = backend.name == "cuda"
+def make_environments(parts: Parts) -> Environments:
+    settings, backend, staging = parts.settings, parts.backend, parts.staging
+    real = backend.name == "cuda"
+    shared = any(access_of(option, real=real) is Access.SHARE for option in settings.offload)
     around = Surroundings(
         packages=stage_packages(staging.folder("offload") / "python"),
         scratch=staging.folder("sessions"),
-        hidden=hidden,
-        variables=backend.environment(0) if cuda else {},
-        gpus=hardware.snapshot.gpus,
-        cuda=cuda,
+        hidden=parts.hidden,
+        variables=backend.environment(0) if real else {},
+        client=client_variables(stage(staging, find_dist()), software=not real) if shared else {},
+        gpus=parts.hardware.snapshot.gpus,
+        shareable=parts.shareable,
+        real=real,
         memory_bytes=settings.offload_memory_bytes or half_of_memory(),
-        uids=uids,
         cgroups=Cgroups(),
-        counters=counters,
+        counters=parts.counters,
+        gateway=parts.gateway,
+        sessions=parts.sessions,
     )
     return Environments([EnvironmentServer(option, around) for option in settings.offload])
 
@@ -354,8 +396,3 @@ def stage_packages(folder: Path) -> Path:
 def half_of_memory() -> int:
     """Of this machine, in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _hidden_devices() -> dict[str, str]:
-    """Variables with which a process sees no accelerator at all."""
-    return {name: "" for names in VISIBLE.values() for name in names}

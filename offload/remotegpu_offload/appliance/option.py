@@ -1,4 +1,4 @@
-"""What `--offload [NAME=]PYTHON[:BACKEND]` says. Pure but for looking for the program."""
+"""What `--offload [NAME=]PYTHON[:BACKEND[,direct|,exclusive]]` says. Pure but for looking for the program."""
 
 import os
 import re
@@ -12,6 +12,8 @@ from remotegpu_offload.acceptor.environment import BACKENDS
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _EXAMPLE: Final = "write [NAME=]PYTHON[:BACKEND], as --offload torch=/opt/torch/bin/python:cuda"
+# With which back ends these words go.
+_WORDS: Final = {"direct": ("cuda",), "exclusive": ("rocm", "xpu")}
 
 
 def parse(text: str) -> EnvironmentOption:
@@ -20,8 +22,13 @@ def parse(text: str) -> EnvironmentOption:
     program, colon, backend = rest.rpartition(":")
     if not colon or not backend or "/" in backend:
         program, backend = rest, ""
-    if backend and backend not in BACKENDS:
+    backend, *words = backend.split(",")
+    if (backend or words) and backend not in BACKENDS:
         raise ValueError(f"{text!r}: {backend!r} is no back end; there are {', '.join(BACKENDS)}")
+    strange = next((word for word in words if backend not in _WORDS.get(word, ())), None)
+    if strange is not None:
+        known = " and ".join(f"`{word}` with {' or '.join(ends)}" for word, ends in _WORDS.items())
+        raise ValueError(f"{text!r}: {strange!r} does not go with {backend}; there are {known}")
     found = shutil.which(program) if program else None
     if found is None:
         raise ValueError(f"{text!r}: {program or 'nothing'} is no program that can be executed; {_EXAMPLE}")
@@ -29,7 +36,7 @@ def parse(text: str) -> EnvironmentOption:
     chosen = name if equals else _default_name(python)
     if not _NAME.fullmatch(chosen):
         raise ValueError(f"{text!r}: {chosen!r} is no name of an environment (letters, digits, . _ -); {_EXAMPLE}")
-    return EnvironmentOption(chosen, python, backend)
+    return EnvironmentOption(chosen, python, backend, direct="direct" in words, exclusive="exclusive" in words)
 
 
 def parse_all(texts: Sequence[str]) -> tuple[EnvironmentOption, ...]:

@@ -61,12 +61,13 @@ class Zygote:
         self._control, self._ready = ours, loop.create_future()
         # Nothing of our own folder or of root's own packages gets on its path (-P, -s).
         command = [str(self._python), "-P", "-s", "-m", "remotegpu_offload.acceptor.zygote"]
+        paths = (str(self._folder), self._variables.get("PYTHONPATH"))
         with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *command,
                     *("--control-fd", str(theirs.fileno())),
-                    env={**self._variables, "PYTHONPATH": str(self._folder)},
+                    env={**self._variables, "PYTHONPATH": ":".join(filter(None, paths))},
                     cwd="/",
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,

@@ -37,18 +37,37 @@ zygote.main()
 """
 
 
-def hostile_environment(folder: Path, *, alone: bool = False, first: str = "") -> str:
-    """A value for --offload. `alone`: the kernel refuses namespaces, as in a restricted pod. `first`: what the zygote's
-    program executes before it serves."""
+def hostile_environment(
+    folder: Path,
+    *,
+    alone: bool = False,
+    first: str = "",
+    backend: str = "cpu",
+    torch: str = "",
+    libraries: Path | None = None,
+) -> str:
+    """A value for --offload.
+
+    Args:
+        folder: it is made.
+        alone: the kernel refuses namespaces, as in a restricted pod.
+        first: what the zygote's program executes before it serves.
+        backend: with the words that follow it in the option.
+        torch: the source of a module that goes by that name.
+        libraries: a folder where the interpreter finds libraries first.
+    """
     folder.mkdir()
     folder.chmod(0o755)
     (folder / "hostile_feature.py").write_text(_FEATURE)
     (folder / "zygote.py").write_text(_ZYGOTE.format(folder=str(folder), alone=alone, first=first))
+    if torch:
+        (folder / "torch.py").write_text(torch)
     program = folder / "python"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -s {folder / "zygote.py"} "$@"\n')
+    variable = "" if libraries is None else f"LD_LIBRARY_PATH={libraries} "
+    program.write_text(f'#!/bin/sh\n{variable}exec {sys.executable} -P -s {folder / "zygote.py"} "$@"\n')
     for path in folder.iterdir():
         path.chmod(0o755)
-    return f"hostile={program}:cpu"
+    return f"hostile={program}:{backend}"
 
 
 def run(peer: Peer, code: str, timeout: float = 60.0) -> Any:

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::Duration;
 
@@ -37,6 +37,18 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()>
 pub fn precise_sleeps() {
     // SAFETY: takes a number only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
+}
+
+/// A descriptor that this process was started with, which nobody closes before its end.
+///
+/// # Errors
+/// If the number can be none.
+pub fn inherited(fd: RawFd) -> io::Result<BorrowedFd<'static>> {
+    if fd < 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: not -1. The kernel checks the number with each call; it owns no memory of ours.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {

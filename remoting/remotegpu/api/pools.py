@@ -112,19 +112,35 @@ class EnvironmentSpec:
     name: str
     python: str
     backend: OffloadBackend | None = None  # None: what the environment finds
+    exclusive: bool = False  # a session has all of its appliance; ROCm and XPU need it
+    cuda_direct: bool = False  # sessions open NVIDIA's devices themselves, and nothing limits them
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "EnvironmentSpec":
         backend = stored.get("backend")
-        return cls(stored["name"], stored["python"], None if backend is None else OffloadBackend(backend))
+        return cls(
+            stored["name"],
+            stored["python"],
+            None if backend is None else OffloadBackend(backend),
+            exclusive=bool(stored.get("exclusive")),
+            cuda_direct=bool(stored.get("cudaDirect")),
+        )
 
     def to_object(self) -> dict[str, Any]:
-        return _given(name=self.name, python=self.python, backend=self.backend and str(self.backend))
+        return _given(
+            name=self.name,
+            python=self.python,
+            backend=self.backend and str(self.backend),
+            exclusive=self.exclusive or None,
+            cudaDirect=self.cuda_direct or None,
+        )
 
     @property
     def option(self) -> str:
         """As the appliance's option --offload wants it."""
-        return f"{self.name}={self.python}" + (f":{self.backend}" if self.backend else "")
+        words = [str(self.backend)] if self.backend else []
+        words += ["exclusive"] * self.exclusive + ["direct"] * self.cuda_direct
+        return f"{self.name}={self.python}" + (f":{','.join(words)}" if words else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import grpc
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError, RefusalLog
+from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.state import Lease, Session
 from remotegpu.appliance.tokens import Holder, Role, TokenFile
 
@@ -22,6 +23,12 @@ class Caller:
     connection: int | None = None  # the gateway's number
 
     @property
+    def acceptor(self) -> str:
+        """The session whose acceptor calls, as the gateway names the connections that it hands out; else empty."""
+        kind, _, session_id = self.peer.partition(":")
+        return session_id if kind == "session" and self.connection is not None else ""
+
+    @property
     def host(self) -> str:
         return self.peer.rpartition(":")[0]
 
@@ -32,6 +39,7 @@ class Tenant:
 
     lease: Lease
     pod: str = ""
+    acceptor: bool = False  # it is a session of offload of the lease, which uses CUDA
 
 
 class Authority(Protocol):
@@ -100,6 +108,58 @@ class SecretAuthority:
         return holder
 
     def _refuse(self, caller: Caller, code: grpc.StatusCode, message: str) -> RefusalError:
-        self._counters.refusals.labels(reason=code.name.lower()).inc()
-        self._log.warning(caller.host, "audit: refused %s from %s: %s", caller.method, caller.peer, message)
-        return RefusalError(code, message)
+        return refuse(caller, code, message, self._counters, self._log)
+
+
+class WithAcceptors:
+    """Another authority, and acceptors of offload: they use CUDA on the lease of their own session and may do nothing
+    else, whatever they know. Their connection says which session that is; they have neither token nor secret.
+    """
+
+    def __init__(self, others: Authority, sessions: Sessions, counters: Counters) -> None:
+        self._others = others
+        self._sessions = sessions
+        self._counters = counters
+        self._log = RefusalLog()
+
+    async def borrower(self, caller: Caller) -> str:
+        self._no_acceptor(caller)
+        return await self._others.borrower(caller)
+
+    async def administrator(self, caller: Caller) -> None:
+        self._no_acceptor(caller)
+        await self._others.administrator(caller)
+
+    async def onlooker(self, caller: Caller) -> str | None:
+        self._no_acceptor(caller)
+        return await self._others.onlooker(caller)
+
+    async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
+        if not caller.acceptor:
+            return await self._others.tenant(caller, lease_id, secret)
+        session = self._sessions.find(caller.acceptor)
+        if session is None or session.ended:
+            raise self._refuse(caller, "its session has ended: open another one")
+        return Tenant(session.lease, session.pod, acceptor=True)
+
+    async def owner(self, caller: Caller, lease_id: str, secret: str) -> Lease:
+        self._no_acceptor(caller)
+        return await self._others.owner(caller, lease_id, secret)
+
+    async def closer(self, caller: Caller, session: Session, secret: str) -> None:
+        self._no_acceptor(caller)
+        await self._others.closer(caller, session, secret)
+
+    def _no_acceptor(self, caller: Caller) -> None:
+        if caller.acceptor:
+            raise self._refuse(caller, "an acceptor uses CUDA on its own lease, and may do nothing else here")
+
+    def _refuse(self, caller: Caller, message: str) -> RefusalError:
+        return refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, self._counters, self._log)
+
+
+def refuse(caller: Caller, code: grpc.StatusCode, message: str, counters: Counters, log: RefusalLog) -> RefusalError:
+    """What ends the call, counted and logged."""
+    counters.refusals.labels(reason=code.name.lower()).inc()
+    log.warning(caller.host, "audit: refused %s from %s: %s", caller.method, caller.peer, message)
+    return RefusalError(code, message)

@@ -28,11 +28,15 @@ class IdentitiesState:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentState:
-    """For offload: what an environment is, why it is of no use, and what keeps its sessions apart."""
+    """For offload: what an environment is, why it is of no use, what keeps its sessions apart, and how they reach an
+    accelerator (empty if they have none)."""
 
     name: str
     description: str
     problem: str
+    refused: bool = False  # it is not broken, but is not served as it is; the appliance serves the rest
+    devices: str = ""
+    unlimited: bool = False  # nothing holds its sessions to their share of an accelerator
     level: str = ""
     lacks: Sequence[str] = ()
 
@@ -145,7 +149,18 @@ def _identities(now: IdentitiesState) -> pb.Check:
 def _environment(state: EnvironmentState) -> Iterator[pb.Check]:
     name = f"environment {state.name}"
     fix = "mend it, or start the appliance without it; it is tried again every half a minute"
-    yield _check(name, state.problem, good=state.description, fix=fix)
+    if state.refused:
+        fix = "correct its --offload (in a pool: spec.offload) as the message says, or leave it out"
+    severity = "warn" if state.refused else "fail"
+    yield _check(name, state.problem, good=state.description, fix=fix, severity=severity)
+    if state.devices:
+        yield _check(
+            f"{name}: devices",
+            state.devices if state.unlimited else "",
+            good=state.devices,
+            fix="leave `direct` out of --offload (in a pool: `cudaDirect`), then sessions get CUDA as programs do",
+            severity="warn",
+        )
     if state.level:
         yield _check(
             f"{name}: isolation",

@@ -102,6 +102,8 @@ class Gateway:
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Future[tuple[int, int]] | None = None
         self._watch: asyncio.Task[None] | None = None
+        # Of each acceptor that asks for connections: the gateway's end, for the next gateway if this one dies.
+        self._acceptors: dict[str, socket.socket] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
@@ -126,6 +128,8 @@ class Gateway:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+        for asking in self._acceptors.values():
+            asking.close()
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket) -> None:
         """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on."""
@@ -135,11 +139,21 @@ class Gateway:
     def admit_lease(self, lease_id: str, ticket: str) -> None:
         self._send({"op": "lease", "id": lease_id, "ticket": ticket})
 
+    def admit_acceptor(self, session_id: str, asking: socket.socket) -> None:
+        """Give an acceptor connections when it asks on the other end of `asking`, which is the gateway's from here on.
+
+        Calls on them come from the peer `session:ID`.
+        """
+        self._acceptors[session_id] = asking
+        self._send({"op": "acceptor", "id": session_id}, (asking.fileno(),))
+
     def known(self, connection: int) -> None:
         """A call on this connection of the control port has proved whose it is."""
         self._send({"op": "known", "connection": connection})
 
     def forget(self, any_id: str) -> None:
+        if asking := self._acceptors.pop(any_id, None):
+            asking.close()
         self._send({"op": "forget", "id": any_id})
 
     def _send(self, packet: Packet, fds: tuple[int, ...] = ()) -> None:
@@ -207,4 +221,6 @@ class Gateway:
                 _log.error("%s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
+                for session_id, asking in self._acceptors.items():
+                    self._send({"op": "acceptor", "id": session_id}, (asking.fileno(),))
                 listener(Restarted())

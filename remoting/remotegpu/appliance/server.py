@@ -16,7 +16,7 @@ import grpc.aio
 
 from remotegpu.api.pools import Landlock
 from remotegpu.appliance.allocation import GpuLeases
-from remotegpu.appliance.authority import Authority, SecretAuthority
+from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.backends.xids import Effect, classify
 from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
@@ -40,6 +40,7 @@ from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_envi
 from remotegpu.appliance.http import HttpServer
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, Gauges
+from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
@@ -161,7 +162,11 @@ class Appliance:
             on_unhealthy=self._health.suspect,
             unhealthy=lambda gpu: allocator.gpus[gpu].unhealthy,
         )
-        self._environments = make_environments(settings, backend, hardware, uids, staging, self._counters)
+        hidden = secret_files(settings)
+        counters, sessions = self._counters, self._sessions
+        self._environments = make_environments(
+            Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
+        )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, self._counters)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
@@ -194,7 +199,7 @@ class Appliance:
             leases=self._leases,
             sessions=self._sessions,
             environments=self._environments,
-            authority=authority,
+            authority=WithAcceptors(authority, self._sessions, self._counters),
             name=settings.kubernetes.name if settings.kubernetes else "",
             tls=settings.cert is not None,
             managed_mib=settings.limits.managed_mib,
@@ -210,7 +215,6 @@ class Appliance:
                 stack.callback(self._serve_http(settings.http).stop)
             stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
-            await self._environments.start()
             # The gateway passes calls on until the service has ended them.
             stack.push_async_callback(self._gateway.stop)
             await server.start()
@@ -218,6 +222,8 @@ class Appliance:
             await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
             self._unwatched = self._follow_xids()
+            # Their self-tests open sessions, as tenants do.
+            await self._environments.start()
             self._announce()
             follow = None
             if api_server is not None and self._claims is not None:
@@ -362,12 +368,8 @@ def secret_files(settings: Settings) -> list[Path]:
     return [path.absolute() for path in (settings.key, settings.tokens, SERVICE_ACCOUNT) if path is not None]
 
 
-def make_environments(
-    settings: Settings, backend: Backend, hardware: Hardware, uids: Uids, staging: Staging, counters: Counters
-) -> Environments:
-    if not settings.offload:
-        return NoEnvironments()
-    return required_offload().environments(settings, backend, hardware, uids, staging, counters, secret_files(settings))
+def make_environments(parts: Parts) -> Environments:
+    return required_offload().environments(parts) if parts.settings.offload else NoEnvironments()
 
 
 def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:

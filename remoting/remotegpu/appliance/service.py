@@ -128,12 +128,17 @@ class ControlService(pb_grpc.ControlServicer):
         if refusal := refusal_of_versions(self._versions, request.versions):
             return pb.OpenSessionReply(refusal=refusal)
         tenant = await self._tenant("OpenSession", request, context)
-        if refusal := refusal_of_mode(tenant.lease.claim, offload=request.HasField("offload")):
+        offload = request.HasField("offload")
+        if tenant.acceptor:
+            refusal = "a session of offload opens no other: open it in the program" if offload else ""
+        else:
+            refusal = refusal_of_mode(tenant.lease.claim, offload=offload)
+        if refusal:
             return pb.OpenSessionReply(refusal=refusal)
         name = one_line(request.process_name, _MAX_NAME)
         environment, launch = None, None
         try:
-            if request.HasField("offload"):
+            if offload:
                 environment, launch = choose_environment(self._environments, request.offload)
             session, ticket = await self._sessions.open(tenant.lease, request.pid, name, tenant.pod, launch)
         except (SessionRefusedError, NoEnvironmentError) as error:

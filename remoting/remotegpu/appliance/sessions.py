@@ -194,12 +194,12 @@ class Sessions:
             if why := self._unhealthy(gpu):
                 raise SessionRefusedError(f"gpu {gpu} opens no session: {why}; take another GPU, or try later")
             most = self._limits.sessions_per_gpu
-            if len(lease.sessions) >= part:
+            if sum(one.on_gpu for one in lease.sessions.values()) >= part:
                 raise SessionRefusedError(
                     f"gpu {gpu}: the lease has its part of {part} sessions of the {most} there (--sessions-per-gpu): "
                     "end some of the processes that use CUDA, or take a larger share"
                 )
-            running = sum(gpu in session.lease.placement.gpus for session in self._live.values())
+            running = sum(one.on_gpu and gpu in one.lease.placement.gpus for one in self._live.values())
             # Each lease finds room for its first.
             kept = sum(gpu in other.placement.gpus and not other.sessions for other in self.leases() if other != lease)
             if running + (kept if lease.sessions else 0) >= most:

@@ -42,6 +42,10 @@ class EnvironmentOption:
     name: str
     python: Path  # as it was given: a virtual environment is known by the link that lies in it
     backend: str = ""  # empty: the environment finds out
+    # CUDA without client and worker: sessions open the devices themselves, and nothing holds them to their share.
+    direct: bool = False
+    # Sessions open the devices themselves, and each has every GPU of the appliance as a whole. ROCm and XPU need it.
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)

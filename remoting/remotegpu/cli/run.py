@@ -15,6 +15,7 @@ from remotegpu.cli.child import block_signals, find_command, run_child
 from remotegpu.cli.leasing import leases
 from remotegpu.cli.local import local_appliance, software_memory
 from remotegpu.cli.report import reporting
+from remotegpu.frameworks import keep_ptx, prepend, suit_frameworks, use_client
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
@@ -81,11 +82,8 @@ def remote_environment(
     """What makes a command use the shares: the client's library first, and where its appliances are."""
     dist.library(dist.client)
     environment = dict(base) | {names.SHARES_ENV: shares_to_env(shares)}
-    if software:
-        _keep_ptx(environment, dist)
-    _for_frameworks(environment, dist)
-    _prepend(environment, "LD_LIBRARY_PATH", str(dist.client))
-    _prepend(environment, "PATH", str(dist.bin))
+    use_client(environment, dist, software=software)
+    prepend(environment, "PATH", str(dist.bin))
     # The token opens more than this lease; the command needs only the lease.
     for name in (names.TOKEN_ENV, names.TOKEN_FILE_ENV):
         environment.pop(name, None)
@@ -99,34 +97,11 @@ def native_environment(
     dist.library(dist.native)
     environment = dict(base)
     if not profile.is_null:
-        _keep_ptx(environment, dist)
-    _for_frameworks(environment, dist)
+        keep_ptx(environment, dist)
+    suit_frameworks(environment, dist)
     environment[names.SOFTGPU_PROFILE_ENV] = str(profile)
     environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
     environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask, profile)))
-    _prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
-    _prepend(environment, "PATH", str(dist.bin))
+    prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
+    prepend(environment, "PATH", str(dist.bin))
     return environment
-
-
-def _keep_ptx(environment: dict[str, str], dist: Dist) -> None:
-    """Make frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU."""
-    environment.setdefault("CUPY_COMPILE_WITH_PTX", "1")
-    environment.setdefault("TRITON_PTXAS_PATH", str(dist.ptxas))
-    environment.setdefault("TRITON_PTXAS_BLACKWELL_PATH", str(dist.ptxas))
-    # Without nvJitLink, numba and cuda.core link with the driver. An empty library of its name that is loaded already
-    # is the one thing that they find before the real one in their own folder.
-    for library in dist.stand_ins:
-        _prepend(environment, "LD_PRELOAD", str(library))
-
-
-def _for_frameworks(environment: dict[str, str], dist: Dist) -> None:
-    """What docs/frameworks.md lists: ranks of NCCL fail at their start, and JAX looks for GPUs."""
-    environment.setdefault("NCCL_RUNTIME_CONNECT", "0")
-    paths = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = f"{paths}:{dist.frameworks}" if paths else str(dist.frameworks)
-
-
-def _prepend(environment: dict[str, str], name: str, path: str) -> None:
-    rest = environment.get(name)
-    environment[name] = f"{path}:{rest}" if rest else path

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -177,6 +178,53 @@ fn a_session_s_own_socket_reaches_its_worker() {
     drop(connection);
     assert!(at_end(&mut client), "the worker's end is the client's end: the gateway keeps no copy");
     assert!(worker.receive().is_none(), "the gateway keeps no way to the worker");
+}
+
+/// What an acceptor is given when it asks.
+fn handed(acceptor: &Packets) -> UnixStream {
+    acceptor.send(json!({}), None);
+    let (_, descriptor) = acceptor.receive().expect("an answer");
+    let stream = UnixStream::from(descriptor.expect("a connection"));
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn an_acceptor_is_given_connections_and_a_ticket_counts_on_them() {
+    let house = House::open();
+    let (acceptor, gateway_end) = Packets::pair();
+    house.control.send(json!({"op": "acceptor", "id": to_hex(&[7; 16])}), Some(gateway_end.as_fd()));
+    let worker = house.expect_session();
+    let mut stranger = handed(&acceptor);
+    stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    assert_eq!(stranger.read(&mut [0; 16]).unwrap(), 0);
+    let told = house.event();
+    assert_eq!((&told["op"], &told["peer"]), (&json!("refused"), &json!(format!("session:{}", to_hex(&[7; 16])))));
+    let mut client = handed(&acceptor);
+    client.write_all(&preface(PrefaceKind::Session).encode()).unwrap();
+    let mut answer = [0];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, *b"K");
+    let (_, connection) = worker.receive().unwrap();
+    let mut connection = UnixStream::from(connection.expect("the connection"));
+    connection.write_all(b"x").unwrap();
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, *b"x");
+}
+
+#[test]
+fn an_acceptor_that_keeps_all_its_connections_waits_for_itself() {
+    let house = House::open();
+    let (acceptor, gateway_end) = Packets::pair();
+    let (other, other_end) = Packets::pair();
+    for (number, end) in [(7, &gateway_end), (8, &other_end)] {
+        house.control.send(json!({"op": "acceptor", "id": to_hex(&[number; 16])}), Some(end.as_fd()));
+    }
+    let mut kept: Vec<_> = (0..32).map(|_| handed(&acceptor)).collect();
+    acceptor.send(json!({}), None);
+    let _unhindered = handed(&other);
+    kept.pop();
+    assert!(acceptor.receive().is_some_and(|(_, descriptor)| descriptor.is_some()));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::control::explain;
-use super::dial::{Connection, Target, into_blocking};
+use super::dial::{Connection, Target};
 use super::error::{ConnectError, ErrorKind};
 use super::shares::Share;
 use super::{Hello, SessionTicket, TIMEOUT, thread};
@@ -62,13 +62,15 @@ pub fn open_data_over(
     ticket: &SessionTicket,
 ) -> Result<OwnedFd, ConnectError> {
     let target = Target::new(share, Some(ticket.data_port))?;
-    if hello.tls != target.speaks_tls() {
+    if hello.tls != target.speaks_tls() && !target.is_handed() {
         let message =
             format!("the data port {} and the share's CA file do not agree on TLS; give both or none", target.peer());
         return Err(ConnectError::new(ErrorKind::Tls, message));
     }
     let limit = target.limit(TIMEOUT);
     match carrier {
+        // The gateway takes gRPC from there for calls.
+        _ if target.is_handed() => direct(&target, ticket, limit),
         Carrier::Direct => direct(&target, ticket, limit),
         Carrier::Grpc => grpc(target, ticket, limit),
         Carrier::Auto => direct(&target, ticket, limit / 2).or_else(|direct_error| {
@@ -95,10 +97,10 @@ fn direct(target: &Target, ticket: &SessionTicket, limit: Duration) -> Result<Ow
         });
     }
     let dialled = target.clone();
-    let socket = thread::run(async move {
-        let tcp = timeout(limit, dialled.tcp()).await.unwrap_or_else(|_| Err(dialled.too_slow(limit)))?;
-        into_blocking(tcp).map_err(thread::no_thread)
-    })?;
+    let socket =
+        thread::run(
+            async move { timeout(limit, dialled.bare()).await.unwrap_or_else(|_| Err(dialled.too_slow(limit))) },
+        )?;
     introduce(socket.as_fd(), ticket, limit).map_err(|errno| not_accepted(target, limit, errno))?;
     Ok(socket)
 }

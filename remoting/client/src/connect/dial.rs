@@ -14,8 +14,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::descriptors::Listed;
 use super::error::{ConnectError, ErrorKind, with_causes};
+use super::handed::Asking;
 use super::pod::Claim;
 use super::shares::Share;
+use super::thread;
 use super::tls::{self, Trust};
 
 /// For how long a pod's program tries again where nobody lets it in, and how often.
@@ -29,6 +31,8 @@ pub struct Target {
     port: u16,
     trust: Option<Trust>,
     claim: Option<Claim>,
+    /// Connections are asked for here, and not made.
+    asking: Option<Asking>,
 }
 
 impl Target {
@@ -47,7 +51,8 @@ impl Target {
             let name = share.server_name.clone().unwrap_or_else(|| host.to_owned());
             Trust { ca: ca.clone(), name }
         });
-        Ok(Target { host: host.to_owned(), port: port.unwrap_or(control), trust, claim: share.claim.clone() })
+        let (port, claim) = (port.unwrap_or(control), share.claim.clone());
+        Ok(Target { host: host.to_owned(), port, trust, claim, asking: share.asking.clone() })
     }
 
     /// What to do about a lease that is refused.
@@ -101,8 +106,26 @@ impl Target {
         }
     }
 
+    /// The connections come from the gateway itself, without TLS.
+    pub fn is_handed(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    /// A blocking socket on which frames travel as they are.
+    pub async fn bare(&self) -> Result<OwnedFd, ConnectError> {
+        match &self.asking {
+            Some(asking) => Ok(handed(asking)?.into()),
+            None => into_blocking(self.tcp().await?).map_err(thread::no_thread),
+        }
+    }
+
     /// `protocol` is what is spoken inside TLS.
     pub async fn connect(&self, protocol: &'static [u8]) -> Result<Connection, ConnectError> {
+        if let Some(asking) = &self.asking {
+            let stream = handed(asking)?;
+            let stream = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
+            return stream.map(Connection::local).map_err(thread::no_thread);
+        }
         let tcp = self.tcp().await?;
         let listed = Listed::new(tcp.as_raw_fd());
         let stream: Box<dyn Stream> = match &self.trust {
@@ -168,7 +191,7 @@ impl Target {
     pub async fn no_grpc(&self, answer: &Answer, detail: &str) -> ConnectError {
         let peer = self.peer();
         let first = answer.first_bytes();
-        if self.trust.is_none() && self.demands_tls(&first).await {
+        if self.trust.is_none() && self.asking.is_none() && self.demands_tls(&first).await {
             return ConnectError::new(ErrorKind::Tls, format!("{peer} demands TLS; give the appliance's CA file"));
         }
         let seen = if first.is_empty() { "it closes the connection" } else { "it speaks another protocol" };
@@ -187,6 +210,16 @@ impl Target {
             _ => false,
         }
     }
+}
+
+fn handed(asking: &Asking) -> Result<std::os::unix::net::UnixStream, ConnectError> {
+    asking.connection().map_err(|error| {
+        let message = format!(
+            "the appliance gives this acceptor no connection to its GPU: {error}; close the session and open another, \
+             and see the appliance's log"
+        );
+        ConnectError::new(ErrorKind::Unreachable, message)
+    })
 }
 
 /// As a blocking socket, for code that is not asynchronous.
@@ -300,6 +333,7 @@ mod tests {
             lease_secret: String::new(),
             ca: None,
             server_name: None,
+            asking: None,
             claim: in_a_pod.then_some(claim),
         };
         Target::new(&share, None).unwrap()

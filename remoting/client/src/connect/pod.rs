@@ -100,6 +100,7 @@ fn parse(text: &str, file: &Path, token: PathBuf) -> Result<Vec<Share>, ConnectE
             lease_secret: String::new(),
             ca: Some(Ca::Pem(session.ca.clone())),
             server_name: Some(place.server_name),
+            asking: None,
             claim: Some(claim.clone()),
         };
         match share.address() {
@@ -140,6 +141,7 @@ mod tests {
             lease_secret: String::new(),
             ca: Some(Ca::Pem("PEM".into())),
             server_name: Some(server.into()),
+            asking: None,
             claim: Some(claim.clone()),
         };
         let (a, b) = ("a.appliance.remotegpu.io", "b.appliance.remotegpu.io");

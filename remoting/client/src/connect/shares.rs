@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::error::{ConnectError, ErrorKind};
+use super::handed::Asking;
 use super::pod::{self, Claim};
 
 pub const SHARES: &str = "REMOTEGPU_SHARES";
@@ -21,6 +22,9 @@ pub struct Share {
     /// The name in the certificate, where it is not the endpoint's host.
     #[serde(default)]
     pub server_name: Option<String>,
+    /// In an acceptor of offload, which has no network: where it asks for connections.
+    #[serde(default)]
+    pub asking: Option<Asking>,
     /// In a pod: the claim that the lease stands for.
     #[serde(skip)]
     pub claim: Option<Claim>,
@@ -95,7 +99,15 @@ mod tests {
 
     fn share(endpoint: &str) -> Share {
         let (lease_id, lease_secret) = ("ab".into(), "cd".into());
-        Share { endpoint: endpoint.into(), lease_id, lease_secret, ca: None, server_name: None, claim: None }
+        Share {
+            endpoint: endpoint.into(),
+            lease_id,
+            lease_secret,
+            ca: None,
+            server_name: None,
+            asking: None,
+            claim: None,
+        }
     }
 
     #[test]

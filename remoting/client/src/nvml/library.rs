@@ -193,6 +193,7 @@ mod tests {
             lease_secret: String::new(),
             ca: None,
             server_name: None,
+            asking: None,
             claim: None,
         };
         (

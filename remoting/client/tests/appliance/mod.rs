@@ -114,6 +114,7 @@ impl Appliance {
             lease_secret: to_hex(&TICKET),
             ca: self.certificate.as_ref().map(|c| Ca::File(c.ca.display().to_string())),
             server_name: self.certificate.as_ref().map(|_| "localhost".into()),
+            asking: None,
             claim: None,
         }
     }

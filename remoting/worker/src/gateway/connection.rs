@@ -25,14 +25,14 @@ const ORDER_DELAY: Duration = Duration::from_millis(100);
 
 /// What the first four bytes tell. No more are read than needed: what follows belongs to the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speaks {
+pub enum Speaks {
     Preface,
     Http2,
     Tls,
     Unknown,
 }
 
-fn speaks(head: [u8; 4]) -> Speaks {
+pub fn speaks(head: [u8; 4]) -> Speaks {
     match &head {
         b"RGP1" | b"RGL1" => Speaks::Preface,
         b"PRI " => Speaks::Http2,
@@ -64,7 +64,7 @@ impl From<String> for Refused {
     }
 }
 
-fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
+pub fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(reason.into()))
 }
 
@@ -149,7 +149,7 @@ pub async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
     }
 }
 
-async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<[u8; 4]>, Refused> {
+pub async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<[u8; 4]>, Refused> {
     let mut head = [0; 4];
     match stream.read(&mut head[..1]).await {
         // A reset, or an end without TLS's own, is how many a probe closes.
@@ -181,7 +181,8 @@ impl Local for UnixStream {
     }
 }
 
-async fn preface_follows(
+/// Reads the rest of a preface, and gives the connection to whom it is for.
+pub async fn preface_follows(
     gateway: &Gateway,
     head: [u8; 4],
     mut stream: impl Local,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use carrier::from_hex;
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use super::refusals::Refusals;
-use super::{Gateway, pass};
+use super::{Gateway, acceptors, pass};
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -24,6 +24,10 @@ enum Order {
     Lease {
         id: String,
         ticket: String,
+    },
+    /// The socket on which the acceptor of a session asks for connections.
+    Acceptor {
+        id: String,
     },
     Forget {
         id: String,
@@ -101,7 +105,7 @@ impl Events {
 }
 
 /// Carries out the appliance's orders and reports events until it closes the socket.
-pub async fn serve(gateway: &Gateway, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
+pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
     // A stream socket in name only: packets keep their boundaries, and `pass` reads and writes them whole.
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
@@ -132,7 +136,7 @@ async fn report(socket: &UnixStream, event: &Event) -> io::Result<()> {
     socket.async_io(Interest::WRITABLE, || pass::send(socket, &packet, None)).await
 }
 
-fn obey(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) {
+fn obey(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) {
     if carry_out(gateway, packet, descriptors).is_some() {
         gateway.ordered.notify_waiters();
     } else {
@@ -141,7 +145,7 @@ fn obey(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) {
     }
 }
 
-fn carry_out(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {
+fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {
     let mut registry = gateway.registry();
     match serde_json::from_slice(packet).ok()? {
         Order::Session { id, ticket } => {
@@ -149,6 +153,10 @@ fn carry_out(gateway: &Gateway, packet: &[u8], descriptors: Vec<OwnedFd>) -> Opt
             registry.add_session(from_hex(&id)?, from_hex(&ticket)?, worker, Instant::now());
         }
         Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
+        Order::Acceptor { id } => {
+            let socket = descriptors.into_iter().next()?;
+            tokio::spawn(acceptors::serve(gateway.clone(), from_hex(&id)?, socket));
+        }
         Order::Forget { id } => registry.forget(&from_hex(&id)?),
         Order::Known { connection } => gateway.connections.known(connection),
     }

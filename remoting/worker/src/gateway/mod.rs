@@ -5,6 +5,7 @@
 //! socket to the session's worker. Where TLS or HTTP/2 must be ended it ends them and gives the worker one end of a socket
 //! pair: the certificate's key never enters a process that runs a tenant's commands.
 
+mod acceptors;
 mod connection;
 mod control;
 mod crowd;
@@ -56,6 +57,7 @@ struct Gateway {
     events: control::Events,
     tls: Option<tls::Certificate>,
     connections: service::Connections,
+    acceptors: Arc<Door>,
 }
 
 impl Gateway {
@@ -82,6 +84,7 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
         events,
         tls,
         connections: service::Connections::new(options.control_socket)?,
+        acceptors: Door::new(CONTROL_PATIENCE, acceptors::ANY, acceptors::ANY),
     });
     let data_door = Door::new(PATIENCE, STRANGERS, TENANTS);
     let control_door = Door::new(CONTROL_PATIENCE, STRANGERS, CALLERS);

@@ -2,13 +2,16 @@
 //! when a call on it has proved whose it is.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls::crypto;
 
@@ -49,7 +52,7 @@ impl Connections {
 
     /// A connection to the appliance's service. Its own address says the number and who is behind it: gRPC tells the service
     /// nothing else of a caller.
-    fn connect(&self, number: u64, peer: SocketAddr) -> io::Result<UnixStream> {
+    fn connect(&self, number: u64, peer: impl Display) -> io::Result<UnixStream> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -94,11 +97,21 @@ pub async fn serve(
     if carrier == Carrier::Frames {
         return Err("speaks to the control port as to the data port".to_owned().into());
     }
+    match stream {
+        Stream::Plain(tcp) => pass_on(gateway, socket, Rewind::new(head, tcp), peer, probation).await,
+        Stream::Tls(tls) => pass_on(gateway, socket, Rewind::new(head, tls), peer, probation).await,
+    }
+}
+
+/// Passes the calls of a connection to the service, which is told that `peer` makes them.
+pub async fn pass_on(
+    gateway: &Gateway,
+    socket: OwnedFd,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: impl Display,
+    probation: &Arc<Probation>,
+) -> Result<(), Refused> {
     let entry = Entry::new(&gateway.connections, probation);
     let service = gateway.connections.connect(entry.1, peer)?;
-    match stream {
-        Stream::Plain(tcp) => followed(socket, carrier::pump(Rewind::new(head, tcp), service)).await?,
-        Stream::Tls(tls) => followed(socket, carrier::pump(Rewind::new(head, tls), service)).await?,
-    }
-    Ok(())
+    Ok(followed(socket, carrier::pump(stream, service)).await?)
 }

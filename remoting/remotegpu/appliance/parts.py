@@ -1,0 +1,28 @@
+"""The parts of an appliance that an extension builds on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remotegpu.appliance.backends.base import Backend
+from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.hardware import Hardware
+from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.sessions import Sessions
+from remotegpu.appliance.settings import Settings
+from remotegpu.appliance.staging import Staging
+from remotegpu.appliance.uids import Uids
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    settings: Settings
+    backend: Backend
+    hardware: Hardware
+    shareable: Sequence[int]  # of each GPU, what leases can have of it, in bytes
+    uids: Uids
+    staging: Staging
+    counters: Counters
+    gateway: Gateway
+    sessions: Sessions
+    hidden: Sequence[Path]  # what no tenant's process may read

@@ -1,0 +1,35 @@
+"""What the environment of a program says so that frameworks use one of our drivers. Pure."""
+
+from remotegpu.paths import Dist
+
+
+def prepend(environment: dict[str, str], name: str, path: str) -> None:
+    """Put a path before those of a variable."""
+    rest = environment.get(name)
+    environment[name] = f"{path}:{rest}" if rest else path
+
+
+def use_client(environment: dict[str, str], dist: Dist, *, software: bool) -> None:
+    """Have programs find the client's libraries; `software`: behind it is a software GPU."""
+    if software:
+        keep_ptx(environment, dist)
+    suit_frameworks(environment, dist)
+    prepend(environment, "LD_LIBRARY_PATH", str(dist.client))
+
+
+def keep_ptx(environment: dict[str, str], dist: Dist) -> None:
+    """Make frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU."""
+    environment.setdefault("CUPY_COMPILE_WITH_PTX", "1")
+    environment.setdefault("TRITON_PTXAS_PATH", str(dist.ptxas))
+    environment.setdefault("TRITON_PTXAS_BLACKWELL_PATH", str(dist.ptxas))
+    # Without nvJitLink, numba and cuda.core link with the driver. An empty library of its name that is loaded already
+    # is the one thing that they find before the real one in their own folder.
+    for library in dist.stand_ins:
+        prepend(environment, "LD_PRELOAD", str(library))
+
+
+def suit_frameworks(environment: dict[str, str], dist: Dist) -> None:
+    """What docs/frameworks.md lists: ranks of NCCL fail at their start, and JAX looks for GPUs."""
+    environment.setdefault("NCCL_RUNTIME_CONNECT", "0")
+    paths = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{paths}:{dist.frameworks}" if paths else str(dist.frameworks)
