@@ -51,6 +51,8 @@ impl Session {
                     Asker::Client(seq) if size == 0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
                     Asker::Client(seq) => self.reply_with(seq, 0, &Granted { size }, &[]),
                 }
+                // A command that waited for it may have finished.
+                self.advance();
             }
             Order::Memory { id, limit, free } => {
                 let Some(seq) = self.requests.answered(id) else { return };

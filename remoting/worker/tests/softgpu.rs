@@ -376,7 +376,8 @@ fn a_session_has_no_more_objects_than_its_budget() {
         client.send(0, &ContextCreate { context, legacy_stream: 100 + context, ..Default::default() }, &[]);
         assert_eq!(client.call(0, &ContextSynchronize { context, launches: UNCOUNTED }, &[]).0, code);
     }
-    let lines: Vec<_> = worker.told("log").iter().map(|packet| packet["line"].to_string()).collect();
+    let told = worker.hang_up();
+    let lines: Vec<_> = told.iter().map(|packet| packet["line"].to_string()).collect();
     for kind in ["3 streams", "2 events", "2 contexts"] {
         assert_eq!(lines.iter().filter(|line| line.contains(kind)).count(), 1, "{kind}: {lines:?}");
     }
