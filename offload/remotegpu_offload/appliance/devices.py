@@ -19,6 +19,7 @@ from remotegpu_offload.acceptor.environment import NODES, VISIBLE
 
 # Of each GPU, for a self-test: more than torch takes for one small result.
 _SELF_TEST_BYTES: Final = 64 << 20
+_SELF_TEST_SESSIONS: Final = 2
 
 
 class Access(Enum):
@@ -120,4 +121,5 @@ def self_test_lease(gpus: Sequence[PhysicalGpu], access: Access) -> Lease:
     sizes = (_SELF_TEST_BYTES,) * len(places)
     quotas = [Quota(size) for size in sizes]
     devices = devices_of_lease(gpus, places, lease_id, sizes)
-    return Lease(lease_id, "", "self-test", LeasedGpus(places, sizes), devices, quotas, Exports(quotas))
+    sessions = (_SELF_TEST_SESSIONS,) * len(places)
+    return Lease(lease_id, "", "self-test", LeasedGpus(places, sizes), devices, quotas, Exports(quotas), sessions)

@@ -194,15 +194,16 @@ class Sessions:
             if why := self._unhealthy(gpu):
                 raise SessionRefusedError(f"gpu {gpu} opens no session: {why}; take another GPU, or try later")
             most = self._limits.sessions_per_gpu
-            if sum(one.on_gpu for one in lease.sessions.values()) >= part:
+            if _on_gpus(lease) >= part:
                 raise SessionRefusedError(
                     f"gpu {gpu}: the lease has its part of {part} sessions of the {most} there (--sessions-per-gpu): "
                     "end some of the processes that use CUDA, or take a larger share"
                 )
             running = sum(one.on_gpu and gpu in one.lease.placement.gpus for one in self._live.values())
             # Each lease finds room for its first.
-            kept = sum(gpu in other.placement.gpus and not other.sessions for other in self.leases() if other != lease)
-            if running + (kept if lease.sessions else 0) >= most:
+            others = [other for other in self.leases() if other != lease]
+            kept = sum(gpu in other.placement.gpus and not _on_gpus(other) for other in others)
+            if running + (kept if _on_gpus(lease) else 0) >= most:
                 raise SessionRefusedError(
                     f"gpu {gpu} has its limit of {most} sessions (--sessions-per-gpu), of which {kept} are kept for "
                     "leases that have none yet; try later"
@@ -330,3 +331,8 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
                 process.send({"op": "imported", **numbers}, [export.file.fileno()])
         case "release":
             exports.release(name, str(packet.get("token")))
+
+
+def _on_gpus(lease: Lease) -> int:
+    """The sessions of a lease that have a place on its GPUs: an acceptor has none, the worker that it uses has one."""
+    return sum(session.on_gpu for session in lease.sessions.values())
