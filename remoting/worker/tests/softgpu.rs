@@ -345,6 +345,7 @@ fn a_further_context_of_a_device_is_charged_to_the_share() {
     }
     client.send(0, &create(4), &[]);
     assert_eq!(wait(client, 4), 2, "there is no share left for it");
+    assert_eq!(wait(client, CONTEXT), 2, "and the next command that waits tells it, too");
     client.send(0, &ContextDestroy { context: 2, token: 7 }, &[]);
     client.wait("the end", |r| r.code == Fenced::CODE);
     assert_eq!(free(client), EACH);
