@@ -14,7 +14,7 @@ from support.system import free_port, until
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.budgets import held_by, part_of_sessions, unknown_budget
 from remotegpu.appliance.cgroups import Cgroups
-from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
 
 QUARTER = Ask(milli_per_gpu=250)
 MIB = 1 << 20
@@ -65,6 +65,22 @@ def test_a_tenant_has_a_budget_of_all_its_leases(dist: Path, tmp_path: Path) -> 
         appliance.open_connections.callback(client.close)
         appliance.client, owner = client, appliance.client
         assert opened(appliance.lease(QUARTER), 2)[0] == 2
+        appliance.client = owner
+
+
+def test_a_tenant_has_half_of_the_leases(dist: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("[user]\nalice:one\nbob:two\n")
+    options = ("--tokens", str(tmp_path / "tokens"), "--max-leases", "4")
+    with StandIn(dist, *options, access=Access("one")) as appliance:
+        for _ in range(2):
+            appliance.lease(Ask(milli_per_gpu=100))
+        with pytest.raises(ApplianceError, match="alice has its limit of 2 leases") as refused:
+            appliance.lease(Ask(milli_per_gpu=100))
+        assert refused.value.failure is Failure.BUSY
+        client = ApplianceClient(parse_endpoint(appliance.endpoint), Access("two"), call_seconds=20)
+        appliance.open_connections.callback(client.close)
+        appliance.client, owner = client, appliance.client
+        appliance.lease(Ask(milli_per_gpu=100))
         appliance.client = owner
 
 

@@ -62,6 +62,7 @@ class Leases:
         self._counters = counters
         self._live: dict[str, Lease] = {}
         self._waiting: dict[str, asyncio.Future[LeasedGpus]] = {}
+        self._waiting_owners: dict[str, str] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self.none_left = asyncio.Event()
         self.none_left.set()
@@ -100,6 +101,13 @@ class Leases:
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"this appliance has its limit of {self._limits.leases} leases; try again later",
             )
+        most = max(1, self._limits.leases // 2)
+        if owner and self._places_of(owner) >= most:
+            raise self._refuse(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{owner} has its limit of {most} leases and waiting requests (half of --max-leases); "
+                "end some, or use another appliance",
+            )
         lease_id = secrets.token_hex(16)
         try:
             self.allocator.submit(lease_id, ask)
@@ -107,6 +115,7 @@ class Leases:
             message = f"{error}; ask for less, or another appliance"
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message) from None
         placed = self._waiting[lease_id] = asyncio.get_running_loop().create_future()
+        self._waiting_owners[lease_id] = owner
         since = time.monotonic()
         try:
             self.settle()
@@ -122,10 +131,15 @@ class Leases:
             self._expect_holder(lease)
         finally:
             self._waiting.pop(lease_id, None)
+            self._waiting_owners.pop(lease_id, None)
             if lease_id not in self._live:
                 self.allocator.withdraw(lease_id)
                 self.settle()
         yield lease
+
+    def _places_of(self, owner: str) -> int:
+        waiting = sum(each == owner for each in self._waiting_owners.values())
+        return waiting + sum(lease.owner == owner for lease in self._live.values())
 
     def place(self, claim: Claim, placement: LeasedGpus) -> None:
         """Make the lease of a claim; raises NoRoomError."""
