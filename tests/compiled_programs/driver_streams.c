@@ -11,7 +11,7 @@ static void descriptions(CUcontext context)
     CUdevice device = -1;
     unsigned flags = 99;
     int least, greatest, priority = 99;
-    unsigned long long first, second, again;
+    unsigned long long first = 1, second = 1, again = 2;
     OK(cuCtxGetStreamPriorityRange(&least, &greatest));
     OK(cuStreamCreate(&plain, CU_STREAM_DEFAULT));
     OK(cuStreamCreateWithPriority(&urgent, CU_STREAM_NON_BLOCKING, greatest - 100));

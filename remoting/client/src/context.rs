@@ -201,6 +201,9 @@ impl Context {
     fn activate(&self) -> Result<(), Code> {
         let device = devices::get(self.ordinal)?;
         let session = device.session()?;
+        if let Some(other) = all_live().iter().find(|other| other.device.ordinal == self.ordinal) {
+            device.memory.trim(other)?;
+        }
         let (id, legacy_stream) = (mint(), mint());
         let flags = self.flags.load(SeqCst);
         let create =

@@ -71,7 +71,7 @@ impl Profile {
         queue_limit: 1024,
         free_waits: false,
         module_load_millis: 50,
-        context_bytes: 512 << 20,
+        context_bytes: 64 << 20,
         late_faults: true,
         launch_micros: 0,
         fill_micros: 0,

@@ -51,11 +51,31 @@ impl Session {
         if c.primary && self.contexts.live().any(|(_, other)| other.primary && other.device == c.device) {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_VALUE);
         }
-        let bytes = self.budgets.context_bytes;
-        if bytes == 0 || !self.contexts.live().any(|(_, other)| other.device == c.device) {
+        if *self.uncharged.entry(c.device).or_insert(c.context) == c.context || self.budgets.context_bytes == 0 {
             self.make_context(seq, c, 0);
-        } else if !self.requests.grant(Asker::Context(seq, c.clone()), c.device, bytes, bytes) {
-            return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY);
+            return Ok(Outcome::Held);
+        }
+        let asked = c.clone();
+        let ask = move |session: &mut Session| {
+            let bytes = session.budgets.context_bytes;
+            let device = asked.device;
+            session.requests.grant(Asker::Context(seq, asked), device, bytes, bytes)
+        };
+        // What earlier contexts had may be on its way back.
+        if self.memory.returning.is_empty() {
+            if !ask(self) {
+                return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY);
+            }
+        } else {
+            let c = c.clone();
+            self.helpers.start_in_order(
+                |_| (),
+                move |session: &mut Session, ()| {
+                    if !ask(session) {
+                        session.no_context(seq, &c, CUDA_ERROR_OUT_OF_MEMORY);
+                    }
+                },
+            );
         }
         Ok(Outcome::Held)
     }
@@ -86,6 +106,7 @@ impl Session {
     }
 
     fn no_context(&mut self, seq: u64, c: &ContextCreate, code: Code) {
+        self.uncharged.retain(|_, context| *context != c.context);
         let _ = self.poison_context(c.context, c.legacy_stream, code);
         self.late(code);
         self.finish(seq);
@@ -177,6 +198,7 @@ impl Session {
                 if let Err(code) = destroyed {
                     session.late(code);
                 }
+                session.uncharged.retain(|_, context| *context != id);
                 session.discharge(taken.device, charged, charged);
                 session.gave_back(taken, token);
                 session.finish(seq);

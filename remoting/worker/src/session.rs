@@ -61,6 +61,8 @@ pub struct Session {
     pub helpers: Helpers<Session>,
     pub stats: Stats,
     pub contexts: Table<Context>,
+    /// Of each device the one context that is not charged, from when it is asked for to its end.
+    pub uncharged: HashMap<u32, u64>,
     pub streams: Table<Stream>,
     pub events: Table<Event>,
     pub modules: Table<Module>,
@@ -105,6 +107,7 @@ impl Session {
             requests: Requests::default(),
             stats: Stats::default(),
             contexts: Table::new(CUDA_ERROR_INVALID_CONTEXT, budgets.contexts),
+            uncharged: HashMap::new(),
             streams: Table::new(CUDA_ERROR_INVALID_HANDLE, budgets.streams),
             events: Table::new(CUDA_ERROR_INVALID_HANDLE, budgets.events),
             modules: Table::new(CUDA_ERROR_INVALID_HANDLE, budgets.modules),

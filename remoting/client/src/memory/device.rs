@@ -191,6 +191,8 @@ impl DeviceMemory {
     /// # Errors
     /// The session's sticky error.
     pub fn info(&self, live: &Live) -> Result<(u64, u64), Code> {
+        // The worker gives back what it had asked for contexts before it says that they are gone.
+        lock(&self.state).wait_for_contexts()?;
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
         let state = &mut *lock(&self.state);
@@ -235,12 +237,14 @@ impl DeviceMemory {
         self.put_back_quota(live, size)
     }
 
-    /// Gives everything back that is not in use, for `cuMemPoolTrimTo`.
+    /// Gives everything back that is not in use: for `cuMemPoolTrimTo`, and for a further context, for which the worker
+    /// asks the appliance.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn trim(&self, live: &Live) -> Result<(), Code> {
         let state = &mut *lock(&self.state);
+        state.wait_for_contexts()?;
         state.collect();
         unmap_idle(state, live, 0)?;
         let unused = state.unused_grant();

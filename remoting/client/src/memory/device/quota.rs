@@ -72,7 +72,7 @@ impl DeviceMemory {
 
     /// Puts quota back when a fence is passed.
     pub fn put_back_after(&self, live: &Live, bytes: u64, fence: Arc<Slot>, is_context: bool) {
-        if bytes > 0 {
+        if bytes > 0 || is_context {
             let session = Arc::clone(&live.session);
             lock(&self.state).leaving.push(Leaving { session, bytes, fence, is_context });
         }
