@@ -339,12 +339,15 @@ def slow_handshake(world: Network) -> Outcome:
 
 def all_places(world: Network) -> Outcome:
     """Of one address, at the data port. All leave after 5 s; do the first have to leave before, for the others?"""
-    with Strangers([world.data_address[1]], addresses=1) as strangers:
-        strangers.come(100, HALF_HANDSHAKE)
-        assert _ends(strangers.first_of_each_port()[0], 20)
-    until(lambda: "the gateway refused" in world.appliance.log, 20, "it is in the log")
-    left = "left its place to another" in world.appliance.log
-    return Outcome(not left, "closed" if left else "waited")
+    # The log has ten refusals of five seconds, which may be all of the attack before.
+    for _ in range(3):
+        with Strangers([world.data_address[1]], addresses=1) as strangers:
+            strangers.come(100, HALF_HANDSHAKE)
+            assert _ends(strangers.first_of_each_port()[0], 20)
+        until(lambda: "the gateway refused" in world.appliance.log, 20, "it is in the log")
+        if "left its place to another" in world.appliance.log:
+            return Outcome(False, "closed")
+    return Outcome(True, "waited")
 
 
 def leases_without_end(world: Network) -> Outcome:

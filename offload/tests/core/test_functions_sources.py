@@ -113,7 +113,7 @@ def test_the_acceptor_runs_its_own_modules(
     with local_session(Config(rules=rules, code=code, folder=home)) as session:
         module = importlib.import_module("edited_ours")
         client.install(module, session.config, session)
-        late = ["remotegpu_offload.objects.arrays", "remotegpu_offload.explain.suggest", "remotegpu.api"]
+        late = ["remotegpu_offload.objects.arrays", "remotegpu_offload.explain.suggest", "remotegpu.api.durations"]
         found = module.loaded(late)
         served = session.services["code"]
         assert isinstance(served, CodeServer) and "edited_ours" in served._served
