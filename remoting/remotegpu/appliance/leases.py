@@ -61,8 +61,8 @@ class Leases:
         self._limits = limits
         self._counters = counters
         self._live: dict[str, Lease] = {}
-        self._waiting: dict[str, asyncio.Future[LeasedGpus]] = {}
-        self._waiting_owners: dict[str, str] = {}
+        # By the lease that it shall become: who asks, and where the placement is put.
+        self._waiting: dict[str, tuple[str, asyncio.Future[LeasedGpus]]] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self.none_left = asyncio.Event()
         self.none_left.set()
@@ -114,8 +114,8 @@ class Leases:
         except ImpossibleError as error:
             message = f"{error}; ask for less, or another appliance"
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message) from None
-        placed = self._waiting[lease_id] = asyncio.get_running_loop().create_future()
-        self._waiting_owners[lease_id] = owner
+        placed: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
+        self._waiting[lease_id] = owner, placed
         since = time.monotonic()
         try:
             self.settle()
@@ -131,14 +131,13 @@ class Leases:
             self._expect_holder(lease)
         finally:
             self._waiting.pop(lease_id, None)
-            self._waiting_owners.pop(lease_id, None)
             if lease_id not in self._live:
                 self.allocator.withdraw(lease_id)
                 self.settle()
         yield lease
 
     def _places_of(self, owner: str) -> int:
-        waiting = sum(each == owner for each in self._waiting_owners.values())
+        waiting = sum(each == owner for each, _ in self._waiting.values())
         return waiting + sum(lease.owner == owner for lease in self._live.values())
 
     def place(self, claim: Claim, placement: LeasedGpus) -> None:
@@ -198,11 +197,11 @@ class Leases:
     def settle(self) -> None:
         """Something became free: give it to those who wait."""
         for lease_id, placement in self.allocator.settle():
-            waiting = self._waiting.get(lease_id)
-            if waiting is None or waiting.cancelled():
+            _, placed = self._waiting.get(lease_id, ("", None))
+            if placed is None or placed.cancelled():
                 self.allocator.withdraw(lease_id)
             else:
-                waiting.set_result(placement)
+                placed.set_result(placement)
 
     async def _release(self, lease: Lease, reason: str) -> None:
         code = CUDA_ERROR_DEVICE_UNAVAILABLE
