@@ -130,12 +130,16 @@ def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: A
     server.apply(gated_pod("waits", "default"))
     operator = server.kubeconfig_of(NAMESPACE, "remotegpu-operator")
 
-    def patch(body: Object | list[Object], kind: str = "merge") -> str:
+    def patch(body: Object | list[Object], kind: str = "merge", dry_run: str = "none") -> str:
         arguments = ("patch", "pod", "waits", "-n", "default", f"--type={kind}", f"-p={json.dumps(body)}")
+        arguments += (f"--dry-run={dry_run}",)
         return server.kubectl(f"--kubeconfig={operator}", *arguments, check=False).stderr
 
+    # A policy is in force some moments after it was written.
+    labels: Object = {"metadata": {"labels": {"app": "yours"}}}
+    until(lambda: patch(labels, dry_run="server"), 30, "the policy refuses what the operator may not change")
     for body, sentence in (
-        ({"metadata": {"labels": {"app": "yours"}}}, "may not change labels, finalizers or owners of pods"),
+        (labels, "may not change labels, finalizers or owners of pods"),
         ({"metadata": {"finalizers": ["a.example.com/b"]}}, "may not change labels, finalizers or owners of pods"),
         ({"metadata": {"annotations": {"a": "b"}}}, "annotations of pods that begin with status.remotegpu.io/"),
         ({"metadata": {"annotations": {"theirs": None}}}, "annotations of pods that begin with status.remotegpu.io/"),

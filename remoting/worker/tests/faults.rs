@@ -3,7 +3,7 @@
 mod common;
 
 use common::client::{CONTEXT, Client, encoded, row};
-use common::session::{A, B, LIMIT, PROFILES, SLAB, start};
+use common::session::{A, B, LIMIT, PROFILES, SLAB, start, start_on};
 use common::worker::{Socket, Worker};
 use protocol::{
     ContextCreate, ContextDestroy, ContextSynchronize, CopyToHost, Ending, Grant, Launch, Message, Open, SlabMap,
@@ -60,8 +60,9 @@ fn sessions_end_with_a_reason() {
 
 #[test]
 fn a_context_that_cannot_be_made_answers_why() {
-    // The hostile profile charges half a GiB for each context.
-    let mut t = start("hostile");
+    // Each context takes 64 MiB of the hostile profile's memory, in which no twelve fit.
+    let memory = (512u64 << 20).to_string();
+    let mut t = start_on(Worker::start_with("hostile", LIMIT, &[("REMOTEGPU_SOFTGPU_MEMORY", &memory)]));
     for context in 2..12 {
         t.client().send(0, &ContextCreate { context, legacy_stream: 100 + context, ..Default::default() }, &[]);
     }

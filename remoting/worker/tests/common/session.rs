@@ -79,7 +79,10 @@ pub struct Test {
 }
 
 pub fn start(profile: &str) -> Test {
-    let mut worker = Worker::start(profile, LIMIT);
+    start_on(Worker::start(profile, LIMIT))
+}
+
+pub fn start_on(mut worker: Worker) -> Test {
     let opened = worker.client.open();
     assert!(opened.arena_size >= 1 << 34 && opened.granularity <= 2 << 20, "{opened:?}");
     let grant = worker.client.send(0, &Grant { device: 0, least: SLAB + CODE, want: SLAB + CODE }, &[]);
