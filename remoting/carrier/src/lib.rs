@@ -28,3 +28,6 @@ pub const HTTP2_FRAME: u32 = 1 << 20;
 
 /// The gateway's answer to a preface that it accepts.
 pub const ACCEPTED: u8 = b'K';
+
+/// Its answer to a client that wants to go on with a session that there is no more.
+pub const GONE: u8 = b'G';

@@ -2,11 +2,11 @@
 //! reach each other's memory.
 
 use crate::Code;
-use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Share};
+use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, SessionTicket, Share};
 use crate::context::Context;
 use crate::memory::DeviceMemory;
 use crate::pool::Pool;
-use crate::session::{Session, lock};
+use crate::session::{Reconnect, Retry, Session, lock};
 use crate::{log, process, stats};
 use driverapi::attributes::*;
 use driverapi::errors::*;
@@ -288,10 +288,22 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
     stats::round_trip();
     let ticket = connect::open_session(share, hello).map_err(|error| report(&error))?;
     let socket = connect::open_data(share, hello, &ticket).map_err(|error| report(&error))?;
-    Session::start(socket, &share.endpoint).map_err(|line| {
+    let reconnect = (!ticket.grace.is_zero()).then(|| reconnect(appliance, ticket));
+    Session::start(socket, &share.endpoint, reconnect).map_err(|line| {
         log::error(&line);
         CUDA_ERROR_DEVICE_UNAVAILABLE
     })
+}
+
+fn reconnect(appliance: &Appliance, ticket: SessionTicket) -> Reconnect {
+    let (share, hello, grace) = (appliance.share.clone(), appliance.hello.clone(), ticket.grace);
+    let connect = move |epoch, received| {
+        connect::reopen_data(&share, &hello, &ticket, epoch, received).map_err(|error| match error.kind {
+            ErrorKind::Gone => Retry::Never(error.message),
+            _ => Retry::Later(error.message),
+        })
+    };
+    Reconnect { grace, connect: Box::new(connect) }
 }
 
 #[cfg(test)]

@@ -64,35 +64,45 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     }
 }
 
-/// Sends all of `head`, then all of `tail`, without a copy and without SIGPIPE.
+/// Pieces that one system call sends.
+const PIECES: usize = 16;
+
+/// Sends as much of the pieces as the socket takes, without a copy and without SIGPIPE; waits until it takes some.
 ///
 /// # Errors
 /// As sendmsg.
-pub fn send_all(socket: RawFd, mut head: &[u8], mut tail: &[u8]) -> io::Result<()> {
-    while !head.is_empty() || !tail.is_empty() {
-        let mut parts = [part(head), part(tail)];
-        // SAFETY: the message refers to `parts`, which refer to the borrowed slices; sendmsg only reads them.
-        let sent = retry(|| unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = parts.as_mut_ptr();
-            message.msg_iovlen = parts.len();
-            libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL)
-        })?;
-        let of_head = sent.min(head.len());
-        head = &head[of_head..];
-        tail = &tail[sent - of_head..];
-    }
-    Ok(())
-}
-
-fn part(bytes: &[u8]) -> libc::iovec {
-    libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() }
+pub fn send<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
+    send_with(socket, pieces, libc::MSG_NOSIGNAL)
 }
 
 /// Sends what fits at once; for the moment when the process ends.
-pub fn send_some(socket: RawFd, bytes: &[u8]) {
-    // SAFETY: send only reads the borrowed bytes.
-    unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+pub fn send_some<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>) {
+    let _ = send_with(socket, pieces, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+}
+
+fn send_with<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>, flags: i32) -> io::Result<usize> {
+    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    let mut count = 0;
+    for (part, piece) in parts.iter_mut().zip(pieces) {
+        *part = libc::iovec { iov_base: piece.as_ptr() as *mut c_void, iov_len: piece.len() };
+        count += 1;
+    }
+    // SAFETY: the message refers to `parts`, which refer to the borrowed pieces; sendmsg only reads them.
+    retry(|| unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = count;
+        libc::sendmsg(socket, &message, flags)
+    })
+}
+
+/// Makes the number `socket` stand for what `other` stands for; what it stood for is closed.
+///
+/// # Errors
+/// As dup3.
+pub fn replace(socket: RawFd, other: RawFd) -> io::Result<()> {
+    // SAFETY: takes numbers only; both are descriptors of this library.
+    retry(|| unsafe { libc::dup3(other, socket, libc::O_CLOEXEC) as isize }).map(drop)
 }
 
 /// Receives at most `len` bytes to `to`; 0 is the end of the stream.
@@ -153,6 +163,14 @@ impl Watch {
         let watch = Watch { epoll, socket };
         watch.control(libc::EPOLL_CTL_ADD, 0)?;
         Ok(watch)
+    }
+
+    /// The socket's number stands for another one now.
+    ///
+    /// # Errors
+    /// As epoll_ctl.
+    pub fn renew(&self) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, 0)
     }
 
     pub fn arm(&self) {

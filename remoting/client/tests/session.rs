@@ -82,7 +82,7 @@ fn start() -> (Arc<Session>, Worker) {
         worker.push(1, &Reply { code: 0 }, &tail.bytes);
         worker
     });
-    let session = Session::start(OwnedFd::from(ours), "test").expect("starts");
+    let session = Session::start(OwnedFd::from(ours), "test", None).expect("starts");
     (session, worker.join().expect("worker"))
 }
 

@@ -112,6 +112,7 @@ fn kind(kind: ErrorKind) -> &'static str {
         ErrorKind::Tls => "tls",
         ErrorKind::Refused => "refused",
         ErrorKind::Version => "version",
+        ErrorKind::Gone => "gone",
         ErrorKind::Busy => "busy",
         ErrorKind::Appliance => "appliance",
     }

@@ -13,9 +13,9 @@ pub const MAX_PAYLOAD: usize = 16 << 20;
 /// |---|---|---|
 /// | 0..4 | `len` | bytes of payload that follow |
 /// | 4..8 | `code` | a function number of the registry, or a command, reply or push of [`crate::message`] |
-/// | 8..16 | `seq` | client: 1, 2, 3, … per session; worker: the command that is answered, 0 for a push of no command |
+/// | 8..16 | `seq` | client: 1, 2, 3, … per session; worker: the command that is answered, 0 for a push of no command; 0 in `Acknowledge` |
 /// | 16..24 | `stream_id` | the stream in whose order the command stands, 0 if in none |
-/// | 24..32 | `ack` | client: every command up to this one was answered as far as it is answered at all |
+/// | 24..32 | `ack` | how many bytes of the session the sender had received when it made the frame |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header {
     pub len: u32,

@@ -5,6 +5,7 @@
 
 mod bundle;
 mod frame;
+mod kept;
 mod message;
 mod preface;
 mod recording;
@@ -16,13 +17,17 @@ mod functions_generated;
 pub use bundle::{bundle_images, bundled_images};
 pub use frame::{Decoder, FrameError, HEADER_BYTES, Header, MAX_PAYLOAD};
 pub use functions_generated::{TABLE_HASH, function, function_name};
+pub use kept::{Kept, OutOfRange};
 pub use message::*;
-pub use preface::{PREFACE_BYTES, Preface, PrefaceKind};
+pub use preface::{PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES};
 pub use recording::Recording;
 pub use wire::{DecodeError, Reader, Wire, Writer};
 
 /// Raised only by an incompatible change of the frames or commands; both ends name theirs when they refuse each other.
-pub const WIRE_VERSION: u32 = 7;
+pub const WIRE_VERSION: u32 = 8;
+
+/// After so many received bytes without a frame that could say so, an end sends `Acknowledge`.
+pub const ACKNOWLEDGE_BYTES: u64 = 256 << 10;
 
 /// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
 pub const BULK_CHUNK: usize = 512 << 10;

@@ -258,6 +258,10 @@ messages! {
     /// The bytes that were asked for will not come: the `CopyToDeviceLate` is given up, its stream continues.
     0x8045 SupplyCancel { command: u64 }
 
+    // ---- both ways, outside of the order of commands and answers
+    /// Carries nothing but its header's `ack`.
+    0xc00f Acknowledge {}
+
     // ---- worker to client
     /// Answer to the command `seq`. `code` is a `CUresult`, or one of ours. Tail: the fields of the answer, if any.
     0xc000 Reply tail { code: u32 }

@@ -1,6 +1,11 @@
-//! The first bytes of a data connection: which session or lease it is for, and the ticket that proves it.
+//! The first bytes of a data connection: which session or lease it is for, and what proves it.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 
 pub const PREFACE_BYTES: usize = 52;
+/// What follows the preface of a connection that goes on with a session.
+pub const RESUME_BYTES: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefaceKind {
@@ -8,9 +13,14 @@ pub enum PrefaceKind {
     Session,
     /// The connection carries nothing: the lease lives as long as it does. The gateway answers one byte, `K`.
     Lease,
+    /// The session's connection broke, this one takes its place. `epoch` is higher than that of every attempt before;
+    /// `received` is how many bytes the client has received. The worker answers `K` and the same of its own; if there is
+    /// no such session any more the answer is `G`.
+    Resume { epoch: u64, received: u64 },
 }
 
-/// `RGP1` (session) or `RGL1` (lease), 16 bytes of id, 32 bytes of ticket.
+/// `RGP1` (session), `RGL1` (lease) or `RGR1` (resume); 16 bytes of id; 32 bytes of ticket or, to resume, the proof that
+/// the sender knows it. To resume, epoch and received follow, 8 bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preface {
     pub kind: PrefaceKind,
@@ -19,22 +29,41 @@ pub struct Preface {
 }
 
 impl Preface {
-    pub fn encode(&self) -> [u8; PREFACE_BYTES] {
-        let mut out = [0; PREFACE_BYTES];
-        out[..4].copy_from_slice(match self.kind {
+    /// To go on with a session whose ticket this was.
+    pub fn resume(id: [u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> Preface {
+        Preface { kind: PrefaceKind::Resume { epoch, received }, id, ticket: proof(&id, ticket, epoch, received) }
+    }
+
+    /// To resume: what `ticket` has to be where the session's ticket is this one. Otherwise: that ticket.
+    pub fn expected(&self, ticket: &[u8; 32]) -> [u8; 32] {
+        match self.kind {
+            PrefaceKind::Session | PrefaceKind::Lease => *ticket,
+            PrefaceKind::Resume { epoch, received } => proof(&self.id, ticket, epoch, received),
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(PREFACE_BYTES + RESUME_BYTES);
+        out.extend_from_slice(match self.kind {
             PrefaceKind::Session => b"RGP1",
             PrefaceKind::Lease => b"RGL1",
+            PrefaceKind::Resume { .. } => b"RGR1",
         });
-        out[4..20].copy_from_slice(&self.id);
-        out[20..].copy_from_slice(&self.ticket);
+        out.extend_from_slice(&self.id);
+        out.extend_from_slice(&self.ticket);
+        if let PrefaceKind::Resume { epoch, received } = self.kind {
+            out.extend_from_slice(&epoch.to_le_bytes());
+            out.extend_from_slice(&received.to_le_bytes());
+        }
         out
     }
 
-    /// `None` if the bytes are no preface of ours.
+    /// `None` if the bytes are no preface of ours. To resume, [`RESUME_BYTES`] more follow for [`Preface::resumes`].
     pub fn decode(bytes: &[u8; PREFACE_BYTES]) -> Option<Preface> {
         let kind = match &bytes[..4] {
             b"RGP1" => PrefaceKind::Session,
             b"RGL1" => PrefaceKind::Lease,
+            b"RGR1" => PrefaceKind::Resume { epoch: 0, received: 0 },
             _ => return None,
         };
         let (mut id, mut ticket) = ([0; 16], [0; 32]);
@@ -42,4 +71,20 @@ impl Preface {
         ticket.copy_from_slice(&bytes[20..]);
         Some(Preface { kind, id, ticket })
     }
+
+    /// The same with what followed it.
+    pub fn resumes(self, bytes: &[u8; RESUME_BYTES]) -> Preface {
+        let (mut epoch, mut received) = ([0; 8], [0; 8]);
+        epoch.copy_from_slice(&bytes[..8]);
+        received.copy_from_slice(&bytes[8..]);
+        let (epoch, received) = (u64::from_le_bytes(epoch), u64::from_le_bytes(received));
+        Preface { kind: PrefaceKind::Resume { epoch, received }, ..self }
+    }
+}
+
+fn proof(id: &[u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> [u8; 32] {
+    // A key of any length is accepted.
+    let Ok(mac) = Hmac::<Sha256>::new_from_slice(ticket) else { return [0; 32] };
+    let mac = mac.chain_update(b"RGR1").chain_update(id);
+    mac.chain_update(epoch.to_le_bytes()).chain_update(received.to_le_bytes()).finalize().into_bytes().into()
 }

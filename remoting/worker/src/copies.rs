@@ -288,7 +288,7 @@ impl Session {
     }
 
     fn is_far_ahead(&self, seq: u64) -> bool {
-        let on_the_way = self.out.queued() + self.completions.bytes_pending() * BULK_CHUNK;
+        let on_the_way = self.out.unsent() + self.completions.bytes_pending() * BULK_CHUNK;
         on_the_way >= AHEAD && !self.is_waited_for(seq)
     }
 

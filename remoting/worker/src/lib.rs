@@ -7,6 +7,7 @@ pub mod calls;
 pub mod command;
 pub mod completer;
 mod completions;
+pub mod connection;
 mod contexts;
 pub mod control;
 mod copies;

@@ -1,6 +1,7 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--budget NAME=NUMBER]…`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]…`, or `--snapshot --driver PATH`.
 
 use remotegpu_worker::budgets::Budgets;
+use remotegpu_worker::connection::Connection;
 use remotegpu_worker::driver::Driver;
 use remotegpu_worker::sandbox::{Files, Landlock};
 use remotegpu_worker::session::Session;
@@ -10,9 +11,10 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files] \
-     [--require-landlock] [--threads N] [--budget NAME=NUMBER]...)";
+     [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]...)";
 
 enum Mode {
     Snapshot,
@@ -28,13 +30,15 @@ struct Place {
     landlock: Landlock,
     /// Of this process's uid, at most.
     threads: Option<u64>,
+    /// How long the session lives without a connection.
+    grace: Duration,
     budgets: Budgets,
 }
 
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
     let (mut hidden, mut files, mut landlock) = (Vec::new(), Files::Needed, Landlock::Welcome);
-    let (mut threads, mut budgets) = (None, Budgets::default());
+    let (mut threads, mut grace, mut budgets) = (None, Duration::ZERO, Budgets::default());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -46,6 +50,7 @@ fn arguments() -> Option<(String, Mode)> {
             "--no-files" => files = Files::Done,
             "--require-landlock" => landlock = Landlock::Required,
             "--threads" => threads = Some(arguments.next()?.parse().ok()?),
+            "--grace" => grace = Duration::from_secs(arguments.next()?.parse().ok()?),
             "--budget" => budgets.set(&arguments.next()?)?,
             _ => return None,
         }
@@ -53,7 +58,7 @@ fn arguments() -> Option<(String, Mode)> {
     let mode = if snapshot {
         Mode::Snapshot
     } else {
-        Mode::Session(Place { control: control?, data: data?, hidden, files, landlock, threads, budgets })
+        Mode::Session(Place { control: control?, data: data?, hidden, files, landlock, threads, grace, budgets })
     };
     Some((driver?, mode))
 }
@@ -91,10 +96,9 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
     watchdog::watch_appliance(control.as_fd()).map_err(line)?;
     server::tell_ready(control.as_fd()).map_err(line)?;
-    if let Some(connection) = server::accept_connection(control.as_fd(), data.as_fd()).map_err(line)? {
-        drop(data);
-        watchdog::watch_client(connection.as_fd()).map_err(line)?;
-        server::serve(&mut session, connection.as_fd(), control.as_fd());
+    if let Some(socket) = server::accept_connection(control.as_fd(), data.as_fd()).map_err(line)? {
+        let mut connection = Connection::new(socket, data, place.grace).map_err(line)?;
+        server::serve(&mut session, &mut connection, control.as_fd());
     }
     watchdog::exit()
 }

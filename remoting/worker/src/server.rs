@@ -1,9 +1,11 @@
 //! The worker's event loop: one thread between the client's connection, the appliance and the GPU.
 
+use crate::connection::Connection;
 use crate::frames::FrameReader;
 use crate::requests::Request;
 use crate::session::Session;
 use driverapi::errors::*;
+use protocol::{Acknowledge, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Frames taken before the GPU and the client's replies are looked after again.
 const FRAMES_PER_TURN: usize = 256;
-/// No more frames are taken while the client leaves this much unread.
+/// No more frames are taken while so much was not acknowledged by the client.
 const MOST_UNREAD: usize = 64 << 20;
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
@@ -100,7 +102,7 @@ fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 }
 
 /// The length of the next packet, and the descriptor that came with it.
-fn receive_packet(
+pub fn receive_packet(
     socket: BorrowedFd<'_>,
     packet: &mut [u8],
     flags: RecvFlags,
@@ -136,13 +138,12 @@ fn send_request(control: BorrowedFd<'_>, request: &Request, file: Option<Borrowe
     Ok(())
 }
 
-/// Runs a session until its connection or the appliance is gone, or it ends itself.
-pub fn serve(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_>) {
-    let mut connection_open = true;
+/// Runs a session until it is over: it has no connection and gets none in time, the appliance is gone, or it ends itself.
+pub fn serve(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) {
     // Whatever breaks here, the session is over; what is left is to give its memory back.
-    let _ = run(session, connection, control, &mut connection_open);
-    if connection_open && !session.out.is_empty() {
-        let _ = say_goodbye(session, connection);
+    let _ = run(session, connection, control);
+    if let (false, Some(socket)) = (session.out.is_empty(), connection.socket()) {
+        let _ = say_goodbye(session, socket);
     }
     session.scrub_everything();
     session.return_everything();
@@ -150,24 +151,25 @@ pub fn serve(session: &mut Session, connection: BorrowedFd<'_>, control: Borrowe
     let _ = send_requests(session, control);
 }
 
-fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_>, open: &mut bool) -> io::Result<()> {
+fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) -> io::Result<()> {
     let mut reader = FrameReader::default();
     let mut backoff = Backoff::new();
     let mut stats_at = Instant::now() + STATS_EVERY;
     let mut window = Window { stopped: false, look_at: Instant::now() + WINDOW_EVERY };
     loop {
+        let kept = session.out.kept();
         let more = take_frames(session, &mut reader);
+        let acknowledged = session.out.kept() < kept;
         let mut moved = session.turn();
-        match flush(session, connection) {
-            Ok(sent) => {
-                if sent {
-                    moved |= session.retry_blocked();
-                }
-            }
-            Err(_) => *open = false,
+        let sent = connection.socket().map(|socket| flush(session, socket));
+        if matches!(sent, Some(Err(_))) {
+            connection.lose();
+        }
+        if acknowledged || matches!(sent, Some(Ok(true))) {
+            moved |= session.retry_blocked();
         }
         send_requests(session, control)?;
-        if session.has_ended() || !*open {
+        if session.has_ended() || connection.is_over() {
             return Ok(());
         }
         if more || moved {
@@ -181,14 +183,19 @@ fn run(session: &mut Session, connection: BorrowedFd<'_>, control: BorrowedFd<'_
             session.push_text();
             stats_at = now + STATS_EVERY;
         }
-        let reading = session.out.queued() < MOST_UNREAD;
         let gpu = session.needs_looking_after().then(|| backoff.next());
         let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
-        let window = window.follow(connection, !session.out.is_empty(), now);
-        let timeout = gpu.into_iter().chain(stats).chain(window).min();
-        if wait(session, connection, control, reading, timeout)? {
+        let waiting = !session.out.is_empty();
+        let window = connection.socket().and_then(|socket| window.follow(socket, waiting, now));
+        let timeout = gpu.into_iter().chain(stats).chain(window).chain(connection.patience()).min();
+        let ready = wait(session, connection, control, timeout)?;
+        if ready.successor {
+            connection.take_successor(&mut session.out)?;
+        } else if let (true, Some(socket)) = (ready.connection, connection.socket()) {
             backoff = Backoff::new();
-            receive(&mut reader, connection).inspect_err(|_| *open = false)?;
+            if receive(session, &mut reader, socket).is_err() {
+                connection.lose();
+            }
         } else if timeout == Some(Duration::ZERO) {
             // What is waited for may need this processor.
             std::thread::yield_now();
@@ -203,7 +210,11 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
             return false;
         }
         match reader.next(|header, first| session.place(header, first)) {
-            Ok(Some((header, payload))) => session.accept(&header, payload),
+            Ok(Some((header, payload))) => match session.out.acknowledge(header.ack) {
+                Ok(()) if header.code == Acknowledge::CODE => {}
+                Ok(()) => session.accept(&header, payload),
+                Err(e) => session.end(CUDA_ERROR_UNKNOWN, &e.to_string()),
+            },
             Ok(None) => return false,
             Err(e) => session.end(CUDA_ERROR_UNKNOWN, &e.to_string()),
         }
@@ -213,11 +224,12 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
 
 /// # Errors
 /// If the connection is gone.
-fn receive(reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<()> {
+fn receive(session: &mut Session, reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<()> {
     match recv(connection, reader.space(), RecvFlags::DONTWAIT) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((count, _)) => {
             reader.filled(count);
+            session.out.note_received(count);
             Ok(())
         }
         Err(Errno::AGAIN | Errno::INTR) => Ok(()),
@@ -244,39 +256,54 @@ fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<(
     Ok(())
 }
 
-/// Returns whether the connection can be read.
+/// What there is to do for the loop itself; orders are taken at once.
+struct Ready {
+    connection: bool,
+    successor: bool,
+}
+
 fn wait(
     session: &mut Session,
-    connection: BorrowedFd<'_>,
+    connection: &Connection,
     control: BorrowedFd<'_>,
-    reading: bool,
     timeout: Option<Duration>,
-) -> io::Result<bool> {
-    let mut interest = if reading { PollFlags::IN } else { PollFlags::empty() };
+) -> io::Result<Ready> {
+    let mut interest = PollFlags::empty();
+    interest.set(PollFlags::IN, session.out.kept() < MOST_UNREAD);
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());
-    let [readable, ready, woken] = {
+    let (client, successors) = (connection.socket(), connection.successors());
+    let [orders, woken, passed, readable] = {
         let helpers = session.helpers.wake();
+        // What is not there leaves its place to a socket that is asked for nothing.
+        let nothing = (control, PollFlags::empty());
+        let (client, interest) = client.map_or(nothing, |socket| (socket, interest));
+        let (successors, passes) = successors.map_or(nothing, |socket| (socket, PollFlags::IN));
         let mut fds = [
-            PollFd::new(&connection, interest),
             PollFd::new(&control, control_interest),
             PollFd::new(&helpers, PollFlags::IN),
+            PollFd::new(&successors, passes),
+            PollFd::new(&client, interest),
         ];
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        [&fds[0], &fds[1], &fds[2]].map(PollFd::revents)
+        [&fds[0], &fds[1], &fds[2], &fds[3]].map(PollFd::revents)
     };
     if !woken.is_empty() {
         session.helpers.rest();
     }
-    if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+    let something = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
+    if orders.intersects(something) {
         take_orders(session, control)?;
     }
-    Ok(readable.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+    Ok(Ready {
+        connection: client.is_some() && readable.intersects(something),
+        successor: successors.is_some() && passed.intersects(something),
+    })
 }
 
 fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {

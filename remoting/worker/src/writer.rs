@@ -1,8 +1,8 @@
-//! Outgoing frames, queued so that a client that does not read never stops the worker.
+//! Outgoing frames, queued so that a client that does not read never stops the worker, and kept until the client has
+//! received them.
 
 use crate::staging::Buffer;
-use protocol::{Header, Wire, Writer};
-use std::collections::VecDeque;
+use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Kept, Message, OutOfRange, Wire, Writer};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ enum Piece {
     Pinned(Buffer, Range<usize>),
 }
 
-impl Piece {
-    fn bytes(&self) -> &[u8] {
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
         match self {
             Piece::Owned(bytes) => bytes,
             Piece::Pinned(buffer, range) => buffer.bytes(range.clone()),
@@ -26,31 +26,60 @@ impl Piece {
 
 #[derive(Default)]
 pub struct Outbox {
-    queue: VecDeque<Piece>,
-    /// Bytes of the first piece that were sent.
-    sent: usize,
-    queued: usize,
+    kept: Kept<Piece>,
+    /// Bytes of the client that were received, and how many of them it has been told of.
+    received: u64,
+    told: u64,
     pub bytes_out: u64,
 }
 
 impl Outbox {
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.kept.unsent() == 0
     }
 
-    /// Bytes that wait for the client.
-    pub fn queued(&self) -> usize {
-        self.queued
+    /// Bytes that wait to be sent.
+    pub fn unsent(&self) -> usize {
+        self.kept.unsent()
+    }
+
+    /// All bytes that the client has not acknowledged.
+    pub fn kept(&self) -> usize {
+        self.kept.bytes()
+    }
+
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Bytes came from the client. It is told at the latest after [`ACKNOWLEDGE_BYTES`].
+    pub fn note_received(&mut self, count: usize) {
+        self.received += count as u64;
+        if self.received - self.told >= ACKNOWLEDGE_BYTES {
+            self.push(Acknowledge::CODE, 0, &Acknowledge {}, &[]);
+        }
+    }
+
+    /// The client has received so many bytes.
+    ///
+    /// # Errors
+    /// If it cannot have.
+    pub fn acknowledge(&mut self, received: u64) -> Result<(), OutOfRange> {
+        self.kept.acknowledge(received).map(drop)
+    }
+
+    /// The next connection goes on behind the bytes that the client has received.
+    ///
+    /// # Errors
+    /// If it cannot have received so many, or these are no longer kept.
+    pub fn rewind(&mut self, received: u64) -> Result<(), OutOfRange> {
+        self.kept.rewind(received)
     }
 
     /// Queues the frame of `message`, followed by `tail`.
     pub fn push(&mut self, code: u32, seq: u64, message: &impl Wire, tail: &[u8]) {
-        let len = message.size() + tail.len();
-        let bytes = self.joined(len);
-        bytes.extend_from_slice(&header(code, seq, len));
-        let mut w = Writer { bytes: std::mem::take(bytes) };
-        w.put(message).raw(tail);
-        *bytes = w.bytes;
+        let header = self.header(code, seq, message.size() + tail.len());
+        self.join(header, message, tail);
     }
 
     /// As `push`; the tail is sent from where it lies.
@@ -58,27 +87,29 @@ impl Outbox {
         if range.len() < JOIN / 2 {
             return self.push(code, seq, message, buffer.bytes(range));
         }
-        let size = message.size();
-        let len = size + range.len();
-        let bytes = self.joined(size);
-        bytes.extend_from_slice(&header(code, seq, len));
-        let mut w = Writer { bytes: std::mem::take(bytes) };
-        w.put(message);
-        *bytes = w.bytes;
-        self.queued += range.len();
-        self.queue.push_back(Piece::Pinned(buffer, range));
+        let header = self.header(code, seq, message.size() + range.len());
+        self.join(header, message, &[]);
+        self.kept.push(Piece::Pinned(buffer, range));
     }
 
-    /// The owned piece at the end of the queue to which a header and `len` bytes may be added.
-    fn joined(&mut self, len: usize) -> &mut Vec<u8> {
-        self.queued += protocol::HEADER_BYTES + len;
-        if !matches!(self.queue.back(), Some(Piece::Owned(bytes)) if bytes.len() + len < JOIN) {
-            self.queue.push_back(Piece::Owned(Vec::new()));
+    fn header(&mut self, code: u32, seq: u64, len: usize) -> Header {
+        self.told = self.received;
+        Header { len: len as u32, code, seq, stream_id: 0, ack: self.received }
+    }
+
+    /// Adds to the owned piece at the end of the queue, if it is there and has room.
+    fn join(&mut self, header: Header, message: &impl Wire, tail: &[u8]) {
+        let len = protocol::HEADER_BYTES + message.size() + tail.len();
+        if !matches!(self.kept.last(), Some(Piece::Owned(bytes)) if bytes.len() + len < JOIN) {
+            self.kept.push(Piece::Owned(Vec::new()));
         }
-        match self.queue.back_mut() {
-            Some(Piece::Owned(bytes)) => bytes,
-            _ => unreachable!("an owned piece is at the end"),
-        }
+        self.kept.extend_last(|last| {
+            if let Piece::Owned(bytes) = last {
+                let mut w = Writer { bytes: std::mem::take(bytes) };
+                w.raw(&header.encode()).put(message).raw(tail);
+                *bytes = w.bytes;
+            }
+        });
     }
 
     /// Sends what `send` takes, until it would block.
@@ -86,38 +117,25 @@ impl Outbox {
     /// # Errors
     /// The connection is gone.
     pub fn flush(&mut self, mut send: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<()> {
-        while !self.queue.is_empty() {
-            let mut slices: Vec<IoSlice<'_>> =
-                self.queue.iter().take(SLICES).map(|piece| IoSlice::new(piece.bytes())).collect();
-            let mut rest = &mut slices[..];
-            IoSlice::advance_slices(&mut rest, self.sent);
-            let count = match send(rest) {
+        while !self.is_empty() {
+            let slices: Vec<IoSlice<'_>> = self.kept.to_send().take(SLICES).map(IoSlice::new).collect();
+            let count = match send(&slices) {
                 Ok(count) => count,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e),
             };
             self.bytes_out += count as u64;
-            self.queued -= count;
-            self.sent += count;
-            while let Some(first) = self.queue.front().map(|piece| piece.bytes().len()).filter(|len| self.sent >= *len)
-            {
-                self.sent -= first;
-                self.queue.pop_front();
-            }
+            self.kept.advance(count);
         }
         Ok(())
     }
 }
 
-fn header(code: u32, seq: u64, len: usize) -> [u8; protocol::HEADER_BYTES] {
-    Header { len: len as u32, code, seq, ..Default::default() }.encode()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protocol::{Consumed, Decoder, Message, Text};
+    use protocol::{Consumed, Decoder, Text};
 
     #[test]
     fn frames_survive_partial_sends() {
@@ -137,7 +155,9 @@ mod tests {
                     })
                     .unwrap();
             }
-            assert_eq!((outbox.queued(), outbox.bytes_out), (0, wire.len() as u64));
+            assert_eq!((outbox.unsent(), outbox.bytes_out), (0, wire.len() as u64));
+            outbox.acknowledge(wire.len() as u64).unwrap();
+            assert_eq!(outbox.kept(), 0);
             let mut decoder = Decoder::new();
             decoder.feed(&wire);
             for i in 0..50 {

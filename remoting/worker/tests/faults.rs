@@ -128,7 +128,7 @@ fn exits(worker: &mut Worker) {
 fn a_running_kernel_keeps_no_session_alive() {
     for profile in PROFILES {
         let mut t = spin_for_ever(profile);
-        t.client().link.0.shutdown(std::net::Shutdown::Both).expect("connected");
+        t.client().link.stream.shutdown(std::net::Shutdown::Both).expect("connected");
         exits(&mut t.worker);
         assert_eq!(t.worker.told("return").len(), 1);
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::time::Duration;
 
 use carrier::from_hex;
 use carrier::proto::control_client::ControlClient;
@@ -202,7 +203,9 @@ pub fn ticket(share: &Share, hello: &Hello, reply: &OpenSessionReply) -> Result<
     }
     let parts = (from_hex(&reply.session_id), from_hex(&reply.ticket), u16::try_from(reply.data_port));
     let (Some(session_id), Some(ticket), Ok(port)) = parts else { return Err(malformed(share)) };
-    Ok(SessionTicket { session_id, ticket, data_port: if port == 0 { hello.data_port } else { port } })
+    let data_port = if port == 0 { hello.data_port } else { port };
+    let grace = Duration::from_secs(reply.grace_seconds.into());
+    Ok(SessionTicket { session_id, ticket, data_port, grace })
 }
 
 fn state(state: carrier::proto::DeviceState) -> DeviceState {

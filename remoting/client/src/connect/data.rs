@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use carrier::proto::data_client::DataClient;
-use carrier::{ACCEPTED, from_pieces, into_pieces};
+use carrier::{ACCEPTED, GONE, from_pieces, into_pieces};
 use protocol::{Preface, PrefaceKind};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -61,7 +61,43 @@ pub fn open_data_over(
     hello: &Hello,
     ticket: &SessionTicket,
 ) -> Result<OwnedFd, ConnectError> {
-    let target = Target::new(share, Some(ticket.data_port))?;
+    let preface = Preface { kind: PrefaceKind::Session, id: ticket.session_id, ticket: ticket.ticket };
+    open(carrier, share, hello, ticket.data_port, &preface)
+}
+
+/// Connects to the session's worker once more, where the connection before broke. `epoch` is higher than with each attempt
+/// before; this end has received `received` bytes. Returned is also how many the worker has received.
+///
+/// # Errors
+/// `Gone` if there is no such session any more; else as [`open_data`], and a later attempt may succeed.
+pub fn reopen_data(
+    share: &Share,
+    hello: &Hello,
+    ticket: &SessionTicket,
+    epoch: u64,
+    received: u64,
+) -> Result<(OwnedFd, u64), ConnectError> {
+    let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?;
+    let preface = Preface::resume(ticket.session_id, &ticket.ticket, epoch, received);
+    let socket = open(carrier, share, hello, ticket.data_port, &preface)?;
+    let mut theirs = [0; 8];
+    match receive(socket.as_fd(), &mut theirs, TIMEOUT) {
+        Ok(()) => Ok((socket, u64::from_le_bytes(theirs))),
+        Err(_) => Err(ConnectError::new(
+            ErrorKind::Unreachable,
+            format!("the worker of {} took no further connection of its session", share.endpoint),
+        )),
+    }
+}
+
+fn open(
+    carrier: Carrier,
+    share: &Share,
+    hello: &Hello,
+    port: u16,
+    preface: &Preface,
+) -> Result<OwnedFd, ConnectError> {
+    let target = Target::new(share, Some(port))?;
     if hello.tls != target.speaks_tls() && !target.is_handed() {
         let message =
             format!("the data port {} and the share's CA file do not agree on TLS; give both or none", target.peer());
@@ -70,14 +106,17 @@ pub fn open_data_over(
     let limit = target.limit(TIMEOUT);
     match carrier {
         // The gateway takes gRPC from there for calls.
-        _ if target.is_handed() => direct(&target, ticket, limit),
-        Carrier::Direct => direct(&target, ticket, limit),
-        Carrier::Grpc => grpc(target, ticket, limit),
-        Carrier::Auto => direct(&target, ticket, limit / 2).or_else(|direct_error| {
+        _ if target.is_handed() => direct(&target, preface, limit),
+        Carrier::Direct => direct(&target, preface, limit),
+        Carrier::Grpc => grpc(target, preface, limit),
+        Carrier::Auto => direct(&target, preface, limit / 2).or_else(|direct_error| {
+            if direct_error.kind == ErrorKind::Gone {
+                return Err(direct_error);
+            }
             log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
             // Where both fail, gRPC knows more only of a refusal.
-            grpc(target, ticket, limit / 2).map_err(|error| match error.kind {
-                ErrorKind::Refused => error,
+            grpc(target, preface, limit / 2).map_err(|error| match error.kind {
+                ErrorKind::Refused | ErrorKind::Gone => error,
                 _ => direct_error,
             })
         }),
@@ -85,10 +124,10 @@ pub fn open_data_over(
 }
 
 /// The frames on TCP itself, or on TLS in a thread of its own.
-fn direct(target: &Target, ticket: &SessionTicket, limit: Duration) -> Result<OwnedFd, ConnectError> {
+fn direct(target: &Target, preface: &Preface, limit: Duration) -> Result<OwnedFd, ConnectError> {
     if target.speaks_tls() {
         let target = target.clone();
-        return pumped(target.clone(), ticket, limit, async move |core, failure| {
+        return pumped(target.clone(), preface, limit, async move |core, failure| {
             match target.connect(b"remotegpu/1").await {
                 // Either end may go first; the other learns of it by the end of its stream.
                 Ok(connection) => drop(carrier::pump(core, connection).await),
@@ -101,13 +140,13 @@ fn direct(target: &Target, ticket: &SessionTicket, limit: Duration) -> Result<Ow
         thread::run(
             async move { timeout(limit, dialled.bare()).await.unwrap_or_else(|_| Err(dialled.too_slow(limit))) },
         )?;
-    introduce(socket.as_fd(), ticket, limit).map_err(|errno| not_accepted(target, limit, errno))?;
+    introduce(target, socket.as_fd(), preface, limit)?;
     Ok(socket)
 }
 
-fn grpc(target: Target, ticket: &SessionTicket, limit: Duration) -> Result<OwnedFd, ConnectError> {
+fn grpc(target: Target, preface: &Preface, limit: Duration) -> Result<OwnedFd, ConnectError> {
     let peer = target.clone();
-    pumped(peer, ticket, limit, async move |core, failure| {
+    pumped(peer, preface, limit, async move |core, failure| {
         let (channel, answer) = match target.channel().await {
             Ok(made) => made,
             Err(error) => return failure.set(error),
@@ -137,7 +176,7 @@ impl Failure {
 /// One end of a socket pair whose other end `pump` serves, on a thread that lives as long as the connection.
 fn pumped<P>(
     target: Target,
-    ticket: &SessionTicket,
+    preface: &Preface,
     limit: Duration,
     pump: impl FnOnce(Connection, Failure) -> P + Send + 'static,
 ) -> Result<OwnedFd, ConnectError>
@@ -155,32 +194,49 @@ where
     });
     started.map_err(thread::no_thread)?;
     let socket = OwnedFd::from(socket);
-    introduce(socket.as_fd(), ticket, limit)
-        .map_err(|errno| cause.take().unwrap_or_else(|| not_accepted(&target, limit, errno)))?;
+    introduce(&target, socket.as_fd(), preface, limit).map_err(|error| cause.take().unwrap_or(error))?;
     Ok(socket)
 }
 
 /// Sends the preface and waits until the appliance has accepted it.
-fn introduce(socket: BorrowedFd<'_>, ticket: &SessionTicket, limit: Duration) -> Result<(), Errno> {
-    let preface = Preface { kind: PrefaceKind::Session, id: ticket.session_id, ticket: ticket.ticket };
-    // Fits in any socket's buffer.
-    rustix::net::send(socket, &preface.encode(), SendFlags::NOSIGNAL)?;
-    set_socket_timeout(socket, Timeout::Recv, Some(limit))?;
+fn introduce(
+    target: &Target,
+    socket: BorrowedFd<'_>,
+    preface: &Preface,
+    limit: Duration,
+) -> Result<(), ConnectError> {
     let mut answer = [0];
-    let (_, len) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut answer, RecvFlags::empty()))?;
-    set_socket_timeout(socket, Timeout::Recv, None)?;
-    if (len, answer) == (1, [ACCEPTED]) { Ok(()) } else { Err(Errno::CONNRESET) }
+    // Fits in any socket's buffer.
+    let sent = rustix::net::send(socket, &preface.encode(), SendFlags::NOSIGNAL);
+    match (sent.and_then(|_| receive(socket, &mut answer, limit)), answer) {
+        (Ok(()), [ACCEPTED]) => Ok(()),
+        (Ok(()), [GONE]) => {
+            let message = format!("{} has no such session any more", target.peer());
+            Err(ConnectError::new(ErrorKind::Gone, message))
+        }
+        (Err(Errno::AGAIN), _) => Err(target.too_slow(limit)),
+        _ => {
+            let message = format!(
+                "{} did not accept this process's session; its ticket was used or is older than 10 s, or the port is not an appliance's; start the program again",
+                target.peer()
+            );
+            Err(ConnectError::new(ErrorKind::Refused, message))
+        }
+    }
 }
 
-fn not_accepted(target: &Target, limit: Duration, errno: Errno) -> ConnectError {
-    if errno == Errno::AGAIN {
-        return target.too_slow(limit);
+/// Fills `bytes`; between two of them may be `limit`.
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], limit: Duration) -> Result<(), Errno> {
+    set_socket_timeout(socket, Timeout::Recv, Some(limit))?;
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
+        match rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *rest, RecvFlags::empty()))? {
+            (_, 0) => return Err(Errno::CONNRESET),
+            (_, count) => filled += count,
+        }
     }
-    let message = format!(
-        "{} did not accept this process's session; its ticket was used or is older than 10 s, or the port is not an appliance's; start the program again",
-        target.peer()
-    );
-    ConnectError::new(ErrorKind::Refused, message)
+    set_socket_timeout(socket, Timeout::Recv, None)
 }
 
 #[cfg(test)]

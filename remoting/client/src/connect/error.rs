@@ -15,6 +15,8 @@ pub enum ErrorKind {
     Tls,
     /// The lease is unknown or has ended, or its secret or ticket is wrong.
     Refused,
+    /// The appliance has no such session any more.
+    Gone,
     /// The two programs are of versions that do not fit.
     Version,
     /// The appliance has no room or is draining.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use driverapi::nvml_links::PcieLink;
 
 pub use control::{device_state, hello, open_session};
-pub use data::{Carrier, open_data, open_data_over};
+pub use data::{Carrier, open_data, open_data_over, reopen_data};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
 pub use handed::Asking;
@@ -75,12 +75,14 @@ impl DeviceInfo {
     }
 }
 
-/// Good for one data connection within 10 s.
+/// Good for one data connection within 10 s, and to prove that another one is this session's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionTicket {
     pub session_id: [u8; 16],
     pub ticket: [u8; 32],
     pub data_port: u16,
+    /// How long the session lives without a connection.
+    pub grace: Duration,
 }
 
 impl SessionTicket {

@@ -51,13 +51,22 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn copy_to_device(&self, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
+        let sent = self.send_pieces(stream_id, to, from);
+        self.own_tails();
+        sent
+    }
+
+    fn send_pieces(&self, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
         let total = from.packed();
         let mut offset = 0;
         while offset < total {
             let len = (total - offset).min(BULK_CHUNK as u64);
             self.reserve_window(len)?;
             let message = CopyToDevice { context: to.context, address: to.address, extent: to.extent.clone(), offset };
-            self.post_tail(stream_id, &message, &gather(from, offset, len))?;
+            match gather(from, offset, len) {
+                Cow::Borrowed(piece) => self.post_borrowed(stream_id, &message, piece)?,
+                Cow::Owned(piece) => self.post_tail(stream_id, &message, &piece)?,
+            };
             offset += len;
         }
         self.note_work();

@@ -11,6 +11,7 @@ mod copies;
 mod host_box;
 mod jobs;
 mod receive;
+mod reconnect;
 mod send;
 mod streams;
 mod wait;
@@ -20,6 +21,7 @@ pub use arena::Arena;
 pub use callbacks::in_callback;
 pub use copies::DeviceBox;
 pub use host_box::{HostBox, store};
+pub use reconnect::{Reconnect, Retry};
 pub use wait::{Reply, Slot, lock};
 
 use crate::Code;
@@ -31,7 +33,7 @@ use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_stick
 use jobs::Jobs;
 use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, TABLE_HASH, WIRE_VERSION};
 use receive::Receiver;
-use send::Outbox;
+use send::{Outbox, Wake};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -85,12 +87,23 @@ pub struct Session {
     /// Which appliance, for people.
     peer: String,
     outbox: Mutex<Outbox>,
-    outbox_filled: Condvar,
+    /// There is a connection again, or the session is lost.
+    reconnected: Condvar,
+    /// For the background thread that sends.
+    wake: Wake,
+    /// How to reach the worker again.
+    reconnect: OnceLock<Reconnect>,
+    epoch: AtomicU64,
+    /// Bytes that the reader has received; how many of them the worker has been told of; whether it must be told.
+    received: AtomicU64,
+    told: AtomicU64,
+    acknowledge: AtomicBool,
+    /// Bytes that the worker has received.
+    acknowledged: AtomicU64,
     lead: Lead,
     receiver: Mutex<Receiver>,
     watch: sys::Watch,
     pending: Mutex<BTreeMap<u64, Pending>>,
-    acknowledged: AtomicU64,
     /// The code that every call answers from now on, or 0.
     failure: AtomicU32,
     /// The code of a copy that nobody waited for and that failed, until a synchronising call has answered it; or 0.
@@ -137,11 +150,11 @@ pub fn is_unsettled(memory: &HostBox) -> bool {
 }
 
 impl Session {
-    /// Starts a session on a connected socket whose other end is a worker.
+    /// Starts a session on a connected socket whose other end is a worker. With `reconnect` it outlives the connection.
     ///
     /// # Errors
     /// A line for people, if the worker does not answer as it should.
-    pub fn start(socket: OwnedFd, peer: &str) -> Result<Arc<Session>, String> {
+    pub fn start(socket: OwnedFd, peer: &str, reconnect: Option<Reconnect>) -> Result<Arc<Session>, String> {
         let fd = socket.as_raw_fd();
         let watch = sys::Watch::new(fd).map_err(|error| format!("cannot watch the connection to {peer}: {error}"))?;
         process::close_in_children(fd);
@@ -149,12 +162,18 @@ impl Session {
             socket,
             peer: peer.to_owned(),
             outbox: Mutex::default(),
-            outbox_filled: Condvar::new(),
+            reconnected: Condvar::new(),
+            wake: Wake::default(),
+            reconnect: OnceLock::new(),
+            epoch: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            acknowledge: AtomicBool::new(false),
+            acknowledged: AtomicU64::new(0),
             lead: Lead::default(),
             receiver: Mutex::default(),
             watch,
             pending: Mutex::default(),
-            acknowledged: AtomicU64::new(0),
             failure: AtomicU32::new(0),
             late: AtomicU32::new(0),
             lost: AtomicBool::new(false),
@@ -173,6 +192,9 @@ impl Session {
         let opened = session.open().map_err(|code| format!("the worker of {peer} refused the session (code {code})"));
         sys::receive_timeout(fd, None);
         let opened = opened?;
+        if let Some(reconnect) = reconnect {
+            let _ = session.reconnect.set(reconnect);
+        }
         session.image_bytes.store(opened.image_bytes, SeqCst);
         session.start_threads().map_err(|error| format!("cannot start a thread: {error}"))?;
         let _ = session.arena.set(session.place_arena(opened));
@@ -253,6 +275,9 @@ impl Session {
                 ));
             }
             sys::shut_down(self.fd());
+            drop(lock(&self.outbox));
+            self.reconnected.notify_all();
+            self.wake.wake();
             self.lead.wake_all();
             // Nothing can be sent any more, so nothing is added behind this.
             let pending = std::mem::take(&mut *lock(&self.pending));

@@ -4,11 +4,10 @@ use super::copies::Source;
 use super::{HostBox, Pending, Reply, Session, Waiter, lock};
 use crate::{stats, sys};
 use protocol::{
-    Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, HostBytes, Message, NeedBytes, Text,
+    Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, HostBytes, Message, NeedBytes, Text,
     message_name,
 };
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::SeqCst;
 
 const BUFFER: usize = 256 << 10;
@@ -21,6 +20,8 @@ const OFFSET_BYTES: usize = 8;
 type Broken = String;
 
 pub struct Receiver {
+    /// Bytes of the session so far.
+    received: u64,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -28,19 +29,37 @@ pub struct Receiver {
 
 impl Default for Receiver {
     fn default() -> Self {
-        Receiver { buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0 }
+        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0 }
     }
 }
 
-fn received(result: io::Result<usize>) -> Result<usize, Broken> {
-    match result {
-        Ok(0) => Err("the appliance closed the connection".into()),
-        Ok(n) => {
-            stats::received(n);
-            Ok(n)
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err("the appliance did not answer in time".into()),
-        Err(error) => Err(format!("the connection broke: {error}")),
+/// Receives at most `len` bytes, at least one; `None` if none are there and `wait` is not set. A connection that breaks is
+/// replaced by the next one: whoever is in the middle of a frame does not notice.
+///
+/// # Safety
+/// `to` is valid for writes of `len` bytes.
+unsafe fn receive(
+    session: &Session,
+    so_far: u64,
+    to: *mut u8,
+    len: usize,
+    wait: bool,
+) -> Result<Option<usize>, Broken> {
+    loop {
+        // SAFETY: as the caller vouches.
+        let reason = match unsafe { sys::receive(session.fd(), to, len, wait) } {
+            Ok(0) => "the appliance closed the connection".into(),
+            Ok(count) => {
+                stats::received(count);
+                return Ok(Some(count));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err("the appliance did not answer in time".into());
+            }
+            Err(error) => format!("the connection broke: {error}"),
+        };
+        session.reconnect(so_far, reason)?;
     }
 }
 
@@ -50,7 +69,7 @@ impl Receiver {
     }
 
     /// Receives what is there, at least a byte; false if nothing is and `wait` is not set.
-    fn fill(&mut self, socket: RawFd, wait: bool) -> Result<bool, Broken> {
+    fn fill(&mut self, session: &Session, wait: bool) -> Result<bool, Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.end == BUFFER {
@@ -59,22 +78,20 @@ impl Receiver {
         }
         let room = &mut self.buffer[self.end..];
         // SAFETY: `room` is ours.
-        let result = unsafe { sys::receive(socket, room.as_mut_ptr(), room.len(), wait) };
-        if !wait && result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            return Ok(false);
-        }
-        self.end += received(result)?;
-        Ok(true)
+        let count = unsafe { receive(session, self.received, room.as_mut_ptr(), room.len(), wait)? };
+        self.end += count.unwrap_or(0);
+        self.received += count.unwrap_or(0) as u64;
+        Ok(count.is_some())
     }
 
     /// Makes sure that `len` bytes (at most the buffer) are there.
-    fn need(&mut self, socket: RawFd, len: usize) -> Result<(), Broken> {
+    fn need(&mut self, session: &Session, len: usize) -> Result<(), Broken> {
         if self.start + len > BUFFER {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         while self.available() < len {
-            self.fill(socket, true)?;
+            self.fill(session, true)?;
         }
         Ok(())
     }
@@ -90,11 +107,11 @@ impl Receiver {
     ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes.
-    unsafe fn take_to(&mut self, socket: RawFd, mut to: *mut u8, mut len: usize) -> Result<(), Broken> {
+    unsafe fn take_to(&mut self, session: &Session, mut to: *mut u8, mut len: usize) -> Result<(), Broken> {
         while len > 0 {
             let count = if self.available() > 0 || len < DIRECT {
                 if self.available() == 0 {
-                    self.fill(socket, true)?;
+                    self.fill(session, true)?;
                 }
                 let count = self.available().min(len);
                 // SAFETY: `count <= len`, and the buffer is not the program's memory.
@@ -103,7 +120,9 @@ impl Receiver {
                 count
             } else {
                 // SAFETY: as the caller vouches.
-                received(unsafe { sys::receive(socket, to, len, true) })?
+                let count = unsafe { receive(session, self.received, to, len, true)? };
+                self.received += count.unwrap_or(0) as u64;
+                count.unwrap_or(0)
             };
             // SAFETY: still inside the memory that the caller vouches for, or just behind it.
             to = unsafe { to.add(count) };
@@ -113,11 +132,11 @@ impl Receiver {
     }
 
     /// The next frame's header; `None` if nothing has arrived and `wait` is not set. What has begun is waited for.
-    fn header(&mut self, socket: RawFd, wait: bool) -> Result<Option<Header>, Broken> {
-        if self.available() == 0 && !self.fill(socket, wait)? {
+    fn header(&mut self, session: &Session, wait: bool) -> Result<Option<Header>, Broken> {
+        if self.available() == 0 && !self.fill(session, wait)? {
             return Ok(None);
         }
-        self.need(socket, HEADER_BYTES)?;
+        self.need(session, HEADER_BYTES)?;
         Header::decode(&self.take()).map(Some).map_err(|error| error.to_string())
     }
 }
@@ -156,30 +175,30 @@ impl Session {
 
     /// Takes in one frame.
     fn step(&self, receiver: &mut Receiver, wait: bool) -> Result<bool, Broken> {
-        let socket = self.fd();
-        let Some(header) = receiver.header(socket, wait)? else { return Ok(false) };
+        let Some(header) = receiver.header(self, wait)? else { return Ok(false) };
+        self.acknowledged.fetch_max(header.ack, SeqCst);
         let len = header.len as usize;
         if header.code == HostBytes::CODE {
             self.land(receiver, &header)?;
         } else if len <= BUFFER {
-            receiver.need(socket, len)?;
+            receiver.need(self, len)?;
             let payload = receiver.start..receiver.start + len;
             receiver.start += len;
             self.dispatch(&header, &receiver.buffer[payload])?;
         } else {
             let mut payload = vec![0; len];
             // SAFETY: the vector has `len` bytes.
-            unsafe { receiver.take_to(socket, payload.as_mut_ptr(), len)? };
+            unsafe { receiver.take_to(self, payload.as_mut_ptr(), len)? };
             self.dispatch(&header, &payload)?;
         }
+        self.acknowledge_if_due(receiver.received);
         Ok(true)
     }
 
     /// Receives bytes of a copy where the program wants them.
     fn land(&self, receiver: &mut Receiver, header: &Header) -> Result<(), Broken> {
-        let socket = self.fd();
         let len = (header.len as usize).checked_sub(OFFSET_BYTES).ok_or("bytes arrived without their place")?;
-        receiver.need(socket, OFFSET_BYTES)?;
+        receiver.need(self, OFFSET_BYTES)?;
         let offset = u64::from_le_bytes(receiver.take());
         let to = match lock(&self.pending).get(&header.seq) {
             Some(Pending::Landing(to, _)) => *to,
@@ -190,7 +209,7 @@ impl Session {
         }
         for (address, count) in to.runs(offset, len as u64) {
             // SAFETY: the program gave this memory to a copy that is not complete: its command is still pending.
-            unsafe { receiver.take_to(socket, std::ptr::with_exposed_provenance_mut(address), count)? };
+            unsafe { receiver.take_to(self, std::ptr::with_exposed_provenance_mut(address), count)? };
         }
         Ok(())
     }
@@ -244,18 +263,13 @@ impl Session {
                 self.lose(ending.code, &ending.reason);
                 Ok(())
             }
+            Acknowledge::CODE => Ok(()),
             code => Err(format!("the appliance sent a frame of unknown kind {code:#x}")),
         }
     }
 
     fn deliver(&self, number: u64, code: u32, tail: &[u8]) -> Result<(), Broken> {
-        let pending = {
-            let mut pending = lock(&self.pending);
-            let found = pending.remove(&number);
-            let answered = pending.first_key_value().map_or(number, |(first, _)| first - 1);
-            self.acknowledged.fetch_max(answered, SeqCst);
-            found
-        };
+        let pending = lock(&self.pending).remove(&number);
         self.note_code(code);
         match pending.ok_or("the appliance answered a command twice")? {
             Pending::Reply(Waiter::Thread(slot)) | Pending::Landing(_, Waiter::Thread(slot)) => {

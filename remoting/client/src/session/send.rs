@@ -5,9 +5,13 @@ use super::{Pending, Session, lock};
 use crate::Code;
 use crate::{stats, sys};
 use driverapi::errors::CUDA_ERROR_EXTERNAL_DEVICE;
-use protocol::{Close, GraphLaunch, HEADER_BYTES, Header, Launch, Message, StreamQuery, StreamSynchronize, Writer};
+use protocol::{
+    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, StreamQuery,
+    StreamSynchronize, Writer,
+};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// More waiting bytes than this leave at once.
@@ -19,13 +23,43 @@ const TICK: Duration = Duration::from_micros(75);
 /// Ticks without a command after which the background thread sleeps until there is one.
 const IDLE_TICKS: u32 = 20;
 
-#[derive(Default)]
+/// While there is no connection, a thread with more to send than this waits for one.
+const MOST_HELD: usize = 16 << 20;
+
+enum Piece {
+    Owned(Vec<u8>),
+    /// Memory of a caller who is still in the call that sends it.
+    Borrowed(usize, usize),
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        match *self {
+            Piece::Owned(ref bytes) => bytes,
+            // SAFETY: `own_tails` replaces it before the call that borrowed the memory returns.
+            Piece::Borrowed(at, len) => unsafe {
+                std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), len)
+            },
+        }
+    }
+}
+
 pub struct Outbox {
-    bytes: Vec<u8>,
+    kept: Kept<Piece>,
+    /// The memory of a piece that is kept no longer.
+    spare: Vec<u8>,
     last: u64,
     pub streams: Streams,
     /// The background thread ticks; else it sleeps.
     ticking: bool,
+    connected: bool,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        let (kept, spare, streams) = (Kept::default(), Vec::new(), Streams::default());
+        Outbox { kept, spare, last: 0, streams, ticking: false, connected: true }
+    }
 }
 
 impl Outbox {
@@ -34,15 +68,40 @@ impl Outbox {
     }
 
     /// Appends a frame whose payload is what `body` writes and `tail` bytes that follow later.
-    fn frame(&mut self, code: u32, stream_id: u64, ack: u64, tail: usize, body: impl FnOnce(&mut Writer)) {
-        let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
-        let start = writer.bytes.len();
-        writer.raw(&[0; HEADER_BYTES]);
-        body(&mut writer);
-        self.bytes = writer.bytes;
-        let len = (self.bytes.len() - start - HEADER_BYTES + tail) as u32;
-        let header = Header { len, code, seq: self.last, stream_id, ack };
-        self.bytes[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
+    fn frame(&mut self, mut header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
+        if !matches!(self.kept.last(), Some(Piece::Owned(bytes)) if bytes.len() < FULL) {
+            self.kept.push(Piece::Owned(std::mem::take(&mut self.spare)));
+        }
+        self.kept.extend_last(|last| {
+            let Piece::Owned(bytes) = last else { return };
+            let mut writer = Writer { bytes: std::mem::take(bytes) };
+            let start = writer.bytes.len();
+            writer.raw(&[0; HEADER_BYTES]);
+            body(&mut writer);
+            *bytes = writer.bytes;
+            header.len = (bytes.len() - start - HEADER_BYTES + tail) as u32;
+            bytes[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
+        });
+    }
+
+    fn tail(&mut self, bytes: &[u8]) {
+        if bytes.len() > COPIED_TAIL {
+            self.kept.push(Piece::Borrowed(bytes.as_ptr().expose_provenance(), bytes.len()));
+        } else {
+            self.kept.extend_last(|last| {
+                if let Piece::Owned(all) = last {
+                    all.extend_from_slice(bytes);
+                }
+            });
+        }
+    }
+
+    /// Lets go of what the worker has received. A count that cannot be is ignored: more is kept then.
+    fn trim(&mut self, acknowledged: u64) {
+        if let Ok(Some(Piece::Owned(mut bytes))) = self.kept.acknowledge(acknowledged) {
+            bytes.clear();
+            self.spare = bytes;
+        }
     }
 }
 
@@ -60,9 +119,27 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn post_tail<M: Message>(&self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Code> {
+        let number = self.post_borrowed(stream_id, message, tail);
+        self.own_tails();
+        number
+    }
+
+    /// As [`Session::post_tail`]; the tail must stay as it is until [`Session::own_tails`].
+    pub(super) fn post_borrowed<M: Message>(&self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Code> {
         self.append(M::CODE, stream_id, tail, None, false, |w| {
             w.put(message);
         })
+    }
+
+    /// Copies what is still kept of tails, so that their owners may change them.
+    pub(super) fn own_tails(&self) {
+        let mut outbox = lock(&self.outbox);
+        outbox.trim(self.acknowledged.load(SeqCst));
+        for piece in outbox.kept.newest_first() {
+            if let Piece::Borrowed(..) = piece {
+                *piece = Piece::Owned(piece.as_ref().to_vec());
+            }
+        }
     }
 
     /// As [`Session::post`] for a generated function.
@@ -112,23 +189,19 @@ impl Session {
         if let Some(pending) = pending {
             lock(&self.pending).insert(number, pending);
         }
-        outbox.frame(code, stream_id, self.acknowledged.load(SeqCst), tail.len(), body);
+        self.frame(&mut outbox, Header { code, seq: number, stream_id, ..Header::default() }, tail.len(), body);
+        outbox.tail(tail);
         stats::command();
-        let sent = if tail.len() > COPIED_TAIL {
-            self.send(&mut outbox, tail)
+        let sent = if flush || tail.len() > COPIED_TAIL || outbox.kept.unsent() > FULL {
+            self.send(outbox).1
         } else {
-            outbox.bytes.extend_from_slice(tail);
-            if flush || outbox.bytes.len() > FULL {
-                self.send(&mut outbox, &[])
-            } else {
-                if !outbox.ticking {
-                    outbox.ticking = true;
-                    self.outbox_filled.notify_one();
-                }
-                Ok(())
+            if !outbox.ticking {
+                outbox.ticking = true;
+                self.wake.wake();
             }
+            drop(outbox);
+            Ok(())
         };
-        drop(outbox);
         if let (true, Err(code)) = (awaited, sent) {
             let pending = lock(&self.pending).remove(&number);
             pending.into_iter().for_each(|pending| pending.reject(code));
@@ -136,48 +209,96 @@ impl Session {
         sent.map(|()| number)
     }
 
+    fn frame(&self, outbox: &mut Outbox, header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
+        let ack = self.received.load(SeqCst);
+        self.told.store(ack, SeqCst);
+        outbox.frame(Header { ack, ..header }, tail, body);
+    }
+
     /// Sends everything that was appended.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn flush(&self) -> Result<(), Code> {
-        self.send(&mut lock(&self.outbox), &[])
+        self.send(lock(&self.outbox)).1
     }
 
-    fn send(&self, outbox: &mut MutexGuard<'_, Outbox>, tail: &[u8]) -> Result<(), Code> {
-        if outbox.bytes.is_empty() && tail.is_empty() {
-            return Ok(());
+    /// Sends all there is. Without a connection it is kept for the next one.
+    fn send<'a>(&'a self, mut outbox: MutexGuard<'a, Outbox>) -> (MutexGuard<'a, Outbox>, Result<(), Code>) {
+        outbox.trim(self.acknowledged.load(SeqCst));
+        while !outbox.connected && outbox.kept.unsent() > MOST_HELD && !self.is_lost() {
+            outbox = self.reconnected.wait(outbox).unwrap_or_else(PoisonError::into_inner);
         }
-        stats::sent(outbox.bytes.len() + tail.len());
-        let result = sys::send_all(self.fd(), &outbox.bytes, tail);
-        outbox.bytes.clear();
-        result.map_err(|_| {
-            // The reader notices, says so once, and fails the session: only it may do that.
-            sys::shut_down(self.fd());
-            self.check().err().unwrap_or(CUDA_ERROR_EXTERNAL_DEVICE)
-        })
+        while outbox.connected && outbox.kept.unsent() > 0 {
+            match sys::send(self.fd(), outbox.kept.to_send()) {
+                Ok(count) => {
+                    stats::sent(count);
+                    outbox.kept.advance(count);
+                }
+                Err(_) => {
+                    // The reader notices, and reconnects or fails the session: only it may do that.
+                    outbox.connected = false;
+                    sys::shut_down(self.fd());
+                }
+            }
+        }
+        let keeps = outbox.connected || (self.may_reconnect() && !self.is_lost());
+        let sent = if keeps { Ok(()) } else { Err(self.check().err().unwrap_or(CUDA_ERROR_EXTERNAL_DEVICE)) };
+        (outbox, sent)
+    }
+
+    /// A connection has taken the place of the one that broke, and the worker has received so many bytes. For the reader
+    /// alone. What was not received is sent by the background thread: the reader may not wait for the worker to read.
+    ///
+    /// # Errors
+    /// If the worker cannot have received so many.
+    pub(super) fn go_on_with(&self, socket: &OwnedFd, received: u64) -> Result<(), String> {
+        let mut outbox = lock(&self.outbox);
+        outbox.kept.rewind(received).map_err(|error| error.to_string())?;
+        sys::replace(self.fd(), socket.as_raw_fd()).map_err(|error| error.to_string())?;
+        self.watch.renew().map_err(|error| error.to_string())?;
+        (outbox.connected, outbox.ticking) = (true, true);
+        drop(outbox);
+        self.reconnected.notify_all();
+        self.wake.wake();
+        Ok(())
+    }
+
+    /// Has the worker told how much was received, if it was not for long. For the reader, which may not wait.
+    pub(super) fn acknowledge_if_due(&self, received: u64) {
+        self.received.store(received, SeqCst);
+        if received - self.told.load(SeqCst) >= ACKNOWLEDGE_BYTES && !self.acknowledge.swap(true, SeqCst) {
+            self.wake.wake();
+        }
     }
 
     pub(super) fn flush_in_background(&self) {
         sys::precise_sleeps();
-        let mut outbox = lock(&self.outbox);
         loop {
-            while !outbox.ticking {
-                outbox = self.outbox_filled.wait(outbox).unwrap_or_else(PoisonError::into_inner);
+            self.wake.wait();
+            let mut outbox = lock(&self.outbox);
+            if self.acknowledge.swap(false, SeqCst) {
+                self.frame(&mut outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
+                outbox.ticking = true;
             }
             let mut idle = 0;
             let mut last = outbox.last;
-            while idle < IDLE_TICKS {
+            while outbox.ticking {
+                let (still, sent) = self.send(outbox);
+                outbox = still;
+                if sent.is_err() {
+                    return;
+                }
+                if idle >= IDLE_TICKS {
+                    outbox.ticking = false;
+                    break;
+                }
                 drop(outbox);
                 std::thread::sleep(TICK);
                 outbox = lock(&self.outbox);
                 idle = if outbox.last == last { idle + 1 } else { 0 };
                 last = outbox.last;
-                if self.send(&mut outbox, &[]).is_err() {
-                    return;
-                }
             }
-            outbox.ticking = false;
         }
     }
 
@@ -185,13 +306,33 @@ impl Session {
     pub(super) fn close(&self) {
         if let Ok(mut outbox) = self.outbox.try_lock()
             && !self.is_lost()
+            && outbox.connected
         {
             outbox.last += 1;
-            outbox.frame(Close::CODE, 0, self.acknowledged.load(SeqCst), 0, |w| {
+            let seq = outbox.last;
+            self.frame(&mut outbox, Header { code: Close::CODE, seq, ..Header::default() }, 0, |w| {
                 w.put(&Close {});
             });
-            sys::send_some(self.fd(), &outbox.bytes);
-            outbox.bytes.clear();
+            sys::send_some(self.fd(), outbox.kept.to_send());
         }
+    }
+}
+
+/// Wakes the background thread. Takes no lock for long, so that the reader may use it.
+#[derive(Default)]
+pub struct Wake {
+    due: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake {
+    pub fn wake(&self) {
+        *lock(&self.due) = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let due = self.changed.wait_while(lock(&self.due), |due| !*due);
+        *due.unwrap_or_else(PoisonError::into_inner) = false;
     }
 }

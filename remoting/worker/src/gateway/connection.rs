@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use carrier::{ACCEPTED, to_hex};
-use protocol::{PREFACE_BYTES, Preface};
+use carrier::{ACCEPTED, GONE, to_hex};
+use protocol::{PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -34,7 +34,7 @@ pub enum Speaks {
 
 pub fn speaks(head: [u8; 4]) -> Speaks {
     match &head {
-        b"RGP1" | b"RGL1" => Speaks::Preface,
+        b"RGP1" | b"RGL1" | b"RGR1" => Speaks::Preface,
         b"PRI " => Speaks::Http2,
         // A TLS record of a handshake, version 3.x.
         [0x16, 3, _, _] => Speaks::Tls,
@@ -188,30 +188,46 @@ pub async fn preface_follows(
     mut stream: impl Local,
     probation: &Probation,
 ) -> Result<(), Refused> {
+    let preface = read_preface(&mut (&head[..]).chain(&mut stream)).await?;
+    admit(gateway, &preface, stream, probation).await
+}
+
+pub async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<Preface, Refused> {
+    let within = |_| Refused("closed within its preface".into());
     let mut bytes = [0; PREFACE_BYTES];
-    bytes[..4].copy_from_slice(&head);
-    let read = stream.read_exact(&mut bytes[4..]).await;
-    read.map_err(|_| Refused("closed within its preface".into()))?;
-    admit(gateway, &bytes, stream, probation).await
+    stream.read_exact(&mut bytes).await.map_err(within)?;
+    let Some(preface) = Preface::decode(&bytes) else { return refused("no preface of ours") };
+    if !matches!(preface.kind, PrefaceKind::Resume { .. }) {
+        return Ok(preface);
+    }
+    let mut bytes = [0; RESUME_BYTES];
+    stream.read_exact(&mut bytes).await.map_err(within)?;
+    Ok(preface.resumes(&bytes))
 }
 
 /// Checks the preface that was read and gives the connection to whom it is for.
 pub async fn admit(
     gateway: &Gateway,
-    preface: &[u8; PREFACE_BYTES],
+    preface: &Preface,
     mut stream: impl Local,
     probation: &Probation,
 ) -> Result<(), Refused> {
-    let Some(preface) = Preface::decode(preface) else { return refused("no preface of ours") };
-    let admitted = find(gateway, &preface).await.map_err(|refusal| Refused(refusal.to_string()))?;
+    let admitted = find(gateway, preface).await;
+    let resumes = matches!(preface.kind, PrefaceKind::Resume { .. });
+    if let (true, Err(Refusal::Unknown)) = (resumes, &admitted) {
+        stream.write_all(&[GONE]).await?;
+    }
+    let admitted = admitted.map_err(|refusal| Refused(refusal.to_string()))?;
     probation.pass();
     match admitted {
         Admitted::Session(worker) => {
             stream.write_all(&[ACCEPTED]).await?;
-            let connection = stream.into_fd()?;
-            pass::send(&worker, br#"{"op":"connection"}"#, Some(connection.as_fd()))
-                .map_err(|error| Refused(format!("its worker is gone: {error}")))?;
+            hand_over(&worker, br#"{"op":"connection"}"#, stream)?;
             gateway.events.send(Event::SessionConnected { id: to_hex(&preface.id) }).await;
+        }
+        Admitted::Resumed { worker, epoch, received } => {
+            let packet = format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#);
+            hand_over(&worker, packet.as_bytes(), stream)?;
         }
         Admitted::Lease { ended, first } => {
             if first {
@@ -224,6 +240,12 @@ pub async fn admit(
         }
     }
     Ok(())
+}
+
+fn hand_over(worker: &OwnedFd, packet: &[u8], stream: impl Local) -> Result<(), Refused> {
+    let connection = stream.into_fd()?;
+    let passed = pass::send(worker, packet, Some(connection.as_fd()));
+    passed.map_err(|error| Refused(format!("its worker is gone: {error}")))
 }
 
 async fn find(gateway: &Gateway, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
@@ -261,6 +283,7 @@ mod tests {
         for (head, expected) in [
             (*b"RGP1", Speaks::Preface),
             (*b"RGL1", Speaks::Preface),
+            (*b"RGR1", Speaks::Preface),
             (*b"PRI ", Speaks::Http2),
             ([0x16, 3, 1, 2], Speaks::Tls),
             (*b"GET ", Speaks::Unknown),

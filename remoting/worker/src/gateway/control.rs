@@ -17,7 +17,15 @@ use super::{Gateway, acceptors, pass};
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Order {
+    /// With the socket of its worker. `resumes`: the worker takes further connections when one breaks.
     Session {
+        id: String,
+        ticket: String,
+        #[serde(default)]
+        resumes: bool,
+    },
+    /// The same of a session whose client has come to another gateway, which is gone.
+    Joined {
         id: String,
         ticket: String,
     },
@@ -148,9 +156,13 @@ fn obey(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) {
 fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {
     let mut registry = gateway.registry();
     match serde_json::from_slice(packet).ok()? {
-        Order::Session { id, ticket } => {
+        Order::Session { id, ticket, resumes } => {
             let worker = descriptors.into_iter().next()?;
-            registry.add_session(from_hex(&id)?, from_hex(&ticket)?, worker, Instant::now());
+            registry.add_session(from_hex(&id)?, from_hex(&ticket)?, worker, resumes, Instant::now());
+        }
+        Order::Joined { id, ticket } => {
+            let worker = descriptors.into_iter().next()?;
+            registry.add_joined(from_hex(&id)?, from_hex(&ticket)?, worker, Instant::now());
         }
         Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
         Order::Acceptor { id } => {

@@ -8,8 +8,7 @@ use carrier::proto::data_server::{Data, DataServer};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use protocol::PREFACE_BYTES;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
@@ -50,12 +49,11 @@ impl Data for Sessions {
 
     async fn session(&self, request: Request<Streaming<Piece>>) -> Result<Response<Self::SessionStream>, Status> {
         let mut upward = carrier::from_pieces(request.into_inner());
-        let mut preface = [0; PREFACE_BYTES];
-        match tokio::time::timeout(super::PATIENCE, upward.read_exact(&mut preface)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) => return Err(Status::invalid_argument("closed within its preface")),
+        let preface = match tokio::time::timeout(super::PATIENCE, connection::read_preface(&mut upward)).await {
+            Ok(Ok(preface)) => preface,
+            Ok(Err(reason)) => return Err(Status::invalid_argument(reason.to_string())),
             Err(_) => return Err(Status::deadline_exceeded("showed no preface in time")),
-        }
+        };
         let (ours, local) = UnixStream::pair()?;
         let (downward, to_worker) = ours.into_split();
         // Both ends' pieces are in the pair by the time a refusal closes it: the caller sees a status, not a silent end.

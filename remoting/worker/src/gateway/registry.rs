@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::{Preface, PrefaceKind};
@@ -18,7 +19,10 @@ pub const TICKET_LIFE: Duration = Duration::from_secs(10);
 /// `W` is the way to a session's worker.
 #[derive(Debug)]
 pub struct Registry<W> {
+    /// Whose client has not come yet.
     sessions: HashMap<Id, Session<W>>,
+    /// Whose client was here, and may come again.
+    joined: HashMap<Id, Session<W>>,
     leases: HashMap<Id, Lease>,
 }
 
@@ -26,7 +30,9 @@ pub struct Registry<W> {
 struct Session<W> {
     ticket: Ticket,
     expires: Instant,
-    worker: W,
+    /// Its client may come again when its connection broke.
+    resumes: bool,
+    worker: Arc<W>,
 }
 
 #[derive(Debug)]
@@ -39,7 +45,9 @@ struct Lease {
 
 #[derive(Debug)]
 pub enum Admitted<W> {
-    Session(W),
+    Session(Arc<W>),
+    /// A connection that goes on with a session.
+    Resumed { worker: Arc<W>, epoch: u64, received: u64 },
     Lease { ended: watch::Receiver<()>, first: bool },
 }
 
@@ -62,13 +70,19 @@ impl std::fmt::Display for Refusal {
 
 impl<W> Default for Registry<W> {
     fn default() -> Self {
-        Registry { sessions: HashMap::new(), leases: HashMap::new() }
+        Registry { sessions: HashMap::new(), joined: HashMap::new(), leases: HashMap::new() }
     }
 }
 
 impl<W> Registry<W> {
-    pub fn add_session(&mut self, id: Id, ticket: Ticket, worker: W, now: Instant) {
-        self.sessions.insert(id, Session { ticket, expires: now + TICKET_LIFE, worker });
+    pub fn add_session(&mut self, id: Id, ticket: Ticket, worker: W, resumes: bool, now: Instant) {
+        let worker = Arc::new(worker);
+        self.sessions.insert(id, Session { ticket, expires: now + TICKET_LIFE, resumes, worker });
+    }
+
+    /// A session that another gateway admitted.
+    pub fn add_joined(&mut self, id: Id, ticket: Ticket, worker: W, now: Instant) {
+        self.joined.insert(id, Session { ticket, expires: now, resumes: true, worker: Arc::new(worker) });
     }
 
     pub fn add_lease(&mut self, id: Id, ticket: Ticket) {
@@ -78,6 +92,7 @@ impl<W> Registry<W> {
     /// The id's ticket is good no more; connections that hold the lease end.
     pub fn forget(&mut self, id: &Id) {
         self.sessions.remove(id);
+        self.joined.remove(id);
         self.leases.remove(id);
     }
 
@@ -95,17 +110,26 @@ impl<W> Registry<W> {
         match preface.kind {
             PrefaceKind::Session => {
                 let session = self.sessions.get(&preface.id).ok_or(Refusal::Unknown)?;
-                if !equal_in_constant_time(&session.ticket, &preface.ticket) {
-                    return Err(Refusal::WrongTicket);
-                }
+                proved(preface, &session.ticket)?;
                 let session = self.sessions.remove(&preface.id).ok_or(Refusal::Unknown)?;
-                if now < session.expires { Ok(Admitted::Session(session.worker)) } else { Err(Refusal::Expired) }
+                if now >= session.expires {
+                    return Err(Refusal::Expired);
+                }
+                let worker = session.worker.clone();
+                if session.resumes {
+                    self.joined.insert(preface.id, session);
+                }
+                Ok(Admitted::Session(worker))
+            }
+            // The worker decides which of several attempts is the last.
+            PrefaceKind::Resume { epoch, received } => {
+                let session = self.joined.get(&preface.id).ok_or(Refusal::Unknown)?;
+                proved(preface, &session.ticket)?;
+                Ok(Admitted::Resumed { worker: session.worker.clone(), epoch, received })
             }
             PrefaceKind::Lease => {
                 let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;
-                if !equal_in_constant_time(&lease.ticket, &preface.ticket) {
-                    return Err(Refusal::WrongTicket);
-                }
+                proved(preface, &lease.ticket)?;
                 lease.holders += 1;
                 Ok(Admitted::Lease { ended: lease.ended.subscribe(), first: lease.holders == 1 })
             }
@@ -118,6 +142,11 @@ impl<W> Registry<W> {
         lease.holders = lease.holders.saturating_sub(1);
         lease.holders == 0
     }
+}
+
+fn proved(preface: &Preface, ticket: &Ticket) -> Result<(), Refusal> {
+    let proved = equal_in_constant_time(&preface.expected(ticket), &preface.ticket);
+    if proved { Ok(()) } else { Err(Refusal::WrongTicket) }
 }
 
 /// Takes the same time wherever the difference lies, so that a ticket cannot be guessed byte by byte.
@@ -138,7 +167,7 @@ mod tests {
 
     fn with_session(now: Instant) -> Registry<&'static str> {
         let mut registry = Registry::default();
-        registry.add_session(ID, TICKET, "worker", now);
+        registry.add_session(ID, TICKET, "worker", true, now);
         registry
     }
 
@@ -147,8 +176,24 @@ mod tests {
         let now = Instant::now();
         let mut registry = with_session(now);
         let preface = preface(PrefaceKind::Session, TICKET);
-        assert!(matches!(registry.admit(&preface, now), Ok(Admitted::Session("worker"))));
+        assert!(matches!(registry.admit(&preface, now), Ok(Admitted::Session(_))));
         assert_eq!(registry.admit(&preface, now).unwrap_err(), Refusal::Unknown);
+    }
+
+    #[test]
+    fn who_knows_the_ticket_may_come_again() {
+        let now = Instant::now();
+        let mut registry = with_session(now);
+        let again = |ticket: Ticket| Preface::resume(ID, &ticket, 1, 42);
+        assert_eq!(registry.admit(&again(TICKET), now).unwrap_err(), Refusal::Unknown, "before the first");
+        registry.admit(&preface(PrefaceKind::Session, TICKET), now).unwrap();
+        assert_eq!(registry.admit(&again([8; 32]), now).unwrap_err(), Refusal::WrongTicket);
+        let forged = Preface { kind: PrefaceKind::Resume { epoch: 2, received: 42 }, ..again(TICKET) };
+        assert_eq!(registry.admit(&forged, now).unwrap_err(), Refusal::WrongTicket);
+        let late = now + 100 * TICKET_LIFE;
+        assert!(matches!(registry.admit(&again(TICKET), late), Ok(Admitted::Resumed { epoch: 1, received: 42, .. })));
+        registry.forget(&ID);
+        assert_eq!(registry.admit(&again(TICKET), late).unwrap_err(), Refusal::Unknown);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rustix::net::{recv, send, sendmsg, socketpair};
 use serde_json::{Value, json};
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -17,26 +18,111 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// How long a read waits for bytes.
+const PATIENCE: Duration = Duration::from_millis(2);
+
 /// Descriptors for a child are inheritable for a moment; no other child may start in it.
 static SPAWN: Mutex<()> = Mutex::new(());
 
-pub struct Socket(pub UnixStream);
+/// The client's end of a session's connection, and of those that take its place.
+pub struct Socket {
+    pub stream: UnixStream,
+    pub data: Arc<OwnedFd>,
+    /// Each connection ends after so many bytes in one direction.
+    cut_every: usize,
+    pub epoch: u64,
+    /// How many bytes the worker says that it had received, at each cut.
+    pub cuts: Vec<u64>,
+    /// Everything that was written, and how much of it on this connection or one before.
+    written: Vec<u8>,
+    sent: usize,
+    received: u64,
+    /// Bytes of this connection, each way.
+    up: usize,
+    down: usize,
+}
+
+impl Socket {
+    fn new(data: OwnedFd) -> Self {
+        let (stream, theirs) = pair();
+        let data = Arc::new(data);
+        pass(&data, &theirs, br#"{"op":"connection"}"#);
+        let (written, cuts) = (Vec::new(), Vec::new());
+        Socket { stream, data, cut_every: usize::MAX, epoch: 0, cuts, written, sent: 0, received: 0, up: 0, down: 0 }
+    }
+
+    /// Asks for a connection to take the place of the last one; what the worker has received, or nothing if it refused.
+    pub fn attempt(&self, epoch: u64, received: u64) -> Option<(UnixStream, u64)> {
+        let (mut ours, theirs) = pair();
+        pass(&self.data, &theirs, format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#).as_bytes());
+        drop(theirs);
+        ours.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        let mut answer = [0; 9];
+        ours.read_exact(&mut answer).ok()?;
+        assert_eq!(answer[0], b'K');
+        ours.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        Some((ours, u64::from_le_bytes(answer[1..].try_into().expect("8 bytes"))))
+    }
+
+    /// From now on ends each connection after so many bytes in one direction.
+    pub fn cut(&mut self, every: usize) {
+        (self.cut_every, self.up, self.down) = (every, 0, 0);
+    }
+
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub fn reconnect(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.epoch += 1;
+        let (stream, theirs) = self.attempt(self.epoch, self.received).expect("the worker takes it");
+        assert!(theirs <= self.written.len() as u64);
+        self.cuts.push(theirs);
+        (self.stream, self.sent, self.up, self.down) = (stream, theirs as usize, 0, 0);
+    }
+
+    fn write(&mut self) {
+        while self.sent < self.written.len() {
+            let room = self.cut_every - self.up;
+            let piece = &self.written[self.sent..];
+            let count = self.stream.write(&piece[..piece.len().min(room)]).expect("the worker reads");
+            (self.sent, self.up) = (self.sent + count, self.up + count);
+            if self.up == self.cut_every {
+                self.reconnect();
+            }
+        }
+    }
+}
 
 impl Link for Socket {
     fn send(&mut self, header: Header, payload: Vec<u8>) {
-        self.0.write_all(&encode(&header, &payload)).expect("the worker reads");
+        let header = Header { ack: self.received, ..header };
+        self.written.extend(encode(&header, &payload));
+        self.write();
     }
 
     fn receive(&mut self) -> Vec<u8> {
-        let mut bytes = vec![0; 1 << 20];
-        let count = match self.0.read(&mut bytes) {
+        let mut bytes = vec![0; (1 << 20).min(self.cut_every - self.down)];
+        let count = match self.stream.read(&mut bytes) {
             Ok(count) => count,
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => 0,
             Err(e) => panic!("connection lost: {e}"),
         };
         bytes.truncate(count);
+        (self.received, self.down) = (self.received + count as u64, self.down + count);
+        if self.down == self.cut_every {
+            self.reconnect();
+            self.write();
+        }
         bytes
     }
+}
+
+fn pair() -> (UnixStream, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().expect("socket pair");
+    ours.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    (ours, theirs)
 }
 
 pub struct Worker {
@@ -89,13 +175,11 @@ impl Worker {
         command.args(["--data-fd", &their_data.as_raw_fd().to_string()]);
         let process = command.spawn().expect("worker");
         drop((their_control, their_data, spawning));
-        let (ours, theirs) = UnixStream::pair().expect("socket pair");
-        ours.set_read_timeout(Some(Duration::from_millis(2))).expect("timeout");
-        pass(&data, &theirs);
+        let socket = Socket::new(data);
         let (control, told) = (Arc::new(control), Arc::new(Mutex::new(Vec::new())));
         let (its_control, its_told) = (control.clone(), told.clone());
         std::thread::spawn(move || appliance(&its_control, &its_told, limit));
-        Worker { process, client: Client::new(Socket(ours)), control, told }
+        Worker { process, client: Client::new(socket), control, told }
     }
 
     pub fn told(&self, op: &str) -> Vec<Value> {
@@ -104,7 +188,7 @@ impl Worker {
 
     /// Ends the client's connection and waits for the process.
     pub fn hang_up(mut self) -> Vec<Value> {
-        self.client.link.0.shutdown(std::net::Shutdown::Both).expect("connected");
+        self.client.link.stream.shutdown(Shutdown::Both).expect("connected");
         let status = self.process.wait().expect("exit");
         assert!(status.success(), "{status}");
         // What it said last is still in the socket.
@@ -120,12 +204,12 @@ impl Drop for Worker {
     }
 }
 
-fn pass(data: &OwnedFd, connection: &UnixStream) {
+fn pass(data: &OwnedFd, connection: &UnixStream, packet: &[u8]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [connection.as_fd()];
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    sendmsg(data, &[IoSlice::new(br#"{"op":"connection"}"#)], &mut ancillary, SendFlags::NOSIGNAL).expect("passed");
+    sendmsg(data, &[IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL).expect("passed");
 }
 
 fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, limit: u64) {

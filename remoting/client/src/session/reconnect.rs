@@ -1,0 +1,79 @@
+//! A connection that broke is replaced by another one. The session goes on where both ends stopped receiving.
+
+use super::Session;
+use crate::{log, process, sys};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// Between two attempts; at first.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why an attempt to reconnect failed; a sentence for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Retry {
+    Later(String),
+    /// The appliance has no such session any more.
+    Never(String),
+}
+
+type Connect = dyn Fn(u64, u64) -> Result<(OwnedFd, u64), Retry> + Send + Sync;
+
+/// How a session reaches its worker again.
+pub struct Reconnect {
+    /// How long the appliance keeps a session without a connection.
+    pub grace: Duration,
+    /// Given the number of the attempt and how many bytes were received: a connection, and how many bytes the worker has
+    /// received.
+    pub connect: Box<Connect>,
+}
+
+impl Session {
+    pub(super) fn may_reconnect(&self) -> bool {
+        self.reconnect.get().is_some()
+    }
+
+    /// Returns when there is a connection again. For the reader alone, which has received so many bytes.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn reconnect(&self, received: u64, reason: String) -> Result<(), String> {
+        let Some(reconnect) = self.reconnect.get().filter(|_| process::check_alive().is_ok()) else {
+            return Err(reason);
+        };
+        // A thread that sends returns, and sends nothing more.
+        sys::shut_down(self.fd());
+        let (begun, grace) = (Instant::now(), reconnect.grace);
+        let mut pause = SHORTEST_PAUSE;
+        let mut told = false;
+        loop {
+            let attempt = self.epoch.fetch_add(1, SeqCst) + 1;
+            let error = match (reconnect.connect)(attempt, received) {
+                Ok((socket, theirs)) => {
+                    self.go_on_with(&socket, theirs)?;
+                    if told {
+                        let seconds = begun.elapsed().as_secs_f32();
+                        log::error(&format!("appliance {} is back after {seconds:.1} s; the program goes on", self.peer));
+                    }
+                    return Ok(());
+                }
+                Err(Retry::Never(error)) => return Err(format!("{reason}; {error}")),
+                Err(Retry::Later(error)) => error,
+            };
+            let left = grace.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(format!("{reason}; there was no way back to it for {} s: {error}", grace.as_secs()));
+            }
+            if !std::mem::replace(&mut told, true) {
+                log::error(&format!(
+                    "appliance {} is lost: {reason}; CUDA calls wait for it up to {} s",
+                    self.peer,
+                    grace.as_secs()
+                ));
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The client's connection, and the ones that take its place when it breaks.
+
+use crate::watchdog::ClientWatch;
+use crate::server::receive_packet;
+use crate::writer::Outbox;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
+use serde::Deserialize;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// The gateway passes a connection that has proved whose it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+struct Resume {
+    /// Higher than that of every attempt of this client before.
+    epoch: u64,
+    /// How many bytes the client has received.
+    received: u64,
+}
+
+pub struct Connection {
+    socket: Option<OwnedFd>,
+    /// Where the gateway passes others; none where there is no grace, or no gateway any more.
+    successors: Option<OwnedFd>,
+    watch: ClientWatch,
+    epoch: u64,
+    lost_at: Instant,
+    /// How long the session lives without a connection.
+    grace: Duration,
+}
+
+impl Connection {
+    /// # Errors
+    /// If there are no descriptors or threads left.
+    pub fn new(socket: OwnedFd, successors: OwnedFd, grace: Duration) -> io::Result<Self> {
+        let watch = ClientWatch::start(grace)?;
+        watch.follow(socket.as_fd())?;
+        let successors = (!grace.is_zero()).then_some(successors);
+        Ok(Connection { socket: Some(socket), successors, watch, epoch: 0, lost_at: Instant::now(), grace })
+    }
+
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    pub fn successors(&self) -> Option<BorrowedFd<'_>> {
+        self.successors.as_ref().map(AsFd::as_fd)
+    }
+
+    /// It broke. Frames are kept from now on, until another one comes or the time is over.
+    pub fn lose(&mut self) {
+        self.close();
+        self.lost_at = Instant::now();
+    }
+
+    /// How long the session still waits for a connection; none while it has one.
+    pub fn patience(&self) -> Option<Duration> {
+        self.socket.is_none().then(|| self.grace.saturating_sub(self.lost_at.elapsed()))
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.patience() == Some(Duration::ZERO)
+    }
+
+    /// Takes the connection that the gateway passes, unless a later one was here already or the client cannot have
+    /// received what it says: then nothing changes, and this one is closed.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn take_successor(&mut self, out: &mut Outbox) -> io::Result<()> {
+        let Some(successors) = self.successors() else { return Ok(()) };
+        let mut packet = [0; 256];
+        let (count, socket) = receive_packet(successors, &mut packet, RecvFlags::DONTWAIT)?;
+        if count == 0 {
+            self.successors = None;
+        }
+        match (serde_json::from_slice(&packet[..count]), socket) {
+            (Ok(resume), Some(socket)) => self.resume(resume, socket, out),
+            _ => Ok(()),
+        }
+    }
+
+    fn resume(&mut self, resume: Resume, socket: OwnedFd, out: &mut Outbox) -> io::Result<()> {
+        if resume.epoch <= self.epoch || out.rewind(resume.received).is_err() {
+            return Ok(());
+        }
+        self.close();
+        self.epoch = resume.epoch;
+        let mut answer = [carrier::ACCEPTED; 9];
+        answer[1..].copy_from_slice(&out.received().to_le_bytes());
+        // Fits in the buffer of a socket on which nothing was sent.
+        if send(&socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
+            self.lose();
+            return Ok(());
+        }
+        self.watch.follow(socket.as_fd())?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// The watchdog has the socket too, and lets go of it when it is shut down.
+    fn close(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            let _ = shutdown(&socket, Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Sessions whose connection breaks: everything is done once, and every answer comes once, as on a connection that holds.
+
+mod common;
+
+use common::client::{Received, encoded};
+use common::session::{A, B, LIMIT, PROFILES, Test, start_on};
+use common::worker::Worker;
+use protocol::{
+    Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, HostFunction, Message,
+};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+fn started(profile: &str, grace: &str) -> Test {
+    start_on(Worker::start_told(profile, LIMIT, &[], &["--grace", grace]))
+}
+
+/// What a run did: the counters that its kernels left, and what came, by command.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    memory: Vec<u8>,
+    came: BTreeMap<(u32, u64), usize>,
+}
+
+/// Counts in two streams, with copies both ways and host functions in between.
+fn work(t: &mut Test) -> Outcome {
+    let kernel = t.load();
+    let event = EventCreate { event: 70, context: common::client::CONTEXT, ..Default::default() };
+    t.client().send(0, &event, &[]);
+    for round in 0..20u64 {
+        t.write(A, 4096 + round * 8, &round.to_le_bytes());
+        for _ in 0..5 {
+            t.launch(A, kernel("count"), 1, 1, &encoded(&t.base));
+            t.launch(B, kernel("count"), 1, 1, &encoded(&(t.base + 64)));
+        }
+        t.client().send(A, &HostFunction { token: round }, &[]);
+        t.client().wait("callback", |r| r.code == Callback::CODE && r.payload == encoded(&Callback { token: round }));
+        t.client().send(0, &CallbackDone { token: round }, &[]);
+        t.client().send(B, &EventRecord { event: 70, generation: round + 1, ..Default::default() }, &[]);
+    }
+    assert_eq!((t.synchronize(A), t.synchronize(B)), (0, 0));
+    let memory = t.read(A, 0, 8192);
+    let mut came = BTreeMap::new();
+    // Where bytes are cut into pieces, and how often is acknowledged, is not the session's business.
+    let counts = |r: &&Received| ![Acknowledge::CODE, protocol::HostBytes::CODE].contains(&r.code);
+    for received in t.worker.client.inbox.iter().filter(counts) {
+        *came.entry((received.code, received.seq)).or_default() += 1;
+    }
+    Outcome { memory, came }
+}
+
+#[test]
+fn a_connection_that_is_cut_at_every_byte_changes_nothing() {
+    for (profile, lengths) in PROFILES.into_iter().zip([[1, 31, 33, 1000], [3, 32, 64, 4099]]) {
+        let undisturbed = work(&mut started(profile, "0"));
+        assert_eq!((undisturbed.memory[0], undisturbed.memory[64]), (100, 100));
+        for every in lengths {
+            let mut t = started(profile, "60");
+            t.worker.client.link.cut(every);
+            let outcome = work(&mut t);
+            let cuts = t.worker.client.link.cuts.len();
+            assert!(cuts > 8192 / every, "{cuts} cuts, after each {every} bytes");
+            assert_eq!(outcome, undisturbed, "{profile}, cut after each {every} bytes");
+        }
+    }
+}
+
+#[test]
+fn only_the_newest_attempt_that_can_be_true_wins() {
+    let mut t = started("normal", "60");
+    assert_eq!(t.synchronize(A), 0);
+    let link = &mut t.worker.client.link;
+    link.epoch = 5;
+    link.reconnect();
+    let received = link.received();
+    for (epoch, received) in [(5, received), (4, received), (0, received), (6, received + 1), (7, u64::MAX)] {
+        assert!(link.attempt(epoch, received).is_none(), "epoch {epoch}, received {received}");
+    }
+    // The loser has changed nothing: the winner's connection still works, and what it kept is still there.
+    assert_eq!(t.synchronize(A), 0);
+    t.worker.client.link.reconnect();
+    assert_eq!(t.synchronize(A), 0);
+}
+
+#[test]
+fn a_later_connection_ends_the_one_before() {
+    let mut t = started("normal", "60");
+    assert_eq!(t.synchronize(A), 0);
+    let mut before = t.worker.client.link.stream.try_clone().expect("a socket");
+    // Nobody said that the old connection is over: it is half open.
+    let link = &mut t.worker.client.link;
+    let (after, _) = link.attempt(1, link.received()).expect("taken");
+    before.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+    assert_eq!(before.read(&mut [0; 16]).expect("an end, no timeout"), 0);
+    (link.stream, link.epoch) = (after, 1);
+    assert_eq!(t.synchronize(A), 0);
+}
+
+#[test]
+fn without_a_connection_a_session_ends_after_the_grace() {
+    let mut t = started("normal", "1");
+    let since = Instant::now();
+    t.worker.client.link.stream.shutdown(std::net::Shutdown::Both).expect("connected");
+    assert!(t.worker.process.wait().expect("exit").success());
+    assert!(since.elapsed() >= Duration::from_secs(1), "{:?}", since.elapsed());
+}
+
+#[test]
+fn what_a_client_does_not_take_is_bounded() {
+    let mut t = started("normal", "60");
+    // Answers that nobody reads: the worker stops taking commands before it keeps more than its bound.
+    let copy = CopyToHost {
+        context: common::client::CONTEXT,
+        address: t.base,
+        extent: common::client::row(1 << 20),
+        offset: 0,
+        len: 1 << 20,
+    };
+    t.worker.client.link.stream.set_write_timeout(Some(Duration::from_millis(500))).expect("timeout");
+    let mut bytes = Vec::new();
+    let first = t.worker.client.seq + 1;
+    for seq in first..first + 400 {
+        let payload = encoded(&copy);
+        let header = protocol::Header { len: payload.len() as u32, code: CopyToHost::CODE, seq, stream_id: A, ack: 0 };
+        bytes.extend(common::client::encode(&header, &payload));
+    }
+    let _ = std::io::Write::write_all(&mut t.worker.client.link.stream, &bytes);
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", t.worker.process.id())).expect("status");
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
+    };
+    let since = Instant::now();
+    let mut most = 0;
+    while since.elapsed() < Duration::from_secs(2) {
+        most = most.max(resident());
+        std::thread::yield_now();
+    }
+    assert!(most < 400 << 20, "{most} bytes");
+}
