@@ -60,14 +60,14 @@ def tickets_for_ever() -> None:
     admit, connected = gateway.Gateway.admit_session, sessions.Sessions.connected
     admitted: dict[str, tuple[gateway.Gateway, str, Any]] = {}
 
-    def remember(self: gateway.Gateway, session_id: str, ticket: str, data: Any) -> None:
+    def remember(self: gateway.Gateway, session_id: str, ticket: str, data: Any, *, resumes: bool) -> None:
         admitted[session_id] = (self, ticket, data.dup())
-        admit(self, session_id, ticket, data)
+        admit(self, session_id, ticket, data, resumes=resumes)
 
     def again(self: sessions.Sessions, session_id: str) -> None:
         connected(self, session_id)
         to, ticket, data = admitted[session_id]
-        admit(to, session_id, ticket, data.dup())
+        admit(to, session_id, ticket, data.dup(), resumes=False)
 
     gateway.Gateway.admit_session = remember  # type: ignore[method-assign]
     sessions.Sessions.connected = again  # type: ignore[method-assign]

@@ -102,6 +102,8 @@ class Gateway:
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Future[tuple[int, int]] | None = None
         self._watch: asyncio.Task[None] | None = None
+        # The gateway's end of each session that may come again, with its ticket: for the next gateway.
+        self._sessions: dict[str, tuple[str, socket.socket]] = {}
         # Of each acceptor that asks for connections: the gateway's end, for the next gateway if this one dies.
         self._acceptors: dict[str, socket.socket] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -128,13 +130,24 @@ class Gateway:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        for asking in self._acceptors.values():
+        for asking in (*self._acceptors.values(), *(data for _, data in self._sessions.values())):
             asking.close()
 
-    def admit_session(self, session_id: str, ticket: str, data: socket.socket) -> None:
-        """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on."""
-        with data:
-            self._send({"op": "session", "id": session_id, "ticket": ticket}, (data.fileno(),))
+    def admit_session(self, session_id: str, ticket: str, data: socket.socket, *, resumes: bool) -> None:
+        """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on.
+
+        `resumes`: when it breaks, let others through that prove that they are this session's.
+        """
+        self._send({"op": "session", "id": session_id, "ticket": ticket, "resumes": resumes}, (data.fileno(),))
+        if resumes:
+            self._sessions[session_id] = ticket, data
+        else:
+            data.close()
+
+    def readmit_sessions(self) -> None:
+        """A new gateway knows no sessions; their clients connect again."""
+        for session_id, (ticket, data) in self._sessions.items():
+            self._send({"op": "joined", "id": session_id, "ticket": ticket}, (data.fileno(),))
 
     def admit_lease(self, lease_id: str, ticket: str) -> None:
         self._send({"op": "lease", "id": lease_id, "ticket": ticket})
@@ -154,6 +167,8 @@ class Gateway:
     def forget(self, any_id: str) -> None:
         if asking := self._acceptors.pop(any_id, None):
             asking.close()
+        if session := self._sessions.pop(any_id, None):
+            session[1].close()
         self._send({"op": "forget", "id": any_id})
 
     def _send(self, packet: Packet, fds: tuple[int, ...] = ()) -> None:

@@ -49,8 +49,10 @@ class Leases:
         gateway: Gateway,
         sessions: Sessions,
         limits: Limits,
+        grace_seconds: int,
         counters: Counters,
     ) -> None:
+        """`grace_seconds`: how long a lease lives when its holding connection has broken."""
         self.allocator = allocator
         self.draining = False
         self._gateway = gateway
@@ -59,6 +61,7 @@ class Leases:
         self._sessions = sessions
         sessions.leases = self.all
         self._limits = limits
+        self.grace_seconds = grace_seconds
         self._counters = counters
         self._live: dict[str, Lease] = {}
         # By the lease that it shall become: who asks, and where the placement is put.
@@ -128,7 +131,8 @@ class Leases:
             self._counters.lease_wait.observe(time.monotonic() - since)
             lease = self._create(lease_id, client, placed.result())
             lease.owner = owner
-            self._expect_holder(lease)
+            self._gateway.admit_lease(lease.lease_id, lease.secret)
+            self._expect_holder(lease, HOLD_SECONDS)
         finally:
             self._waiting.pop(lease_id, None)
             if lease_id not in self._live:
@@ -167,13 +171,17 @@ class Leases:
 
     def gone(self, lease_id: str) -> None:
         """The gateway says that the holding connection has ended."""
-        self.end(lease_id, "its holder is gone")
+        if self.grace_seconds == 0:
+            self.end(lease_id, "its holder is gone")
+        elif lease := self._live.get(lease_id):
+            self._expect_holder(lease, self.grace_seconds)
 
     def readmit(self) -> None:
         """A new gateway knows no leases; their holders connect again."""
         for lease in self._live.values():
             if lease.claim is None:
-                self._expect_holder(lease)
+                self._gateway.admit_lease(lease.lease_id, lease.secret)
+                self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
 
     def end(self, lease_id: str, reason: str) -> asyncio.Task[None] | None:
         """End a lease and its sessions. The share is free again when the last worker is gone, and not before.
@@ -239,12 +247,11 @@ class Leases:
         self._counters.leases.inc()
         return lease
 
-    def _expect_holder(self, lease: Lease) -> None:
-        self._gateway.admit_lease(lease.lease_id, lease.secret)
+    def _expect_holder(self, lease: Lease, seconds: float) -> None:
         if lease.expiry is not None:
             lease.expiry.cancel()
-        reason = f"nobody has held it for {HOLD_SECONDS:.0f} s"
-        lease.expiry = asyncio.get_running_loop().call_later(HOLD_SECONDS, self.end, lease.lease_id, reason)
+        reason = f"nobody has held it for {seconds:.0f} s"
+        lease.expiry = asyncio.get_running_loop().call_later(seconds, self.end, lease.lease_id, reason)
 
     def _refuse(self, code: grpc.StatusCode, message: str) -> RefusalError:
         self._counters.refusals.labels(reason=code.name.lower()).inc()

@@ -157,6 +157,7 @@ class Appliance:
             groups=LeaseGroups(Cgroups()),
             limits=limits,
             host_budget=lambda lease: _host_budget(settings, lease),
+            grace_seconds=settings.grace_seconds,
             uids=uids,
             counters=self._counters,
             on_unhealthy=self._health.suspect,
@@ -167,7 +168,7 @@ class Appliance:
         self._environments = make_environments(
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
         )
-        self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, self._counters)
+        self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
@@ -284,6 +285,7 @@ class Appliance:
             case Restarted():
                 self._counters.gateway_restarts.inc()
                 self._leases.readmit()
+                self._gateway.readmit_sessions()
 
     def _checks(self) -> list[pb.Check]:
         situation = Situation(
@@ -352,7 +354,8 @@ def worker_arguments(settings: Settings, backend: Backend, context_bytes: int) -
     budgets = (f"image-bytes={settings.limits.image_bytes}", f"context-bytes={context_bytes}")
     told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
     options = itertools.chain.from_iterable((*hidden, *told))
-    return ["--driver", str(backend.driver), *options, *files, *landlock]
+    grace = ("--grace", str(settings.grace_seconds))
+    return ["--driver", str(backend.driver), *options, *files, *landlock, *grace]
 
 
 def _host_budget(settings: Settings, lease: Lease) -> int:

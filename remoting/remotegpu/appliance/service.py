@@ -147,6 +147,7 @@ class ControlService(pb_grpc.ControlServicer):
             session_id=session.session_id,
             ticket=ticket,
             data_port=self._data_port(),
+            grace_seconds=session.grace_seconds,
             environment=pb.Environment(**environment.to_dict()) if environment else None,
         )
 
@@ -230,7 +231,11 @@ class ControlService(pb_grpc.ControlServicer):
             waiting = pb.Waiting(reason=event.reason, ahead=event.ahead, seconds=event.seconds)
             return pb.OpenLeaseReply(waiting=waiting)
         granted = pb.Granted(
-            lease_id=event.lease_id, lease_secret=event.secret, devices=event.devices, data_port=self._data_port()
+            lease_id=event.lease_id,
+            lease_secret=event.secret,
+            devices=event.devices,
+            data_port=self._data_port(),
+            grace_seconds=self._leases.grace_seconds,
         )
         return pb.OpenLeaseReply(granted=granted)
 

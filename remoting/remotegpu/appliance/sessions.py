@@ -49,12 +49,13 @@ class Sessions:
         groups: LeaseGroups,
         limits: Limits,
         host_budget: Callable[[Lease], int],
+        grace_seconds: int,
         uids: Uids,
         counters: Counters,
         on_unhealthy: Callable[[int, str], None],
         unhealthy: Callable[[int], str],
     ) -> None:
-        """`unhealthy`: why a GPU opens no session; empty if it does."""
+        """`grace_seconds`: how long a worker lives without a connection; `unhealthy`: why a GPU opens no session; empty if it does."""
         # Set by who has them.
         self.leases: Callable[[], Iterable[Lease]] = tuple
         self._gateway = gateway
@@ -62,6 +63,7 @@ class Sessions:
         self._groups = groups
         self._host_budget = host_budget
         self._limits = limits
+        self._grace_seconds = grace_seconds
         self._uids = uids
         self._counters = counters
         self._on_unhealthy = on_unhealthy
@@ -104,7 +106,8 @@ class Sessions:
             if session.ended:
                 raise ProcessError(f"the lease ended while the {process.kind} started")
             ticket = secrets.token_hex(32)
-            self._gateway.admit_session(session.session_id, ticket, gateway_end)
+            session.grace_seconds = self._grace_seconds if launch is None else 0
+            self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
         except ProcessError as error:
             if gateway_end is not None:
                 gateway_end.close()

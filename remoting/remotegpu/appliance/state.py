@@ -71,6 +71,7 @@ class Session:
     process: SessionProcess | None = None
     connected: bool = False
     ended: bool = False
+    grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
     stats: dict[str, int] = field(default_factory=dict)
 

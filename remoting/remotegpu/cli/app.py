@@ -11,6 +11,7 @@ from typer.main import get_group
 
 from remotegpu import extensions
 from remotegpu.api import names
+from remotegpu.api.durations import parse_duration
 from remotegpu.api.pools import Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import QuantityError, parse_memory
@@ -296,6 +297,9 @@ def appliance(
         typer.Option(min=0, help="With --kubernetes: how long an identity is believed without the API server."),
     ] = 3600.0,
     drain_seconds: Annotated[float, typer.Option(min=0, help="On SIGTERM, how long leases may go on.")] = 20.0,
+    grace: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long sessions and leases live without a connection, as 60s.")
+    ] = "0s",
     max_leases: Annotated[int, typer.Option(min=1, help="Leases and waiting requests at a time.")] = 256,
     sessions_per_lease: Annotated[int, typer.Option(min=1, help="Processes of one lease at a time.")] = 64,
     sessions_per_gpu: Annotated[
@@ -374,6 +378,7 @@ def appliance(
         tokens=tokens,
         kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,
+        grace_seconds=_duration("--grace", grace),
         uid_base=uid_base,
         landlock=landlock,
         self_test=self_test,
@@ -478,6 +483,13 @@ def _bytes(option: str, text: str) -> int:
     try:
         return parse_memory(text)
     except QuantityError as error:
+        raise exits.CliError(exits.USAGE, f"{option}: {error}") from None
+
+
+def _duration(option: str, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
         raise exits.CliError(exits.USAGE, f"{option}: {error}") from None
 
 

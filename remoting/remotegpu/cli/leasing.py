@@ -117,7 +117,7 @@ class HeldLease:
                 self.connection.recv(1)
             if self.closing:
                 return
-            deadline = time.monotonic() + _RECONNECT_SECONDS
+            deadline = time.monotonic() + max(_RECONNECT_SECONDS, self.granted.grace_seconds)
             while True:
                 with contextlib.suppress(ApplianceError):
                     self.connection = self._connect()

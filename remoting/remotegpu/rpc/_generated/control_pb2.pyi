@@ -175,16 +175,18 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., ahead: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Granted(_message.Message):
-    __slots__ = ("lease_id", "lease_secret", "devices", "data_port")
+    __slots__ = ("lease_id", "lease_secret", "devices", "data_port", "grace_seconds")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     lease_secret: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     data_port: int
-    def __init__(self, lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., data_port: _Optional[int] = ...) -> None: ...
+    grace_seconds: int
+    def __init__(self, lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., data_port: _Optional[int] = ..., grace_seconds: _Optional[int] = ...) -> None: ...
 
 class CloseLeaseRequest(_message.Message):
     __slots__ = ("lease_id", "lease_secret")
@@ -215,18 +217,20 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment")
+    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     data_port: int
     refusal: str
     environment: Environment
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ...) -> None: ...
+    grace_seconds: int
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id", "lease_secret")
