@@ -35,6 +35,7 @@ class _Faults:
     swallowed: set[Way] = field(default_factory=set)
     # How many bytes pass before one is damaged; none is if it is missing.
     bytes_until_damage: dict[Way, int] = field(default_factory=dict)
+    refuses: bool = False
 
     def damaged(self, way: Way, data: bytes) -> bytes:
         """`data`, with one bit turned if the byte is in it whose turn it is."""
@@ -103,6 +104,14 @@ class FaultProxy:
         """Reset all connections; new ones are accepted."""
         self._do(self._reset_connections)
 
+    def refuse(self) -> None:
+        """From now on new connections are reset as soon as they are made."""
+        self._faults.refuses = True
+
+    def accept(self) -> None:
+        """New connections are made again."""
+        self._faults.refuses = False
+
     def _do(self, action: Callable[[], None]) -> None:
         done = threading.Event()
 
@@ -139,6 +148,9 @@ class FaultProxy:
         self._reset_connections()
 
     async def _pass_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._faults.refuses:
+            writer.transport.abort()
+            return
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target, limit=_READ_BYTES)
         except OSError:

@@ -158,19 +158,20 @@ fn commands_leave_although_nobody_waits() {
 }
 
 #[test]
-fn acknowledgements_follow_the_answers() {
+fn a_frame_tells_how_many_bytes_were_received() {
     let (session, mut worker) = start();
     let player = thread::spawn(move || {
         let (first, ..) = worker.expect::<StreamSynchronize>();
         worker.reply(first.seq, 0);
         let (second, ..) = worker.expect::<StreamSynchronize>();
         worker.reply(second.seq, 0);
-        (first.ack, second.ack)
+        second.ack - first.ack
     });
     for _ in 0..2 {
         session.call(1, &StreamSynchronize { launches: UNCOUNTED }).expect("answered");
     }
-    assert_eq!(player.join().expect("player"), (1, 2));
+    let reply = HEADER_BYTES + Reply { code: 0 }.size();
+    assert_eq!(player.join().expect("player"), reply as u64);
 }
 
 #[test]

@@ -175,7 +175,8 @@ mod tests {
             for _ in 0..100 {
                 match random(5) {
                     0 => {
-                        let piece: Vec<u8> = (0..random(5)).map(|_| std::mem::replace(&mut next, next.wrapping_add(1))).collect();
+                        let piece: Vec<u8> = (0..random(5)).map(|more| next.wrapping_add(more as u8)).collect();
+                        next = next.wrapping_add(piece.len() as u8);
                         expected.extend(&piece);
                         kept.push(piece);
                     }

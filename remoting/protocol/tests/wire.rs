@@ -2,7 +2,7 @@
 
 use protocol::{
     Decoder, Extent, HEADER_BYTES, Header, KernelInfo, KernelParam, Launch, LaunchAttribute, LaunchShape, MAX_PAYLOAD,
-    Message, ModuleLoad, Preface, PrefaceKind, Reader, Wire, Writer, reencode, samples,
+    Message, ModuleLoad, PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, Reader, Wire, Writer, reencode, samples,
 };
 
 fn encoded<T: Wire>(value: &T) -> Vec<u8> {
@@ -114,13 +114,34 @@ fn an_oversized_frame_is_refused_from_its_header() {
 
 #[test]
 fn prefaces_name_their_kind() {
-    for kind in [PrefaceKind::Session, PrefaceKind::Lease] {
-        let preface = Preface { kind, id: [1; 16], ticket: [2; 32] };
-        assert_eq!(Preface::decode(&preface.encode()), Some(preface));
+    let kinds = [PrefaceKind::Session, PrefaceKind::Lease].map(|kind| Preface { kind, id: [1; 16], ticket: [2; 32] });
+    for preface in kinds.into_iter().chain([Preface::resume([1; 16], &[2; 32], 3, u64::MAX)]) {
+        let bytes = preface.encode();
+        let (first, more) = bytes.split_first_chunk::<PREFACE_BYTES>().expect("a preface");
+        let decoded = Preface::decode(first).expect("ours");
+        match more.first_chunk::<RESUME_BYTES>() {
+            Some(more) => assert_eq!(decoded.resumes(more), preface),
+            None => assert_eq!(decoded, preface),
+        }
     }
-    let mut wrong = Preface { kind: PrefaceKind::Lease, id: [0; 16], ticket: [0; 32] }.encode();
-    wrong[3] = b'9';
+    let mut wrong = [0; PREFACE_BYTES];
+    wrong[..4].copy_from_slice(b"RGL9");
     assert_eq!(Preface::decode(&wrong), None);
+}
+
+#[test]
+fn a_proof_is_of_one_attempt() {
+    let proof = |id, ticket, epoch, received| Preface::resume(id, &ticket, epoch, received).ticket;
+    let one = proof([1; 16], [2; 32], 3, 4);
+    for other in [
+        proof([9; 16], [2; 32], 3, 4),
+        proof([1; 16], [9; 32], 3, 4),
+        proof([1; 16], [2; 32], 9, 4),
+        proof([1; 16], [2; 32], 3, 9),
+    ] {
+        assert_ne!(one, other);
+    }
+    assert_eq!(Preface::resume([1; 16], &[2; 32], 3, 4).expected(&[2; 32]), one);
 }
 
 #[test]

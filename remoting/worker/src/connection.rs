@@ -1,7 +1,7 @@
 //! The client's connection, and the ones that take its place when it breaks.
 
-use crate::watchdog::ClientWatch;
 use crate::server::receive_packet;
+use crate::watchdog::ClientWatch;
 use crate::writer::Outbox;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 use serde::Deserialize;

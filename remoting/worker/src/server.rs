@@ -19,8 +19,11 @@ use std::time::{Duration, Instant};
 
 /// Frames taken before the GPU and the client's replies are looked after again.
 const FRAMES_PER_TURN: usize = 256;
-/// No more frames are taken while so much was not acknowledged by the client.
+/// No more frames are taken while the client leaves this much unread.
 const MOST_UNREAD: usize = 64 << 20;
+/// A client that has read more than this without saying so does not keep to the rules: it says so after each 256 KiB, and
+/// what is between it and us holds less.
+const MOST_UNACKNOWLEDGED: usize = 64 << 20;
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);
@@ -165,6 +168,9 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         if matches!(sent, Some(Err(_))) {
             connection.lose();
         }
+        if session.out.kept() - session.out.unsent() > MOST_UNACKNOWLEDGED {
+            session.end(CUDA_ERROR_UNKNOWN, "the client acknowledges nothing");
+        }
         if acknowledged || matches!(sent, Some(Ok(true))) {
             moved |= session.retry_blocked();
         }
@@ -269,7 +275,7 @@ fn wait(
     timeout: Option<Duration>,
 ) -> io::Result<Ready> {
     let mut interest = PollFlags::empty();
-    interest.set(PollFlags::IN, session.out.kept() < MOST_UNREAD);
+    interest.set(PollFlags::IN, session.out.unsent() < MOST_UNREAD);
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());

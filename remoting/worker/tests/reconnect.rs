@@ -5,9 +5,7 @@ mod common;
 use common::client::{Received, encoded};
 use common::session::{A, B, LIMIT, PROFILES, Test, start_on};
 use common::worker::Worker;
-use protocol::{
-    Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, HostFunction, Message,
-};
+use protocol::{Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, HostFunction, Message};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -107,16 +105,28 @@ fn without_a_connection_a_session_ends_after_the_grace() {
 }
 
 #[test]
+fn a_client_that_acknowledges_nothing_is_sent_away() {
+    let mut t = started("normal", "60");
+    let copies: Vec<_> = (0..96).map(|_| t.worker.client.send(A, &copy_of_a_mebibyte(t.base), &[])).collect();
+    let mut stream = t.worker.client.link.stream.try_clone().expect("a socket");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+    let (mut bytes, mut read) = (vec![0; 1 << 20], 0);
+    while let Ok(count @ 1..) = stream.read(&mut bytes) {
+        read += count;
+    }
+    assert!((64 << 20..copies.len() << 20).contains(&read), "{read} bytes");
+}
+
+fn copy_of_a_mebibyte(address: u64) -> CopyToHost {
+    let (context, extent) = (common::client::CONTEXT, common::client::row(1 << 20));
+    CopyToHost { context, address, extent, offset: 0, len: 1 << 20 }
+}
+
+#[test]
 fn what_a_client_does_not_take_is_bounded() {
     let mut t = started("normal", "60");
     // Answers that nobody reads: the worker stops taking commands before it keeps more than its bound.
-    let copy = CopyToHost {
-        context: common::client::CONTEXT,
-        address: t.base,
-        extent: common::client::row(1 << 20),
-        offset: 0,
-        len: 1 << 20,
-    };
+    let copy = copy_of_a_mebibyte(t.base);
     t.worker.client.link.stream.set_write_timeout(Some(Duration::from_millis(500))).expect("timeout");
     let mut bytes = Vec::new();
     let first = t.worker.client.seq + 1;

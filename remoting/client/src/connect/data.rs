@@ -90,13 +90,7 @@ pub fn reopen_data(
     }
 }
 
-fn open(
-    carrier: Carrier,
-    share: &Share,
-    hello: &Hello,
-    port: u16,
-    preface: &Preface,
-) -> Result<OwnedFd, ConnectError> {
+fn open(carrier: Carrier, share: &Share, hello: &Hello, port: u16, preface: &Preface) -> Result<OwnedFd, ConnectError> {
     let target = Target::new(share, Some(port))?;
     if hello.tls != target.speaks_tls() && !target.is_handed() {
         let message =
@@ -199,12 +193,7 @@ where
 }
 
 /// Sends the preface and waits until the appliance has accepted it.
-fn introduce(
-    target: &Target,
-    socket: BorrowedFd<'_>,
-    preface: &Preface,
-    limit: Duration,
-) -> Result<(), ConnectError> {
+fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: Duration) -> Result<(), ConnectError> {
     let mut answer = [0];
     // Fits in any socket's buffer.
     let sent = rustix::net::send(socket, &preface.encode(), SendFlags::NOSIGNAL);

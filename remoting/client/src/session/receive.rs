@@ -4,8 +4,8 @@ use super::copies::Source;
 use super::{HostBox, Pending, Reply, Session, Waiter, lock};
 use crate::{stats, sys};
 use protocol::{
-    Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, HostBytes, Message, NeedBytes, Text,
-    message_name,
+    Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, HostBytes, Message, NeedBytes,
+    Text, message_name,
 };
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;

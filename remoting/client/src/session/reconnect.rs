@@ -54,7 +54,10 @@ impl Session {
                     self.go_on_with(&socket, theirs)?;
                     if told {
                         let seconds = begun.elapsed().as_secs_f32();
-                        log::error(&format!("appliance {} is back after {seconds:.1} s; the program goes on", self.peer));
+                        log::error(&format!(
+                            "appliance {} is back after {seconds:.1} s; the program goes on",
+                            self.peer
+                        ));
                     }
                     return Ok(());
                 }

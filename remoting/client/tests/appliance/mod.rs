@@ -138,7 +138,12 @@ impl Appliance {
     }
 
     pub fn ticket(&self) -> SessionTicket {
-        SessionTicket { session_id: SESSION, ticket: TICKET, data_port: self.data_port, grace: Duration::ZERO }
+        SessionTicket {
+            session_id: SESSION,
+            ticket: TICKET,
+            data_port: self.data_port,
+            grace: std::time::Duration::ZERO,
+        }
     }
 
     /// Lets one session in; its worker's end of the connection comes back from the returned function.
@@ -290,6 +295,7 @@ impl Control for FixedAnswers {
             session_id: to_hex(&SESSION),
             ticket: to_hex(&TICKET),
             data_port: self.data_port.into(),
+            grace_seconds: 0,
             refusal: if request.lease_secret == "full" { "8 of 8 sessions".into() } else { String::new() },
             environment: request.offload.map(|wish| Environment { name: wish.environment, ..environment() }),
         }))

@@ -47,8 +47,15 @@ struct Lease {
 pub enum Admitted<W> {
     Session(Arc<W>),
     /// A connection that goes on with a session.
-    Resumed { worker: Arc<W>, epoch: u64, received: u64 },
-    Lease { ended: watch::Receiver<()>, first: bool },
+    Resumed {
+        worker: Arc<W>,
+        epoch: u64,
+        received: u64,
+    },
+    Lease {
+        ended: watch::Receiver<()>,
+        first: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

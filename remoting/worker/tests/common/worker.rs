@@ -1,7 +1,7 @@
 //! A worker process with the software GPU; the test is its appliance and its client.
 
 use super::client::{Client, Link, encode};
-use protocol::Header;
+use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Message};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -37,6 +37,7 @@ pub struct Socket {
     written: Vec<u8>,
     sent: usize,
     received: u64,
+    told: u64,
     /// Bytes of this connection, each way.
     up: usize,
     down: usize,
@@ -48,7 +49,19 @@ impl Socket {
         let data = Arc::new(data);
         pass(&data, &theirs, br#"{"op":"connection"}"#);
         let (written, cuts) = (Vec::new(), Vec::new());
-        Socket { stream, data, cut_every: usize::MAX, epoch: 0, cuts, written, sent: 0, received: 0, up: 0, down: 0 }
+        Socket {
+            stream,
+            data,
+            cut_every: usize::MAX,
+            epoch: 0,
+            cuts,
+            written,
+            sent: 0,
+            received: 0,
+            told: 0,
+            up: 0,
+            down: 0,
+        }
     }
 
     /// Asks for a connection to take the place of the last one; what the worker has received, or nothing if it refused.
@@ -97,6 +110,7 @@ impl Socket {
 
 impl Link for Socket {
     fn send(&mut self, header: Header, payload: Vec<u8>) {
+        self.told = self.received;
         let header = Header { ack: self.received, ..header };
         self.written.extend(encode(&header, &payload));
         self.write();
@@ -114,6 +128,9 @@ impl Link for Socket {
         if self.down == self.cut_every {
             self.reconnect();
             self.write();
+        }
+        if self.received - self.told >= ACKNOWLEDGE_BYTES {
+            self.send(Header { code: Acknowledge::CODE, ..Header::default() }, Vec::new());
         }
         bytes
     }

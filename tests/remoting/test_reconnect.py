@@ -1,0 +1,212 @@
+"""Sessions outlive their connections for as long as the appliance says (`--grace`), and nothing is done twice or lost."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from support.certificates import certificate
+from support.faultproxy import FaultProxy
+from support.system import PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, until
+
+STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
+# The proxies' address: the ports are the appliance's own.
+BEHIND_PROXIES = "127.0.0.2"
+EVERY_SECONDS = 0.2
+DIGITS = ROOT / "examples/01-digits/train.py"
+
+
+@pytest.fixture
+def patient() -> Iterator[Appliance]:
+    with appliance("--grace", "60s") as it:
+        yield it
+
+
+@contextlib.contextmanager
+def before_data(remote: Appliance) -> Iterator[FaultProxy]:
+    """A proxy before each port; that of the data is the value."""
+    host, _, port = remote.endpoint.rpartition(":")
+    control, data = (
+        FaultProxy(host, int(port) + more, listen_host=BEHIND_PROXIES, listen_port=int(port) + more) for more in (0, 1)
+    )
+    with control, data:
+        yield data
+
+
+def run(
+    remote: Appliance, *program: str, options: tuple[str, ...] = (), carrier: str = "direct"
+) -> subprocess.Popen[str]:
+    endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
+    command = [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.25", *options, "--", sys.executable, *program]
+    environment = {**os.environ, "REMOTEGPU_CARRIER": carrier}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@contextlib.contextmanager
+def cut_often(proxy: FaultProxy) -> Iterator[list[int]]:
+    """Cuts all connections every 200 ms; the list gets an entry for each time."""
+    cuts: list[int] = []
+    over = threading.Event()
+
+    def cut() -> None:
+        while not over.wait(EVERY_SECONDS):
+            proxy.cut()
+            cuts.append(len(cuts))
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        yield cuts
+    finally:
+        over.set()
+        thread.join()
+
+
+def results(path: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(path.read_text())
+    found.pop("seconds")
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    file = tmp_path_factory.mktemp("undisturbed") / "results.json"
+    with appliance() as remote:
+        done = remote.run(sys.executable, str(DIGITS), "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    return results(file)
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+def test_a_training_that_is_cut_every_200_ms_ends_with_the_same_bits(
+    patient: Appliance, undisturbed: dict[str, object], tmp_path: Path, carrier: str
+) -> None:
+    file = tmp_path / "results.json"
+    with before_data(patient) as data:
+        program = run(patient, str(DIGITS), "--json", str(file), carrier=carrier)
+        with cut_often(data) as cuts:
+            _, errors = program.communicate(timeout=100)
+    assert program.returncode == 0, errors
+    assert len(cuts) >= 10
+    assert results(file) == undisturbed
+    until(lambda: patient.leased_bytes() == 0, 5, "a program that ends gives its share back at once")
+
+
+@pytest.mark.parametrize("program", ["callbacks.py", "copies_back.py", "random_graphs.py 1 20", "vector_add.py"])
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+def test_programs_that_check_themselves_are_cut_every_200_ms(patient: Appliance, program: str, carrier: str) -> None:
+    name, *arguments = program.split()
+    with before_data(patient) as data, cut_often(data):
+        process = run(patient, str(PROGRAMS / name), *arguments, carrier=carrier)
+        _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+
+
+def test_cupy_is_cut_every_200_ms(patient: Appliance) -> None:
+    program = [str(ROOT / "tests/frameworks/programs/cupy_arrays.py"), "broadcasting_and_views", "sorting_and_scanning"]
+    native = subprocess.run(
+        [REMOTEGPU, "run", "--native", "-p", "0.25", "--", sys.executable, *program], capture_output=True, text=True
+    )
+    assert native.returncode == 0, native.stderr
+    with before_data(patient) as data, cut_often(data) as cuts:
+        process = run(patient, *program)
+        digests, errors = process.communicate(timeout=110)
+    assert (process.returncode, digests) == (0, native.stdout), errors
+    assert len(cuts) >= 3
+
+
+def test_over_tls(tmp_path: Path, undisturbed: dict[str, object]) -> None:
+    certificate(tmp_path, "server", x509.IPAddress(ipaddress.ip_address(BEHIND_PROXIES)))
+    pem, file = tmp_path / "server.pem", tmp_path / "results.json"
+    remote = Appliance("--grace", "60s", "--cert", str(pem), "--key", str(tmp_path / "server.key"))
+    try:
+        with before_data(remote) as data:
+            elsewhere = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
+            remote.endpoint, own = elsewhere, remote.endpoint
+            remote.wait_until_ready("--ca", str(pem))
+            remote.endpoint = own
+            program = run(remote, str(DIGITS), "--json", str(file), options=("--ca", str(pem)))
+            with cut_often(data) as cuts:
+                _, errors = program.communicate(timeout=100)
+    finally:
+        remote.stop()
+    assert program.returncode == 0, errors
+    assert len(cuts) >= 10
+    assert results(file) == undisturbed
+
+
+def test_a_gateway_that_dies_ends_no_session(patient: Appliance) -> None:
+    with patient.start("endless_calls.py", "3", env={"REMOTEGPU_CARRIER": "grpc"}) as program:
+        assert line(program) == "ready"
+        found = subprocess.run(
+            ["pgrep", "-P", str(patient.process.pid), "-f", "remotegpu-gateway"], capture_output=True, text=True
+        )
+        os.kill(int(found.stdout), signal.SIGKILL)
+        assert line(program) == "finished"
+
+
+def test_who_waits_says_so_and_goes_on(patient: Appliance) -> None:
+    with before_data(patient) as data:
+        program = run(patient, str(PROGRAMS / "endless_calls.py"), "4")
+        with program:
+            assert line(program) == "ready"
+            data.refuse()
+            data.cut()
+            assert program.stderr is not None
+            assert patient.endpoint.rpartition(":")[2] in program.stderr.readline(), "that it waits"
+            data.accept()
+            assert line(program) == "finished"
+            assert len(program.stderr.readlines()) == 1, "that it is back"
+
+
+def test_after_the_grace_it_is_the_error_of_a_lost_appliance() -> None:
+    with appliance("--grace", "2s") as remote, before_data(remote) as data:
+        program = run(remote, str(PROGRAMS / "endless_calls.py"))
+        with program:
+            assert line(program) == "ready"
+            data.refuse()
+            since = time.monotonic()
+            data.cut()
+            assert line(program) == f"error {STICKY} {STICKY} {STICKY}"
+            assert time.monotonic() - since >= 2
+            assert program.stderr is not None
+            told = program.stderr.read()
+            assert told.count("2 s") >= 1, told
+        until(lambda: remote.used_bytes() == 0, 10, "the appliance has given up the session, too")
+
+
+@pytest.mark.parametrize("how", ["program", "all"])
+def test_what_a_killed_program_had_is_back_after_the_grace(how: str) -> None:
+    """The appliance cannot tell it from a lost connection, unless its lease ends."""
+    with appliance("--grace", "2s") as remote, remote.start("wait_for_ever.py") as runner:
+        assert line(runner) == "ready"
+        if how == "all":
+            os.killpg(runner.pid, signal.SIGKILL)
+        else:
+            found = subprocess.run(["pgrep", "-P", str(runner.pid)], capture_output=True, text=True)
+            os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+        until(lambda: remote.leased_bytes() == 0, 10, "the share is back")
+        assert not remote.workers()
+
+
+def test_devices_of_two_appliances_are_cut_both(patient: Appliance) -> None:
+    with appliance("--grace", "60s", profile="hostile") as other, before_data(patient) as one, before_data(other) as two:
+        ports = [each.endpoint.rpartition(":")[2] for each in (patient, other)]
+        where = ",".join(f"{BEHIND_PROXIES}:{port}" for port in ports)
+        command = [REMOTEGPU, "run", "--appliance", where, "-n", "2", "-p", "0.25", "--", sys.executable]
+        with cut_often(one), cut_often(two):
+            done = subprocess.run(
+                [*command, str(PROGRAMS / "two_devices.py")], capture_output=True, text=True, timeout=100
+            )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
