@@ -75,9 +75,12 @@ pub fn send<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>) -> io::Re
     send_with(socket, pieces, libc::MSG_NOSIGNAL)
 }
 
-/// Sends what fits at once; for the moment when the process ends.
-pub fn send_some<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>) {
-    let _ = send_with(socket, pieces, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+/// Sends what fits at once.
+///
+/// # Errors
+/// As sendmsg; `WouldBlock` if nothing fits.
+pub fn send_some<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
+    send_with(socket, pieces, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
 }
 
 fn send_with<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>, flags: i32) -> io::Result<usize> {

@@ -69,6 +69,11 @@ impl<P: AsRef<[u8]>> Kept<P> {
         (self.end - self.sent) as usize
     }
 
+    /// Offset of the first byte that was not sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// All that is kept, sent or not.
     pub fn bytes(&self) -> usize {
         (self.end - self.first) as usize
@@ -94,15 +99,14 @@ impl<P: AsRef<[u8]>> Kept<P> {
         }
     }
 
-    /// The other end has received so many bytes. Returns the last piece of those that are kept no longer.
+    /// The other end has received so many bytes. `free` gets the pieces that are kept no longer.
     ///
     /// # Errors
     /// If more were not sent yet; nothing changes then.
-    pub fn acknowledge(&mut self, received: u64) -> Result<Option<P>, OutOfRange> {
+    pub fn acknowledge(&mut self, received: u64, mut free: impl FnMut(P)) -> Result<(), OutOfRange> {
         if received > self.sent {
             return Err(self.out_of_range(received));
         }
-        let mut freed = None;
         while let Some(len) = self.pieces.front().map(|p| p.as_ref().len() as u64) {
             if self.first + len > received {
                 break;
@@ -113,9 +117,9 @@ impl<P: AsRef<[u8]>> Kept<P> {
                 0 => (0, 0),
                 index => (index - 1, self.next.1),
             };
-            freed = self.pieces.pop_front();
+            self.pieces.pop_front().into_iter().for_each(&mut free);
         }
-        Ok(freed)
+        Ok(())
     }
 
     /// On a new connection: what follows the first `received` bytes is sent again.
@@ -191,7 +195,7 @@ mod tests {
                         arrived.extend(unsent(&kept).into_iter().take(count));
                         kept.advance(count);
                     }
-                    3 => drop(kept.acknowledge(random(arrived.len() as u64 + 1)).unwrap()),
+                    3 => kept.acknowledge(random(arrived.len() as u64 + 1), drop).unwrap(),
                     _ => {
                         // What was on its way is lost.
                         let lost = random(4).min((arrived.len() as u64).saturating_sub(kept.first));
@@ -211,9 +215,9 @@ mod tests {
         kept.push(vec![0u8; 10]);
         kept.push(vec![0u8; 10]);
         kept.advance(15);
-        assert!(kept.acknowledge(16).is_err());
+        assert!(kept.acknowledge(16, drop).is_err());
         assert!(kept.rewind(16).is_err());
-        assert!(kept.acknowledge(12).unwrap().is_some());
+        kept.acknowledge(12, drop).unwrap();
         assert_eq!(kept.rewind(9), Err(OutOfRange { received: 9, first: 10, sent: 15 }));
         assert_eq!((kept.bytes(), kept.unsent()), (10, 5));
     }

@@ -98,6 +98,9 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     server::tell_ready(control.as_fd()).map_err(line)?;
     if let Some(socket) = server::accept_connection(control.as_fd(), data.as_fd()).map_err(line)? {
         let mut connection = Connection::new(socket, data, place.grace).map_err(line)?;
+        if !place.grace.is_zero() {
+            session.out.keep();
+        }
         server::serve(&mut session, &mut connection, control.as_fd());
     }
     watchdog::exit()

@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 const FRAMES_PER_TURN: usize = 256;
 /// No more frames are taken while the client leaves this much unread.
 const MOST_UNREAD: usize = 64 << 20;
-/// A client that has read more than this without saying so does not keep to the rules: it says so after each 256 KiB, and
-/// what is between it and us holds less.
-const MOST_UNACKNOWLEDGED: usize = 64 << 20;
+/// A client that has read more than this without saying so does not keep to the rules: copies wait for page-locked memory
+/// before there is so much of them, and every command acknowledges the answers before it.
+const MOST_UNACKNOWLEDGED: usize = crate::staging::LIMIT + (64 << 20);
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ pub const SMALL: usize = (64 << 10) + FIELDS;
 pub const LARGE: usize = protocol::BULK_CHUNK + FIELDS;
 
 /// Page-locked memory of one context at most: the send window, and room for copies to the host beside it.
-const LIMIT: usize = protocol::SEND_WINDOW as usize + 16 * LARGE;
+pub const LIMIT: usize = protocol::SEND_WINDOW as usize + 16 * LARGE;
 
 #[derive(Debug, Default)]
 struct Inner {

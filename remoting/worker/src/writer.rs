@@ -31,9 +31,16 @@ pub struct Outbox {
     received: u64,
     told: u64,
     pub bytes_out: u64,
+    /// What was sent is kept until it is acknowledged.
+    keeps: bool,
 }
 
 impl Outbox {
+    /// From the start on, keeps what was sent for another connection.
+    pub fn keep(&mut self) {
+        self.keeps = true;
+    }
+
     pub fn is_empty(&self) -> bool {
         self.kept.unsent() == 0
     }
@@ -55,7 +62,7 @@ impl Outbox {
     /// Bytes came from the client. It is told at the latest after [`ACKNOWLEDGE_BYTES`].
     pub fn note_received(&mut self, count: usize) {
         self.received += count as u64;
-        if self.received - self.told >= ACKNOWLEDGE_BYTES {
+        if self.keeps && self.received - self.told >= ACKNOWLEDGE_BYTES {
             self.push(Acknowledge::CODE, 0, &Acknowledge {}, &[]);
         }
     }
@@ -65,7 +72,7 @@ impl Outbox {
     /// # Errors
     /// If it cannot have.
     pub fn acknowledge(&mut self, received: u64) -> Result<(), OutOfRange> {
-        self.kept.acknowledge(received).map(drop)
+        self.kept.acknowledge(received, drop)
     }
 
     /// The next connection goes on behind the bytes that the client has received.
@@ -127,6 +134,9 @@ impl Outbox {
             };
             self.bytes_out += count as u64;
             self.kept.advance(count);
+            if !self.keeps {
+                let _ = self.kept.acknowledge(self.kept.sent(), drop);
+            }
         }
         Ok(())
     }
@@ -141,6 +151,7 @@ mod tests {
     fn frames_survive_partial_sends() {
         for step in [1, 5, 100, 1 << 20] {
             let mut outbox = Outbox::default();
+            outbox.keep();
             for i in 0..50 {
                 outbox.push(Consumed::CODE, 0, &Consumed { bytes: i }, &[]);
                 outbox.push(Text::CODE, i, &Text::default(), &vec![i as u8; 5000]);

@@ -97,7 +97,7 @@ pub struct Session {
     /// Bytes that the reader has received; how many of them the worker has been told of; whether it must be told.
     received: AtomicU64,
     told: AtomicU64,
-    acknowledge: AtomicBool,
+    must_acknowledge: AtomicBool,
     /// Bytes that the worker has received.
     acknowledged: AtomicU64,
     lead: Lead,
@@ -168,7 +168,7 @@ impl Session {
             epoch: AtomicU64::new(0),
             received: AtomicU64::new(0),
             told: AtomicU64::new(0),
-            acknowledge: AtomicBool::new(false),
+            must_acknowledge: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
             lead: Lead::default(),
             receiver: Mutex::default(),

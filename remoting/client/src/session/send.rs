@@ -26,6 +26,9 @@ const IDLE_TICKS: u32 = 20;
 /// While there is no connection, a thread with more to send than this waits for one.
 const MOST_HELD: usize = 16 << 20;
 
+/// Memory that is kept for later pieces.
+const MOST_SPARE: usize = 4 << 20;
+
 enum Piece {
     Owned(Vec<u8>),
     /// Memory of a caller who is still in the call that sends it.
@@ -44,10 +47,35 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
+/// Memory of pieces that are kept no longer: new memory costs a page fault for each 4 KiB.
+#[derive(Default)]
+struct Spares {
+    all: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Spares {
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let Some(at) = self.all.iter().rposition(|spare| spare.capacity() >= len) else {
+            return Vec::with_capacity(len);
+        };
+        let spare = self.all.swap_remove(at);
+        self.bytes -= spare.capacity();
+        spare
+    }
+
+    fn give(&mut self, mut bytes: Vec<u8>) {
+        if self.bytes + bytes.capacity() <= MOST_SPARE {
+            bytes.clear();
+            self.bytes += bytes.capacity();
+            self.all.push(bytes);
+        }
+    }
+}
+
 pub struct Outbox {
     kept: Kept<Piece>,
-    /// The memory of a piece that is kept no longer.
-    spare: Vec<u8>,
+    spares: Spares,
     last: u64,
     pub streams: Streams,
     /// The background thread ticks; else it sleeps.
@@ -57,8 +85,8 @@ pub struct Outbox {
 
 impl Default for Outbox {
     fn default() -> Self {
-        let (kept, spare, streams) = (Kept::default(), Vec::new(), Streams::default());
-        Outbox { kept, spare, last: 0, streams, ticking: false, connected: true }
+        let (kept, spares, streams) = (Kept::default(), Spares::default(), Streams::default());
+        Outbox { kept, spares, last: 0, streams, ticking: false, connected: true }
     }
 }
 
@@ -70,7 +98,7 @@ impl Outbox {
     /// Appends a frame whose payload is what `body` writes and `tail` bytes that follow later.
     fn frame(&mut self, mut header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
         if !matches!(self.kept.last(), Some(Piece::Owned(bytes)) if bytes.len() < FULL) {
-            self.kept.push(Piece::Owned(std::mem::take(&mut self.spare)));
+            self.kept.push(Piece::Owned(self.spares.take(FULL)));
         }
         self.kept.extend_last(|last| {
             let Piece::Owned(bytes) = last else { return };
@@ -98,10 +126,12 @@ impl Outbox {
 
     /// Lets go of what the worker has received. A count that cannot be is ignored: more is kept then.
     fn trim(&mut self, acknowledged: u64) {
-        if let Ok(Some(Piece::Owned(mut bytes))) = self.kept.acknowledge(acknowledged) {
-            bytes.clear();
-            self.spare = bytes;
-        }
+        let spares = &mut self.spares;
+        let _ = self.kept.acknowledge(acknowledged, |piece| {
+            if let Piece::Owned(bytes) = piece {
+                spares.give(bytes);
+            }
+        });
     }
 }
 
@@ -135,9 +165,12 @@ impl Session {
     pub(super) fn own_tails(&self) {
         let mut outbox = lock(&self.outbox);
         outbox.trim(self.acknowledged.load(SeqCst));
-        for piece in outbox.kept.newest_first() {
-            if let Piece::Borrowed(..) = piece {
-                *piece = Piece::Owned(piece.as_ref().to_vec());
+        let Outbox { kept, spares, .. } = &mut *outbox;
+        for piece in kept.newest_first() {
+            if let Piece::Borrowed(_, len) = *piece {
+                let mut bytes = spares.take(len);
+                bytes.extend_from_slice(piece.as_ref());
+                *piece = Piece::Owned(bytes);
             }
         }
     }
@@ -195,10 +228,7 @@ impl Session {
         let sent = if flush || tail.len() > COPIED_TAIL || outbox.kept.unsent() > FULL {
             self.send(outbox).1
         } else {
-            if !outbox.ticking {
-                outbox.ticking = true;
-                self.wake.wake();
-            }
+            self.wake_sender(&mut outbox);
             drop(outbox);
             Ok(())
         };
@@ -207,6 +237,16 @@ impl Session {
             pending.into_iter().for_each(|pending| pending.reject(code));
         }
         sent.map(|()| number)
+    }
+
+    fn wake_sender(&self, outbox: &mut Outbox) {
+        if !std::mem::replace(&mut outbox.ticking, true) {
+            self.wake.wake();
+        }
+    }
+
+    fn acknowledge(&self, outbox: &mut Outbox) {
+        self.frame(outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
     }
 
     fn frame(&self, outbox: &mut Outbox, header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
@@ -234,6 +274,10 @@ impl Session {
                 Ok(count) => {
                     stats::sent(count);
                     outbox.kept.advance(count);
+                    if !self.may_reconnect() {
+                        let sent = outbox.kept.sent();
+                        outbox.trim(sent);
+                    }
                 }
                 Err(_) => {
                     // The reader notices, and reconnects or fails the session: only it may do that.
@@ -264,11 +308,25 @@ impl Session {
         Ok(())
     }
 
-    /// Has the worker told how much was received, if it was not for long. For the reader, which may not wait.
+    /// Has the worker told how much was received, if it was not for long and keeps what it sent. For the reader, which may not wait.
     pub(super) fn acknowledge_if_due(&self, received: u64) {
         self.received.store(received, SeqCst);
-        if received - self.told.load(SeqCst) >= ACKNOWLEDGE_BYTES && !self.acknowledge.swap(true, SeqCst) {
-            self.wake.wake();
+        if !self.may_reconnect() || received - self.told.load(SeqCst) < ACKNOWLEDGE_BYTES {
+            return;
+        }
+        match self.outbox.try_lock() {
+            // What the socket does not take at once, the background thread sends.
+            Ok(mut outbox) if outbox.connected && outbox.kept.unsent() == 0 => {
+                self.acknowledge(&mut outbox);
+                let sent = sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0);
+                outbox.kept.advance(sent);
+                if outbox.kept.unsent() > 0 {
+                    self.wake_sender(&mut outbox);
+                }
+            }
+            // Others send, and their frames say it; unless they are made already.
+            _ if !self.must_acknowledge.swap(true, SeqCst) => self.wake.wake(),
+            _ => {}
         }
     }
 
@@ -277,13 +335,12 @@ impl Session {
         loop {
             self.wake.wait();
             let mut outbox = lock(&self.outbox);
-            if self.acknowledge.swap(false, SeqCst) {
-                self.frame(&mut outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
-                outbox.ticking = true;
-            }
             let mut idle = 0;
             let mut last = outbox.last;
-            while outbox.ticking {
+            while outbox.ticking || self.must_acknowledge.load(SeqCst) {
+                if self.must_acknowledge.swap(false, SeqCst) {
+                    self.acknowledge(&mut outbox);
+                }
                 let (still, sent) = self.send(outbox);
                 outbox = still;
                 if sent.is_err() {
@@ -313,7 +370,7 @@ impl Session {
             self.frame(&mut outbox, Header { code: Close::CODE, seq, ..Header::default() }, 0, |w| {
                 w.put(&Close {});
             });
-            sys::send_some(self.fd(), outbox.kept.to_send());
+            let _ = sys::send_some(self.fd(), outbox.kept.to_send());
         }
     }
 }
