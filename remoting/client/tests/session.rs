@@ -170,8 +170,9 @@ fn a_frame_tells_how_many_bytes_were_received() {
     for _ in 0..2 {
         session.call(1, &StreamSynchronize { launches: UNCOUNTED }).expect("answered");
     }
-    let reply = HEADER_BYTES + Reply { code: 0 }.size();
-    assert_eq!(player.join().expect("player"), reply as u64);
+    let mut reply = Writer::new();
+    reply.put(&Reply { code: 0 });
+    assert_eq!(player.join().expect("player"), (HEADER_BYTES + reply.bytes.len()) as u64);
 }
 
 #[test]
