@@ -45,7 +45,9 @@ def test_more_sessions_than_a_block_has_take_the_next_free_one() -> None:
     taken += [first.take() for _ in range(BLOCK)]
     assert taken == [*range(50_000, 50_000 + BLOCK), *range(51_000, 51_000 + BLOCK)]
     first.close()
-    assert Uids(blocks=BLOCKS).take() == 50_000
+    third = Uids(blocks=BLOCKS)
+    assert third.take() == 50_000
+    third.close()
 
 
 def test_from_a_given_base_there_are_ids_for_as_many_sessions_as_all_blocks_have() -> None:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-# Each appliance takes one.
+# Each appliance takes one, and another when it has that many sessions.
 BLOCK: Final = 256
 BLOCKS: Final = range(64000, 59999, -BLOCK)
 _log = logging.getLogger(__name__)
@@ -29,40 +29,57 @@ def _claim(base: int) -> socket.socket | None:
 
 class Uids:
     """Only root can hand out user ids. With base 0 workers keep the appliance's own, as where root may not change its
-    id. Without a base it is the first block that no other appliance of this machine has."""
+    id. Without a base they are of the first block that no other appliance of this machine has, and of further ones when
+    that is full."""
 
     def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS) -> None:
         self._used: set[int] = set()
-        self._holder: socket.socket | None = None
-        self._base = base or 0
-        if base is None and os.geteuid() == 0:
-            self._choose(blocks)
+        self._ids: list[range] = []
+        self._free_blocks: list[int] = []
+        self._holders: list[socket.socket] = []
+        if os.geteuid() != 0 or base == 0:
+            return
+        if base is not None:
+            self._ids.append(range(base, base + len(BLOCKS) * BLOCK))
+            return
+        self._free_blocks = list(blocks)
+        if not self._claim_block():
+            self._ids.append(range(blocks[0], blocks[0] + BLOCK))
+            _log.warning(
+                "other appliances have all user ids for workers; some are shared from %d on: give --uid-base", blocks[0]
+            )
 
-    def _choose(self, blocks: Sequence[int]) -> None:
-        for base in blocks:
-            self._holder = _claim(base)
-            if self._holder is not None:
-                self._base = base
-                return
-        self._base = blocks[0]
-        _log.warning(
-            "other appliances have all user ids for workers; some are shared from %d on: give --uid-base", self._base
-        )
+    def _claim_block(self) -> bool:
+        for base in self._free_blocks:
+            if holder := _claim(base):
+                self._holders.append(holder)
+                self._ids.append(range(base, base + BLOCK))
+                self._free_blocks.remove(base)
+                return True
+        return False
 
     def take(self) -> int | None:
-        if os.geteuid() != 0 or self._base == 0:
+        if not self._ids:
             return None
-        uid = next((uid for uid in range(self._base, self._base + BLOCK) if uid not in self._used), None)
+        uid = self._unused()
+        if uid is None and self._claim_block():
+            uid = self._unused()
         if uid is None:
-            raise NoUidsError(f"{BLOCK} sessions have all user ids that this appliance hands out")
+            raise NoUidsError(
+                f"{len(self._used)} sessions have all user ids that this appliance hands out: end some of the "
+                "processes that use CUDA, or start it with --uid-base"
+            )
         self._used.add(uid)
         return uid
+
+    def _unused(self) -> int | None:
+        return next((uid for block in self._ids for uid in block if uid not in self._used), None)
 
     def give_back(self, uid: int | None) -> None:
         if uid is not None:
             self._used.discard(uid)
 
     def close(self) -> None:
-        """Lets another appliance have the block."""
-        if self._holder is not None:
-            self._holder.close()
+        """Lets other appliances have the blocks."""
+        for holder in self._holders:
+            holder.close()
