@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.apiserver import ApiServer
-from support.kubelab import CLAIMS, MIB, POOLS, SYSTEM, Kube, Nodes, Operator, claim, node, operator, pool
+from support.kubelab import CLAIMS, MIB, POOLS, Kube, Nodes, Operator, claim, node, operator, pool
 from support.system import until
 
 MINE = CLAIMS.format("team")
@@ -132,7 +132,7 @@ def test_all_are_placed_and_all_comes_back(
         assert "Traceback" not in running.log, running.log
         assert stand_ins.failure is None
         print(
-            f"{count} of {count + more} claims placed in {placed:.1f} s, all back {gone:.1f} s after the first deletion; "
-            f"descriptors {before[2]} and {descriptors(running)}, MiB before, full, after: "
+            f"{count} of {count + more} claims placed in {placed:.1f} s, all back {gone:.1f} s after the first "
+            f"deletion; descriptors {before[2]} and {descriptors(running)}, MiB before, full, after: "
             f"{memory / MIB:.1f} {full / MIB:.1f} {running.memory() / MIB:.1f}"
         )

@@ -50,7 +50,7 @@ def _children(pid: int, name: str) -> list[int]:
 
 
 def _descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def _own_memory(pid: int) -> int:
@@ -144,8 +144,8 @@ def _check(program: Path, leases: int, each: int) -> None:
                 assert sorted(map(_uid, remote.workers())) == list(range(first_uid, first_uid + min(each, 20)))
         memory = [[round(number / MIB, 1) for number in held.memory] for held in (before, full, after)]
         print(
-            f"{count} sessions in {leases} leases: opened in {opened:.1f} s, one too many refused in {milliseconds} ms, "
-            f"{count * ROUNDS} launches in {seconds:.1f} s; a worker holds {idle / MIB:.2f} MiB idle and "
+            f"{count} sessions in {leases} leases: opened in {opened:.1f} s, one too many refused in "
+            f"{milliseconds} ms, {count * ROUNDS} launches in {seconds:.1f} s; a worker holds {idle / MIB:.2f} MiB idle and "
             f"{working / MIB:.2f} MiB working; appliance and gateway before, full, after: descriptors "
             f"{before.descriptors}, {full.descriptors}, {after.descriptors}, MiB {memory}"
         )
