@@ -145,8 +145,8 @@ def _check(program: Path, leases: int, each: int) -> None:
         memory = [[round(number / MIB, 1) for number in held.memory] for held in (before, full, after)]
         print(
             f"{count} sessions in {leases} leases: opened in {opened:.1f} s, one too many refused in "
-            f"{milliseconds} ms, {count * ROUNDS} launches in {seconds:.1f} s; a worker holds {idle / MIB:.2f} MiB idle and "
-            f"{working / MIB:.2f} MiB working; appliance and gateway before, full, after: descriptors "
+            f"{milliseconds} ms, {count * ROUNDS} launches in {seconds:.1f} s; MiB of a worker {idle / MIB:.2f} idle, "
+            f"{working / MIB:.2f} working; appliance and gateway before, full, after: descriptors "
             f"{before.descriptors}, {full.descriptors}, {after.descriptors}, MiB {memory}"
         )
 
