@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,21 +127,12 @@ def ready(kube: Kube) -> bool:
     return bool(status.get("ready") == f"{APPLIANCES}/{APPLIANCES}")
 
 
-@pytest.fixture
-def large(kube: Kube) -> Iterator[Kube]:
-    """Emptied afterwards by whole collections: one by one it would take minutes."""
-    kube.namespace("team")
-    yield kube
-    for path in (TEAM, MINE, f"/api/v1/namespaces/{SYSTEM}/pods", "/api/v1/nodes"):
-        kube("DELETE", path, {"gracePeriodSeconds": 0})
-
-
 @pytest.mark.parametrize(
     "size", [SMALL, pytest.param(LARGE, marks=[pytest.mark.thorough, pytest.mark.timeout(1200)])], ids=str
 )
-def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, large: Kube, folder: Path, size: Size) -> None:
+def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube, folder: Path, size: Size) -> None:
     """It was killed, and meanwhile pods came and went."""
-    kube = large
+    kube.namespace("team")
     make_nodes(kube, size)
     with operator(server.kubeconfig, folder) as running, Nodes(kube, "the operator's token", subnet=14) as stand_ins:
         until(lambda: ready(kube), 60, "all appliances are ready")
@@ -224,9 +215,9 @@ class Churn:
         pytest.param(60 * CHURN_MINUTES, marks=[pytest.mark.thorough, pytest.mark.timeout(0)], id="minutes"),
     ],
 )
-def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, large: Kube, folder: Path, seconds: float) -> None:
+def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, folder: Path, seconds: float) -> None:
     """30 minutes were asked for: REMOTEGPU_CHURN_MINUTES."""
-    kube = large
+    kube.namespace("team")
     make_nodes(kube, Size(APPLIANCES, 0))
     with operator(server.kubeconfig, folder) as running, Nodes(kube, "the operator's token", subnet=15) as stand_ins:
         until(lambda: ready(kube), 60, "all appliances are ready")
