@@ -244,7 +244,7 @@ def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, f
         assert "Traceback" not in running.log, running.log
         assert stand_ins.failure is None
         print(
-            f"{churn.changes} changes, {churn.rate:.1f} a second: at most {max(waiting)} pods waited for their gate; MiB "
+            f"{churn.changes} changes, {churn.rate:.1f} a second: at most {max(waiting)} pods waited at a time; MiB "
             f"{memory[0] // MIB} first, {memory[len(memory) // 2] // MIB} in the middle, {memory[-1] // MIB} last; "
             f"{running.cpu_seconds() / seconds:.2f} CPUs"
         )
