@@ -102,7 +102,12 @@ def test_all_are_placed_and_all_comes_back(
             create = lambda name: kube("POST", MINE, claim(name, "default", memory=str(CLAIM_BYTES)))  # noqa: E731
             writing = writer.submit(in_parallel, create, names)
             wanted = Counter({"Allocated Allocated": count, "Pending WaitingForCapacity": more})
-            until(lambda: phases(kube) == wanted, seconds, f"{count} have a share and {more} say what they wait for")
+
+            def settled() -> bool:
+                assert running.process.poll() is None, running.log
+                return phases(kube) == wanted
+
+            until(settled, seconds, f"{count} have a share and {more} say what they wait for")
             placed = time.monotonic() - began
             writing.result()
         full = running.memory()

@@ -52,7 +52,7 @@ class Size:
     pods: int
 
 
-SMALL, LARGE = Size(100, 200), Size(1000, 5000)
+SMALL, LARGE = Size(50, 100), Size(1000, 5000)
 
 
 def in_parallel(work: Callable[[int], object], numbers: Iterable[int]) -> None:
@@ -138,7 +138,12 @@ def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube
         until(lambda: ready(kube), 60, "all appliances are ready")
         began = time.monotonic()
         in_parallel(lambda number: start(kube, number), range(size.pods))
-        until(lambda: all_have(kube, set(range(size.pods))), 600, "every pod has its share")
+
+        def placed_all() -> bool:
+            assert running.process.poll() is None, running.log
+            return all_have(kube, set(range(size.pods)))
+
+        until(placed_all, 600, "every pod has its share")
         placed = time.monotonic() - began
         never_too_much(kube)
         full = running.memory()
