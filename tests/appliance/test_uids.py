@@ -7,6 +7,7 @@ import os
 import pytest
 
 from remotegpu.appliance.uids import BLOCK, NoUidsError, Uids
+from remotegpu.appliance.uids import BLOCKS as BLOCKS_OF_A_MACHINE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give workers a user id of their own")
 # No appliance of this machine has these.
@@ -24,13 +25,39 @@ def test_two_appliances_choose_different_ids_and_leave_them_behind() -> None:
 
 
 def test_an_id_is_handed_out_again_only_when_it_came_back() -> None:
-    uids = Uids(7000)
+    uids = Uids(blocks=BLOCKS[:1])
     taken = [uids.take() for _ in range(BLOCK)]
-    assert taken == list(range(7000, 7000 + BLOCK))
+    assert taken == list(range(50_000, 50_000 + BLOCK))
     with pytest.raises(NoUidsError):
         uids.take()
-    uids.give_back(7003)
-    assert uids.take() == 7003
+    uids.give_back(50_003)
+    assert uids.take() == 50_003
+    uids.close()
+
+
+def test_more_sessions_than_a_block_has_take_the_next_free_one() -> None:
+    first, second = Uids(blocks=BLOCKS), Uids(blocks=BLOCKS)
+    taken = [first.take() for _ in range(BLOCK)]
+    second.take()
+    with pytest.raises(NoUidsError, match=f"{BLOCK} sessions"):
+        first.take()
+    second.close()
+    taken += [first.take() for _ in range(BLOCK)]
+    assert taken == [*range(50_000, 50_000 + BLOCK), *range(51_000, 51_000 + BLOCK)]
+    # A further block is another appliance's as soon as it is empty.
+    for uid in range(51_000, 51_000 + BLOCK):
+        first.give_back(uid)
+    third = Uids(blocks=BLOCKS)
+    assert third.take() == 51_000
+    first.close()
+    third.close()
+
+
+def test_from_a_given_base_there_are_ids_for_as_many_sessions_as_all_blocks_have() -> None:
+    uids = Uids(7000)
+    assert [uids.take() for _ in range(len(BLOCKS_OF_A_MACHINE) * BLOCK)][::1000] == [7000, 8000, 9000, 10_000, 11_000]
+    with pytest.raises(NoUidsError):
+        uids.take()
 
 
 def test_with_base_zero_workers_keep_the_appliances_id() -> None:

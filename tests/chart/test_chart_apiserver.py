@@ -132,8 +132,7 @@ def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: A
 
     def patch(body: Object | list[Object], kind: str = "merge", dry_run: str = "none") -> str:
         arguments = ("patch", "pod", "waits", "-n", "default", f"--type={kind}", f"-p={json.dumps(body)}")
-        arguments += (f"--dry-run={dry_run}",)
-        return server.kubectl(f"--kubeconfig={operator}", *arguments, check=False).stderr
+        return server.kubectl(f"--kubeconfig={operator}", *arguments, f"--dry-run={dry_run}", check=False).stderr
 
     # A policy is in force some moments after it was written.
     labels: Object = {"metadata": {"labels": {"app": "yours"}}}

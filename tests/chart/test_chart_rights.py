@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+from support.apiserver import ApiServer
 from support.chart import CHART, NAMESPACE, Object, named, pod_specs, render
+from support.system import until
 
 from remotegpu.api.kubernetes import USER_PREFIX
 
@@ -108,6 +111,61 @@ def test_rights_are_exactly_the_listed_ones(objects: list[Object]) -> None:
     assert granted(objects, "ClusterRole") == CLUSTER_WIDE
     assert granted(objects, "Role") == IN_ITS_NAMESPACE
     assert {thing["metadata"]["namespace"] for thing in objects if thing["kind"] == "Role"} == {NAMESPACE}
+
+
+# resource, object, verb: what `kubectl auth can-i --list` says of an account.
+Right = tuple[str, str, str]
+ELSEWHERE = "somebodys"
+
+
+def listed(rights: dict[str, str]) -> set[Right]:
+    """A table's entries, as kubectl names them."""
+    found: set[Right] = set()
+    for text, verbs in rights.items():
+        path, _, name = text.removesuffix("]").partition(" [")
+        group, resource, *sub = path.split("/")
+        resource = "/".join((f"{resource}.{group}" if group else resource, *sub))
+        found |= {(resource, name, verb) for verb in verbs.split()}
+    return found
+
+
+def can(server: ApiServer, account: str, namespace: str) -> set[Right]:
+    """What the API server lets an account do in a namespace, and where there is none."""
+    user = f"--as=system:serviceaccount:{NAMESPACE}:{account}"
+    text = server.kubectl("auth", "can-i", "--list", "--no-headers", user, "-n", namespace).stdout
+    rows = [re.fullmatch(r"([^\s\[]*) *\[(.*?)\] +\[(.*?)\] +\[(.*?)\]", line.strip()) for line in text.splitlines()]
+    found = [row.groups() for row in rows if row is not None]
+    assert len(found) == len(text.splitlines()), text
+    return {
+        (resource or url, name, verb)
+        for resource, urls, names, verbs in found
+        for url in (urls.split() or [""])
+        for name in (names.split() or [""])
+        for verb in verbs.split()
+    }
+
+
+def test_the_api_server_grants_exactly_the_listed_rights(apiserver: ApiServer, objects: list[Object]) -> None:
+    """Asked as each account, in its namespace and in another; what an account without roles may do is not ours."""
+    kinds = {"ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ServiceAccount"}
+    ours = [thing for thing in objects if thing["kind"] in kinds]
+    for name in (NAMESPACE, ELSEWHERE):
+        apiserver.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    apiserver.apply(*ours)
+    accounts = {thing["metadata"]["name"] for thing in ours if thing["kind"] == "ServiceAccount"}
+    assert accounts > CLUSTER_WIDE.keys()
+    anybodys = can(apiserver, "has-no-roles", NAMESPACE)
+    assert anybodys, "everybody may ask what he may do"
+    # The API server takes a role into account some moments after it was written.
+    until(lambda: can(apiserver, "remotegpu-operator", NAMESPACE) > anybodys, 30, "the roles are in force")
+    try:
+        for account in sorted(accounts):
+            everywhere = listed(CLUSTER_WIDE.get(account, {}))
+            here = everywhere | listed(IN_ITS_NAMESPACE.get(account, {}))
+            until(lambda: can(apiserver, account, NAMESPACE) - anybodys == here, 10, f"{account} may do {here}")  # noqa: B023
+            assert can(apiserver, account, ELSEWHERE) - anybodys == everywhere
+    finally:
+        apiserver.kubectl("delete", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": ours}))
 
 
 def test_nobody_has_a_wildcard_or_the_secrets_of_other_namespaces() -> None:

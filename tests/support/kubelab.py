@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -38,6 +39,7 @@ SYSTEM = "remotegpu-system"
 SESSION = "status.remotegpu.io/session"
 GATE = "remotegpu.io/claim"
 MIB = 1 << 20
+PAGE = 500
 
 
 class RefusedError(Exception):
@@ -90,8 +92,16 @@ class Kube:
             raise
 
     def items(self, path: str) -> list[Object]:
-        found: list[Object] = self("GET", path)["items"]
-        return found
+        """All of one moment, page by page: thousands at once take the API server longer than a call may last."""
+        found: list[Object] = []
+        more = ""
+        while True:
+            page = self("GET", f"{path}?limit={PAGE}{more}")
+            found += page["items"]
+            token = page["metadata"].get("continue")
+            if not token:
+                return found
+            more = f"&continue={token}"
 
     def merge(self, path: str, body: Object) -> Object:
         return self("PATCH", path, body, "application/merge-patch+json")
@@ -109,16 +119,17 @@ class Kube:
             f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets",
             f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases",
         ):
-            root, plural = path.rsplit("/", 1)
-            for each in self.items(path):
-                metadata = each["metadata"]
-                inside = (
-                    ""
-                    if "/namespaces/" in path or "namespace" not in metadata
-                    else f"/namespaces/{metadata['namespace']}"
-                )
-                with contextlib.suppress(RefusedError):
-                    self("DELETE", f"{root}{inside}/{plural}/{metadata['name']}", {"gracePeriodSeconds": 0})
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(functools.partial(self._delete, path), self.items(path)))
+
+    def _delete(self, path: str, thing: Object) -> None:
+        """An object of those at `path`, which may be of all namespaces."""
+        root, plural = path.rsplit("/", 1)
+        metadata = thing["metadata"]
+        if "/namespaces/" not in path and "namespace" in metadata:
+            root = f"{root}/namespaces/{metadata['namespace']}"
+        with contextlib.suppress(RefusedError):
+            self("DELETE", f"{root}/{plural}/{metadata['name']}", {"gracePeriodSeconds": 0})
 
     def namespace(self, name: str) -> None:
         with contextlib.suppress(RefusedError):

@@ -4,9 +4,10 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-# Each appliance takes one.
+# Each appliance takes one, and another when it has that many sessions.
 BLOCK: Final = 256
 BLOCKS: Final = range(64000, 59999, -BLOCK)
 _log = logging.getLogger(__name__)
@@ -27,42 +28,77 @@ def _claim(base: int) -> socket.socket | None:
     return holder
 
 
-class Uids:
-    """Only root can hand out user ids. With base 0 workers keep the appliance's own, as where root may not change its
-    id. Without a base it is the first block that no other appliance of this machine has."""
-
-    def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS) -> None:
-        self._used: set[int] = set()
-        self._holder: socket.socket | None = None
-        self._base = base or 0
-        if base is None and os.geteuid() == 0:
-            self._choose(blocks)
-
-    def _choose(self, blocks: Sequence[int]) -> None:
-        for base in blocks:
-            self._holder = _claim(base)
-            if self._holder is not None:
-                self._base = base
-                return
-        self._base = blocks[0]
-        _log.warning(
-            "other appliances have all user ids for workers; some are shared from %d on: give --uid-base", self._base
-        )
+@dataclass(slots=True)
+class _Block:
+    ids: range
+    holder: socket.socket | None
+    used: set[int] = field(default_factory=set)
 
     def take(self) -> int | None:
-        if os.geteuid() != 0 or self._base == 0:
-            return None
-        uid = next((uid for uid in range(self._base, self._base + BLOCK) if uid not in self._used), None)
-        if uid is None:
-            raise NoUidsError(f"{BLOCK} sessions have all user ids that this appliance hands out")
-        self._used.add(uid)
+        uid = next((uid for uid in self.ids if uid not in self.used), None)
+        if uid is not None:
+            self.used.add(uid)
         return uid
 
+    def close(self) -> None:
+        if self.holder is not None:
+            self.holder.close()
+
+
+class Uids:
+    """Only root can hand out user ids. With base 0 workers keep the appliance's own, as where root may not change its
+    id. Without a base they are of the first block that no other appliance of this machine has, and of further ones
+    while that is full."""
+
+    def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS) -> None:
+        self._choices: Sequence[int] = ()
+        self._blocks: list[_Block] = []
+        if os.geteuid() != 0 or base == 0:
+            return
+        if base is not None:
+            self._blocks.append(_Block(range(base, base + len(BLOCKS) * BLOCK), None))
+            return
+        self._choices = blocks
+        if not self._claim_block():
+            self._blocks.append(_Block(range(blocks[0], blocks[0] + BLOCK), None))
+            _log.warning(
+                "other appliances have all user ids for workers; some are shared from %d on: give --uid-base", blocks[0]
+            )
+
+    def _claim_block(self) -> bool:
+        for base in self._choices:
+            if holder := _claim(base):
+                self._blocks.append(_Block(range(base, base + BLOCK), holder))
+                return True
+        return False
+
+    def take(self) -> int | None:
+        if not self._blocks:
+            return None
+        uid = self._take()
+        if uid is None and self._claim_block():
+            uid = self._take()
+        if uid is None:
+            used = sum(len(block.used) for block in self._blocks)
+            raise NoUidsError(
+                f"{used} sessions have all user ids that this appliance hands out: end some of the processes that use "
+                "CUDA, or start it with --uid-base"
+            )
+        return uid
+
+    def _take(self) -> int | None:
+        return next((uid for block in self._blocks if (uid := block.take()) is not None), None)
+
     def give_back(self, uid: int | None) -> None:
-        if uid is not None:
-            self._used.discard(uid)
+        if uid is None:
+            return
+        block = next(block for block in self._blocks if uid in block.ids)
+        block.used.discard(uid)
+        if not block.used and block is not self._blocks[0]:
+            block.close()
+            self._blocks.remove(block)
 
     def close(self) -> None:
-        """Lets another appliance have the block."""
-        if self._holder is not None:
-            self._holder.close()
+        """Lets other appliances have the blocks."""
+        for block in self._blocks:
+            block.close()

@@ -1,0 +1,264 @@
+"""A large cluster, as objects of the real API server: a thousand nodes with a device plugin each, and thousands of pods
+with a share. An operator that starts anew must settle soon and stay small, and go on so while pods come and go."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.apiserver import ApiServer
+from support.kubelab import (
+    CLAIMS,
+    GATE,
+    MIB,
+    POOLS,
+    SYSTEM,
+    Kube,
+    Nodes,
+    Object,
+    gated_pod,
+    node,
+    operator,
+    pool,
+    shares,
+)
+from support.system import until
+
+TEAM = "/api/v1/namespaces/team/pods"
+MINE = CLAIMS.format("team")
+WRITERS = 16
+SEED = 20261126
+# The rest of the nodes has no GPU.
+APPLIANCES = 10
+GPUS_OF_A_NODE = 50
+GPU_MEMORY = 4096 * MIB
+MILLI = 100  # ten pods to a GPU
+MOST_MEMORY = 512 * MIB
+RESTART_SECONDS = 30
+CHURN_MINUTES = float(os.environ.get("REMOTEGPU_CHURN_MINUTES", "3"))
+CHANGES_PER_SECOND = 20
+
+
+@dataclass(frozen=True)
+class Size:
+    nodes: int
+    pods: int
+
+
+SMALL, LARGE = Size(50, 100), Size(1000, 5000)
+
+
+def in_parallel(work: Callable[[int], object], numbers: Iterable[int]) -> None:
+    with ThreadPoolExecutor(WRITERS) as writers:
+        list(writers.map(work, numbers))
+
+
+def some_node(number: int) -> Object:
+    """As a kubelet fills it in, with the images that make a real one large."""
+    gpus = {"gpus": "true"} if number < APPLIANCES else {}
+    room = {"cpu": "8", "memory": "32Gi", "pods": "110", "remotegpu/milli": "16000", "remotegpu/client": "1000"}
+    images = [{"names": [f"registry.example.com/image-{i}@sha256:{i:064}"], "sizeBytes": i << 20} for i in range(50)]
+    status = {"capacity": room, "allocatable": room, "images": images}
+    return {**node(f"node-{number:04}", gpus), "status": status}
+
+
+def plugin(number: int) -> Object:
+    labels = {"app.kubernetes.io/name": "remotegpu", "app.kubernetes.io/component": "deviceplugin"}
+    spec = {"nodeName": f"node-{number:04}", "containers": [{"name": "plugin", "image": "none"}]}
+    return {"metadata": {"name": f"plugin-{number:04}", "labels": labels}, "spec": spec}
+
+
+def make_nodes(kube: Kube, size: Size) -> None:
+    plugins = f"/api/v1/namespaces/{SYSTEM}/pods"
+
+    def make(number: int) -> None:
+        kube("POST", "/api/v1/nodes", some_node(number))
+        kube("POST", plugins, plugin(number))
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        kube.merge(f"{plugins}/plugin-{number:04}/status", {"status": ready})
+
+    in_parallel(make, range(size.nodes))
+    where = {"nodeSelector": {"gpus": "true"}, "software": {"gpus": GPUS_OF_A_NODE, "memory": GPU_MEMORY}}
+    kube("POST", POOLS, pool("default", **where))
+
+
+def start(kube: Kube, number: int) -> None:
+    kube("POST", TEAM, gated_pod(f"p{number}", "default", MILLI))
+
+
+def end(kube: Kube, number: int) -> None:
+    kube("DELETE", f"{TEAM}/p{number}", {"gracePeriodSeconds": 0})
+
+
+def gated(kube: Kube) -> set[int]:
+    """Pods that have not been let go."""
+    return {
+        int(each["metadata"]["name"][1:])
+        for each in kube.items(TEAM)
+        if {"name": GATE} in (each["spec"].get("schedulingGates") or [])
+    }
+
+
+def holders(kube: Kube) -> set[int]:
+    """Pods whose claim has a share."""
+    held = (each for each in kube.items(MINE) if (each.get("status") or {}).get("phase") == "Allocated")
+    return {int(each["spec"]["pod"]["name"][1:]) for each in held}
+
+
+def never_too_much(kube: Kube) -> None:
+    over = {gpu: memory for gpu, memory in shares(kube).items() if memory > GPU_MEMORY}
+    assert not over, over
+
+
+def all_have(kube: Kube, pods: set[int]) -> bool:
+    """Exactly these have a share, and all of them were let go."""
+    return holders(kube) == pods and not gated(kube)
+
+
+def ready(kube: Kube) -> bool:
+    status = kube.get(f"{POOLS}/default").get("status") or {}
+    return bool(status.get("ready") == f"{APPLIANCES}/{APPLIANCES}")
+
+
+@pytest.mark.parametrize(
+    "size", [SMALL, pytest.param(LARGE, marks=[pytest.mark.thorough, pytest.mark.timeout(1200)])], ids=str
+)
+def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube, folder: Path, size: Size) -> None:
+    """It was killed, and meanwhile pods came and went."""
+    kube.namespace("team")
+    make_nodes(kube, size)
+    with operator(server.kubeconfig, folder) as running, Nodes(kube, "the operator's token", subnet=14) as stand_ins:
+        until(lambda: ready(kube), 60, "all appliances are ready")
+        began = time.monotonic()
+        in_parallel(lambda number: start(kube, number), range(size.pods))
+
+        def placed_all() -> bool:
+            assert running.process.poll() is None, running.log
+            return all_have(kube, set(range(size.pods)))
+
+        until(placed_all, 600, "every pod has its share")
+        placed = time.monotonic() - began
+        never_too_much(kube)
+        full = running.memory()
+        assert full < MOST_MEMORY
+
+        running.kill()
+        change = size.pods // 20
+        in_parallel(lambda number: end(kube, number), range(change))
+        in_parallel(lambda number: start(kube, number), range(size.pods, size.pods + change))
+        began = time.monotonic()
+        running.restart()
+        until(lambda: all_have(kube, set(range(change, size.pods + change))), RESTART_SECONDS, "it has settled")
+        settled = time.monotonic() - began
+        until(lambda: len(kube.items(MINE)) == size.pods, 20, "no claim of a pod that went is left")
+        never_too_much(kube)
+        assert running.memory() < MOST_MEMORY
+        assert "Traceback" not in running.log, running.log
+        assert stand_ins.failure is None
+        print(
+            f"{size.pods} pods and {size.nodes} nodes: placed in {placed:.1f} s, after its start anew settled in "
+            f"{settled:.1f} s with {change} pods gone and {change} new; {full / MIB:.0f} and "
+            f"{running.memory() / MIB:.0f} MiB"
+        )
+
+
+class Churn:
+    """Pods come, run, end and go, chosen by a seed, at a steady rate."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._chance = random.Random(SEED)
+        self._numbers = itertools.count()
+        self.live: list[int] = []
+        self.ended: list[int] = []
+        self.changes = 0
+
+    def run(self, seconds: float, look: Callable[[], None]) -> None:
+        """So long; `look` is called between changes, about every five seconds."""
+        began = time.monotonic()
+        next_look = began
+        with ThreadPoolExecutor(WRITERS) as writers:
+            while (now := time.monotonic()) < began + seconds:
+                if now >= next_look:
+                    looking = writers.submit(look)
+                    next_look = now + 5
+                self._step(writers)
+                self.changes += 1
+                time.sleep(max(0.0, began + self.changes / CHANGES_PER_SECOND - time.monotonic()))
+                if looking.done():
+                    looking.result()
+        self.rate = self.changes / (time.monotonic() - began)
+
+    def _step(self, writers: ThreadPoolExecutor) -> None:
+        kind = self._chance.choices(["come", "end", "go"], [5 if len(self.live) < 300 else 3, 2, 2])[0]
+        if kind == "come" or not self.live:
+            self.live.append(next(self._numbers))
+            start(self._kube, self.live[-1])
+        elif kind == "end" or not self.ended:
+            number = self._take(self.live)
+            self.ended.append(number)
+            phase = self._chance.choice(["Succeeded", "Failed"])
+            self._kube.merge(f"{TEAM}/p{number}/status", {"status": {"phase": phase}})
+        else:
+            writers.submit(end, self._kube, self._take(self.ended)).result()
+
+    def _take(self, among: list[int]) -> int:
+        return among.pop(self._chance.randrange(len(among)))
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(10.0, id="10-seconds"),
+        pytest.param(60 * CHURN_MINUTES, marks=[pytest.mark.thorough, pytest.mark.timeout(0)], id="minutes"),
+    ],
+)
+def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, folder: Path, seconds: float) -> None:
+    """30 minutes were asked for: REMOTEGPU_CHURN_MINUTES."""
+    kube.namespace("team")
+    make_nodes(kube, Size(APPLIANCES, 0))
+    with operator(server.kubeconfig, folder) as running, Nodes(kube, "the operator's token", subnet=15) as stand_ins:
+        until(lambda: ready(kube), 60, "all appliances are ready")
+        memory: list[int] = []
+        waiting: list[int] = []
+
+        def look() -> None:
+            never_too_much(kube)
+            memory.append(running.memory())
+            waiting.append(len(gated(kube) & set(churn.live)))
+
+        churn = Churn(kube)
+        churn.run(seconds, look)
+        assert churn.rate > CHANGES_PER_SECOND * 0.8, f"this machine made {churn.rate:.1f} changes a second"
+        # It keeps up: the pods that came in the last moments are soon let go, and none that ended holds anything.
+        until(lambda: all_have_churned(kube, churn), 20, "what lives has a share, and what ended has none")
+        never_too_much(kube)
+        # Twice as much time costs no memory: from the middle to the end it does not grow.
+        assert memory[-1] - memory[len(memory) // 2] < 16 * MIB, [size // MIB for size in memory]
+        left = [*churn.live, *churn.ended]
+        in_parallel(lambda number: end(kube, number), left)
+        until(lambda: not kube.items(MINE), 30, "no claim is left")
+        until(lambda: free(kube), 30, "all is free")
+        assert "Traceback" not in running.log, running.log
+        assert stand_ins.failure is None
+        print(
+            f"{churn.changes} changes, {churn.rate:.1f} a second: at most {max(waiting)} pods waited at a time; MiB "
+            f"{memory[0] // MIB} first, {memory[len(memory) // 2] // MIB} in the middle, {memory[-1] // MIB} last; "
+            f"{running.cpu_seconds() / seconds:.2f} CPUs"
+        )
+
+
+def all_have_churned(kube: Kube, churn: Churn) -> bool:
+    return holders(kube) == set(churn.live) and not gated(kube) & set(churn.live)
+
+
+def free(kube: Kube) -> bool:
+    status = kube.get(f"{POOLS}/default")["status"]
+    return bool(status["free"] == status["total"])
