@@ -1,4 +1,4 @@
-"""A TCP proxy that delays, swallows, damages or cuts what passes through it.
+"""A TCP proxy that delays, cuts up, swallows, damages or cuts off what passes through it.
 
 As a module: `with FaultProxy("127.0.0.1", 7071) as proxy: ... proxy.port ... proxy.swallow()`; everything may be
 changed while connections are open. As a program: `python -m support.faultproxy 127.0.0.1:7071 --delay-ms 5`.
@@ -8,10 +8,11 @@ import argparse
 import asyncio
 import contextlib
 import enum
+import random
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -27,14 +28,59 @@ class Way(enum.Enum):
     BACK = "back"
 
 
+@dataclass(frozen=True)
+class Line:
+    """What a network does to bytes that all arrive, in order: TCP has no other way.
+
+    A segment that is lost makes what is behind it wait until it is sent again; segments in another order are read in
+    theirs, as if the first had been late. What a program can see are times, and where its reads end.
+    """
+
+    delay_ms: float = 0.0
+    # Each piece is late by up to this much more: connections overtake each other.
+    jitter_ms: float = 0.0
+    # How many of a thousand pieces wait for `again_ms`, and all behind them.
+    lost_permille: float = 0.0
+    again_ms: float = 200.0
+    # A piece has at most so many bytes, down to one; 0: they stay as they come.
+    piece_bytes: int = 0
+    # Of all connections together, each way.
+    megabits: float = 0.0
+
+
 @dataclass
 class _Faults:
     """What is done to all connections of a proxy."""
 
-    delay_seconds: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
+    lines: dict[Way, Line] = field(default_factory=lambda: dict.fromkeys(Way, Line()))
+    # When the last byte of what is under way will have left.
+    free_at: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
     swallowed: set[Way] = field(default_factory=set)
     # How many bytes pass before one is damaged; none is if it is missing.
     bytes_until_damage: dict[Way, int] = field(default_factory=dict)
+
+    def pieces(self, way: Way, data: bytes) -> Iterator[bytes]:
+        most = self.lines[way].piece_bytes
+        if not most or not data:
+            yield data
+            return
+        at = 0
+        while at < len(data):
+            size = self.chance.randint(1, most)
+            yield data[at : at + size]
+            at += size
+
+    def due(self, way: Way, count: int, now: float) -> float:
+        """When a piece that comes now arrives, but for what is before it on its connection."""
+        line = self.lines[way]
+        if line.megabits:
+            now = max(now, self.free_at[way]) + count * 8 / (line.megabits * 1e6)
+            self.free_at[way] = now
+        late = line.delay_ms + line.jitter_ms * self.chance.random()
+        if line.lost_permille and self.chance.random() * 1000 < line.lost_permille:
+            late += line.again_ms
+        return now + late / 1000
 
     def damaged(self, way: Way, data: bytes) -> bytes:
         """`data`, with one bit turned if the byte is in it whose turn it is."""
@@ -88,8 +134,12 @@ class FaultProxy:
 
     def delay(self, milliseconds: float, *ways: Way) -> None:
         """Bytes arrive this much later, in order and at full bandwidth; both ways if none is named."""
+        self.behave(Line(delay_ms=milliseconds), *ways)
+
+    def behave(self, line: Line, *ways: Way) -> None:
+        """From now on as that line; both ways if none is named."""
         for way in ways or Way:
-            self._faults.delay_seconds[way] = milliseconds / 1000
+            self._faults.lines[way] = line
 
     def swallow(self, *ways: Way) -> None:
         """From now on nothing passes, and nobody is told: the network is gone. Both ways if none is named."""
@@ -177,13 +227,15 @@ class FaultProxy:
                 writer.write_eof()
 
         delivery = asyncio.create_task(deliver())
+        last = 0.0
         try:
             data = b"-"
             while data:
                 data = await reader.read(_READ_BYTES)
                 self._tap(data)
-                data = self._faults.damaged(way, data)
-                await pieces.put((self._loop.time() + self._faults.delay_seconds[way], data))
+                for piece in self._faults.pieces(way, self._faults.damaged(way, data)):
+                    last = max(last, self._faults.due(way, len(piece), self._loop.time()))
+                    await pieces.put((last, piece))
             await delivery
         finally:
             delivery.cancel()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faultproxy import FaultProxy, Way
+from support.faultproxy import FaultProxy, Line, Way
 
 
 @pytest.fixture
@@ -61,6 +61,35 @@ def test_delay_holds_bytes_back_both_ways(echo_port: int) -> None:
         connection.sendall(b"ping")
         assert receive(connection, 4) == b"ping"
         assert time.monotonic() - started >= 0.12
+
+
+@pytest.mark.parametrize(
+    "line", [Line(jitter_ms=5), Line(lost_permille=100, again_ms=20), Line(piece_bytes=7)], ids=lambda line: repr(line)
+)
+def test_a_bad_line_changes_no_byte_and_no_order(echo_port: int, line: Line) -> None:
+    message = bytes(range(251)) * 40
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        proxy.behave(line)
+        for at in range(0, len(message), 251):
+            connection.sendall(message[at : at + 251])
+        assert receive(connection, len(message)) == message
+
+
+def test_a_narrow_line_takes_its_time(echo_port: int) -> None:
+    message = bytes(250_000)
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        proxy.behave(Line(megabits=10), Way.BACK)
+        started = time.monotonic()
+        threading.Thread(target=connection.sendall, args=(message,)).start()
+        assert receive(connection, len(message)) == message
+        assert time.monotonic() - started >= 0.2
+
+
+def test_pieces_arrive_apart(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        proxy.behave(Line(piece_bytes=1, jitter_ms=20), Way.BACK)
+        connection.sendall(b"abcdefgh")
+        assert 0 < len(connection.recv(8)) < 8
 
 
 def test_damage_turns_one_bit_of_the_byte_that_was_named(echo_port: int) -> None:
