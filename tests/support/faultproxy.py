@@ -49,6 +49,23 @@ class Line:
 
 
 @dataclass
+class _Damage:
+    """How many bytes pass before one is damaged, each way; none is where there is no number."""
+
+    bytes_left: dict[Way, int] = field(default_factory=dict)
+
+    def damaged(self, way: Way, data: bytes) -> bytes:
+        """`data`, with one bit turned if the byte is in it whose turn it is."""
+        left = self.bytes_left.pop(way, None)
+        if left is None:
+            return data
+        if left >= len(data):
+            self.bytes_left[way] = left - len(data)
+            return data
+        return data[:left] + bytes([data[left] ^ 0x40]) + data[left + 1 :]
+
+
+@dataclass
 class _Faults:
     """What is done to all connections of a proxy."""
 
@@ -57,8 +74,9 @@ class _Faults:
     free_at: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     swallowed: set[Way] = field(default_factory=set)
-    # How many bytes pass before one is damaged; none is if it is missing.
-    bytes_until_damage: dict[Way, int] = field(default_factory=dict)
+    damage: _Damage = field(default_factory=_Damage)
+    # Of the connection that comes next.
+    next_damage: _Damage = field(default_factory=_Damage)
 
     def pieces(self, way: Way, data: bytes) -> Iterator[bytes]:
         most = self.lines[way].piece_bytes
@@ -81,16 +99,6 @@ class _Faults:
         if line.lost_permille and self.chance.random() * 1000 < line.lost_permille:
             late += line.again_ms
         return now + late / 1000
-
-    def damaged(self, way: Way, data: bytes) -> bytes:
-        """`data`, with one bit turned if the byte is in it whose turn it is."""
-        left = self.bytes_until_damage.pop(way, None)
-        if left is None:
-            return data
-        if left >= len(data):
-            self.bytes_until_damage[way] = left - len(data)
-            return data
-        return data[:left] + bytes([data[left] ^ 0x40]) + data[left + 1 :]
 
 
 class FaultProxy:
@@ -146,8 +154,12 @@ class FaultProxy:
         self._faults.swallowed.update(ways or Way)
 
     def damage(self, way: Way, after_bytes: int = 0) -> None:
-        """Turn one bit of the byte that comes after that many more."""
-        self._faults.bytes_until_damage[way] = after_bytes
+        """Turn one bit of the byte that comes after that many more, of whichever connection."""
+        self._faults.damage.bytes_left[way] = after_bytes
+
+    def damage_next(self, way: Way, after_bytes: int = 0) -> None:
+        """The same of the connection that is made next."""
+        self._faults.next_damage.bytes_left[way] = after_bytes
 
     def cut(self) -> None:
         """Reset all connections; new ones are accepted."""
@@ -194,14 +206,15 @@ class FaultProxy:
         except OSError:
             writer.transport.abort()
             return
+        damage, self._faults.next_damage = self._faults.next_damage, _Damage()
         pair = {writer, far_writer}
         self._connections |= pair
         for end in pair:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.TaskGroup() as ways:
-                ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer))
-                ways.create_task(self._pass_bytes(Way.BACK, far_reader, writer))
+                ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer, damage))
+                ways.create_task(self._pass_bytes(Way.BACK, far_reader, writer, damage))
         except* OSError:
             pass
         finally:
@@ -209,7 +222,9 @@ class FaultProxy:
             for end in pair:
                 end.transport.abort() if self._ended.is_set() else end.close()
 
-    async def _pass_bytes(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_bytes(
+        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, damage: _Damage
+    ) -> None:
         """One task reads and stamps, one waits for each piece's time: so a delay takes nothing from the bandwidth."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
 
@@ -233,7 +248,8 @@ class FaultProxy:
             while data:
                 data = await reader.read(_READ_BYTES)
                 self._tap(data)
-                for piece in self._faults.pieces(way, self._faults.damaged(way, data)):
+                data = damage.damaged(way, self._faults.damage.damaged(way, data))
+                for piece in self._faults.pieces(way, data):
                     last = max(last, self._faults.due(way, len(piece), self._loop.time()))
                     await pieces.put((last, piece))
             await delivery

@@ -123,3 +123,15 @@ def test_cut_resets_what_is_open_and_leaves_what_comes(echo_port: int) -> None:
         with connect(proxy) as connection:
             connection.sendall(b"y")
             assert receive(connection, 1) == b"y"
+
+
+def test_the_next_connections_damage_is_no_other_ones(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as before:
+        before.sendall(b"a")
+        assert receive(before, 1) == b"a"
+        proxy.damage_next(Way.BACK)
+        before.sendall(b"a")
+        assert receive(before, 1) == b"a"
+        with connect(proxy) as after:
+            after.sendall(b"a")
+            assert receive(after, 1) == bytes([ord("a") ^ 0x40])
