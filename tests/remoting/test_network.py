@@ -80,9 +80,7 @@ def test_a_slow_network_changes_no_result(remote: Appliance, name: str, carrier:
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
 def test_a_cut_connection_is_a_sticky_error(remote: Appliance, carrier: str) -> None:
     with proxies(remote) as (_, data):
-        program = subprocess.Popen(
-            endless_calls(remote), stdout=subprocess.PIPE, text=True, env=environment(carrier)
-        )
+        program = subprocess.Popen(endless_calls(remote), stdout=subprocess.PIPE, text=True, env=environment(carrier))
         with program:
             assert line(program) == "ready"
             data.cut()

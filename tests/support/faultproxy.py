@@ -48,17 +48,45 @@ class Line:
     megabits: float = 0.0
 
 
+class _Records:
+    """Which bytes of a TLS stream nobody reads: the second of each record's version (RFC 8446, 5.1)."""
+
+    def __init__(self) -> None:
+        self._head, self._body = b"", 0
+
+    def unread(self, data: bytes) -> set[int]:
+        found: set[int] = set()
+        at = 0
+        while at < len(data):
+            if self._body:
+                step = min(self._body, len(data) - at)
+                self._body -= step
+                at += step
+                continue
+            self._head += data[at : at + 1]
+            if len(self._head) == 3:
+                found.add(at)
+            if len(self._head) == 5:
+                self._head, self._body = b"", int.from_bytes(self._head[3:])
+            at += 1
+        return found
+
+
 @dataclass
 class _Damage:
     """How many bytes pass before one is damaged, each way; none is where there is no number."""
 
     bytes_left: dict[Way, int] = field(default_factory=dict)
+    # Of a connection that is TLS from its first byte.
+    records: dict[Way, _Records] = field(default_factory=dict)
 
     def damaged(self, way: Way, data: bytes) -> bytes:
         """`data`, with one bit turned if the byte is in it whose turn it is."""
+        unread = self.records[way].unread(data) if way in self.records else set()
         left = self.bytes_left.pop(way, None)
         if left is None:
             return data
+        left += left in unread
         if left >= len(data):
             self.bytes_left[way] = left - len(data)
             return data
@@ -157,9 +185,10 @@ class FaultProxy:
         """Turn one bit of the byte that comes after that many more, of whichever connection."""
         self._faults.damage.bytes_left[way] = after_bytes
 
-    def damage_next(self, way: Way, after_bytes: int = 0) -> None:
-        """The same of the connection that is made next."""
-        self._faults.next_damage.bytes_left[way] = after_bytes
+    def damage_next(self, way: Way, after_bytes: int = 0, *, tls: bool = False) -> None:
+        """The same of the connection that is made next; of one with TLS a byte that is read."""
+        records = {each: _Records() for each in Way} if tls else {}
+        self._faults.next_damage = _Damage({way: after_bytes}, records)
 
     def cut(self) -> None:
         """Reset all connections; new ones are accepted."""

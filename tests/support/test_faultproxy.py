@@ -135,3 +135,16 @@ def test_the_next_connections_damage_is_no_other_ones(echo_port: int) -> None:
         with connect(proxy) as after:
             after.sendall(b"a")
             assert receive(after, 1) == bytes([ord("a") ^ 0x40])
+
+
+def test_under_tls_the_byte_is_one_that_is_read(echo_port: int) -> None:
+    record = bytes([23, 3, 3, 0, 2]) + b"ab"
+    with FaultProxy("127.0.0.1", echo_port) as proxy:
+        for after, hit in ((0, 0), (2, 3), (6, 6), (9, 10)):
+            proxy.damage_next(Way.OUT, after, tls=True)
+            with connect(proxy) as connection:
+                for byte in 2 * record:
+                    connection.sendall(bytes([byte]))
+                changed = [at for at, byte in enumerate(receive(connection, 14)) if byte != (2 * record)[at]]
+                # A damaged head has another length, which is of no interest here.
+                assert changed == [hit]
