@@ -37,9 +37,7 @@ def test_files_that_are_there_serve(disk: SmallDisk, source: Path, how: str) -> 
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
-def test_a_new_version_that_has_no_room_leaves_nothing_and_the_old_one(
-    disk: SmallDisk, source: Path, how: str
-) -> None:
+def test_a_new_version_that_has_no_room_leaves_nothing_and_the_old_one(disk: SmallDisk, source: Path, how: str) -> None:
     """A plugin that fails is started again and again: it must not make a full disk fuller."""
     old = files.install(source, disk.folder)
     (source / "libcuda.so.1").write_bytes(b"\1" * (2 << 20))
