@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.apiserver import ApiServer
+from support.plugin_node import Node as PluginNode
+from support.plugin_node import set_pool
 from support.small_disk import SmallDisk, small_disk
 
+from remotegpu.api.kubernetes import MILLI
 from remotegpu_deviceplugin import files
+from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
 from remotegpu_deviceplugin.devices import Pools
 from remotegpu_deviceplugin.node import MEMORY, Node
 
@@ -74,3 +79,21 @@ def test_what_is_learned_is_told_though_it_cannot_be_kept(
     again = Node(disk.folder / "version", disk.folder / MEMORY)
     asyncio.run(again.start())
     assert again.plugins[0].count == 2000, "the last that could be kept"
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_a_plugin_that_starts_there_serves(pool: ApiServer, node: PluginNode, disk: SmallDisk, how: str) -> None:
+    """It learns that there is more, and gives a container the files that are there."""
+    node.files = disk.folder
+    with node.run(pool.kubeconfig):
+        node.heard(MILLI, 6000)
+    disk.harm(how)
+    with node.run(pool.kubeconfig) as process:
+        set_pool(pool, "plugin", 4000)
+        node.heard(MILLI, 8000)
+        request = messages.AllocateRequest(container_requests=[messages.ContainerAllocateRequest(devices_ids=["0"])])
+        (given,) = node.kubelet.plugin(MILLI).Allocate(request).container_responses
+        assert all(Path(mount.host_path).exists() for mount in given.mounts)
+        node.logged("no other plugin can hand over to this one")
+        assert process.poll() is None
+    assert "Traceback" not in node.log.read_text()
