@@ -95,8 +95,12 @@ def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
         return
     for version in others:
         if version.name not in used:
-            shutil.rmtree(version)
-            _log.info("removed %s, which no pod uses", version)
+            try:
+                shutil.rmtree(version)
+            except OSError as error:
+                _log.warning("%s, which no pod uses, cannot be removed (%s)", version, error.strerror)
+            else:
+                _log.info("removed %s, which no pod uses", version)
 
 
 def used_versions(checkpoint: Path, host: Path) -> set[str]:

@@ -93,7 +93,8 @@ def test_a_plugin_that_starts_there_serves(pool: ApiServer, node: PluginNode, di
         node.heard(MILLI, 8000)
         request = messages.AllocateRequest(container_requests=[messages.ContainerAllocateRequest(devices_ids=["0"])])
         (given,) = node.kubelet.plugin(MILLI).Allocate(request).container_responses
-        assert all(Path(mount.host_path).exists() for mount in given.mounts)
+        (version,) = {Path(mount.host_path).relative_to(node.files).parts[0] for mount in given.mounts}
+        assert (node.files / version / "lib" / "libcuda.so.1").read_text() == "first"
         node.logged("no other plugin can hand over to this one")
         assert process.poll() is None
     assert "Traceback" not in node.log.read_text()
