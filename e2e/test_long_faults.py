@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from cluster.lifecycle import NODES, crash, part, start_again
@@ -112,7 +113,8 @@ def test_appliances_lost_nine_times(namespace: Namespace, installation: Installa
             until(lambda lost=lost: was_lost(namespace, where[lost]), 20, f"{how}: the claim says ApplianceLost")  # type: ignore[misc]
             times.note(f"claim when {how}", begun)
             assert watch.within(10), f"{how}: {times}"
-            again = until(lambda name=name, first=first: computing(namespace, name, but=first), 60, f"{how}: it computes again")  # type: ignore[misc] # fmt: skip
+            next_pod = partial(computing, namespace, name, but=first)
+            again = until(next_pod, 60, f"{how}: it computes again")
             times.note(f"again when {how}", begun)
             assert watch.within(30), f"{how}: {times}"
             now = place(namespace.wait_for_claim(again, "Allocated"))

@@ -61,18 +61,19 @@ def damaged(secured: Appliance, folder: Path, lane: int, times: int, carrier: st
         control,
         data,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / f"errors-{lane}").open("w"), text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env={**os.environ, "REMOTEGPU_CARRIER": carrier},
         ) as running,
     ):  # fmt: skip
         assert running.stdin is not None
         assert running.stdout is not None
-        assert running.stdout.readline() == "ready\n"
+        orders, answers = running.stdin, running.stdout
+        assert answers.readline() == "ready\n"
 
         def run() -> str:
-            running.stdin.write(f"{chance.randrange(1 << 30)}\n")
-            running.stdin.flush()
-            return running.stdout.readline().strip()
+            orders.write(f"{chance.randrange(1 << 30)}\n")
+            orders.flush()
+            return answers.readline().strip()
 
         for _ in range(times):
             way, after = chance.choice(list(Way)), int(BYTES ** chance.random())
@@ -82,7 +83,7 @@ def damaged(secured: Appliance, folder: Path, lane: int, times: int, carrier: st
             said[answer] += 1
             if not answer.startswith("error"):
                 print(f"lane {lane}: {answer} after {after} bytes {way.value}, {carrier}")
-        running.stdin.close()
+        orders.close()
     return said
 
 
