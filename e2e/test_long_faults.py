@@ -295,7 +295,7 @@ def test_the_api_server_is_away_for_long(
 ) -> None:
     """Programs go on, one ends while nobody can say so; 90 s after all is right."""
     with temporary(kubectl) as namespace:
-        running = tenants(namespace, installation, "0.5")
+        running = tenants(namespace, installation)
         namespace.create(pod("ends", program("hold.py", "--rounds", "100"), fraction="0.1"))
         namespace.wait_for_line("ends", "round 2")
         before = [tenant.rounds() for tenant in running]
