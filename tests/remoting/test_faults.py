@@ -18,6 +18,7 @@ from support.tcp_timers import until_asked_for
 from remotegpu.appliance.leases import HOLD_SECONDS
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
+ENDED = 46  # CUDA_ERROR_DEVICE_UNAVAILABLE
 STOPPED = 60
 # Longer than an end may be silent (SILENCE_MS of remoting/carrier/src/socket.rs), and than a lease is held for nobody.
 QUIET = 15
@@ -38,6 +39,7 @@ def test_a_killed_worker_is_a_sticky_error_for_its_client_alone(remote: Applianc
         assert "appliance" in victim.stderr.readline()
 
 
+@pytest.mark.timeout(600)
 def test_twenty_workers_killed_in_mid_kernel(own_remote: Appliance) -> None:
     """One after the other; somebody beside them counts launches and compares bytes all the time."""
     with own_remote.start("count_rounds.py", "1", stdin=subprocess.PIPE) as bystander:
@@ -56,6 +58,7 @@ def test_twenty_workers_killed_in_mid_kernel(own_remote: Appliance) -> None:
             until(lambda: own_remote.workers() == [other], 5, "its worker is gone")
         assert bystander.stdin is not None
         bystander.stdin.close()
+        bystander.stdin = None
         while (said := line(bystander)).startswith("round"):
             pass
         word, rounds, counted = said.split()
@@ -201,7 +204,9 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
             rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }}; }}\n"
             subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
             gone = Watch()
-            assert line(client).startswith(f"error {STICKY}")
+            # An appliance that hears nothing any more, but is heard, may be the first to end it: with its own code.
+            codes = {STICKY, ENDED} if dropped == "to it" else {STICKY}
+            assert int(line(client).split()[1]) in codes
             assert gone.within(10)
             until(lambda: remote.leased_bytes() == 0, 10, "the silent client's share is back")
 

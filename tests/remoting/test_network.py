@@ -61,6 +61,7 @@ LINES = {
 
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
 @pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("remote", ["normal"], indirect=True)
 def test_a_slow_network_changes_no_result(remote: Appliance, name: str, carrier: str) -> None:
     """Sums, what a kernel sees of page-locked memory, host functions between launches, and 2 MB there and back: each
     program compares all bits that it gets."""
