@@ -1,4 +1,4 @@
-"""A session whose scratch folder is full or read-only: the program has the error, and no byte that is not the file's."""
+"""A session whose scratch folder is full or read-only: the program has the error, and no byte that the file lacks."""
 
 from __future__ import annotations
 
