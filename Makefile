@@ -61,6 +61,8 @@ test-e2e: .venv/.installed $(E2E_CLUSTER) ## Core's and the shard's tests on a c
 	@echo "==> End to end on a cluster"
 	@shard=$$($(SHARD)); $(PYTHON) -m pytest -m e2e e2e --part core --part "$$shard"
 
+# What is away in some of the tests, is away for as long as was asked for.
+test-e2e-all: export REMOTEGPU_E2E_AWAY_SECONDS ?= 300
 test-e2e-all: .venv/.installed $(E2E_CLUSTER) ## Every test on that cluster
 	@echo "==> End to end on a cluster, every test"
 	@$(PYTHON) -m pytest -m e2e e2e

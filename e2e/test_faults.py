@@ -9,7 +9,7 @@ import pytest
 from cluster.lifecycle import part
 from support import processes
 from support.checker import SYSTEM, Checker
-from support.faults import Tenant, appliance_of, cut_off, paused, pod_killed, tenants
+from support.faults import Tenant, appliance_of, cut_off, pod_killed, tenants
 from support.installation import Installation
 from support.kubectl import Kubectl
 from support.manifests import claim, pod, program
@@ -127,20 +127,6 @@ def test_kubelets_killed(namespace: Namespace, installation: Installation, nodes
     namespace.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s", seconds=70)
     assert "ok" in namespace.run(pod("next", program("vector_add.py"), fraction="0.2"))
     untouched(running)
-
-
-def test_api_server_stopped_for_a_minute(namespace: Namespace, installation: Installation, checker: Checker) -> None:
-    running = tenants(namespace, installation)
-    before = [tenant.rounds() for tenant in running]
-    with paused("apiserver"):
-        begun = time.monotonic()
-        until(lambda: time.monotonic() - begun > 60, 61, "a minute")
-    installation.wait_until_ready(SETTLED)
-    checker.settled(SETTLED)
-    for tenant, rounds in zip(running, before, strict=True):
-        assert tenant.rounds() > rounds + 60
-        assert tenant.phase_of_claim()[0] == "Allocated"
-        tenant.ends_well()
 
 
 def test_operators_memory_does_not_move_with_foreign_pods(

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -96,7 +97,11 @@ def main() -> None:
         help="how long to serve on after SIGTERM, until another plugin of this node takes over; default: %(default)s",
     )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(_main(parser.parse_args()))
+    try:
+        asyncio.run(_main(parser.parse_args()))
+    except files.InstallError as error:
+        _log.error("%s", error)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,27 @@ _LEFT_SECONDS: Final = 600.0
 _log = logging.getLogger(__name__)
 
 
+class InstallError(Exception):
+    """The node's disk does not take the client's files; the message says why and what to do."""
+
+
 def install(source: Path, host: Path) -> Path:
-    """Copy `source` to a folder of `host` that is named by its content, unless it is there; the folder."""
+    """Copy `source` to a folder of `host` that is named by its content, unless it is there; the folder.
+
+    Raises InstallError; nothing is left then of what was begun, and what was there stays.
+    """
+    try:
+        return _install(source, host)
+    except OSError as error:
+        # shutil collects the errors of many files: the first one says enough.
+        reason = error.strerror or (error.args[0][0][2] if isinstance(error, shutil.Error) else error)
+        raise InstallError(
+            f"the client's files cannot be written to {host} ({reason}): make room on the node's disk, or make it "
+            f"writable; no pod with a share starts on this node until then"
+        ) from None
+
+
+def _install(source: Path, host: Path) -> Path:
     host.mkdir(mode=0o755, parents=True, exist_ok=True)
     for leftover in host.glob(".new-*"):
         # A younger one may be that of another plugin, which starts on this node at the same time.
@@ -40,18 +59,21 @@ def install(source: Path, host: Path) -> Path:
     if version.is_dir() and _digest(version) == version.name:
         return version
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=host))
-    shutil.copytree(source, new, symlinks=True, dirs_exist_ok=True)
-    new.chmod(0o755)
-    for file in _files(new):
-        with file.open("rb") as written:
-            os.fsync(written.fileno())
-    if version.is_dir() and _digest(version) == version.name:
-        shutil.rmtree(new)
-        return version
-    if version.exists():
-        # Cut short by a crash of the machine. What runs keeps the files it has mounted.
-        shutil.rmtree(version)
-    new.rename(version)
+    try:
+        shutil.copytree(source, new, symlinks=True, dirs_exist_ok=True)
+        new.chmod(0o755)
+        for file in _files(new):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        if version.is_dir() and _digest(version) == version.name:
+            return version
+        if version.exists():
+            # Cut short by a crash of the machine. What runs keeps the files it has mounted.
+            shutil.rmtree(version)
+        new.rename(version)
+    finally:
+        # Of no use where another plugin was faster, or the disk was full.
+        shutil.rmtree(new, ignore_errors=True)
     _log.info("the client's files are in %s", version)
     return version
 
@@ -73,8 +95,12 @@ def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
         return
     for version in others:
         if version.name not in used:
-            shutil.rmtree(version)
-            _log.info("removed %s, which no pod uses", version)
+            try:
+                shutil.rmtree(version)
+            except OSError as error:
+                _log.warning("%s, which no pod uses, cannot be removed (%s)", version, error.strerror)
+            else:
+                _log.info("removed %s, which no pod uses", version)
 
 
 def used_versions(checkpoint: Path, host: Path) -> set[str]:

@@ -36,9 +36,18 @@ class Successor:
         self._held: set[socket.socket] = set()
 
     async def serve(self) -> None:
-        remove_dead(self.path.parent.glob(f"{_PREFIX}*.sock"))
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(self.path))
+            try:
+                remove_dead(self.path.parent.glob(f"{_PREFIX}*.sock"))
+                listener.bind(str(self.path))
+            except OSError as error:
+                _log.warning(
+                    "no other plugin can hand over to this one: %s cannot be made (%s); while plugins of this node are "
+                    "updated, pods may be turned away; make room on the node's disk, or make it writable",
+                    self.path,
+                    error.strerror,
+                )
+                return
             listener.listen()
             listener.setblocking(False)
             try:

@@ -4,11 +4,14 @@ A plugin that starts while the API server is away must not tell the kubelet that
 """
 
 import json
+import logging
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from remotegpu_deviceplugin.devices import Pools
+
+_log = logging.getLogger(__name__)
 
 
 def recall(file: Path) -> Pools | None:
@@ -19,7 +22,20 @@ def recall(file: Path) -> Pools | None:
 
 
 def remember(file: Path, pools: Pools) -> None:
-    # A name of its own: two plugins serve the node while one replaces the other.
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f"{file.name}.", delete=False) as new:
-        new.write(json.dumps(asdict(pools)))
-    Path(new.name).replace(file)
+    """A node whose disk is full or read-only does without: what is known is told all the same."""
+    new: Path | None = None
+    try:
+        # A name of its own: two plugins serve the node while one replaces the other.
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f"{file.name}.", delete=False) as opened:
+            new = Path(opened.name)
+            opened.write(json.dumps(asdict(pools)))
+        new.replace(file)
+    except OSError as error:
+        if new is not None:
+            new.unlink(missing_ok=True)
+        _log.warning(
+            "%s stays as it was (%s): a plugin that starts while the API server is away tells the kubelet old figures; "
+            "make room on the node's disk, or make it writable",
+            file,
+            error.strerror,
+        )

@@ -196,17 +196,40 @@ def _start_nodes(pause: images.Image) -> None:
         node.launch(PLANE, "kube-netpol")
 
 
+def crash(node: Node) -> None:
+    """As if its machine lost power: every process at once, and what is in its memory, /run."""
+    for part in reversed(node.parts):
+        part.kill()
+    cgroups.end(node.name)
+    _end_processes(node, but=node.part("holder").pid)
+    # Network namespaces of pods are mounts there; with them end their cables.
+    node.run("sh", "-c", "awk '$5 ~ /^\\/run\\// {print $5}' /proc/self/mountinfo | sort -r | xargs -r umount --lazy")
+    node.run("find", "/run", "-mindepth", "1", "-delete")
+
+
+def start_again(node: Node) -> None:
+    cgroups.make(node.name)
+    node.part("containerd").start()
+    wait(lambda: _answers(node), READY_SECONDS, lambda: f"containerd does not answer: {node.part('containerd').log}")
+    for part in node.parts:
+        part.start()
+
+
 def _end_node(node: Node) -> None:
     for part in reversed(node.parts):
         part.stop(signal.SIGKILL)
     cgroups.end(node.name)
-    # The containers' shims are in no group of the node, but in its mount namespace.
+    _end_processes(node)
+
+
+def _end_processes(node: Node, but: int | None = None) -> None:
+    """The containers' shims are in no group of the node, but in its mount namespace."""
     holder = node.part("holder").pid
     if holder is not None:
         namespace = Path(f"/proc/{holder}/ns/mnt").readlink()
         for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
             with contextlib.suppress(FileNotFoundError, PermissionError, ProcessLookupError):
-                if Path(f"/proc/{pid}/ns/mnt").readlink() == namespace:
+                if pid != but and Path(f"/proc/{pid}/ns/mnt").readlink() == namespace:
                     started = start_time(pid)
                     os.kill(pid, signal.SIGKILL)
                     if not gone(pid, started, STOP_SECONDS):
@@ -230,8 +253,12 @@ def _wait_ready() -> None:
 
 
 def _runtimes_answer() -> bool:
+    return all(map(_answers, NODES))
+
+
+def _answers(node: Node) -> bool:
     try:
-        return all(node.ctr("version") for node in NODES)
+        return bool(node.ctr("version"))
     except RuntimeError:
         return False
 

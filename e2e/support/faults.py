@@ -100,6 +100,16 @@ def paused(name: str) -> Iterator[None]:
         part(name).resume()
 
 
+@contextlib.contextmanager
+def killed(name: str) -> Iterator[None]:
+    """A program of the cluster does not run for the time of the block."""
+    part(name).kill()
+    try:
+        yield
+    finally:
+        part(name).start()
+
+
 def pod_killed(installation: Installation, victim: Object) -> None:
     """SIGKILL to all of a pod's processes; returns when kubelet has started its containers again."""
     before = processes.restarts(installation.kubectl, victim)

@@ -104,10 +104,13 @@ class Cache:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _list(self) -> str:
+        """What a list lacks was deleted, unless it is newer than the list: our own write may overtake it, and another
+        API server may answer from a cache that is behind what was seen already. A watch from there tells the rest."""
         items, version = await self._api.list(self.resource, self._namespace, self._labels)
         present = {item["metadata"]["uid"] for item in items}
         for uid in self._objects.keys() - present:
-            self.forget(uid)
+            if _version(self._objects[uid]) <= int(version):
+                self.forget(uid)
         for item in items:
             self.store(item)
         self.synced.set()

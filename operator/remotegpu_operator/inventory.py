@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import tempfile
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -61,9 +61,9 @@ class Inventory:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory")
         self._contacts: dict[str, Contact] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # gRPC and Python's TLS take the authority from a file.
-        self._folder = tempfile.TemporaryDirectory(prefix="remotegpu-operator-")
-        self._ca = Path(self._folder.name) / "ca.crt"
+        # gRPC and Python's TLS take the authority from a file: one in memory, which no full disk can keep from us.
+        self._ca_file = os.memfd_create("ca.crt")
+        self._ca = Path(f"/proc/self/fd/{self._ca_file}")
         self._bundle = ""
 
     def set_bundle(self, bundle: str) -> None:
@@ -97,7 +97,7 @@ class Inventory:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._folder.cleanup()
+        os.close(self._ca_file)
 
     async def _follow(self, contact: Contact) -> None:
         loop = asyncio.get_running_loop()

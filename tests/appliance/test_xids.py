@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.nvml_stand_in import NvmlStandIn
 from support.stand_in import StandIn
-from support.system import PROGRAMS, REMOTEGPU, free_port, until
+from support.system import PROGRAMS, REMOTEGPU, Watch, free_port, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
@@ -84,11 +84,14 @@ def test_a_gpu_that_needs_a_reset_ends_its_sessions_and_takes_nothing_new(device
     with device.program() as program:
         device.nvml.set(recovery=GPU_RESET)
         device.nvml.raise_xid(xid)
+        raised = Watch()
         output, errors = program.communicate(timeout=20)
     assert output == f"error {code}\n"
+    assert raised.within(10)
     assert f"XID {xid}" in errors, "the program is told why"
     device.out(xid)
     until(lambda: device.appliance.leased == 0, 10, "the share is free")
+    assert raised.within(10)
     with pytest.raises(ApplianceError, match=f"XID {xid}"):
         device.appliance.lease(Ask(milli_per_gpu=100))
     assert device.counted() == {xid: 1}

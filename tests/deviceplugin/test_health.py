@@ -100,6 +100,8 @@ def test_the_kubelet_learns_which_devices_have_a_gpu_that_failed(node: Node, cla
         until(lambda: not unhealthy(), SECONDS, "the GPU is well again")
         assert node.kubelet.heard[MILLI][-1] == 6000, "the figure stays"
         set_claim(claims, "well", Reason.GPU_UNHEALTHY, "a")
-        until(lambda: unhealthy() == {(MILLI, "1")}, SECONDS, "another claim")
+        until(
+            lambda: unhealthy() == {(MILLI, "1")}, 5, "another claim, before ten seconds of its GPU's failure are over"
+        )
         claims.kubectl("delete", "gpuclaim", "well", "-n", "health")
         until(lambda: not unhealthy(), SECONDS, "it is gone")

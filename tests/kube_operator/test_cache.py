@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import copy
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import cast
 
 import pytest
 from support.apiserver import ApiServer
@@ -135,3 +137,67 @@ def test_lists_longer_than_a_page_are_whole(api_kube: Kube, monkeypatch: pytest.
 
     monkeypatch.setattr("remotegpu_operator.kube._PAGE", 3)
     asyncio.run(count())
+
+
+def config_map(name: str, uid: str, version: int) -> Object:
+    metadata = {"namespace": "cache", "name": name, "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": metadata, "data": {"key": str(version)}}
+
+
+class Lists:
+    """An API server whose watches end at once, and that answers lists with these; then it says nothing more."""
+
+    def __init__(self, answers: Sequence[tuple[list[Object], int]]) -> None:
+        self._answers = list(answers)
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.all_told = asyncio.Event()
+
+    async def list(self, *_: object) -> tuple[list[Object], str]:
+        if not self._answers:
+            self.all_told.set()
+            await asyncio.Event().wait()
+        items, version = self._answers.pop(0)
+        if not self._answers:
+            self.meanwhile()
+        return copy.deepcopy(items), str(version)
+
+    async def watch(self, *_: object) -> AsyncIterator[Object]:
+        raise ApiError(410, "Expired", "too old resource version")
+        yield {}
+
+
+def told_of(*answers: tuple[list[Object], int], meanwhile: Sequence[Object] = ()) -> dict[str, list[str | None]]:
+    """What a cache says that gets these lists; `meanwhile` is stored while the last is on its way."""
+
+    async def follow() -> dict[str, list[str | None]]:
+        seen, lists = Seen(), Lists(answers)
+        cache = Cache(cast(Api, lists), CONFIG_MAPS, seen)
+
+        def store() -> None:
+            for each in meanwhile:
+                cache.store(each)
+
+        lists.meanwhile = store
+        async with running(cache):
+            await asyncio.wait_for(lists.all_told.wait(), 20)
+        return seen.states
+
+    return asyncio.run(follow())
+
+
+def test_a_list_that_is_older_than_what_was_seen_takes_nothing_away() -> None:
+    """As of an API server whose own cache is behind that of the one before it."""
+    old, new = config_map("old", "1", 30), config_map("new", "2", 80)
+    gone, changed = config_map("gone", "3", 20), config_map("changed", "4", 90)
+    before = config_map("changed", "4", 40)
+    seen = told_of(([old, new, gone, changed], 100), ([old, before], 50))
+    assert seen["new"] == ["80"], "it was made after that list"
+    assert seen["old"] == ["30"]
+    assert seen["changed"] == ["90"], "it was not what it had been before"
+    assert seen["gone"] == ["20", None], "it had been deleted by then"
+
+
+def test_what_we_make_while_a_list_is_on_its_way_stays() -> None:
+    """Its answer may be faster than the list's, which does not have it."""
+    old, made = config_map("old", "1", 30), config_map("made", "2", 105)
+    assert told_of(([old], 90), ([old], 100), meanwhile=[made]) == {"old": ["30"], "made": ["105"]}

@@ -16,7 +16,7 @@ from support.apiserver import ApiServer
 from support.claims import Cluster
 from support.kubelab import CLAIMS, POOLS, SYSTEM, Kube, Object, Operator, gated_pod, node, operator, pool
 from support.nvml_stand_in import NvmlStandIn
-from support.system import REMOTEGPU, until
+from support.system import REMOTEGPU, Watch, until
 
 from remotegpu.api.kubernetes import AUDIENCE, server_name
 from remotegpu.rpc import WIRE_VERSION, pb
@@ -167,8 +167,10 @@ def test_a_gpu_that_falls_off_the_bus(
 
         nvml.set(recovery=GPU_RESET)
         nvml.raise_xid(79)
+        raised = Watch()
         assert b"XID 79" in everything(connection), "the session is told, and ends"
         until(lambda: state(kube, train) == ("Allocated", "GPUUnhealthy", failing.name), 10, "the claim says so")
+        assert raised.within(10)
         conditions = {each["type"]: each for each in claim_of(kube, train)["status"]["conditions"]}
         assert (conditions["Ready"]["status"], conditions["Ready"]["reason"]) == ("False", "GPUUnhealthy")
         assert "XID 79" in claim_of(kube, train)["status"]["message"]

@@ -4,6 +4,7 @@ and nothing is held by what is gone."""
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,11 +29,13 @@ from support.kubelab import (
     pool,
     shares,
 )
-from support.system import until
+from support.shifted_clock import JUMP, ShiftedClock
+from support.system import Watch, until
 
 TEAM = "/api/v1/namespaces/team"
 MINE = CLAIMS.format("team")
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/remotegpu-operator"
+SECRETS = f"/api/v1/namespaces/{SYSTEM}/secrets"
 GPU_MEMORY = 1024 * MIB
 
 
@@ -138,6 +141,69 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(
         assert after == before, "nobody wrote after the sleeper woke"
         assert kube.get(LEASE)["spec"]["holderIdentity"] == ("second" if sleeper is first else "first")
         assert other.process.poll() is None
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "told to end"])
+def test_somebody_leads_again_within_20_seconds(
+    server: ApiServer, kube: Kube, nodes: Nodes, folder: Path, how: str
+) -> None:
+    """Two of equal rank: never are both paused for longer, whatever happens to the one that leads."""
+    with operator(server.kubeconfig, folder, "first") as first, operator(server.kubeconfig, folder, "second") as second:
+        ready(kube)
+        until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
+        (leader,) = [each for each in (first, second) if each.metric("remotegpu_operator_leader")]
+        other = second if leader is first else first
+        kube("POST", MINE, claim("before", "default", fraction="0.5"))
+        until(lambda: phases(kube) == ["Allocated Allocated"], 20, "the first leads")
+        paused = Watch()
+        match how:
+            case "killed":
+                leader.kill()
+            case "stopped":
+                leader.pause()
+            case _:
+                leader.process.terminate()
+        kube("POST", MINE, claim("after", "default", fraction="0.5"))
+        begun = time.monotonic()
+        until(lambda: phases(kube) == ["Allocated Allocated"] * 2, 40, "the other one leads")
+        print(f"{how}: {time.monotonic() - begun:.1f} s")
+        assert paused.within(5 if how == "told to end" else 20)
+        assert other.metric("remotegpu_operator_leader") == 1
+        never_too_much(kube)
+
+
+def test_operators_whose_clocks_jump(server: ApiServer, kube: Kube, nodes: Nodes, folder: Path) -> None:
+    """One is ahead, the other behind, then both strobe: nobody else leads, no claim and no certificate changes."""
+    clocks = [ShiftedClock(folder / name) for name in ("clock-first", "clock-second")]
+    with (
+        operator(server.kubeconfig, folder, "first", **clocks[0].environment) as first,
+        operator(server.kubeconfig, folder, "second", **clocks[1].environment) as second,
+    ):
+        ready(kube)
+        until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
+        in_parallel(lambda number: kube("POST", f"{TEAM}/pods", gated_pod(f"p{number}", "default", 250)), range(8))
+        until(lambda: phases(kube) == ["Allocated Allocated"] * 8, 30, "all have a share")
+        until(lambda: len(free_of_gate(kube)) == 8, 20, "all are let go")
+
+        def remembered() -> Object:
+            claims = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in kube.items(MINE)}
+            secrets = {each["metadata"]["name"]: each["data"] for each in kube.items(SECRETS)}
+            lease = kube.get(LEASE)["spec"]
+            return {"claims": claims, "secrets": secrets, "lease": [lease["holderIdentity"], lease["leaseTransitions"]]}
+
+        before = remembered()
+        for one, two in ((JUMP, -JUMP), (-JUMP, JUMP)):
+            clocks[0].jump(one)
+            clocks[1].jump(two)
+            renewed = kube.get(LEASE)["spec"]["renewTime"]
+            until(lambda renewed=renewed: kube.get(LEASE)["spec"]["renewTime"] != renewed, 20, "the Lease is renewed")  # type: ignore[misc]
+            assert first.metric("remotegpu_operator_leader") + second.metric("remotegpu_operator_leader") == 1
+        with ThreadPoolExecutor(2) as strobing:
+            list(strobing.map(lambda clock: clock.strobe(20), clocks))
+        assert remembered() == before
+        kube("POST", f"{TEAM}/pods", gated_pod("after", "default", 250))
+        until(lambda: phases(kube) == ["Allocated Allocated"] * 9, 20, "work goes on")
+        assert "Traceback" not in first.log + second.log
 
 
 def test_nothing_leaks_under_random_pods_claims_and_crashes(

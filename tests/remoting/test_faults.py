@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from support.tcp_timers import until_asked_for
 from remotegpu.appliance.leases import HOLD_SECONDS
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
+ENDED = 46  # CUDA_ERROR_DEVICE_UNAVAILABLE
+STOPPED = 60
+# Longer than an end may be silent (SILENCE_MS of remoting/carrier/src/socket.rs), and than a lease is held for nobody.
+QUIET = 15
 
 
 def test_a_killed_worker_is_a_sticky_error_for_its_client_alone(remote: Appliance) -> None:
@@ -32,6 +37,37 @@ def test_a_killed_worker_is_a_sticky_error_for_its_client_alone(remote: Applianc
             assert line(bystander) == "finished"
         assert victim.stderr is not None
         assert "appliance" in victim.stderr.readline()
+
+
+@pytest.mark.timeout(600)
+def test_twenty_workers_killed_in_mid_kernel(own_remote: Appliance) -> None:
+    """One after the other; somebody beside them counts launches and compares bytes all the time."""
+    with own_remote.start("count_rounds.py", "1", stdin=subprocess.PIPE) as bystander:
+        assert line(bystander) == "round 1"
+        (other,) = own_remote.workers()
+        for _ in range(20):
+            with own_remote.start("wait_for_ever.py") as victim:
+                assert line(victim) == "ready"
+                (worker,) = set(own_remote.workers()) - {other}
+                spun = cpu_seconds(worker)
+                until(lambda worker=worker, spun=spun: cpu_seconds(worker) > spun + 0.05, 30, "its kernel spins")  # type: ignore[misc]
+                os.kill(worker, signal.SIGKILL)
+                killed = Watch()
+                assert line(victim) == f"error {STICKY}"
+                assert killed.within(2)
+            until(lambda: own_remote.workers() == [other], 5, "its worker is gone")
+        assert bystander.stdin is not None
+        bystander.stdin.close()
+        bystander.stdin = None
+        while (said := line(bystander)).startswith("round"):
+            pass
+        word, rounds, counted = said.split()
+        assert (word, int(counted)) == ("ok", 20 * int(rounds))
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("how", ["exit", "crash", "kill"])
@@ -89,6 +125,40 @@ def test_a_stopped_client_keeps_its_session(own_remote: Appliance) -> None:
         assert line(client) == "finished"
 
 
+def test_an_appliance_that_is_stopped_for_a_minute_keeps_its_sessions(own_remote: Appliance) -> None:
+    """All of its processes. Who comes meanwhile is told in seconds; who waits gets its answer after it."""
+    with own_remote.start("endless_calls.py", str(STOPPED + 5)) as client:
+        assert line(client) == "ready"
+        stopped = [own_remote.process.pid, *children(own_remote.process.pid)]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            late = own_remote.run("vector_add.py", timeout=40)
+            assert late.returncode != 0
+            assert own_remote.endpoint in late.stderr
+            until(lambda: time.monotonic() - begun > STOPPED, STOPPED + 5, "so long")
+            assert client.poll() is None
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        assert line(client) == "finished"
+    assert own_remote.run("vector_add.py").stdout == "ok\n"
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+    return [int(each) for each in found]
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+@pytest.mark.parametrize("seconds", [QUIET, pytest.param(600, marks=[pytest.mark.thorough, pytest.mark.timeout(700)])])
+def test_a_long_kernel_is_not_taken_for_a_lost_one(own_remote: Appliance, seconds: int, carrier: str) -> None:
+    """Nothing is said on the connection for longer than a peer may be silent."""
+    done = own_remote.run("long_kernel.py", str(seconds), env={"REMOTEGPU_CARRIER": carrier}, timeout=seconds + 60)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
 @pytest.fixture
 def namespace() -> Iterator[str]:
     """A network namespace of the test's own, so that dropping packets in it hurts nobody."""
@@ -103,11 +173,21 @@ def namespace() -> Iterator[str]:
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
-@pytest.mark.parametrize(("program", "carrier"), [("wait_for_ever.py", "direct"), ("endless_calls.py", "grpc")])
+@pytest.mark.parametrize(
+    ("program", "carrier", "dropped"),
+    [
+        ("wait_for_ever.py", "direct", "both"),
+        ("endless_calls.py", "grpc", "both"),
+        ("wait_for_ever.py", "direct", "to it"),
+        ("wait_for_ever.py", "grpc", "from it"),
+        ("endless_calls.py", "direct", "from it"),
+    ],
+)
 def test_a_peer_that_vanishes_is_lost_within_10_seconds(
-    namespace: str, tmp_path: Path, program: str, carrier: str
+    namespace: str, tmp_path: Path, program: str, carrier: str, dropped: str
 ) -> None:
-    """As a pod that is deleted: its address answers no more. Both ends find out, also where nothing is on its way."""
+    """As a pod that is deleted: its address answers no more, or one direction of the network is gone. Both ends find
+    out, also where nothing is on its way."""
     from support import system
 
     inside = ["ip", "netns", "exec", namespace]
@@ -119,12 +199,15 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
         with appliance() as remote, remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client:
             assert line(client) == "ready"
             data = int(remote.endpoint.split(":")[1]) + 1
-            drop = f"tcp dport {data} drop; tcp sport {data} drop;"
+            rule = {"to it": f"tcp dport {data} drop;", "from it": f"tcp sport {data} drop;"}
+            drop = rule.get(dropped) or "".join(rule.values())
             rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }}; }}\n"
             subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
-            dropped = Watch()
-            assert line(client).startswith(f"error {STICKY}")
-            assert dropped.within(10)
+            gone = Watch()
+            # An appliance that hears nothing any more, but is heard, may be the first to end it: with its own code.
+            codes = {STICKY, ENDED} if dropped == "to it" else {STICKY}
+            assert int(line(client).split()[1]) in codes
+            assert gone.within(10)
             until(lambda: remote.leased_bytes() == 0, 10, "the silent client's share is back")
 
 

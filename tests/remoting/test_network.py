@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
-from support.faultproxy import FaultProxy
+from support.faultproxy import FaultProxy, Line
 from support.system import PROGRAMS, REMOTEGPU, Appliance, Watch, line
 from support.tcp_timers import until_asked_for
 
@@ -33,32 +34,54 @@ def proxies(remote: Appliance) -> Iterator[tuple[FaultProxy, FaultProxy]]:
         yield control, data
 
 
-def command(remote: Appliance, program: str) -> list[str]:
+def command(remote: Appliance, *program: str) -> list[str]:
     endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
-    return [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.25", "--", sys.executable, str(PROGRAMS / program)]
+    return [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.25", "--", *program]
+
+
+def endless_calls(remote: Appliance) -> list[str]:
+    return command(remote, sys.executable, str(PROGRAMS / "endless_calls.py"))
 
 
 def environment(carrier: str) -> dict[str, str]:
     return {**os.environ, "REMOTEGPU_CARRIER": carrier}
 
 
+LINES = {
+    "1_ms": Line(delay_ms=1),
+    "10_ms": Line(delay_ms=10),
+    "50_ms": Line(delay_ms=50),
+    "jitter": Line(delay_ms=5, jitter_ms=20),
+    "loss_1_percent": Line(delay_ms=1, lost_permille=10),
+    "loss_5_percent": Line(delay_ms=1, lost_permille=50),
+    "pieces": Line(piece_bytes=1000, jitter_ms=1),
+    "100_megabits": Line(delay_ms=1, megabits=100),
+}
+
+
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
-def test_ten_milliseconds_change_no_result(remote: Appliance, carrier: str) -> None:
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("remote", ["normal"], indirect=True)
+def test_a_slow_network_changes_no_result(remote: Appliance, name: str, carrier: str) -> None:
+    """Sums, what a kernel sees of page-locked memory, host functions between launches, and 2 MB there and back: each
+    program compares all bits that it gets."""
+    programs = ("vector_add.py", "relay_through_pinned.py", "callbacks.py", "echo_tensor.py 7 2000000")
+    script = " && ".join(f"{sys.executable} {PROGRAMS}/{program}" for program in programs)
+    begun = time.monotonic()
     with proxies(remote) as both:
         for proxy in both:
-            proxy.delay(10)
+            proxy.behave(LINES[name])
         done = subprocess.run(
-            command(remote, "vector_add.py"), capture_output=True, text=True, timeout=100, env=environment(carrier)
+            command(remote, "sh", "-c", script), capture_output=True, text=True, timeout=400, env=environment(carrier)
         )
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "ok\n" * len(programs)), done.stderr
+    print(f"{name} {carrier}: {time.monotonic() - begun:.1f} s")
 
 
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
 def test_a_cut_connection_is_a_sticky_error(remote: Appliance, carrier: str) -> None:
     with proxies(remote) as (_, data):
-        program = subprocess.Popen(
-            command(remote, "endless_calls.py"), stdout=subprocess.PIPE, text=True, env=environment(carrier)
-        )
+        program = subprocess.Popen(endless_calls(remote), stdout=subprocess.PIPE, text=True, env=environment(carrier))
         with program:
             assert line(program) == "ready"
             data.cut()

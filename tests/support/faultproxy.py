@@ -1,4 +1,4 @@
-"""A TCP proxy that delays, swallows, damages or cuts what passes through it.
+"""A TCP proxy that delays, cuts up, swallows, damages or cuts off what passes through it.
 
 As a module: `with FaultProxy("127.0.0.1", 7071) as proxy: ... proxy.port ... proxy.swallow()`; everything may be
 changed while connections are open. As a program: `python -m support.faultproxy 127.0.0.1:7071 --delay-ms 5`.
@@ -8,10 +8,11 @@ import argparse
 import asyncio
 import contextlib
 import enum
+import random
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -27,25 +28,106 @@ class Way(enum.Enum):
     BACK = "back"
 
 
+@dataclass(frozen=True)
+class Line:
+    """What a network does to bytes that all arrive, in order: TCP has no other way.
+
+    A segment that is lost makes what is behind it wait until it is sent again; segments in another order are read in
+    theirs, as if the first had been late. What a program can see are times, and where its reads end.
+    """
+
+    delay_ms: float = 0.0
+    # Each piece is late by up to this much more: connections overtake each other.
+    jitter_ms: float = 0.0
+    # How many of a thousand pieces wait for `again_ms`, and all behind them.
+    lost_permille: float = 0.0
+    again_ms: float = 200.0
+    # A piece has at most so many bytes, down to one; 0: they stay as they come.
+    piece_bytes: int = 0
+    # Of all connections together, each way.
+    megabits: float = 0.0
+
+
+class _Records:
+    """Which bytes of a TLS stream nobody reads: the second of each record's version (RFC 8446, 5.1)."""
+
+    def __init__(self) -> None:
+        self._head, self._body = b"", 0
+
+    def unread(self, data: bytes) -> set[int]:
+        found: set[int] = set()
+        at = 0
+        while at < len(data):
+            if self._body:
+                step = min(self._body, len(data) - at)
+                self._body -= step
+                at += step
+                continue
+            self._head += data[at : at + 1]
+            if len(self._head) == 3:
+                found.add(at)
+            if len(self._head) == 5:
+                self._head, self._body = b"", int.from_bytes(self._head[3:])
+            at += 1
+        return found
+
+
+@dataclass
+class _Damage:
+    """How many bytes pass before one is damaged, each way; none is where there is no number."""
+
+    bytes_left: dict[Way, int] = field(default_factory=dict)
+    # Of a connection that is TLS from its first byte.
+    records: dict[Way, _Records] = field(default_factory=dict)
+
+    def damaged(self, way: Way, data: bytes) -> bytes:
+        """`data`, with one bit turned if the byte is in it whose turn it is."""
+        unread = self.records[way].unread(data) if way in self.records else set()
+        left = self.bytes_left.pop(way, None)
+        if left is None:
+            return data
+        left += left in unread
+        if left >= len(data):
+            self.bytes_left[way] = left - len(data)
+            return data
+        return data[:left] + bytes([data[left] ^ 0x40]) + data[left + 1 :]
+
+
 @dataclass
 class _Faults:
     """What is done to all connections of a proxy."""
 
-    delay_seconds: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
+    lines: dict[Way, Line] = field(default_factory=lambda: dict.fromkeys(Way, Line()))
+    # When the last byte of what is under way will have left.
+    free_at: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
     swallowed: set[Way] = field(default_factory=set)
-    # How many bytes pass before one is damaged; none is if it is missing.
-    bytes_until_damage: dict[Way, int] = field(default_factory=dict)
+    damage: _Damage = field(default_factory=_Damage)
+    # Of the connection that comes next.
+    next_damage: _Damage = field(default_factory=_Damage)
     refuses: bool = False
 
-    def damaged(self, way: Way, data: bytes) -> bytes:
-        """`data`, with one bit turned if the byte is in it whose turn it is."""
-        left = self.bytes_until_damage.pop(way, None)
-        if left is None:
-            return data
-        if left >= len(data):
-            self.bytes_until_damage[way] = left - len(data)
-            return data
-        return data[:left] + bytes([data[left] ^ 0x40]) + data[left + 1 :]
+    def pieces(self, way: Way, data: bytes) -> Iterator[bytes]:
+        most = self.lines[way].piece_bytes
+        if not most or not data:
+            yield data
+            return
+        at = 0
+        while at < len(data):
+            size = self.chance.randint(1, most)
+            yield data[at : at + size]
+            at += size
+
+    def due(self, way: Way, count: int, now: float) -> float:
+        """When a piece that comes now arrives, but for what is before it on its connection."""
+        line = self.lines[way]
+        if line.megabits:
+            now = max(now, self.free_at[way]) + count * 8 / (line.megabits * 1e6)
+            self.free_at[way] = now
+        late = line.delay_ms + line.jitter_ms * self.chance.random()
+        if line.lost_permille and self.chance.random() * 1000 < line.lost_permille:
+            late += line.again_ms
+        return now + late / 1000
 
 
 class FaultProxy:
@@ -89,16 +171,25 @@ class FaultProxy:
 
     def delay(self, milliseconds: float, *ways: Way) -> None:
         """Bytes arrive this much later, in order and at full bandwidth; both ways if none is named."""
+        self.behave(Line(delay_ms=milliseconds), *ways)
+
+    def behave(self, line: Line, *ways: Way) -> None:
+        """From now on as that line; both ways if none is named."""
         for way in ways or Way:
-            self._faults.delay_seconds[way] = milliseconds / 1000
+            self._faults.lines[way] = line
 
     def swallow(self, *ways: Way) -> None:
         """From now on nothing passes, and nobody is told: the network is gone. Both ways if none is named."""
         self._faults.swallowed.update(ways or Way)
 
     def damage(self, way: Way, after_bytes: int = 0) -> None:
-        """Turn one bit of the byte that comes after that many more."""
-        self._faults.bytes_until_damage[way] = after_bytes
+        """Turn one bit of the byte that comes after that many more, of whichever connection."""
+        self._faults.damage.bytes_left[way] = after_bytes
+
+    def damage_next(self, way: Way, after_bytes: int = 0, *, tls: bool = False) -> None:
+        """The same of the connection that is made next; of one with TLS a byte that is read."""
+        records = {each: _Records() for each in Way} if tls else {}
+        self._faults.next_damage = _Damage({way: after_bytes}, records)
 
     def cut(self) -> None:
         """Reset all connections; new ones are accepted."""
@@ -156,14 +247,15 @@ class FaultProxy:
         except OSError:
             writer.transport.abort()
             return
+        damage, self._faults.next_damage = self._faults.next_damage, _Damage()
         pair = {writer, far_writer}
         self._connections |= pair
         for end in pair:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.TaskGroup() as ways:
-                ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer))
-                ways.create_task(self._pass_bytes(Way.BACK, far_reader, writer))
+                ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer, damage))
+                ways.create_task(self._pass_bytes(Way.BACK, far_reader, writer, damage))
         except* OSError:
             pass
         finally:
@@ -171,7 +263,9 @@ class FaultProxy:
             for end in pair:
                 end.transport.abort() if self._ended.is_set() else end.close()
 
-    async def _pass_bytes(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_bytes(
+        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, damage: _Damage
+    ) -> None:
         """One task reads and stamps, one waits for each piece's time: so a delay takes nothing from the bandwidth."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
 
@@ -189,13 +283,16 @@ class FaultProxy:
                 writer.write_eof()
 
         delivery = asyncio.create_task(deliver())
+        last = 0.0
         try:
             data = b"-"
             while data:
                 data = await reader.read(_READ_BYTES)
                 self._tap(data)
-                data = self._faults.damaged(way, data)
-                await pieces.put((self._loop.time() + self._faults.delay_seconds[way], data))
+                data = damage.damaged(way, self._faults.damage.damaged(way, data))
+                for piece in self._faults.pieces(way, data):
+                    last = max(last, self._faults.due(way, len(piece), self._loop.time()))
+                    await pieces.put((last, piece))
             await delivery
         finally:
             delivery.cancel()

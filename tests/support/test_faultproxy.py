@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faultproxy import FaultProxy, Way
+from support.faultproxy import FaultProxy, Line, Way
 
 
 @pytest.fixture
@@ -63,6 +63,35 @@ def test_delay_holds_bytes_back_both_ways(echo_port: int) -> None:
         assert time.monotonic() - started >= 0.12
 
 
+@pytest.mark.parametrize(
+    "line", [Line(jitter_ms=5), Line(lost_permille=100, again_ms=20), Line(piece_bytes=7)], ids=lambda line: repr(line)
+)
+def test_a_bad_line_changes_no_byte_and_no_order(echo_port: int, line: Line) -> None:
+    message = bytes(range(251)) * 40
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        proxy.behave(line)
+        for at in range(0, len(message), 251):
+            connection.sendall(message[at : at + 251])
+        assert receive(connection, len(message)) == message
+
+
+def test_a_narrow_line_takes_its_time(echo_port: int) -> None:
+    message = bytes(250_000)
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        proxy.behave(Line(megabits=10), Way.BACK)
+        started = time.monotonic()
+        threading.Thread(target=connection.sendall, args=(message,)).start()
+        assert receive(connection, len(message)) == message
+        assert time.monotonic() - started >= 0.2
+
+
+def test_pieces_arrive_apart(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
+        proxy.behave(Line(piece_bytes=1, jitter_ms=20), Way.BACK)
+        connection.sendall(b"abcdefgh")
+        assert 0 < len(connection.recv(8)) < 8
+
+
 def test_damage_turns_one_bit_of_the_byte_that_was_named(echo_port: int) -> None:
     with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as connection:
         proxy.damage(Way.OUT, after_bytes=2)
@@ -94,3 +123,28 @@ def test_cut_resets_what_is_open_and_leaves_what_comes(echo_port: int) -> None:
         with connect(proxy) as connection:
             connection.sendall(b"y")
             assert receive(connection, 1) == b"y"
+
+
+def test_the_next_connections_damage_is_no_other_ones(echo_port: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy, connect(proxy) as before:
+        before.sendall(b"a")
+        assert receive(before, 1) == b"a"
+        proxy.damage_next(Way.BACK)
+        before.sendall(b"a")
+        assert receive(before, 1) == b"a"
+        with connect(proxy) as after:
+            after.sendall(b"a")
+            assert receive(after, 1) == bytes([ord("a") ^ 0x40])
+
+
+def test_under_tls_the_byte_is_one_that_is_read(echo_port: int) -> None:
+    record = bytes([23, 3, 3, 0, 2]) + b"ab"
+    with FaultProxy("127.0.0.1", echo_port) as proxy:
+        for after, hit in ((0, 0), (2, 3), (6, 6), (9, 10)):
+            proxy.damage_next(Way.OUT, after, tls=True)
+            with connect(proxy) as connection:
+                for byte in 2 * record:
+                    connection.sendall(bytes([byte]))
+                changed = [at for at, byte in enumerate(receive(connection, 14)) if byte != (2 * record)[at]]
+                # A damaged head has another length, which is of no interest here.
+                assert changed == [hit]

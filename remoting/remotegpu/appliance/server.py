@@ -45,7 +45,7 @@ from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings
-from remotegpu.appliance.staging import Staging, sweep
+from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.tokens import TokenFile
 from remotegpu.appliance.uids import Uids
@@ -87,7 +87,7 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         asyncio.run(_run(settings))
-    except (BackendError, GatewayError) as error:
+    except (BackendError, GatewayError, StagingError) as error:
         raise StartError(str(error)) from None
 
 

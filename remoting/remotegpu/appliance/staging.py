@@ -7,11 +7,27 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _PREFIX: Final = "remotegpu-appliance-"
 _log = logging.getLogger(__name__)
+
+
+class StagingError(Exception):
+    """Nothing can be put into the temporary folder; the message says why and what to do."""
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StagingError(
+            f"the temporary folder cannot be used ({reason}): make room there, or name a writable one in TMPDIR"
+        ) from None
 
 
 class Staging:
@@ -22,6 +38,7 @@ class Staging:
         self._folder: Path | None = None
         self._lock: int | None = None
 
+    @_explained()
     def readable(self, path: Path) -> Path:
         """`path` itself if every user can read it (or nobody else will), else a copy."""
         if os.geteuid() != 0 or _readable_by_all(path):
@@ -31,6 +48,7 @@ class Staging:
         copy.chmod(0o755)
         return copy
 
+    @_explained()
     def folder(self, name: str) -> Path:
         """A folder that every user can read, and that ends with the appliance."""
         if self._folder is None:
@@ -55,6 +73,7 @@ class Staging:
             self._lock = None
 
 
+@_explained()
 def sweep() -> None:
     """Remove the folders of this user's appliances that were killed and could not do it themselves."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
