@@ -192,8 +192,7 @@ impl SharedPage {
     pub fn show(file: BorrowedFd<'_>) -> R<SharedPage> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping that replaces none.
-        let at =
-            unsafe { libc::mmap(ptr::null_mut(), PAGE as usize, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let at = unsafe { libc::mmap(ptr::null_mut(), PAGE as usize, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(SharedPage { at: at as u64 }) }
     }
 

@@ -92,7 +92,8 @@ impl Backing {
             let bytes = &mut piece[..(len - offset).min(PIECE) as usize];
             arena::copy(bytes.as_mut_ptr().expose_provenance() as u64, at + offset, bytes.len() as u64);
             // A new file has zeros without holding memory for them.
-            let written = if bytes.iter().any(|&byte| byte != 0) { pwrite(file, bytes, offset) } else { Ok(bytes.len()) };
+            let written =
+                if bytes.iter().any(|&byte| byte != 0) { pwrite(file, bytes, offset) } else { Ok(bytes.len()) };
             if written.map_err(no_memory)? != bytes.len() {
                 return Err(CUDA_ERROR_OUT_OF_MEMORY);
             }
