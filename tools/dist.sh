@@ -2,8 +2,8 @@
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
 #   bin/     remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
-#   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and empty libraries
-#                                             (stand-ins/) that are found in place of nvJitLink
+#   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and libraries
+#                                             (stand-ins/) that are found in place of nvJitLink and refuse
 #   lib/     libremotegpu_sandbox.so          what an acceptor of offload shuts itself in with
 #   python/  remotegpu (api, paths), remotegpu_offload, cloudpickle, yaml: for interpreters that do not have our package
 #   frameworks/  a plugin that makes JAX look for GPUs where there are no device files
@@ -39,7 +39,9 @@ put "$portable/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
 put remoting/client/frameworks/jax_plugins/remotegpu_share.py "$dist/frameworks/jax_plugins/remotegpu_share.py"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
 for name in libnvJitLink.so.12 libnvJitLink.so.13; do
-    cc -shared -nostdlib -Wl,-soname,$name -x c /dev/null -o "$target/$name"
+    echo "$name { local: stand_in_*; };" >"$target/$name.versions"
+    cc -O2 -Wall -shared -fPIC "-DSONAME=$name" "-Wl,-soname,$name,--version-script,$target/$name.versions" \
+        remoting/softgpu/nvjitlink.c -o "$target/$name"
     put "$target/$name" "$dist/native/stand-ins/$name"
 done
 ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"

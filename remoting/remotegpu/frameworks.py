@@ -22,8 +22,8 @@ def keep_ptx(environment: dict[str, str], dist: Dist) -> None:
     environment.setdefault("CUPY_COMPILE_WITH_PTX", "1")
     environment.setdefault("TRITON_PTXAS_PATH", str(dist.ptxas))
     environment.setdefault("TRITON_PTXAS_BLACKWELL_PATH", str(dist.ptxas))
-    # Without nvJitLink, numba and cuda.core link with the driver. An empty library of its name that is loaded already
-    # is the one thing that they find before the real one in their own folder.
+    # Without nvJitLink, numba and cuda.core link with the driver. A library of its name that is loaded already is the
+    # one thing that they find before the real one in their own folder; in ours they find none of its functions.
     for library in dist.stand_ins:
         prepend(environment, "LD_PRELOAD", str(library))
 

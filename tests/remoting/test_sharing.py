@@ -1,8 +1,23 @@
-"""Memory and events that processes of one lease give each other."""
+"""Memory and events that processes give each other: those of one lease, and natively those of one machine."""
 
 from __future__ import annotations
 
-from support.system import Appliance
+import pytest
+from support.system import Appliance, native
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        (("share_memory.py",), "shared\n"),
+        (("share_events.py",), "in order\n"),
+        (("share_events.py", "killed"), "went on\n"),
+        (("share_many.py",), "room\n"),
+    ],
+)
+def test_the_same_natively(program: tuple[str, ...], printed: str) -> None:
+    run = native(*program)
+    assert (run.returncode, run.stdout) == (0, printed), run.stderr
 
 
 def test_processes_of_a_lease_share_memory(remote: Appliance) -> None:

@@ -180,6 +180,36 @@ pub fn store(at: u64, width: Width, value: u64) {
     }
 }
 
+/// A page of a file, which other processes may have, too.
+pub struct SharedPage {
+    at: u64,
+}
+
+impl SharedPage {
+    pub const WORDS: usize = PAGE as usize / size_of::<AtomicU64>();
+
+    /// `file` has a page and does not get shorter.
+    pub fn show(file: BorrowedFd<'_>) -> R<SharedPage> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping that replaces none.
+        let at = unsafe { libc::mmap(ptr::null_mut(), PAGE as usize, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(SharedPage { at: at as u64 }) }
+    }
+
+    pub fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < SharedPage::WORDS);
+        // SAFETY: a word of the page, which stays mapped as long as `self`, and which everybody uses as an atomic.
+        unsafe { &*address::<AtomicU64>(self.at + (index * size_of::<AtomicU64>()) as u64) }
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `show`, and no word of it is borrowed any more.
+        unsafe { libc::munmap(address(self.at), PAGE as usize) };
+    }
+}
+
 /// Writes `count` copies of a 1, 2 or 4 byte pattern to checked device memory.
 pub fn set(dst: u64, pattern: Pattern, count: u64) {
     let count = count as usize;

@@ -17,6 +17,9 @@ pub enum Backing {
     Part(Taken),
 }
 
+/// How much is copied at a time.
+const PIECE: u64 = 1 << 20;
+
 /// The last bytes of a `Backing`'s file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Label {
@@ -66,12 +69,36 @@ impl Backing {
         Ok((Backing::Own(file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?), len))
     }
 
-    /// A descriptor that another process can import.
-    pub fn export(&self) -> R<OwnedFd> {
+    /// # Errors
+    /// `CUDA_ERROR_NOT_SUPPORTED` for a part of a file.
+    pub fn file(&self) -> R<BorrowedFd<'_>> {
         match self {
-            Backing::Own(file) => file.try_clone().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY),
+            Backing::Own(file) => Ok(file.as_fd()),
             Backing::Part(_) => Err(CUDA_ERROR_NOT_SUPPORTED),
         }
+    }
+
+    /// A descriptor that another process can import.
+    pub fn export(&self) -> R<OwnedFd> {
+        self.file()?.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Takes over what is at `[at, at + len)` of the arena, a range as long as the memory, and shows itself there. Nobody
+    /// writes to it meanwhile.
+    pub fn take_over(&self, at: u64, len: u64) -> R {
+        let file = self.file()?;
+        let mut piece = vec![0u8; len.min(PIECE) as usize];
+        for offset in (0..len).step_by(PIECE as usize) {
+            let bytes = &mut piece[..(len - offset).min(PIECE) as usize];
+            arena::copy(bytes.as_mut_ptr().expose_provenance() as u64, at + offset, bytes.len() as u64);
+            // A new file has zeros without holding memory for them.
+            let written =
+                if bytes.iter().any(|&byte| byte != 0) { pwrite(file, bytes, offset) } else { Ok(bytes.len()) };
+            if written.map_err(no_memory)? != bytes.len() {
+                return Err(CUDA_ERROR_OUT_OF_MEMORY);
+            }
+        }
+        self.map(at, len, 0)
     }
 
     /// Shows the memory from `offset` on at `[at, at + len)`, a page-aligned range of the arena.

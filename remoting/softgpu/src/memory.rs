@@ -5,6 +5,7 @@ use crate::arena::{self, Arena};
 use crate::device::Device;
 use crate::ffi::R;
 use crate::peers::Peer;
+use crate::shared_memory::Shared;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +41,8 @@ pub enum Kind {
     Mapped {
         handle: usize,
     },
+    /// Another process's, which is charged for it.
+    Imported,
 }
 
 impl Kind {
@@ -48,8 +51,13 @@ impl Kind {
         matches!(self, Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed)
     }
 
+    fn alignment(self) -> u64 {
+        let whole_pages = self.is_host() || matches!(self, Kind::Device | Kind::Imported);
+        if whole_pages { arena::PAGE } else { GRANULE }
+    }
+
     fn is_charged(self) -> bool {
-        !self.is_host() && self != Kind::Graph
+        !self.is_host() && !matches!(self, Kind::Graph | Kind::Imported)
     }
 }
 
@@ -72,6 +80,11 @@ impl Allocation {
     pub fn reserved(&self) -> u64 {
         self.len.next_multiple_of(if self.kind.is_host() { arena::PAGE } else { GRANULE })
     }
+
+    /// Bytes of addresses taken. What another process may have shares no page with anything else.
+    fn span(&self) -> u64 {
+        self.len.next_multiple_of(self.kind.alignment())
+    }
 }
 
 pub struct Memory {
@@ -80,6 +93,7 @@ pub struct Memory {
     allocations: RwLock<BTreeMap<u64, Allocation>>,
     next_id: AtomicU64,
     pub peers: RwLock<Vec<Peer>>,
+    shared: Mutex<Shared>,
 }
 
 impl Memory {
@@ -90,11 +104,16 @@ impl Memory {
             allocations: RwLock::default(),
             next_id: AtomicU64::new(1),
             peers: RwLock::default(),
+            shared: Mutex::default(),
         })
     }
 
     pub fn arena(&self) -> MutexGuard<'_, Arena> {
         self.arena.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// New memory, all zeros: freed ranges are discarded before their addresses are used again.
@@ -110,8 +129,7 @@ impl Memory {
         if kind.is_charged() {
             self.devices[device].charge(reserved)?;
         }
-        let align = if kind.is_host() { arena::PAGE } else { GRANULE };
-        allocation.base = match self.arena().take(reserved, align) {
+        allocation.base = match self.arena().take(allocation.span(), kind.alignment()) {
             Ok(base) => base,
             Err(code) => {
                 if kind.is_charged() {
@@ -167,8 +185,14 @@ impl Memory {
             device.map.remove(base);
         }
         if !matches!(allocation.kind, Kind::Registered { .. } | Kind::Mapped { .. }) {
-            arena::discard(base, allocation.reserved());
-            self.arena().give_back(base, allocation.reserved());
+            let span = allocation.span();
+            // Other processes keep what they share with this one.
+            if self.shared().forget(allocation.id) {
+                arena::unmap(base, span)?;
+            } else {
+                arena::discard(base, span);
+            }
+            self.arena().give_back(base, span);
             if allocation.kind.is_charged() {
                 self.devices[allocation.device].discharge(allocation.reserved());
             }

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::engine::Fault;
 use crate::ffi::R;
 use crate::queue::{Marker, Queue, Turn};
+use crate::shared_event::SharedEvent;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::CUDA_ERROR_LAUNCH_FAILED;
 use graphs::StreamKind;
@@ -153,6 +154,8 @@ pub struct Event {
     pub id: usize,
     pub context: usize,
     pub timed: bool,
+    /// What it is to other processes, too: which record is the latest this says.
+    pub shared: Option<Arc<SharedEvent>>,
     last: Mutex<Option<Record>>,
 }
 
@@ -164,6 +167,18 @@ struct Record {
     context: Arc<Context>,
 }
 
+/// A record that other processes wait for; it is complete when this is dropped, done or not.
+struct Announced {
+    event: Arc<SharedEvent>,
+    record: u64,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.event.finish(self.record);
+    }
+}
+
 /// What is known of an event.
 pub enum Progress {
     NeverRecorded,
@@ -173,8 +188,8 @@ pub enum Progress {
 }
 
 impl Event {
-    pub fn new(id: usize, context: usize, timed: bool) -> Event {
-        Event { id, context, timed, last: Mutex::new(None) }
+    pub fn new(id: usize, context: usize, timed: bool, shared: Option<Arc<SharedEvent>>) -> Event {
+        Event { id, context, timed, shared, last: Mutex::new(None) }
     }
 
     fn last(&self) -> Option<Record> {
@@ -184,7 +199,11 @@ impl Event {
     pub fn record(&self, stream: &Stream, start: Instant) -> R {
         let nanos = Arc::new(AtomicU64::new(0));
         let stamp = Arc::clone(&nanos);
-        let now = move || stamp.store(start.elapsed().as_nanos() as u64, Ordering::Release);
+        let shared = self.shared.as_ref().map(|shared| Announced { event: Arc::clone(shared), record: shared.begin() });
+        let now = move || {
+            stamp.store(start.elapsed().as_nanos() as u64, Ordering::Release);
+            drop(shared);
+        };
         let marker = match stream.try_turn() {
             Some(turn) => {
                 now();
@@ -199,6 +218,14 @@ impl Event {
 
     /// Work queued on `stream` from now on starts after the last recording.
     pub fn hold(&self, stream: &Stream) -> R {
+        if let Some(shared) = &self.shared {
+            let (shared, record) = (Arc::clone(shared), shared.latest());
+            if shared.is_complete(record) {
+                return Ok(());
+            }
+            let context = Arc::clone(&stream.context);
+            return stream.submit(Vec::new(), move || shared.wait(record, || context.is_stopped())).map(drop);
+        }
         match self.last().filter(|record| !record.marker.is_reached()) {
             Some(record) => stream.submit(vec![record.marker], || ()).map(drop),
             None => Ok(()),
@@ -206,6 +233,13 @@ impl Event {
     }
 
     pub fn progress(&self) -> Progress {
+        if let Some(shared) = &self.shared {
+            return match shared.latest() {
+                0 => Progress::NeverRecorded,
+                record if shared.is_complete(record) => Progress::Reached(0),
+                _ => Progress::Pending,
+            };
+        }
         match self.last() {
             None => Progress::NeverRecorded,
             Some(record) if record.marker.is_reached() => Progress::Reached(record.nanos.load(Ordering::Acquire)),
@@ -214,6 +248,10 @@ impl Event {
     }
 
     pub fn synchronise(&self) -> R {
+        if let Some(shared) = &self.shared {
+            shared.wait(shared.latest(), || false);
+            return self.last().map_or(Ok(()), |record| record.context.tell());
+        }
         let Some(record) = self.last() else { return Ok(()) };
         record.marker.wait();
         record.context.tell()

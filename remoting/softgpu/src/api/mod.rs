@@ -12,6 +12,7 @@ mod graph_execs;
 mod graph_nodes;
 mod graphs;
 mod host_memory;
+mod ipc;
 mod kernels;
 mod launching;
 mod libraries;

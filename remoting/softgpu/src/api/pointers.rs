@@ -65,7 +65,6 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
             Kind::Pooled { pool } => Value::Pointer(handle(pool)),
             _ => Value::Pointer(handle(0)),
         },
-        // How the memory was made, as a driver tells it; cuIpcGetMemHandle itself is refused.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => Value::Word(u32::from(a.kind == Kind::Device)),
         CU_POINTER_ATTRIBUTE_IS_MANAGED => {
             Value::Word((a.kind == Kind::Managed || is_variable(driver, a, address)).into())

@@ -4,6 +4,7 @@ use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
 use crate::driver::{current, driver, in_callback};
 use crate::ffi::{Out, R};
 use crate::handles;
+use crate::shared_event::SharedEvent;
 use crate::stream::{Event, Order, Progress, Stream};
 use crate::work::{HostCall, How, Work};
 use driverapi::constants::*;
@@ -107,11 +108,13 @@ entry_points! {
         if flags & !known != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if flags & CU_EVENT_INTERPROCESS != 0 {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        let (timed, between_processes) = (flags & CU_EVENT_DISABLE_TIMING == 0, flags & CU_EVENT_INTERPROCESS != 0);
+        if timed && between_processes {
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        let shared = if between_processes { Some(Arc::new(SharedEvent::create()?)) } else { None };
         let number = handles::mint();
-        let event = Event::new(number, context.id, flags & CU_EVENT_DISABLE_TIMING == 0);
+        let event = Event::new(number, context.id, timed, shared);
         driver()?.events.insert(number, Arc::new(event));
         out.set(handle(number))
     }
