@@ -1,4 +1,4 @@
-"""Sessions outlive their connections for as long as the appliance says (`--grace`), and nothing is done twice or lost."""
+"""Sessions outlive their connections for as long as the appliance says (`--grace`); nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -201,7 +201,11 @@ def test_what_a_killed_program_had_is_back_after_the_grace(how: str) -> None:
 
 
 def test_devices_of_two_appliances_are_cut_both(patient: Appliance) -> None:
-    with appliance("--grace", "60s", profile="hostile") as other, before_data(patient) as one, before_data(other) as two:
+    with (
+        appliance("--grace", "60s", profile="hostile") as other,
+        before_data(patient) as one,
+        before_data(other) as two,
+    ):
         ports = [each.endpoint.rpartition(":")[2] for each in (patient, other)]
         where = ",".join(f"{BEHIND_PROXIES}:{port}" for port in ports)
         command = [REMOTEGPU, "run", "--appliance", where, "-n", "2", "-p", "0.25", "--", sys.executable]

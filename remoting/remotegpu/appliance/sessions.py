@@ -55,7 +55,10 @@ class Sessions:
         on_unhealthy: Callable[[int, str], None],
         unhealthy: Callable[[int], str],
     ) -> None:
-        """`grace_seconds`: how long a worker lives without a connection; `unhealthy`: why a GPU opens no session; empty if it does."""
+        """`grace_seconds`: how long a worker lives without a connection.
+
+        `unhealthy`: why a GPU opens no session; empty if it does.
+        """
         # Set by who has them.
         self.leases: Callable[[], Iterable[Lease]] = tuple
         self._gateway = gateway
