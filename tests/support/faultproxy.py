@@ -154,6 +154,8 @@ class FaultProxy:
         self._tap = tap
         self._faults = _Faults()
         self._connections: set[asyncio.StreamWriter] = set()
+        # How many connections were made through it.
+        self.made = 0
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="fault proxy", daemon=True)
@@ -247,6 +249,7 @@ class FaultProxy:
         except OSError:
             writer.transport.abort()
             return
+        self.made += 1
         damage, self._faults.next_damage = self._faults.next_damage, _Damage()
         pair = {writer, far_writer}
         self._connections |= pair
