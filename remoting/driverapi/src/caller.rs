@@ -47,21 +47,6 @@ pub fn is_of_nccl(address: usize) -> bool {
     file_of(address).is_some_and(|path| file_name(&path).starts_with("libnccl"))
 }
 
-/// Whether NCCL wants page-locked memory for ranks that do not reach each other's device memory. A thread of its own then
-/// hands the data on (through sockets), and waits for words that a kernel writes in that memory while it runs. NCCL starts
-/// the thread before it allocates; one rank, and ranks that reach each other, have none.
-#[must_use]
-pub fn is_for_distant_ranks(address: usize) -> bool {
-    is_of_nccl(address) && has_thread("NCCL Progress")
-}
-
-/// Has this process a thread whose name starts like this?
-fn has_thread(start: &str) -> bool {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let mut names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
-    names.any(|name| name.starts_with(start))
-}
-
 /// What is refused, as it is named to people.
 pub const SEVERAL_RANKS: &str =
     "NCCL among several ranks (one rank works; for GPUs of one appliance set NCCL_P2P_LEVEL=SYS; for others use gloo)";
@@ -178,21 +163,6 @@ mod tests {
             assert_eq!(Kind::of_file(other), Kind::Other, "{other}");
         }
         assert_eq!(Kind::of_file("/x/libcudart.so.13"), Kind::Runtime);
-    }
-
-    #[test]
-    fn threads_are_found_by_the_start_of_their_names() {
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let (started, is_started) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name("Some Progress 0".into());
-        let thread = thread.spawn(move || {
-            started.send(()).unwrap();
-            let _ = ended.recv();
-        });
-        is_started.recv().unwrap();
-        assert!(has_thread("Some Progress") && !has_thread("Other Progress"));
-        drop(end);
-        thread.unwrap().join().unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::entry_points;
 use crate::driver::{current, driver};
 use crate::ffi::{Out, R, edge};
 use crate::memory::Kind;
-use driverapi::caller::{is_for_distant_ranks, is_of_nccl};
+use driverapi::caller::is_of_nccl;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::export_with_caller;
@@ -67,15 +67,11 @@ extern "C" fn register_for_caller(address: *mut c_void, bytes: usize, flags: c_u
     edge(|| register(address, bytes, flags, caller))
 }
 
-export_with_caller! {
-    fn cuMemHostAlloc(address, bytes, flags) = allocate_for_caller;
-}
-
-extern "C" fn allocate_for_caller(address: Out<*mut c_void>, bytes: usize, flags: c_uint, caller: usize) -> CUresult {
-    edge(|| if is_for_distant_ranks(caller) { super::refused::nccl() } else { allocate(address, bytes, flags) })
-}
-
 entry_points! {
+    fn cuMemHostAlloc(address: Out<*mut c_void>, bytes: usize, flags: c_uint) {
+        allocate(address, bytes, flags)
+    }
+
     fn cuMemAllocHost_v2(address: Out<*mut c_void>, bytes: usize) {
         allocate(address, bytes, 0)
     }
