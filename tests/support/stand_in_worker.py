@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--require-landlock", action="store_true")
     parser.add_argument("--budget", action="append")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--grace", type=int)
     parser.add_argument("--control-fd", type=int)
     parser.add_argument("--data-fd", type=int)
     options = parser.parse_args()
