@@ -203,7 +203,8 @@ def crash(node: Node) -> None:
     cgroups.end(node.name)
     _end_processes(node, but=node.part("holder").pid)
     # Network namespaces of pods are mounts there; with them end their cables. Some end with the one that they lie in.
-    node.run("sh", "-c", "awk '$5 ~ /^\\/run\\// {print $5}' /proc/self/mountinfo | sort -r | xargs -r umount --lazy || true")
+    mounted = "awk '$5 ~ /^\\/run\\// {print $5}' /proc/self/mountinfo | sort -r"
+    node.run("sh", "-c", f"{mounted} | xargs -r umount --lazy || true")
     node.run("find", "/run", "-mindepth", "1", "-delete")
 
 
