@@ -10,7 +10,7 @@ static void stack_of_contexts(void)
     CUcontext first, second, current = NULL;
     CUdevice device = -1;
     unsigned long long first_id = 0, second_id = 0;
-    unsigned version, flags;
+    unsigned version = 0, flags = 0;
     OK(cuCtxCreate(&first, NULL, CU_CTX_SCHED_YIELD, 0));
     OK(cuCtxCreate(&second, NULL, 0, 0));
     OK(cuCtxGetCurrent(&current));
