@@ -278,6 +278,8 @@ messages! {
     0xc007 Consumed { bytes: u64 }
     /// The session ends; the sentence is for a person. Every later call answers `code`.
     0xc008 Ending { code: u32, reason: String }
+    /// The share is suspended, and nothing runs until another one comes without a reason.
+    0xc009 Held { reason: String }
 }
 
 record! {

@@ -48,7 +48,8 @@ class GpuLeases:
     def __init__(self, shareable: Iterable[int]) -> None:
         self.gpus = [Capacity(size) for size in shareable]
         self._placed: dict[str, LeasedGpus] = {}
-        self._waiting: dict[str, Ask] = {}
+        # What was placed, gave a part back and wants it again waits for its own GPUs.
+        self._waiting: dict[str, Ask | LeasedGpus] = {}
 
     def submit(self, key: str, ask: Ask) -> None:
         """Put a request at the end of the queue; `settle` answers it."""
@@ -60,10 +61,11 @@ class GpuLeases:
         placed = []
         while self._waiting:
             key, ask = next(iter(self._waiting.items()))
-            placement = self._best_fit(ask)
+            placement = self._best_fit(ask) if isinstance(ask, Ask) else self._whole_again(key, ask)
             if placement is None:
                 break
             del self._waiting[key]
+            self._release(key)
             self._take(key, placement)
             placed.append((key, placement))
         return placed
@@ -82,10 +84,18 @@ class GpuLeases:
     def withdraw(self, key: str) -> None:
         """Forget a waiting request or release a placed one; both ends may give up, so unknown keys are no error."""
         self._waiting.pop(key, None)
-        placement = self._placed.pop(key, None)
-        if placement is not None:
-            for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
-                self.gpus[gpu].leased -= size
+        self._release(key)
+
+    def shrink(self, key: str, sizes: tuple[int, ...]) -> None:
+        """Leave a placed request these bytes of its GPUs; it does not wait for more."""
+        self._waiting.pop(key, None)
+        gpus = self._placed[key].gpus
+        self._release(key)
+        self._take(key, LeasedGpus(gpus, sizes))
+
+    def submit_again(self, key: str, placement: LeasedGpus) -> None:
+        """Put a placed request at the end of the queue, for this much of the GPUs that it has a part of."""
+        self._waiting[key] = placement
 
     def ahead(self, key: str) -> int:
         """How many requests stand before this one."""
@@ -94,9 +104,23 @@ class GpuLeases:
     def reason(self, key: str) -> str:
         """Why this request waits, for people."""
         ask, ahead = self._waiting[key], self.ahead(key)
-        free = ", ".join(self._free_on(index) for index in range(len(self.gpus)))
+        gpus, wanted = tuple(range(len(self.gpus))), str(ask)
+        if isinstance(ask, LeasedGpus):
+            gpus, wanted = ask.gpus, f"its share of {format_bytes(max(ask.sizes))}"
+        free = ", ".join(map(self._free_on, gpus))
         queue = "" if ahead == 0 else f"; {ahead} {'request' if ahead == 1 else 'requests'} ahead"
-        return f"{ask} is not free: {free}{queue}"
+        return f"{wanted} is not free: {free}{queue}"
+
+    def _whole_again(self, key: str, whole: LeasedGpus) -> LeasedGpus | None:
+        has = self._placed[key].sizes
+        more = [(gpu, size - held) for gpu, size, held in zip(whole.gpus, whole.sizes, has, strict=True)]
+        return whole if all(size <= self.gpus[gpu].free for gpu, size in more) else None
+
+    def _release(self, key: str) -> None:
+        placement = self._placed.pop(key, None)
+        if placement is not None:
+            for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
+                self.gpus[gpu].leased -= size
 
     def _take(self, key: str, placement: LeasedGpus) -> None:
         self._placed[key] = placement

@@ -46,6 +46,8 @@ def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
         sessions=len(lease.sessions),
         age_seconds=time.monotonic() - lease.since,
         host_bytes=lease.host_bytes,
+        suspended=lease.suspended.reason if lease.suspended else "",
+        image_bytes=lease.suspended.bytes if lease.suspended else 0,
         claim=str(lease.claim or ""),
         claim_uid=lease.claim.uid if lease.claim else "",
         places=[

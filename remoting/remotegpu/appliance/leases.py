@@ -194,6 +194,10 @@ class Leases:
         if lease.expiry is not None:
             lease.expiry.cancel()
         self._gateway.forget(lease_id)
+        if waiting := self._waiting.get(lease_id):
+            waiting[1].cancel()
+        # Who waited to open a session of it finds it gone.
+        lease.running.set()
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
         return self._spawn(self._release(lease, reason))
 
@@ -201,6 +205,33 @@ class Leases:
         for lease_id in list(self._live):
             self.end(lease_id, reason)
         await asyncio.gather(*self._endings)
+
+    def lend(self, lease: Lease, kept: tuple[int, ...]) -> None:
+        """Let others have the share of a suspended lease, but for the bytes that it keeps."""
+        if lease.lease_id in self._live:
+            self.allocator.shrink(lease.lease_id, kept)
+            self._released()
+
+    async def reclaim(self, lease: Lease) -> bool:
+        """Wait until the lease has its whole share again; false if it ended before."""
+        lease_id = lease.lease_id
+        if lease_id not in self._live:
+            return False
+        whole: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
+        self._waiting[lease_id] = lease.owner, whole
+        self.allocator.submit_again(lease_id, lease.placement)
+        self.settle()
+        try:
+            await whole
+        except asyncio.CancelledError:
+            return False
+        finally:
+            self._waiting.pop(lease_id, None)
+        return lease_id in self._live
+
+    def waits(self, lease_id: str) -> str:
+        """Why a request or a lease waits for room; empty if it does not."""
+        return self.allocator.reason(lease_id) if lease_id in self._waiting else ""
 
     def settle(self) -> None:
         """Something became free: give it to those who wait."""
@@ -221,11 +252,14 @@ class Leases:
         )
         await self._sessions.leave(lease)
         self.allocator.withdraw(lease.lease_id)
+        self._released()
+        if not self._live:
+            self.none_left.set()
+
+    def _released(self) -> None:
         self.settle()
         for listener in self._release_listeners:
             listener()
-        if not self._live:
-            self.none_left.set()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -38,15 +38,17 @@ from remotegpu.appliance.gateway import (
 from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_environment
 from remotegpu.appliance.http import HttpServer
+from remotegpu.appliance.images import Images
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, Gauges
 from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
-from remotegpu.appliance.settings import Settings
+from remotegpu.appliance.settings import Settings, physical_bytes
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.state import Lease
+from remotegpu.appliance.suspension import Suspensions
 from remotegpu.appliance.tokens import TokenFile
 from remotegpu.appliance.uids import Uids
 from remotegpu.appliance.workers import Workers
@@ -169,6 +171,7 @@ class Appliance:
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
+        self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
@@ -199,6 +202,7 @@ class Appliance:
             hardware=self._hardware,
             leases=self._leases,
             sessions=self._sessions,
+            suspensions=self._suspensions,
             environments=self._environments,
             authority=WithAcceptors(authority, self._sessions, self._counters),
             name=settings.kubernetes.name if settings.kubernetes else "",
@@ -362,7 +366,7 @@ def _host_budget(settings: Settings, lease: Lease) -> int:
     """What the sessions of a lease may hold of this machine's memory. The software GPU's memory is of it, too."""
     own = settings.limits.host_bytes_per_lease
     if own is None:
-        own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        own = physical_bytes() // 2
     return own + (sum(lease.placement.sizes) if settings.backend == "software" else 0)
 
 

@@ -1,7 +1,10 @@
 """The control service: requests in, the parts' answers out. All decisions are theirs."""
 
 import asyncio
+import contextlib
 import functools
+import logging
+import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
@@ -22,11 +25,16 @@ from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.state import Lease
+from remotegpu.appliance.suspension import Suspensions
 from remotegpu.extensions import Environment, Environments, NoEnvironmentError
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
+_log = logging.getLogger(__name__)
+
 _MAX_COUNT = 1024
 _MAX_NAME = 200
+# How long a request to open a session of a suspended lease is kept, before it is answered that it is.
+_SUSPENDED_SECONDS = 1.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
@@ -58,6 +66,7 @@ class ControlService(pb_grpc.ControlServicer):
         hardware: Hardware,
         leases: Leases,
         sessions: Sessions,
+        suspensions: Suspensions,
         environments: Environments,
         authority: Authority,
         name: str,
@@ -72,6 +81,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._hardware = hardware
         self._leases = leases
         self._sessions = sessions
+        self._suspensions = suspensions
         self._environments = environments
         self._authority = authority
         self._name = name
@@ -123,6 +133,28 @@ class ControlService(pb_grpc.ControlServicer):
             await asyncio.shield(ending)
         return pb.CloseLeaseReply()
 
+    async def SuspendLease(  # noqa: N802
+        self, request: pb.SuspendLeaseRequest, context: Context
+    ) -> AsyncIterator[pb.Progress]:
+        try:
+            lease, who = await self._seen("SuspendLease", request.lease_id, context)
+            _log.info("audit: %s suspends lease %s (%s)", who, lease.lease_id[:8], lease.client)
+            async for event in _progress(self._suspensions.suspend(lease, f"by {who}")):
+                yield event
+        except RefusalError as refusal:
+            await context.abort(refusal.code, refusal.message)
+
+    async def ResumeLease(  # noqa: N802
+        self, request: pb.ResumeLeaseRequest, context: Context
+    ) -> AsyncIterator[pb.Progress]:
+        try:
+            lease, who = await self._seen("ResumeLease", request.lease_id, context)
+            _log.info("audit: %s resumes lease %s (%s)", who, lease.lease_id[:8], lease.client)
+            async for event in _progress(self._suspensions.resume(lease)):
+                yield event
+        except RefusalError as refusal:
+            await context.abort(refusal.code, refusal.message)
+
     @_answering
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionReply:  # noqa: N802
         if refusal := refusal_of_versions(self._versions, request.versions):
@@ -135,6 +167,14 @@ class ControlService(pb_grpc.ControlServicer):
             refusal = refusal_of_mode(tenant.lease.claim, offload=offload)
         if refusal:
             return pb.OpenSessionReply(refusal=refusal)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(tenant.lease.running.wait(), _SUSPENDED_SECONDS)
+        if not tenant.lease.running.is_set():
+            # Its program waits as the others of the lease do.
+            reason = tenant.lease.suspended.reason if tenant.lease.suspended else "this moment"
+            return pb.OpenSessionReply(suspended=reason)
+        if self._leases.by_id(tenant.lease.lease_id) is None:
+            return pb.OpenSessionReply(refusal="the lease has ended: start the program again under `remotegpu run`")
         name = one_line(request.process_name, _MAX_NAME)
         environment, launch = None, None
         try:
@@ -245,6 +285,15 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller(method, context)
         return await self._proven(caller, self._authority.tenant(caller, request.lease_id, request.lease_secret))
 
+    async def _seen(self, method: str, lease_id: str, context: Context) -> tuple[Lease, str]:
+        """A lease that the caller sees, and who that is, for people."""
+        owner = await self._onlooker(method, context)
+        lease = self._leases.by_id(lease_id)
+        if lease is None or owner not in (None, lease.owner):
+            message = "no such lease, or not yours: `remotegpu smi` lists them"
+            raise RefusalError(grpc.StatusCode.NOT_FOUND, message)
+        return lease, "an administrator" if owner is None else owner
+
     async def _onlooker(self, method: str, context: Context) -> str | None:
         caller = _caller(method, context)
         return await self._proven(caller, self._authority.onlooker(caller))
@@ -259,6 +308,16 @@ class ControlService(pb_grpc.ControlServicer):
     def _require_versions(self, theirs: pb.Versions) -> None:
         if refusal := refusal_of_versions(self._versions, theirs):
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+
+
+async def _progress(events: AsyncIterator[Waiting | int]) -> AsyncIterator[pb.Progress]:
+    since = time.monotonic()
+    async for event in events:
+        if isinstance(event, Waiting):
+            waiting = pb.Waiting(reason=event.reason, ahead=event.ahead, seconds=event.seconds)
+            yield pb.Progress(waiting=waiting)
+        else:
+            yield pb.Progress(done=pb.Done(image_bytes=event, seconds=time.monotonic() - since))
 
 
 def _caller(method: str, context: Context) -> Caller:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import FileIO
 from typing import Final, NoReturn
 
@@ -26,6 +26,7 @@ CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 # The ticket is good for 10 s; a worker whose client has not come by then has none.
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
+_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed")
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
 # Of sessions' memory of this machine.
@@ -151,6 +152,14 @@ class Sessions:
             await self.end(session, 0, "closed by its client")
             return await session.process.wait()
 
+    async def ask(self, session: Session, packet: Packet, fds: Sequence[int] = ()) -> Packet:
+        """Have a worker suspend or resume its session: what it says of that, or nothing if it ends."""
+        if session.process is None or session.session_id not in self._live:
+            return {}
+        session.answer = asyncio.get_running_loop().create_future()
+        session.process.send(packet, fds)
+        return await session.answer
+
     async def leave(self, lease: Lease) -> None:
         """The lease has no session any more, and gets none."""
         await self._groups.leave(lease.lease_id)
@@ -177,7 +186,7 @@ class Sessions:
 
     def connected(self, session_id: str) -> None:
         if session := self._live.get(session_id):
-            session.connected = True
+            session.connected.set()
 
     async def settled(self) -> None:
         """Wait until nothing of ours runs in the background."""
@@ -233,6 +242,9 @@ class Sessions:
             _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
         elif operation == "stats":
             self._count(session, packet)
+        elif operation in _ANSWERS:
+            if session.answer is not None and not session.answer.done():
+                session.answer.set_result(packet)
         elif operation == "left":
             self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
         elif operation in ("grant", "return", "memory", "unhealthy") and process is not None:
@@ -286,7 +298,7 @@ class Sessions:
         self._forget(session, 0)
 
     def _expire(self, session: Session) -> None:
-        if not session.connected and session.session_id in self._live:
+        if not session.connected.is_set() and session.session_id in self._live:
             _log.info("session %s: its client never connected", session.session_id[:8])
             self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
 
@@ -297,6 +309,7 @@ class Sessions:
         if code < 0:
             # Killed: nobody overwrote what it had.
             self._counters.left_bytes.inc(session.granted_bytes)
+        session.connected.set()
         session.lease.sessions.pop(session.session_id, None)
         self._ended[session.session_id] = session
         if len(self._ended) > _MAX_ENDED:
@@ -304,6 +317,10 @@ class Sessions:
         for quota in session.lease.quotas:
             quota.forget(session.session_id)
         session.lease.exports.forget(session.session_id)
+        if session.answer is not None and not session.answer.done():
+            session.answer.set_result({})
+        if session.image is not None:
+            session.image.close()
         self._uids.give_back(session.uid)
         if session.process is not None:
             session.process.close()

@@ -1,10 +1,17 @@
 """What the person who starts an appliance can choose."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from remotegpu.api.pools import Landlock
 from remotegpu.api.profiles import Profile
+from remotegpu.appliance.images import ImageRoom
+
+
+def physical_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ class Settings:
     kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0
     grace_seconds: int = 0  # sessions and leases without a connection; 0: they end with it
+    images: ImageRoom = field(default_factory=lambda: ImageRoom(physical_bytes() // 4))  # of suspended leases
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE
     self_test: bool = True

@@ -10,6 +10,7 @@ from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.images import ImageFile
 from remotegpu.appliance.packets import Packet
 from remotegpu.rpc import pb
 
@@ -37,6 +38,12 @@ class SessionProcess(Protocol):
         """It is gone: let go of what is held for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    reason: str
+    bytes: int  # of its sessions' images
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     lease_id: str
@@ -53,6 +60,11 @@ class Lease:
     expiry: asyncio.TimerHandle | None = None
     owner: str = ""  # whose token opened it
     claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
+    suspended: Suspended | None = None
+    running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
+
+    def __post_init__(self) -> None:
+        self.running.set()
 
     @property
     def used_bytes(self) -> int:
@@ -69,11 +81,17 @@ class Session:
     pod: str = ""  # uid of the pod whose process it is, in Kubernetes
     since: float = field(default_factory=time.monotonic)
     process: SessionProcess | None = None
-    connected: bool = False
+    connected: asyncio.Event = field(default_factory=asyncio.Event)  # its client came, or it is gone
     ended: bool = False
     grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
     stats: dict[str, int] = field(default_factory=dict)
+    answer: asyncio.Future[Packet] | None = None  # of the worker, to what it was asked last
+    image: ImageFile | None = None  # what it had in the GPUs' memory, while its lease is suspended
+    kept: tuple[int, ...] = ()  # of each GPU, while it is: what the driver has
+
+    def __post_init__(self) -> None:
+        self.kept = (0,) * len(self.lease.quotas)
 
     @property
     def granted_bytes(self) -> int:

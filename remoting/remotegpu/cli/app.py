@@ -36,6 +36,7 @@ from remotegpu.paths import NotBuiltError
 from remotegpu.rpc.client import ApplianceError
 
 if TYPE_CHECKING:
+    from remotegpu.appliance.images import ImageRoom
     from remotegpu.appliance.settings import EnvironmentOption
 
 
@@ -186,6 +187,36 @@ def smi(
 
 
 @app.command()
+def suspend(
+    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    appliance: ApplianceOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Give a lease's share to others until it is resumed. Its programs wait at their next CUDA call."""
+    from remotegpu.cli import suspension  # noqa: PLC0415
+
+    suspension.suspend(required(appliance), read_access(token, token_file, ca, server_name), lease)
+
+
+@app.command()
+def resume(
+    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    appliance: ApplianceOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Give a suspended lease its share back, when that is free. Its programs continue."""
+    from remotegpu.cli import suspension  # noqa: PLC0415
+
+    suspension.resume(required(appliance), read_access(token, token_file, ca, server_name), lease)
+
+
+@app.command()
 def health(
     appliance: ApplianceOption = "",
     as_json: JsonOption = False,
@@ -324,6 +355,13 @@ def appliance(
         str,
         typer.Option(help="Managed memory of a program that sets nothing itself. Default: 256MiB.", show_default=False),
     ] = "",
+    suspend_memory: Annotated[
+        str,
+        typer.Option(help="Memory of this machine for suspended leases. Default: a quarter of it.", show_default=False),
+    ] = "",
+    suspend_disk: Annotated[
+        str, typer.Option(metavar="FOLDER=SIZE", help="Where suspended leases go for which memory has no room.")
+    ] = "",
     offload: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]PYTHON[:BACKEND]", help="An interpreter for offload sessions; repeatable."),
@@ -379,6 +417,7 @@ def appliance(
         kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
+        images=_image_room(suspend_memory, suspend_disk),
         uid_base=uid_base,
         landlock=landlock,
         self_test=self_test,
@@ -408,6 +447,19 @@ def appliance(
         run(settings)
     except StartError as error:
         raise exits.CliError(exits.UNAVAILABLE, str(error)) from None
+
+
+def _image_room(memory: str, disk: str) -> "ImageRoom":
+    from remotegpu.appliance.images import ImageRoom  # noqa: PLC0415
+    from remotegpu.appliance.settings import physical_bytes  # noqa: PLC0415
+
+    memory_bytes = _bytes("--suspend-memory", memory) if memory else physical_bytes() // 4
+    if not disk:
+        return ImageRoom(memory_bytes)
+    folder, equals, size = disk.rpartition("=")
+    if not equals or not Path(folder).is_dir():
+        raise exits.CliError(exits.USAGE, f"--suspend-disk: {disk!r}: write FOLDER=SIZE, with a folder that is there")
+    return ImageRoom(memory_bytes, Path(folder), _bytes("--suspend-disk", size))
 
 
 @appliances.command("init")

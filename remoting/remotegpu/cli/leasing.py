@@ -29,7 +29,8 @@ _RECONNECT_SECONDS: Final = 10.0
 class WaitNotice:
     """Why and how long a share is waited for: one live line on a terminal, a line now and then elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "for a share") -> None:
+        self._what = what
         self._since = time.monotonic()
         self._status: Status | None = None
         self._told = ("", 0.0)
@@ -37,7 +38,7 @@ class WaitNotice:
     def show(self, reason: str) -> None:
         stop_if_interrupted()
         waited = time.monotonic() - self._since
-        text = f"waiting {waited:.0f} s for a share: {reason}"
+        text = f"waiting {waited:.0f} s {self._what}: {reason}"
         if sys.stderr.isatty():
             self._show_live(text)
             return

@@ -48,11 +48,12 @@ def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
             sizes = (gpu.used_bytes, gpu.leased_bytes, gpu.shareable_bytes, gpu.total_bytes)
             _add_row(gpus, str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
         out.print(gpus)
-        leases = _table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", "CLIENT")
+        leases = _table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", "STATE", "CLIENT")
         for lease in inventory.leases:
             _add_row(leases,
                 lease.lease_id[:8], ",".join(map(str, lease.gpus)), format_bytes(lease.memory_bytes),
-                format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds), lease.client,
+                format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds),
+                f"suspended {lease.suspended}" if lease.suspended else "running", lease.client,
             )  # fmt: skip
         out.print(leases if inventory.leases else "no leases")
         print_environments(out, [(endpoint, inventory)])

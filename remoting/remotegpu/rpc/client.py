@@ -155,6 +155,24 @@ class ApplianceClient:
         request = pb.CloseLeaseRequest(lease_id=lease_id, lease_secret=secret)
         self._call(lambda: self._stub.CloseLease(request, timeout=_CLOSE_SECONDS))
 
+    @contextlib.contextmanager
+    def suspend_lease(self, lease_id: str) -> Iterator[Iterator[pb.Progress]]:
+        """What is waited for, again and again, and at last what was done. It goes on if the caller leaves."""
+        stream = self._stub.SuspendLease(pb.SuspendLeaseRequest(lease_id=lease_id), metadata=self._metadata)
+        try:
+            yield self._events(stream)
+        finally:
+            stream.cancel()
+
+    @contextlib.contextmanager
+    def resume_lease(self, lease_id: str) -> Iterator[Iterator[pb.Progress]]:
+        """As `suspend_lease`."""
+        stream = self._stub.ResumeLease(pb.ResumeLeaseRequest(lease_id=lease_id), metadata=self._metadata)
+        try:
+            yield self._events(stream)
+        finally:
+            stream.cancel()
+
     def connect_data(self, port: int, *, tls: bool) -> socket.socket:
         """A connection to the data port."""
         context = self.access.tls_context() if tls else None
@@ -175,7 +193,7 @@ class ApplianceClient:
     def _ask(self, method: Callable[..., Any], request: Any) -> Any:
         return self._call(lambda: method(request, metadata=self._metadata, timeout=self._call_seconds))
 
-    def _events(self, stream: Any) -> Iterator[pb.OpenLeaseReply]:
+    def _events(self, stream: Any) -> Iterator[Any]:
         while True:
             silence = threading.Timer(_SILENCE_SECONDS, stream.cancel)
             silence.daemon = True

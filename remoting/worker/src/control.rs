@@ -7,6 +7,7 @@ use driverapi::errors::*;
 use protocol::{Granted, MemoryState};
 use serde::Deserialize;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
@@ -31,6 +32,12 @@ pub enum Order {
         device: u32,
         size: u64,
     },
+    /// With a descriptor of the file for the image. What the GPU was given may take `seconds` to complete.
+    Suspend {
+        reason: String,
+        seconds: u64,
+    },
+    Resume,
     End {
         code: Code,
         reason: String,
@@ -60,6 +67,8 @@ impl Session {
             }
             Order::Exported { id, token } => self.exported(id, token),
             Order::Imported { id, device, size } => self.imported(id, device, size, file),
+            Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),
+            Order::Resume => self.resume(),
             Order::End { code, reason } => self.end(code, &reason),
         }
     }

@@ -24,6 +24,8 @@ pub struct Helpers<S: 'static> {
     report: Sender<Report<S>>,
     memory: Option<Sender<Job<S>>>,
     running: usize,
+    /// Jobs that run one after the other, and have no result yet.
+    in_order: usize,
     waiting: VecDeque<Job<S>>,
     wake: Arc<OwnedFd>,
 }
@@ -40,6 +42,7 @@ impl<S: 'static> Helpers<S> {
             report,
             memory: None,
             running: 0,
+            in_order: 0,
             waiting: VecDeque::new(),
             wake: Arc::new(wake),
         })
@@ -72,6 +75,7 @@ impl<S: 'static> Helpers<S> {
             std::thread::spawn(move || jobs.into_iter().for_each(|job| report(job(&driver))));
             sender
         });
+        self.in_order += 1;
         // The thread ends only when this sender is dropped.
         let _ = memory.send(boxed(job, then));
         self.memory = Some(memory);
@@ -106,8 +110,15 @@ impl<S: 'static> Helpers<S> {
         if counted {
             self.running -= 1;
             self.start_waiting();
+        } else {
+            self.in_order -= 1;
         }
         Some(then)
+    }
+
+    /// Has every job ended, and was its result taken?
+    pub fn is_idle(&self) -> bool {
+        self.running == 0 && self.in_order == 0
     }
 }
 

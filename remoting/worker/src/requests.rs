@@ -68,6 +68,20 @@ pub enum Request {
     Left {
         size: u64,
     },
+    /// So many bytes are in the image; of each device so many are still taken, for what the driver has by itself.
+    Suspended {
+        bytes: u64,
+        kept: Vec<u64>,
+    },
+    /// It goes on as it was.
+    NotSuspended {
+        reason: String,
+    },
+    Resumed,
+    /// It is suspended as it was.
+    NotResumed {
+        reason: String,
+    },
 }
 
 /// The appliance's name for what is exported.
@@ -201,6 +215,11 @@ impl Requests {
     /// The command that waits for this answer.
     pub fn answered(&mut self, id: u64) -> Option<u64> {
         self.queries.remove(&id)
+    }
+
+    /// Does anything wait for an answer of the appliance?
+    pub fn are_open(&self) -> bool {
+        !(self.grants.is_empty() && self.queries.is_empty() && self.sharing.is_empty())
     }
 
     /// Told once in a session.

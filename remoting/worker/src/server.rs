@@ -193,7 +193,13 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
         let waiting = !session.out.is_empty();
         let window = connection.socket().and_then(|socket| window.follow(socket, waiting, now));
-        let timeout = gpu.into_iter().chain(stats).chain(window).chain(connection.patience()).min();
+        let timeout = gpu
+            .into_iter()
+            .chain(stats)
+            .chain(window)
+            .chain(connection.patience())
+            .chain(session.hold.patience())
+            .min();
         let ready = wait(session, connection, control, timeout)?;
         if ready.successor {
             connection.take_successor(&mut session.out)?;
@@ -275,7 +281,7 @@ fn wait(
     timeout: Option<Duration>,
 ) -> io::Result<Ready> {
     let mut interest = PollFlags::empty();
-    interest.set(PollFlags::IN, session.out.unsent() < MOST_UNREAD);
+    interest.set(PollFlags::IN, session.out.unsent() < MOST_UNREAD && !session.hold.is_full());
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());

@@ -22,6 +22,7 @@ use crate::settings::Change;
 use crate::shared_events::SharedEvents;
 use crate::slabs::Memory;
 use crate::staging::Buffer;
+use crate::suspend::Hold;
 use crate::text::Text;
 use crate::writer::Outbox;
 use driverapi::errors::*;
@@ -80,6 +81,7 @@ pub struct Session {
     pub closing: Vec<(u64, u64, u64)>,
     pub opened: bool,
     pub device_count: u32,
+    pub hold: Hold,
     sched: Scheduler<Key>,
     pub topology: Topology,
     parked: HashMap<u64, Frame>,
@@ -124,6 +126,7 @@ impl Session {
             closing: Vec::new(),
             opened: false,
             device_count: count.max(0) as u32,
+            hold: Hold::default(),
             sched: Scheduler::default(),
             topology: Topology::default(),
             parked: HashMap::new(),
@@ -173,6 +176,9 @@ impl Session {
     pub fn accept(&mut self, header: &Header, payload: Payload) {
         if self.ended {
             return;
+        }
+        if self.hold.holds() {
+            return self.hold_frame(header, payload);
         }
         if header.seq != self.last_seq + 1 {
             return self.end(CUDA_ERROR_UNKNOWN, &format!("command {} followed command {}", header.seq, self.last_seq));
@@ -347,7 +353,9 @@ impl Session {
 
     /// Runs everything that may run by now.
     pub fn advance(&mut self) {
-        while let Some(seq) = self.sched.next_ready() {
+        while !self.hold.holds()
+            && let Some(seq) = self.sched.next_ready()
+        {
             if let Some(frame) = self.unpark(seq) {
                 self.run(frame);
             }
@@ -356,6 +364,9 @@ impl Session {
 
     /// Tries commands again that lacked room. Returns whether there were any.
     pub fn retry_blocked(&mut self) -> bool {
+        if self.hold.holds() {
+            return false;
+        }
         let blocked = std::mem::take(&mut self.blocked);
         let any = !blocked.is_empty();
         for seq in blocked {
@@ -389,6 +400,7 @@ impl Session {
             then(self);
             any = true;
         }
+        any |= self.drain();
         // The watchers of events of these contexts are notified by this `collect`, before they go.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
@@ -399,7 +411,7 @@ impl Session {
                 false => self.closing.push((seq, context, token)),
             }
         }
-        if any {
+        if any && !self.hold.holds() {
             self.advance();
             self.retry_late_copies();
             self.retry_blocked();

@@ -3,7 +3,7 @@
 //! Copies from pageable memory may block until the stream gets there, and so may allocating page-locked memory; neither
 //! may happen on the thread that feeds the GPU. So all copies go through buffers of this pool, which helpers fill.
 
-use crate::driver::Handle;
+use crate::driver::{Driver, Handle, Result};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -139,6 +139,40 @@ impl Drop for Buffer {
         let mut inner = self.pool.0.borrow_mut();
         inner.lent -= 1;
         if self.capacity == SMALL { inner.small.push(self.memory) } else { inner.large.push(self.memory) }
+    }
+}
+
+/// Page-locked memory of a helper's thread, outside of every pool. Given back by [`Scratch::free`].
+pub struct Scratch {
+    memory: Handle,
+    len: usize,
+}
+
+impl Scratch {
+    /// The context must be current.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(driver: &Driver, len: usize) -> Result<Scratch> {
+        Ok(Scratch { memory: driver.host_alloc(len)?, len })
+    }
+
+    /// For the driver, between whose copies nobody calls `bytes`.
+    pub fn handle(&self) -> Handle {
+        self.memory
+    }
+
+    /// The first `len` bytes, at most all.
+    pub fn bytes(&mut self, len: usize) -> &mut [u8] {
+        // SAFETY: `memory` is `self.len` bytes of page-locked memory, which the driver has initialised, that this value alone
+        // has; `&mut self` makes the access unique, and no copy of the driver is pending (`Scratch::handle`).
+        unsafe { std::slice::from_raw_parts_mut(self.memory.raw().cast::<u8>(), len.min(self.len)) }
+    }
+
+    /// # Errors
+    /// The driver's.
+    pub fn free(self, driver: &Driver) -> Result<()> {
+        driver.host_free(self.memory)
     }
 }
 

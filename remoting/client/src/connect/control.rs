@@ -20,6 +20,8 @@ use tonic::{Code, Request, Response, Status};
 use super::dial::{Answer, Target};
 use super::error::{ConnectError, ErrorKind, with_causes};
 use super::shares::Share;
+use crate::log;
+
 use super::{DeviceInfo, DeviceState, Hello, Process, SessionTicket, TIMEOUT, thread};
 
 /// Asks an appliance who it is and what the lease holds.
@@ -66,8 +68,19 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
         process_name: crate::process::name(),
         offload: None,
     };
-    let reply = call(share, async move |mut control| control.open_session(request).await)?;
-    ticket(share, hello, &reply)
+    let mut told = false;
+    loop {
+        let request = request.clone();
+        let reply = call(share, async move |mut control| control.open_session(request).await)?;
+        if reply.suspended.is_empty() {
+            return ticket(share, hello, &reply);
+        }
+        // The appliance takes a second for that answer.
+        if !std::mem::replace(&mut told, true) {
+            let (peer, reason) = (&share.endpoint, &reply.suspended);
+            log::error(&format!("the share on appliance {peer} is suspended ({reason}); CUDA calls wait for it"));
+        }
+    }
 }
 
 /// The changing values of the lease's devices.

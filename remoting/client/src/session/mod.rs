@@ -8,6 +8,7 @@ mod across;
 mod arena;
 mod callbacks;
 mod copies;
+mod held;
 mod host_box;
 mod jobs;
 mod receive;
@@ -30,6 +31,7 @@ use across::Then;
 use callbacks::Callbacks;
 use copies::Source;
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
+use held::Held;
 use jobs::Jobs;
 use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, TABLE_HASH, WIRE_VERSION};
 use receive::Receiver;
@@ -87,8 +89,10 @@ pub struct Session {
     /// Which appliance, for people.
     peer: String,
     outbox: Mutex<Outbox>,
-    /// There is a connection again, or the session is lost.
+    /// There is a connection again, the share is no longer suspended, or the session is lost.
     reconnected: Condvar,
+    /// The share is suspended: little is sent.
+    held: Held,
     /// For the background thread that sends.
     wake: Wake,
     /// How to reach the worker again.
@@ -163,6 +167,7 @@ impl Session {
             peer: peer.to_owned(),
             outbox: Mutex::default(),
             reconnected: Condvar::new(),
+            held: Held::default(),
             wake: Wake::default(),
             reconnect: OnceLock::new(),
             epoch: AtomicU64::new(0),

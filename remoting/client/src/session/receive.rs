@@ -4,8 +4,8 @@ use super::copies::Source;
 use super::{HostBox, Pending, Reply, Session, Waiter, lock};
 use crate::{stats, sys};
 use protocol::{
-    Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, HostBytes, Message, NeedBytes,
-    Text, message_name,
+    Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, Held, HostBytes, Message,
+    NeedBytes, Text, message_name,
 };
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -261,6 +261,11 @@ impl Session {
             Ending::CODE => {
                 let (ending, _) = Ending::decode(payload).map_err(unreadable)?;
                 self.lose(ending.code, &ending.reason);
+                Ok(())
+            }
+            Held::CODE => {
+                let (held, _) = Held::decode(payload).map_err(unreadable)?;
+                self.hold(&held.reason);
                 Ok(())
             }
             Acknowledge::CODE => Ok(()),

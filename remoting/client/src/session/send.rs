@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_micros(75);
 /// Ticks without a command after which the background thread sleeps until there is one.
 const IDLE_TICKS: u32 = 20;
 
-/// While there is no connection, a thread with more to send than this waits for one.
+/// While there is no connection, or the share is suspended, a thread with more to send than this waits for one.
 const MOST_HELD: usize = 16 << 20;
 
 /// Memory that is kept for later pieces.
@@ -266,10 +266,10 @@ impl Session {
     /// Sends all there is. Without a connection it is kept for the next one.
     fn send<'a>(&'a self, mut outbox: MutexGuard<'a, Outbox>) -> (MutexGuard<'a, Outbox>, Result<(), Code>) {
         outbox.trim(self.acknowledged.load(SeqCst));
-        while !outbox.connected && outbox.kept.unsent() > MOST_HELD && !self.is_lost() {
+        while (!outbox.connected || self.held.is_on()) && outbox.kept.unsent() > MOST_HELD && !self.is_lost() {
             outbox = self.reconnected.wait(outbox).unwrap_or_else(PoisonError::into_inner);
         }
-        while outbox.connected && outbox.kept.unsent() > 0 {
+        while outbox.connected && !self.held.is_on() && outbox.kept.unsent() > 0 {
             match sys::send(self.fd(), outbox.kept.to_send()) {
                 Ok(count) => {
                     stats::sent(count);
@@ -335,6 +335,10 @@ impl Session {
         loop {
             self.wake.wait();
             let mut outbox = lock(&self.outbox);
+            if self.held.take_released() {
+                self.reconnected.notify_all();
+                outbox.ticking = true;
+            }
             let mut idle = 0;
             let mut last = outbox.last;
             while outbox.ticking || self.must_acknowledge.load(SeqCst) {

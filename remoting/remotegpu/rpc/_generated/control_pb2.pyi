@@ -200,6 +200,34 @@ class CloseLeaseReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class SuspendLeaseRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
+
+class ResumeLeaseRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("waiting", "done")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    waiting: Waiting
+    done: Done
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("image_bytes", "seconds")
+    IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    image_bytes: int
+    seconds: float
+    def __init__(self, image_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class OpenSessionRequest(_message.Message):
     __slots__ = ("versions", "lease_id", "lease_secret", "pid", "process_name", "offload")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -217,20 +245,22 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds")
+    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     data_port: int
     refusal: str
     environment: Environment
     grace_seconds: int
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ...) -> None: ...
+    suspended: str
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id", "lease_secret")
@@ -347,7 +377,7 @@ class Gpu(_message.Message):
     def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., total_bytes: _Optional[int] = ..., shareable_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes")
+    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes", "suspended", "image_bytes")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +389,8 @@ class Lease(_message.Message):
     CLAIM_UID_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDED_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     client: str
     gpus: _containers.RepeatedScalarFieldContainer[int]
@@ -370,7 +402,9 @@ class Lease(_message.Message):
     claim_uid: str
     places: _containers.RepeatedCompositeFieldContainer[Place]
     host_bytes: int
-    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ...) -> None: ...
+    suspended: str
+    image_bytes: int
+    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ..., suspended: _Optional[str] = ..., image_bytes: _Optional[int] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("gpu", "leased_bytes", "used_bytes")

@@ -53,6 +53,16 @@ class ControlStub:
                 request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.CloseLeaseRequest.SerializeToString,
                 response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.CloseLeaseReply.FromString,
                 _registered_method=True)
+        self.SuspendLease = channel.unary_stream(
+                '/remotegpu.v1.Control/SuspendLease',
+                request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.SuspendLeaseRequest.SerializeToString,
+                response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
+                _registered_method=True)
+        self.ResumeLease = channel.unary_stream(
+                '/remotegpu.v1.Control/ResumeLease',
+                request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResumeLeaseRequest.SerializeToString,
+                response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
+                _registered_method=True)
         self.OpenSession = channel.unary_unary(
                 '/remotegpu.v1.Control/OpenSession',
                 request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.OpenSessionRequest.SerializeToString,
@@ -113,6 +123,21 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SuspendLease(self, request, context):
+        """Its sessions' contents of the GPU's memory go into an image on the appliance, and others may have the share; for who may
+        see the lease in Inventory. Streams Waiting while kernels complete and memory is copied, then one Done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeLease(self, request, context):
+        """Streams Waiting while the share is not free, then one Done. The lease keeps its place in the queue if the caller leaves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenSession(self, request, context):
         """Starts the worker, or for offload the acceptor, of one client process; the data connection follows with the ticket.
         """
@@ -168,6 +193,16 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.CloseLease,
                     request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.CloseLeaseRequest.FromString,
                     response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.CloseLeaseReply.SerializeToString,
+            ),
+            'SuspendLease': grpc.unary_stream_rpc_method_handler(
+                    servicer.SuspendLease,
+                    request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.SuspendLeaseRequest.FromString,
+                    response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.SerializeToString,
+            ),
+            'ResumeLease': grpc.unary_stream_rpc_method_handler(
+                    servicer.ResumeLease,
+                    request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResumeLeaseRequest.FromString,
+                    response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.SerializeToString,
             ),
             'OpenSession': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSession,
@@ -285,6 +320,60 @@ class Control:
             '/remotegpu.v1.Control/CloseLease',
             remotegpu_dot_rpc_dot___generated_dot_control__pb2.CloseLeaseRequest.SerializeToString,
             remotegpu_dot_rpc_dot___generated_dot_control__pb2.CloseLeaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SuspendLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/remotegpu.v1.Control/SuspendLease',
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.SuspendLeaseRequest.SerializeToString,
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/remotegpu.v1.Control/ResumeLease',
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResumeLeaseRequest.SerializeToString,
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a read waits for bytes.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -47,7 +47,7 @@ impl Socket {
     fn new(data: OwnedFd) -> Self {
         let (stream, theirs) = pair();
         let data = Arc::new(data);
-        pass(&data, &theirs, br#"{"op":"connection"}"#);
+        pass(&data, theirs.as_fd(), br#"{"op":"connection"}"#);
         let (written, cuts) = (Vec::new(), Vec::new());
         Socket {
             stream,
@@ -67,7 +67,11 @@ impl Socket {
     /// Asks for a connection to take the place of the last one; what the worker has received, or nothing if it refused.
     pub fn attempt(&self, epoch: u64, received: u64) -> Option<(UnixStream, u64)> {
         let (mut ours, theirs) = pair();
-        pass(&self.data, &theirs, format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#).as_bytes());
+        pass(
+            &self.data,
+            theirs.as_fd(),
+            format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#).as_bytes(),
+        );
         drop(theirs);
         ours.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
         let mut answer = [0; 9];
@@ -203,6 +207,19 @@ impl Worker {
         self.told.lock().expect("list").iter().filter(|v| v["op"] == op).cloned().collect()
     }
 
+    /// What the worker told its appliance by this name last, after `earlier` times.
+    pub fn wait_told(&self, op: &str, earlier: usize) -> Value {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let told = self.told(op);
+            if told.len() > earlier {
+                return told[earlier].clone();
+            }
+            assert!(Instant::now() < until, "{op} was not told; {:?}", self.told.lock().expect("list"));
+            std::thread::sleep(PATIENCE);
+        }
+    }
+
     /// Ends the client's connection and waits for the process.
     pub fn hang_up(mut self) -> Vec<Value> {
         self.client.link.stream.shutdown(Shutdown::Both).expect("connected");
@@ -221,10 +238,11 @@ impl Drop for Worker {
     }
 }
 
-fn pass(data: &OwnedFd, connection: &UnixStream, packet: &[u8]) {
+/// Sends a packet with a descriptor.
+pub fn pass(data: &OwnedFd, descriptor: BorrowedFd<'_>, packet: &[u8]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [connection.as_fd()];
+    let descriptors = [descriptor];
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
     sendmsg(data, &[IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL).expect("passed");
 }

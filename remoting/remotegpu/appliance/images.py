@@ -1,0 +1,99 @@
+"""Files for what suspended sessions had in a GPU's memory: in memory of this machine, or on a disk, within limits."""
+
+import errno
+import fcntl
+import os
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from remotegpu.api.quantities import format_bytes
+
+
+class NoRoomError(Exception):
+    """No file of that size; the message says what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRoom:
+    memory_bytes: int
+    folder: Path | None = None  # where files lie for which memory has no room
+    disk_bytes: int = 0
+
+
+class ImageFile:
+    """One image. It has no name, so it goes when nobody has it open any more; the worker that writes it seals it."""
+
+    def __init__(self, file: FileIO, size: int, place: "_Place") -> None:
+        self.file = file
+        self.bytes = size
+        self._place = place
+
+    def trim(self, size: int) -> None:
+        """It holds no more than this."""
+        if size < self.bytes:
+            os.ftruncate(self.file.fileno(), size)
+            self._place.used -= self.bytes - size
+            self.bytes = size
+
+    def close(self) -> None:
+        if not self.file.closed:
+            self.file.close()
+            self._place.used -= self.bytes
+
+
+@dataclass(slots=True)
+class _Place:
+    option: str
+    most: int
+    folder: Path | None
+    used: int = 0
+
+    def open(self) -> FileIO:
+        if self.folder is None:
+            return FileIO(os.memfd_create("remotegpu-image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b")
+        return FileIO(os.open(self.folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "r+b")
+
+    def said(self) -> str:
+        where = "in memory" if self.folder is None else f"in {self.folder}"
+        return f"{format_bytes(max(0, self.most - self.used))} of {format_bytes(self.most)} {where} ({self.option})"
+
+
+class Images:
+    """All images of the appliance."""
+
+    def __init__(self, room: ImageRoom) -> None:
+        self._places = [_Place("--suspend-memory", room.memory_bytes, None)]
+        if room.folder is not None:
+            self._places.append(_Place("--suspend-disk", room.disk_bytes, room.folder))
+
+    def create(self, size: int) -> ImageFile:
+        """A file that has `size` bytes, all of which are reserved; for a thread. Raises NoRoomError."""
+        told = []
+        for place in self._places:
+            if place.used + size > place.most:
+                told.append(place.said())
+                continue
+            place.used += size
+            try:
+                return ImageFile(_filled(place, size), size, place)
+            except OSError as error:
+                place.used -= size
+                told.append(f"{place.said()}, but the system says: {error.strerror}")
+        raise NoRoomError(f"NoRoom: {format_bytes(size)} have to be kept, and there are {'; '.join(told)}")
+
+
+def _filled(place: _Place, size: int) -> FileIO:
+    file = place.open()
+    try:
+        if size:
+            os.posix_fallocate(file.fileno(), 0, size)
+        if place.folder is None:
+            # Its writer is a tenant's process, and must not make it larger.
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        elif os.fstat(file.fileno()).st_blocks * 512 < size:
+            raise OSError(errno.ENOSPC, "no room is reserved there")
+    except OSError:
+        file.close()
+        raise
+    return file

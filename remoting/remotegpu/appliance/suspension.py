@@ -1,0 +1,189 @@
+"""Suspending leases and resuming them. What their sessions have in a GPU's memory goes into images, their share to
+others; contexts, code and addresses stay, and so do the bytes that the driver takes for those."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import Final
+
+import grpc
+
+from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance.images import ImageFile, Images, NoRoomError
+from remotegpu.appliance.leases import Leases, Waiting
+from remotegpu.appliance.packets import Packet, one_line, whole_number
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
+from remotegpu.appliance.state import Lease, Session, Suspended
+
+_log = logging.getLogger(__name__)
+
+# What was given to the GPU may take so long to complete, as the worker is told.
+_DRAIN_SECONDS: Final = 60
+# A worker that copies more slowly is not believed to copy at all.
+_SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
+_LEAST_SECONDS: Final = 30.0
+_TELL_SECONDS: Final = 1.0
+_MOST_REASON: Final = 500
+
+# Bytes of images.
+Bytes = int
+
+
+class Suspensions:
+    def __init__(self, leases: Leases, sessions: Sessions, images: Images) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._images = images
+        # By lease: what is being done with it.
+        self._work: dict[str, asyncio.Task[Bytes]] = {}
+
+    async def suspend(self, lease: Lease, reason: str) -> AsyncIterator[Waiting | Bytes]:
+        """Yield what is waited for, once a second, and at last how many bytes were saved. It continues if the caller
+        leaves.
+
+        Raises RefusalError; then the lease is as it was.
+        """
+        if lease.suspended is not None and lease.lease_id not in self._work:
+            yield lease.suspended.bytes
+            return
+        async for event in self._follow(lease, self._suspend(lease, reason), "its work completes and is copied"):
+            yield event
+
+    async def resume(self, lease: Lease) -> AsyncIterator[Waiting | Bytes]:
+        """Yield why it waits, once a second, and at last how many bytes are back. It continues if the caller leaves.
+
+        Raises RefusalError; then the lease is suspended as it was, unless it has ended.
+        """
+        if lease.suspended is None and lease.lease_id not in self._work:
+            yield 0
+            return
+        async for event in self._follow(lease, self._resume(lease), "its memory is copied back"):
+            yield event
+
+    async def _follow(
+        self, lease: Lease, work: Coroutine[None, None, Bytes], doing: str
+    ) -> AsyncIterator[Waiting | Bytes]:
+        if lease.lease_id in self._work:
+            work.close()
+            raise _refused("it is being suspended or resumed already; wait until that is done")
+        task = self._work[lease.lease_id] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._work.pop(lease.lease_id, None))
+        since = time.monotonic()
+        while not (await asyncio.wait({task}, timeout=_TELL_SECONDS))[0]:
+            reason = self._leases.waits(lease.lease_id) or doing
+            yield Waiting(reason, 0, time.monotonic() - since)
+        yield task.result()
+
+    async def _suspend(self, lease: Lease, reason: str) -> Bytes:
+        lease.running.clear()
+        try:
+            saved = await self._save_all(lease, reason)
+        except NoRoomError as error:
+            lease.running.set()
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from None
+        except BaseException:
+            lease.running.set()
+            raise
+        lease.suspended = Suspended(reason, saved)
+        kept = [sum(numbers) for numbers in zip(*(session.kept for session in lease.sessions.values()), strict=True)]
+        sizes = lease.placement.sizes
+        self._leases.lend(lease, tuple(map(min, kept or (0,) * len(sizes), sizes)))
+        _log.info("lease %s is suspended (%s): %s saved", lease.lease_id[:8], reason, format_bytes(saved))
+        return saved
+
+    async def _save_all(self, lease: Lease, reason: str) -> Bytes:
+        workers = await self._connected(lease)
+        try:
+            for session in workers:
+                session.image = await asyncio.to_thread(self._images.create, session.granted_bytes)
+            answers = await asyncio.gather(*(self._save(session, reason) for session in workers))
+        except BaseException:
+            for session in workers:
+                _drop(session)
+            raise
+        if refusals := [answer for answer in answers if answer]:
+            await asyncio.gather(*(self._restore(session) for session in workers if session.image is not None))
+            raise _refused(f"{refusals[0]}; its programs go on")
+        return sum(session.image.bytes for session in workers if session.image is not None)
+
+    async def _connected(self, lease: Lease) -> list[Session]:
+        """The lease's workers, when no session of it is being opened any more. Raises RefusalError."""
+        await asyncio.gather(*(session.connected.wait() for session in list(lease.sessions.values())))
+        living = [session for session in lease.sessions.values() if not session.ended]
+        for session in living:
+            if session.on_gpu and session.process is not None and session.process.kind != "worker":
+                raise _refused("Offload: a session of offload uses the GPU itself (exclusive or direct)")
+        return [session for session in living if session.process is not None and session.process.kind == "worker"]
+
+    async def _save(self, session: Session, reason: str) -> str:
+        """Why it could not be saved; empty if it was, or has ended."""
+        image = session.image
+        if image is None:
+            return ""
+        order = {"op": "suspend", "reason": reason, "seconds": _DRAIN_SECONDS}
+        answer = await self._ask(session, order, image, _DRAIN_SECONDS)
+        match answer.get("op"):
+            case "suspended":
+                image.trim(whole_number(answer, "bytes"))
+                session.kept = _kept(answer, len(session.lease.quotas))
+                return ""
+            case "notsuspended":
+                _drop(session)
+                return one_line(answer.get("reason"), _MOST_REASON)
+            case _:
+                _drop(session)
+                return ""
+
+    async def _resume(self, lease: Lease) -> Bytes:
+        if not await self._leases.reclaim(lease):
+            raise _refused("the lease has ended")
+        waiting = [session for session in lease.sessions.values() if session.image is not None]
+        saved = sum(session.image.bytes for session in waiting if session.image is not None)
+        failures = [why for why in await asyncio.gather(*(self._restore(session) for session in waiting)) if why]
+        if failures:
+            raise _refused(f"{failures[0]}; its share is held: resume it again, or end its programs")
+        lease.suspended = None
+        lease.running.set()
+        _log.info("lease %s is resumed: %s brought back", lease.lease_id[:8], format_bytes(saved))
+        return saved
+
+    async def _restore(self, session: Session) -> str:
+        """Why it could not be brought back; empty if it was, or has ended."""
+        image = session.image
+        if image is None:
+            return ""
+        answer = await self._ask(session, {"op": "resume"}, image, 0)
+        if answer.get("op") == "notresumed":
+            return one_line(answer.get("reason"), _MOST_REASON)
+        _drop(session)
+        return ""
+
+    async def _ask(self, session: Session, order: Packet, image: ImageFile, seconds: float) -> Packet:
+        fds = [image.file.fileno()] if order["op"] == "suspend" else []
+        most = _LEAST_SECONDS + seconds + image.bytes / _SLOWEST_BYTES_PER_SECOND
+        try:
+            return await asyncio.wait_for(self._sessions.ask(session, order, fds), most)
+        except TimeoutError:
+            why = f"its worker did not {order['op']} it within {most:.0f} s"
+            await self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+            return {}
+
+
+def _kept(answer: Packet, devices: int) -> tuple[int, ...]:
+    """Bytes of each device. A worker may be under its tenant's control: what is no number is none."""
+    told = answer.get("kept")
+    numbers = {str(device): number for device, number in enumerate(told if isinstance(told, list) else [])}
+    return tuple(whole_number(numbers, str(device)) for device in range(devices))
+
+
+def _drop(session: Session) -> None:
+    if session.image is not None:
+        session.image.close()
+        session.image = None
+    session.kept = (0,) * len(session.lease.quotas)
+
+
+def _refused(message: str) -> RefusalError:
+    return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -1,0 +1,195 @@
+//! What slabs hold, in a file that the appliance gave: sealed with a key that only this process has, so that nobody reads it
+//! on a disk, and what was changed or damaged there is noticed.
+
+use crate::driver::{Code, Driver, Handle};
+use crate::staging::Scratch;
+use crate::zeros::{Filler, wait, with_filler};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+use rustix::io::{pread, pwrite};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+/// Bytes that are copied, sealed and written at a time.
+const PIECE: usize = 4 << 20;
+
+/// Mapped memory, and who can copy it.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub address: u64,
+    pub size: u64,
+    pub device: u32,
+    pub filler: Option<Filler>,
+}
+
+/// A part of a slab, and where it is in the file.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    number: usize,
+    address: u64,
+    len: usize,
+    at: u64,
+    device: u32,
+}
+
+fn pieces(places: &[Place]) -> Vec<Piece> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    for place in places {
+        for from in (0..place.size).step_by(PIECE) {
+            let len = (place.size - from).min(PIECE as u64) as usize;
+            all.push(Piece { number: all.len(), address: place.address + from, len, at, device: place.device });
+            at += len as u64;
+        }
+    }
+    all
+}
+
+/// Why nothing was saved, or nothing came back: a sentence for a person.
+type Failed = String;
+
+fn driver_says(code: Code) -> Failed {
+    format!("the driver answered CUDA error {code}")
+}
+
+pub struct Image {
+    file: OwnedFd,
+    key: LessSafeKey,
+    /// Of each piece: it was written so, and is in its place.
+    tags: Vec<Tag>,
+}
+
+impl Image {
+    /// In a file that has room for all of it.
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub fn new(file: OwnedFd) -> Result<Image, Failed> {
+        let mut bytes = [0; 32];
+        let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
+        if got != Ok(bytes.len()) {
+            return Err("the system has no random bytes for a key".into());
+        }
+        let key = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| "no key for the image")?;
+        Ok(Image { file, key: LessSafeKey::new(key), tags: Vec::new() })
+    }
+
+    /// Copies all there is in these places, which nobody may write meanwhile.
+    ///
+    /// # Errors
+    /// If the driver does not copy it, or the file does not take it. The places are as they were.
+    pub fn save(&mut self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
+        let all = pieces(places);
+        for device in devices(places) {
+            let here: Vec<Piece> = all.iter().filter(|piece| piece.device == device).copied().collect();
+            copying(driver, device, places, |stream, pair| self.save_all(driver, stream, pair, &here))?;
+        }
+        Ok(())
+    }
+
+    /// One buffer is filled by the driver while the other one is sealed and written.
+    fn save_all(
+        &mut self,
+        driver: &Driver,
+        stream: Handle,
+        pair: &mut [Scratch; 2],
+        all: &[Piece],
+    ) -> Result<(), Failed> {
+        let fetch = |index: usize, pair: &[Scratch; 2]| match all.get(index) {
+            Some(piece) => driver.copy_to_host(pair[index % 2].handle(), piece.address, piece.len, stream),
+            None => Ok(()),
+        };
+        fetch(0, pair).map_err(driver_says)?;
+        for (index, piece) in all.iter().enumerate() {
+            wait(driver, stream).and_then(|()| fetch(index + 1, pair)).map_err(driver_says)?;
+            let bytes = pair[index % 2].bytes(piece.len);
+            let sealed = self.key.seal_in_place_separate_tag(nonce(piece), Aad::empty(), bytes);
+            self.tags.push(sealed.map_err(|_| "the image could not be sealed")?);
+            self.write(bytes, piece.at)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all back: the same places, in the same order, as they were saved.
+    ///
+    /// # Errors
+    /// If the file cannot be read or was changed, or the driver does not copy it.
+    pub fn restore(&self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
+        let all = pieces(places);
+        for device in devices(places) {
+            let here: Vec<Piece> = all.iter().filter(|piece| piece.device == device).copied().collect();
+            copying(driver, device, places, |stream, pair| self.restore_all(driver, stream, pair, &here))?;
+        }
+        Ok(())
+    }
+
+    /// One buffer is read and opened while the driver copies from the other one.
+    fn restore_all(
+        &self,
+        driver: &Driver,
+        stream: Handle,
+        pair: &mut [Scratch; 2],
+        all: &[Piece],
+    ) -> Result<(), Failed> {
+        for (index, piece) in all.iter().enumerate() {
+            let buffer = &mut pair[index % 2];
+            self.read(buffer.bytes(piece.len), piece)?;
+            wait(driver, stream)
+                .and_then(|()| driver.copy_to_device(piece.address, buffer.handle(), piece.len, stream))
+                .map_err(driver_says)?;
+        }
+        wait(driver, stream).map_err(driver_says)
+    }
+
+    fn write(&self, mut bytes: &[u8], mut at: u64) -> Result<(), Failed> {
+        while !bytes.is_empty() {
+            let count = pwrite(&self.file, bytes, at).map_err(|e| format!("the image cannot be written: {e}"))?;
+            (bytes, at) = (&bytes[count..], at + count as u64);
+        }
+        Ok(())
+    }
+
+    fn read(&self, bytes: &mut [u8], piece: &Piece) -> Result<(), Failed> {
+        let damaged = || format!("the image is damaged at byte {}", piece.at);
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let count = pread(&self.file, &mut bytes[filled..], piece.at + filled as u64);
+            match count.map_err(|e| format!("the image cannot be read: {e}"))? {
+                0 => return Err(damaged()),
+                count => filled += count,
+            }
+        }
+        let tag = *self.tags.get(piece.number).ok_or_else(damaged)?;
+        let opened = self.key.open_in_place_separate_tag(nonce(piece), Aad::empty(), tag, bytes, 0..);
+        opened.map(drop).map_err(|_| damaged())
+    }
+}
+
+/// Each key seals one image, and each number one piece of it.
+fn nonce(piece: &Piece) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&(piece.number as u64).to_le_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+fn devices(places: &[Place]) -> BTreeSet<u32> {
+    places.iter().map(|place| place.device).collect()
+}
+
+/// Runs `job` with a stream of the device and two buffers; when it returns, no copy is on its way any more.
+fn copying(
+    driver: &Driver,
+    device: u32,
+    places: &[Place],
+    job: impl FnOnce(Handle, &mut [Scratch; 2]) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    let filler = places.iter().filter(|place| place.device == device).find_map(|place| place.filler);
+    with_filler(driver, device, filler, |filler| {
+        let mut pair = [Scratch::new(driver, PIECE)?, Scratch::new(driver, PIECE)?];
+        let done = job(filler.stream, &mut pair);
+        let idle = wait(driver, filler.stream);
+        pair.into_iter().try_for_each(|scratch| scratch.free(driver))?;
+        Ok(done.and(idle.map_err(driver_says)))
+    })
+    .unwrap_or_else(|code| Err(driver_says(code)))
+}

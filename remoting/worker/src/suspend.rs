@@ -1,0 +1,260 @@
+//! Suspending a session and resuming it. What its slabs hold goes into an image, and their memory to the driver; contexts,
+//! modules and addresses stay. Commands that arrive meanwhile are kept and run afterwards.
+
+use crate::driver::{Driver, Handle, Result as DriverResult};
+use crate::frames::Payload;
+use crate::image::{Image, Place};
+use crate::memory::{place, unmap};
+use crate::requests::Request;
+use crate::session::Session;
+use crate::zeros::scrub;
+use protocol::{Close, Header, Held, Message};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// While so much waits, no more is read from the client. One that knows that it is suspended sends less.
+const MOST_HELD_BYTES: usize = 64 << 20;
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Running,
+    /// What was begun is being completed.
+    Draining {
+        file: OwnedFd,
+        since: Instant,
+        patience: Duration,
+    },
+    /// A helper copies, there or back.
+    Copying,
+    Suspended(Box<Image>),
+}
+
+/// What is kept while a session is being suspended, is suspended, or is being resumed.
+#[derive(Default)]
+pub struct Hold {
+    state: State,
+    frames: VecDeque<(Header, Payload)>,
+    bytes: usize,
+}
+
+impl Hold {
+    /// Does nothing run?
+    pub fn holds(&self) -> bool {
+        !matches!(self.state, State::Running)
+    }
+
+    /// Is nothing more to be read?
+    pub fn is_full(&self) -> bool {
+        self.bytes > MOST_HELD_BYTES
+    }
+
+    /// When to look again whether the session may be suspended, if something else does not show it before.
+    pub fn patience(&self) -> Option<Duration> {
+        match self.state {
+            State::Draining { since, patience, .. } => Some(patience.saturating_sub(since.elapsed())),
+            _ => None,
+        }
+    }
+}
+
+/// What a helper needs to know of a slab.
+#[derive(Debug, Clone, Copy)]
+struct Saved {
+    place: Place,
+    memory: u64,
+}
+
+impl Session {
+    /// Keeps a frame for later. A client that is gone is not waited for.
+    pub fn hold_frame(&mut self, header: &Header, payload: Payload) {
+        if header.code == Close::CODE {
+            return self.end(0, "closed by the client");
+        }
+        self.hold.bytes += payload.bytes().len();
+        self.hold.frames.push_back((*header, payload));
+    }
+
+    /// The appliance wants the session suspended, and its image in this file, which has room for it.
+    pub fn suspend(&mut self, file: Option<OwnedFd>, reason: String, patience: Duration) {
+        let shares = self.memory.slabs.values().any(|slab| slab.shared.is_some());
+        match file {
+            _ if self.hold.holds() => self.refuse("it is suspended already, or about to be resumed".into()),
+            _ if shares => self.refuse("SharedMemory: its processes share memory of the GPU (cuIpc*)".into()),
+            None => self.refuse("the appliance gave no file for the image".into()),
+            Some(file) => {
+                let running: Vec<u64> =
+                    self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
+                for stream in running {
+                    self.mark(stream);
+                }
+                self.hold.state = State::Draining { file, since: Instant::now(), patience };
+                self.out.push(Held::CODE, 0, &Held { reason }, &[]);
+            }
+        }
+    }
+
+    fn refuse(&mut self, reason: String) {
+        self.requests.push(Request::NotSuspended { reason });
+    }
+
+    /// Saves when all that was begun is complete; gives up when that takes too long. Returns whether anything was done.
+    pub fn drain(&mut self) -> bool {
+        let State::Draining { since, patience, .. } = self.hold.state else { return false };
+        let quiet = !self.completions.is_pending() && self.helpers.is_idle() && self.closing.is_empty();
+        if quiet && !self.requests.are_open() {
+            if let State::Draining { file, .. } = std::mem::replace(&mut self.hold.state, State::Copying) {
+                self.save(file);
+            }
+            return true;
+        }
+        if since.elapsed() < patience {
+            return false;
+        }
+        self.refuse(format!("KernelStillRuns: what the GPU was given is not complete after {} s", patience.as_secs()));
+        self.let_go();
+        true
+    }
+
+    fn slabs_to_save(&self) -> Vec<Saved> {
+        let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.shared.is_none());
+        slabs
+            .map(|(address, slab)| {
+                let (address, size, device) = (*address, slab.size, slab.device);
+                Saved { place: Place { address, size, device, filler: self.filler(device) }, memory: slab.memory }
+            })
+            .collect()
+    }
+
+    fn save(&mut self, file: OwnedFd) {
+        let contexts: Vec<Handle> = self.contexts.live().map(|(_, context)| context.handle).collect();
+        let slabs = self.slabs_to_save();
+        let bytes = slabs.iter().map(|slab| slab.place.size).sum();
+        self.helpers.start_in_order(
+            move |driver| {
+                settle(driver, &contexts).map_err(|code| format!("the driver answered CUDA error {code}"))?;
+                let places: Vec<Place> = slabs.iter().map(|slab| slab.place).collect();
+                let mut image = Box::new(Image::new(file)?);
+                image.save(driver, &places)?;
+                Ok((image, slabs.iter().map(|slab| leave(driver, slab)).collect::<Vec<Left>>()))
+            },
+            move |session: &mut Session, saved: Result<_, String>| match saved {
+                Ok((image, slabs)) => session.saved(image, &slabs, bytes),
+                Err(reason) => {
+                    session.refuse(reason);
+                    session.let_go();
+                }
+            },
+        );
+    }
+
+    fn saved(&mut self, image: Box<Image>, slabs: &[Left], bytes: u64) {
+        for Left { place, scrubbed, unmapped } in slabs {
+            if let Some(slab) = self.memory.slabs.get_mut(&place.address) {
+                slab.memory = 0;
+            }
+            if !scrubbed {
+                self.requests.push(Request::Left { size: place.size });
+            }
+            if let Err(code) = *unmapped {
+                self.end(code, "memory of a session that was to be suspended could not be given back");
+            }
+        }
+        let kept = (0..self.device_count).map(|device| {
+            let used = self.memory.used.get(&device).copied().unwrap_or(0);
+            used - slabs.iter().map(|left| left.place).filter(|p| p.device == device).map(|p| p.size).sum::<u64>()
+        });
+        self.requests.push(Request::Suspended { bytes, kept: kept.collect() });
+        self.hold.state = State::Suspended(image);
+    }
+
+    /// There is room on the GPU again.
+    pub fn resume(&mut self) {
+        let image = match std::mem::replace(&mut self.hold.state, State::Copying) {
+            State::Suspended(image) => image,
+            other => {
+                self.hold.state = other;
+                let reason = "it is not suspended".into();
+                return self.requests.push(Request::NotResumed { reason });
+            }
+        };
+        let slabs = self.slabs_to_save();
+        self.helpers.start_in_order(
+            move |driver| {
+                let restored = bring_back(driver, &image, &slabs);
+                (image, restored)
+            },
+            |session: &mut Session, (image, restored)| match restored {
+                Ok(memory) => session.resumed(&memory),
+                Err(reason) => {
+                    session.requests.push(Request::NotResumed { reason });
+                    session.hold.state = State::Suspended(image);
+                }
+            },
+        );
+    }
+
+    fn resumed(&mut self, memory: &[(u64, u64)]) {
+        for (address, memory) in memory {
+            if let Some(slab) = self.memory.slabs.get_mut(address) {
+                slab.memory = *memory;
+            }
+            if let Err(code) = self.show_to_peers(*address) {
+                self.late(code);
+            }
+        }
+        self.requests.push(Request::Resumed);
+        self.let_go();
+    }
+
+    /// Runs what was kept, and what arrives.
+    fn let_go(&mut self) {
+        let hold = std::mem::take(&mut self.hold);
+        self.out.push(Held::CODE, 0, &Held { reason: String::new() }, &[]);
+        for (header, payload) in hold.frames {
+            self.accept(&header, payload);
+        }
+        self.retry_blocked();
+        self.advance();
+    }
+}
+
+/// What became of a slab that was saved.
+struct Left {
+    place: Place,
+    scrubbed: bool,
+    unmapped: DriverResult<()>,
+}
+
+/// Everything in these contexts is complete.
+fn settle(driver: &Driver, contexts: &[Handle]) -> DriverResult<()> {
+    contexts.iter().try_for_each(|context| driver.set_current(*context).and_then(|()| driver.context_synchronize()))
+}
+
+fn leave(driver: &Driver, slab: &Saved) -> Left {
+    let Place { address, size, device, filler } = slab.place;
+    let scrubbed = scrub(driver, device, address, size, filler).is_ok();
+    Left { place: slab.place, scrubbed, unmapped: unmap(driver, address, size, slab.memory) }
+}
+
+/// New memory at the old addresses, with what was there; after an error there is none.
+fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u64, u64)>, String> {
+    let mut mapped = Vec::new();
+    let restored = slabs.iter().try_for_each(|Saved { place: slab, .. }| {
+        let device = driver.device(slab.device as i32)?;
+        let memory = place(driver, driver.memory_create(slab.size, device)?, slab.address, slab.size, device)?;
+        mapped.push((slab.address, memory));
+        Ok(())
+    });
+    let places: Vec<Place> = slabs.iter().map(|slab| slab.place).collect();
+    let restored = restored
+        .map_err(|code: u32| format!("the driver gave no memory: CUDA error {code}"))
+        .and_then(|()| image.restore(driver, &places));
+    if restored.is_err() {
+        for ((address, memory), slab) in mapped.iter().zip(slabs) {
+            let _ = unmap(driver, *address, slab.place.size, *memory);
+        }
+    }
+    restored.map(|()| mapped)
+}

@@ -1,0 +1,266 @@
+"""Suspending and resuming a lease by the command line: programs wait and lose nothing, others have the share meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, until
+
+BUSY, USAGE = 75, 2
+STICKY = 911
+DIGITS = ROOT / "examples/01-digits/train.py"
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[Appliance]:
+    with appliance(memory_mib=1024) as it:
+        yield it
+
+
+def leases(remote: Appliance) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = remote.inventory()["appliances"][0]["leases"]
+    return found
+
+
+def lease(remote: Appliance) -> str:
+    (one,) = leases(remote)
+    return str(one["lease_id"])[:8]
+
+
+def change(remote: Appliance, what: str, name: str) -> str:
+    done = remote.cli(what, name, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tell(program: subprocess.Popen[str], text: str = "again\n") -> None:
+    assert program.stdin is not None
+    program.stdin.write(text)
+    program.stdin.flush()
+
+
+@contextlib.contextmanager
+def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subprocess.Popen[str]]:
+    """A program that has memory, and checks it for each line that it is told."""
+    with remote.start("keep_and_check.py", str(mib), share=share, stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        yield program
+
+
+def end(program: subprocess.Popen[str]) -> str:
+    """The program ends well; what it wrote on standard error."""
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 0, errors
+    return errors
+
+
+def test_another_program_has_the_gpu_meanwhile(remote: Appliance) -> None:
+    with keeping(remote, 400, share="0.9") as program:
+        name = lease(remote)
+        for _ in range(2):
+            assert "400.0 MiB" in change(remote, "suspend", name)
+            (state,) = leases(remote)
+            assert state["suspended"] == "by an administrator"
+            assert 400 * MIB <= state["image_bytes"] <= 402 * MIB
+            assert remote.leased_bytes() < 2 * MIB
+            tell(program)
+            other = remote.run("keep_and_check.py", "700", share="0.95", options=("--no-wait",), timeout=60)
+            assert other.returncode == 0, other.stderr
+            change(remote, "resume", name)
+            assert line(program) == "ok"
+            (state,) = leases(remote)
+            assert (state["suspended"], state["image_bytes"]) == ("", 0)
+        errors = end(program)
+    assert errors.count("is suspended (by an administrator); CUDA calls wait for it") == 2
+    assert errors.count("the program continues") == 2
+    assert remote.leased_bytes() == 0
+
+
+def test_a_resume_waits_for_its_turn(remote: Appliance) -> None:
+    with keeping(remote, 64) as program:
+        name = lease(remote)
+        change(remote, "suspend", name)
+        with keeping(remote, 64, share="0.75") as other:
+            tell(program)
+            resuming = subprocess.Popen(
+                [REMOTEGPU, "resume", "--appliance", remote.endpoint, name], stderr=subprocess.PIPE, text=True
+            )
+            assert resuming.stderr is not None
+            assert "its share of" in resuming.stderr.readline()
+            again = remote.cli("resume", name)
+            assert again.returncode == BUSY
+            assert "already" in again.stderr
+            # Who comes later waits behind it, however little it asks for.
+            late = remote.run("vector_add.py", share="0.01", options=("--no-wait",))
+            assert late.returncode == BUSY
+            assert "1 request ahead" in late.stderr
+            tell(other)
+            assert line(other) == "ok"
+            end(other)
+        resuming.communicate(timeout=60)
+        assert resuming.returncode == 0
+        assert line(program) == "ok"
+        end(program)
+
+
+def test_a_process_that_starts_meanwhile_waits(remote: Appliance) -> None:
+    both = f"{sys.executable} {PROGRAMS}/keep_and_check.py 8; {sys.executable} {PROGRAMS}/vector_add.py"
+    with remote.start("sh", "-c", both, share="0.5", stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        name = lease(remote)
+        change(remote, "suspend", name)
+        # The first one ends without another CUDA call, and the second one begins.
+        assert program.stdin is not None
+        program.stdin.close()
+        program.stdin = None
+        until(lambda: leases(remote)[0]["sessions"] == 0, 20, "the first program has ended")
+        change(remote, "resume", name)
+        assert line(program) == "ok"
+        end(program)
+
+
+def test_without_room_nothing_changes() -> None:
+    with appliance("--suspend-memory", "10MiB") as remote, keeping(remote, 64) as program:
+        refused = remote.cli("suspend", lease(remote), timeout=60)
+        assert refused.returncode == BUSY
+        assert "NoRoom" in refused.stderr
+        assert "of 10.0 MiB in memory (--suspend-memory)" in refused.stderr
+        tell(program)
+        assert line(program) == "ok"
+        end(program)
+
+
+def test_what_memory_has_no_room_for_goes_to_the_disk(tmp_path: Path) -> None:
+    options = ("--suspend-memory", "10MiB", "--suspend-disk", f"{tmp_path}=256MiB")
+    with appliance(*options) as remote, keeping(remote, 128) as program:
+        before = os.statvfs(tmp_path).f_bfree
+        change(remote, "suspend", lease(remote))
+        assert not list(tmp_path.iterdir()), "it has no name"
+        assert (before - os.statvfs(tmp_path).f_bfree) * os.statvfs(tmp_path).f_frsize > 100 * MIB
+        tell(program)
+        change(remote, "resume", lease(remote))
+        assert line(program) == "ok"
+        end(program)
+
+
+def test_a_lease_that_ends_while_it_is_suspended_leaves_nothing(remote: Appliance) -> None:
+    with keeping(remote, 64) as program:
+        change(remote, "suspend", lease(remote))
+        os.killpg(program.pid, signal.SIGKILL)
+    until(lambda: not leases(remote) and remote.leased_bytes() == 0 and not remote.workers(), 20, "nothing is left")
+
+
+def test_a_worker_that_dies_while_it_is_suspended_is_an_error(remote: Appliance) -> None:
+    with keeping(remote, 64) as program:
+        name = lease(remote)
+        change(remote, "suspend", name)
+        (worker,) = remote.workers()
+        os.kill(worker, signal.SIGKILL)
+        change(remote, "resume", name)
+        tell(program)
+        _, errors = program.communicate(timeout=60)
+        assert program.returncode != 0
+        assert str(STICKY) in errors
+    until(lambda: remote.leased_bytes() == 0, 20, "nothing is left")
+
+
+def test_programs_that_share_memory_are_refused_by_name(remote: Appliance) -> None:
+    with remote.start("share_and_wait.py", stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        refused = remote.cli("suspend", lease(remote), timeout=60)
+        assert refused.returncode == BUSY
+        assert "SharedMemory" in refused.stderr
+        end(program)
+
+
+def test_only_its_user_and_administrators_suspend_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tmp_path / "tokens"
+    root, ann, bob = ("r" * 32, "a" * 32, "b" * 32)
+    tokens.write_text(f"[admin]\nroot:{root}\n[user]\nann:{ann}\nbob:{bob}\n")
+    tokens.chmod(0o600)
+    remote = Appliance("--tokens", str(tokens), memory_mib=1024)
+    try:
+        monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
+        remote.wait_until_ready()
+        with keeping(remote, 8) as program:
+            name = lease(remote)
+            monkeypatch.setenv("REMOTEGPU_TOKEN", bob)
+            refused = remote.cli("suspend", name)
+            assert refused.returncode == USAGE
+            assert "no lease" in refused.stderr
+            monkeypatch.setenv("REMOTEGPU_TOKEN", root)
+            change(remote, "suspend", name)
+            monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
+            assert leases(remote)[0]["suspended"] == "by an administrator"
+            change(remote, "resume", name)
+            tell(program)
+            assert line(program) == "ok"
+            end(program)
+    finally:
+        remote.stop()
+
+
+def results(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    found.pop("seconds")
+    return found
+
+
+@contextlib.contextmanager
+def suspended_often(remote: Appliance) -> Iterator[list[int]]:
+    """Suspends and resumes the one lease again and again; the list gets an entry for each time."""
+    times: list[int] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.1):
+            for each in leases(remote):
+                name = str(each["lease_id"])
+                if remote.cli("suspend", name, timeout=100).returncode == 0:
+                    times.append(len(times))
+                    remote.cli("resume", name, timeout=100)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_training_that_is_suspended_often_ends_with_the_same_bits(remote: Appliance, tmp_path: Path) -> None:
+    files = tmp_path / "undisturbed.json", tmp_path / "suspended.json"
+    assert remote.run(sys.executable, str(DIGITS), "--json", str(files[0])).returncode == 0
+    with suspended_often(remote) as times:
+        done = remote.run(sys.executable, str(DIGITS), "--json", str(files[1]), timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert len(times) >= 2
+    assert results(files[0]) == results(files[1])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "callbacks.py",
+        "copies_back.py",
+        "random_graphs.py 1 20",
+        "mapped_memory.py",
+        "pinned_in_kernels.py",
+        "relay_through_pinned.py",
+    ],
+)
+def test_programs_that_check_themselves_are_suspended_often(remote: Appliance, program: str) -> None:
+    with suspended_often(remote):
+        done = remote.run(*program.split(), timeout=200)
+    assert done.returncode == 0, done.stderr
