@@ -1,5 +1,5 @@
-"""Fills memory (MiB in the first argument), prints "ready"; for each line on standard input changes it, compares it with
-what NumPy makes of it, and prints "ok"."""
+"""Fills memory (MiB in the first argument), prints "ready"; for each line on standard input changes it, compares it
+with what NumPy makes of it, and prints "ok"."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Suspending and resuming a lease by the command line: programs wait and lose nothing, others have the share meanwhile."""
+"""Suspending a lease and resuming it: its programs wait and lose nothing, others have the share meanwhile."""
 
 from __future__ import annotations
 
