@@ -47,7 +47,6 @@ class Lease:
     quotas: list[Quota]
     exports: Exports
     parts: tuple[int, ...] = ()  # of its GPUs' sessions
-    host_bytes: int = 0  # of this machine's memory, when its sessions were last measured
     since: float = field(default_factory=time.monotonic)
     sessions: "dict[str, Session]" = field(default_factory=dict)
     expiry: asyncio.TimerHandle | None = None
@@ -57,6 +56,11 @@ class Lease:
     @property
     def used_bytes(self) -> int:
         return sum(quota.used for quota in self.quotas)
+
+    @property
+    def host_bytes(self) -> int:
+        """Of this machine's memory."""
+        return sum(session.host_bytes for session in self.sessions.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +77,7 @@ class Session:
     ended: bool = False
     grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
+    host_bytes: int = 0  # of this machine's memory, when its process was last measured
     stats: dict[str, int] = field(default_factory=dict)
 
     @property
