@@ -29,7 +29,8 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 MIB = 1 << 20
 TENANTS, CALLS, STRANGERS = 50, 40, 1000
 # Behind strangers a call may take so many times as long as without. What takes less than so many seconds is the
-# machine's doing, whose CPUs attackers and tenants share; for that reason each is measured so often, and the best counts.
+# machine's doing, whose CPUs attackers and tenants share; for that reason each is measured so often, and the best
+# counts.
 MOST_TIMES, SECONDS_OF_NOISE = 2, 0.05
 MEASUREMENTS = 3
 # As many calls on a connection as the control port takes at a time.
