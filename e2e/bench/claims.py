@@ -23,7 +23,8 @@ ROOT: Final = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "e2e")]
 
 from support.apiserver import ApiServer, api_server  # noqa: E402 (the path comes first)
-from support.kubelab import CLAIMS, POOLS, SYSTEM, Kube, Nodes, Operator, claim, node, operator, pool, serve_crds  # noqa: E402
+from support.kubelab import CLAIMS, POOLS, SYSTEM, Kube, Operator, claim, node, operator, pool, serve_crds  # noqa: E402
+from support.kubenodes import Nodes  # noqa: E402
 from support.system import until  # noqa: E402
 
 CLAIMS_ASKED: Final = 1000
@@ -76,7 +77,7 @@ def measure(server: ApiServer, folder: Path) -> Result:
         kube.namespace(namespace)
     for number in range(NODES):
         kube("POST", "/api/v1/nodes", node(f"node-{number}"))
-    with operator(server.kubeconfig, folder) as running, Nodes(kube, TOKEN, subnet=9):
+    with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=9):
         kube("POST", POOLS, pool("bench", software={"gpus": GPUS_PER_NODE, "memory": GPU_MEMORY}))
         until(lambda: _pool_is_ready(kube), SECONDS, "all appliances are ready")
         return _rounds(server, kube, running)

@@ -56,6 +56,8 @@ class Result:
     handler_p99_ms: float
     requests_per_replica: list[int]
     webhook_cpu_ms_per_pod: float
+    # Of the API server, without and with the webhook.
+    server_cpu_ms_per_pod: list[float]
 
 
 def main() -> None:
@@ -92,13 +94,16 @@ def measure(
 
     create = _Creation(kube, pods, writers)
     create.per_second(stranger)  # connections are made, and nothing is measured
+    cpu = [_cpu_seconds([server.pid])]
     without = [create.per_second(rewritten, held=True) for _ in range(rounds)]
+    cpu.append(_cpu_seconds([server.pid]))
     others_before = [create.per_second(stranger) for _ in range(rounds)]
     admission.install()
     create.per_second(asking, held=True)
-    cpu, counted = _cpu_seconds(replicas), [_handled(each) for each in replicas]
+    pids, counted = [each.process.pid for each in replicas], [_handled(each) for each in replicas]
+    cpu += [_cpu_seconds(pids), _cpu_seconds([server.pid])]
     through = [create.per_second(asking, held=True) for _ in range(rounds)]
-    cpu = _cpu_seconds(replicas) - cpu
+    cpu += [_cpu_seconds(pids), _cpu_seconds([server.pid])]
     handled = [_handled(each) - before for each, before in zip(replicas, counted, strict=True)]
     others_beside = [create.per_second(stranger) for _ in range(rounds)]
     create.check()
@@ -121,7 +126,11 @@ def measure(
         handler_p50_ms=round(_quantile(total, 0.5) * 1000, 2),
         handler_p99_ms=round(_quantile(total, 0.99) * 1000, 2),
         requests_per_replica=[counts[math.inf] for counts in handled],
-        webhook_cpu_ms_per_pod=round(cpu / (rounds * pods) * 1000, 2),
+        webhook_cpu_ms_per_pod=round((cpu[4] - cpu[2]) / (rounds * pods) * 1000, 2),
+        server_cpu_ms_per_pod=[
+            round((after - before) / (rounds * pods) * 1000, 2)
+            for before, after in ((cpu[0], cpu[1]), (cpu[3], cpu[5]))
+        ],
     )
 
 
@@ -195,10 +204,10 @@ def _quantile(counts: Counter[float], part: float) -> float:
     return lower
 
 
-def _cpu_seconds(replicas: list[Replica]) -> float:
+def _cpu_seconds(pids: list[int]) -> float:
     ticks = 0
-    for each in replicas:
-        fields = Path(f"/proc/{each.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -209,6 +218,7 @@ def table(result: Result) -> str:
         ("the same stored without it", f"{result.without_per_second} (ratio {result.ratio})"),
         ("handler, p50 and p99", f"{result.handler_p50_ms} ms, {result.handler_p99_ms} ms"),
         ("the webhook's CPU time per pod", f"{result.webhook_cpu_ms_per_pod} ms"),
+        ("the API server's CPU time per pod, without and with", f"{result.server_cpu_ms_per_pod} ms"),
         ("requests at each replica", ", ".join(map(str, result.requests_per_replica))),
         (
             "others' pods per second beside it, and before",

@@ -9,11 +9,10 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal
+from typing import Final
 
-from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, PodReference, Reason, pod_claim_name
+from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
-from remotegpu.api.pods import PodError
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu_operator import metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
@@ -22,9 +21,9 @@ from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.quotas import hard_milli
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
+from remotegpu_operator.gates import Caches, Gates, Key
 from remotegpu_operator.index import Index
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
-from remotegpu_operator.landing import Landing
 from remotegpu_operator.leadership import NotLeaderError
 from remotegpu_operator.workqueue import WorkQueue
 
@@ -41,8 +40,6 @@ _GATHER_SECONDS: Final = 0.01
 _RETRY_SECONDS: Final = 1.0
 # A pod that took off our label still runs: it is asked after from time to time.
 _ASK_AGAIN_SECONDS: Final = 30.0
-
-Key = tuple[Literal["claim", "pod"], str]
 
 
 class Claims:
@@ -66,14 +63,13 @@ class Claims:
         self._priorities: dict[str, int] = {}
         self._index = Index(self._pods)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
-        self._landing = Landing(api, namespace, self._landing_changed)
-        # Pods that wait with their share, because a node would turn them away.
-        self._held_back: set[str] = set()
+        caches = Caches(self._stored, self._pods)
+        self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
 
     async def run(self, pools_known: asyncio.Event) -> None:
         """First everything that is, then decide."""
         async with asyncio.TaskGroup() as group:
-            caches = (self._stored, self._pods, self._quotas, self._classes, *self._landing.caches)
+            caches = (self._stored, self._pods, self._quotas, self._classes, *self._gates.landing.caches)
             for cache in caches:
                 group.create_task(cache.run())
             for cache in caches:
@@ -212,10 +208,6 @@ class Claims:
                 self._tell_allocator(claim, claim)
                 self._settle.set()
 
-    def _landing_changed(self) -> None:
-        for uid in self._held_back:
-            self._queue.add(("pod", uid))
-
     # What follows from it.
 
     async def _decide(self) -> None:
@@ -309,11 +301,8 @@ class Claims:
             status = statuses.placed(claim, decision, self._all_appliances, stamp)
         elif isinstance(decision, Waiting):
             status = statuses.waiting(claim, decision, stamp)
-        why = next(filter(None, map(self._why_held_back, self._index.users(claim))), "")
+        why = next(filter(None, map(self._gates.why_held_back, self._index.users(claim))), "")
         return statuses.with_consumers(statuses.held_back(claim, status, why, stamp), self._index.consumers(claim))
-
-    def _why_held_back(self, pod: Object) -> str:
-        return self._landing.why_held_back(pod) if pods.gated(pod) and not pods.ended(pod) else ""
 
     def _start_overdue(self, claim: GPUClaim, now: datetime.datetime) -> int | None:
         """The deadline, if it is over and the pod has not started."""
@@ -347,80 +336,13 @@ class Claims:
     async def _work_pod(self, uid: str) -> None:
         pod = self._pods.get(uid)
         if pod is None:
-            self._held_back.discard(uid)
-            return  # its claim sees to itself: see _orphaned
-        if pods.ended(pod):
-            self._held_back.discard(uid)
-            self._tell_if_turned_away(pod)
+            self._gates.forget(uid)  # its claim sees to itself: see _orphaned
+        elif not pods.ended(pod):
+            await self._gates.work(pod, self._bundle)
+        else:
+            self._gates.ended(pod)
             if (own := self._index.own_claim(pod)) is not None:
                 await self._release(own)
-            return
-        claim = await self._claim_of(pod)
-        if claim is None:
-            return
-        if claim.status.phase is Phase.ALLOCATED:
-            mine = PodReference(pod["metadata"]["name"], uid) in claim.status.consumers
-            text = pods.session(claim, claim.status.endpoints, self._bundle)
-            if mine and self._holds_back(pod, claim):
-                return
-            if mine and self._bundle and (pods.gated(pod) or pods.session_of(pod) != text):
-                metadata, body = pod["metadata"], pods.attachment(pod, text)
-                self._pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
-        elif pods.gated(pod) and claim.status.reason is not Reason.NOT_SEEN:
-            self._events.about(PODS, pod, claim.status.reason, claim.status.message, warning=True)
-
-    def _holds_back(self, pod: Object, claim: GPUClaim) -> bool:
-        """Whether the gate stays for now; the claim says why."""
-        uid, why = pod["metadata"]["uid"], self._why_held_back(pod)
-        (self._held_back.add if why else self._held_back.discard)(uid)
-        if bool(why) != (claim.status.reason is Reason.NO_DEVICE_PLUGIN):
-            self._queue.add(("claim", claim.uid))
-        return bool(why)
-
-    def _tell_if_turned_away(self, pod: Object) -> None:
-        """A kubelet would not start it. Told once: by whoever still finds it among the claim's consumers."""
-        claim = self._index.own_claim(pod) or self._index.named(*pods.named_claim(pod))
-        sentence = pods.turned_away(pod)
-        if sentence and claim is not None and any(one.uid == pod["metadata"]["uid"] for one in claim.status.consumers):
-            self._events.about(PODS, pod, "TurnedAway", sentence, warning=True)
-
-    async def _claim_of(self, pod: Object) -> GPUClaim | None:
-        """The claim that the pod names, or its own, which is made if there is none yet."""
-        metadata = pod["metadata"]
-        if (own := self._index.own_claim(pod)) is not None:
-            return own
-        try:
-            ask = pods.ask_of(pod)
-        except PodError as error:
-            if pods.gated(pod):
-                self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
-            return None
-        if ask.share is not None:
-            return await self._make_claim(pods.claim_for(pod, ask, ask.share), pod) if pods.gated(pod) else None
-        claim = self._index.named(metadata["namespace"], ask.claim)
-        refused = pods.refusal_of_claim(pod, ask, claim)
-        if refused is not None:
-            self._events.about(PODS, pod, *refused, warning=True)
-            return None
-        return claim
-
-    async def _make_claim(self, body: Object, pod: Object) -> GPUClaim | None:
-        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-        try:
-            made = await self._api.create(GPUCLAIMS, namespace, body)
-        except ApiError as error:
-            if error.status == 422:
-                self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
-                return None
-            if error.status == 403:
-                # Usually a quota on the number of claims. We try again; the pod waits until then.
-                self._events.about(PODS, pod, "ClaimRefused", str(error), warning=True)
-            if error.reason != "AlreadyExists":
-                raise
-            # Ours, of which the watch has not told yet.
-            made = await self._api.get(GPUCLAIMS, namespace, name)
-        self._stored.store(made)
-        return None  # its turn comes with the claim's change
 
     async def _release(self, claim: GPUClaim) -> None:
         await self._api.delete(GPUCLAIMS, claim.namespace, claim.name, claim.uid)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ from support.stand_in import StandIn, Tenant
 from support.system import free_port, until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.budgets import held_by, part_of_sessions, unknown_budget
+from remotegpu.appliance.allocation import LeasedGpus
+from remotegpu.appliance.budgets import HostMemory, held_by, part_of_sessions, unknown_budget
 from remotegpu.appliance.cgroups import Cgroups
+from remotegpu.appliance.exports import Exports
+from remotegpu.appliance.state import Lease, Session
 from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
 
 QUARTER = Ask(milli_per_gpu=250)
@@ -24,6 +29,16 @@ def opened(lease: Tenant, tries: int) -> tuple[int, str]:
     """How many sessions there are room for, and why there are no more."""
     refusals = [lease.open_session(number).refusal for number in range(tries)]
     return refusals.count(""), next((refusal for refusal in refusals if refusal), "")
+
+
+@contextlib.contextmanager
+def as_another(appliance: StandIn, token: str) -> Iterator[None]:
+    """What the block asks of the appliance, another token asks."""
+    client = ApplianceClient(parse_endpoint(appliance.endpoint), Access(token), call_seconds=20)
+    appliance.open_connections.callback(client.close)
+    appliance.client, owner = client, appliance.client
+    yield
+    appliance.client = owner
 
 
 @pytest.mark.parametrize(
@@ -61,11 +76,8 @@ def test_a_tenant_has_a_budget_of_all_its_leases(dist: Path, tmp_path: Path) -> 
         count, why = opened(second, 2)
         assert count == 1
         assert all(word in why for word in ("alice", "3 sessions", "--sessions-per-tenant")), why
-        client = ApplianceClient(parse_endpoint(appliance.endpoint), Access("two"), call_seconds=20)
-        appliance.open_connections.callback(client.close)
-        appliance.client, owner = client, appliance.client
-        assert opened(appliance.lease(QUARTER), 2)[0] == 2
-        appliance.client = owner
+        with as_another(appliance, "two"):
+            assert opened(appliance.lease(QUARTER), 2)[0] == 2
 
 
 def test_a_tenant_has_half_of_the_leases(dist: Path, tmp_path: Path) -> None:
@@ -77,11 +89,8 @@ def test_a_tenant_has_half_of_the_leases(dist: Path, tmp_path: Path) -> None:
         with pytest.raises(ApplianceError, match="alice has its limit of 2 leases") as refused:
             appliance.lease(Ask(milli_per_gpu=100))
         assert refused.value.failure is Failure.BUSY
-        client = ApplianceClient(parse_endpoint(appliance.endpoint), Access("two"), call_seconds=20)
-        appliance.open_connections.callback(client.close)
-        appliance.client, owner = client, appliance.client
-        appliance.lease(Ask(milli_per_gpu=100))
-        appliance.client = owner
+        with as_another(appliance, "two"):
+            appliance.lease(Ask(milli_per_gpu=100))
 
 
 def test_memory_of_the_machine_is_reported(dist: Path) -> None:
@@ -117,6 +126,51 @@ def test_a_lease_that_takes_too_much_of_the_machine_loses_its_largest_session(di
         assert other.ask("identity")["cwd"] == "/"
 
 
+def test_a_tenant_that_takes_too_much_of_the_machine_loses_its_largest_session(dist: Path, tmp_path: Path) -> None:
+    """No lease of it is past its own budget."""
+    (tmp_path / "tokens").write_text("[user]\nalice:one\nbob:two\n")
+    options = ("--tokens", str(tmp_path / "tokens"), "--host-memory-per-tenant", "300MiB")
+    small = Ask(memory_bytes=20 * MIB)
+    with StandIn(dist, *options, access=Access("one")) as appliance:
+        first, second = appliance.lease(small), appliance.lease(small)
+        modest, large = first.session(1), second.session(2)
+        with as_another(appliance, "two"):
+            other = appliance.lease(small).session(3)
+        modest.ask("eat 150")
+        other.ask("eat 150")
+        large.tell("eat 250")
+        sentence = large.rest()
+        assert all(word in sentence for word in ("alice holds", "340.0 MiB", "--host-memory-per-tenant")), sentence
+        assert modest.ask("identity")["cwd"] == "/"
+        assert other.ask("identity")["cwd"] == "/"
+
+
+def test_many_that_take_a_little_each_are_too_many_together() -> None:
+    """So many end at once that the others are within the budget; who ends already is not counted."""
+    leases = [lease_with("alice", [10, 30, 20]), lease_with("alice", [25]), lease_with("bob", [60])]
+    leases[0].sessions["2"].ended = True
+    assert [(each.sentence, each.sessions) for each in HostMemory(100, 60, software=False).excesses(leases)] == [
+        (
+            "alice holds 65 B of the appliance's own memory, its budget is 60 B (--host-memory-per-tenant)",
+            [leases[0].sessions["1"]],
+        )
+    ]
+    (excess,) = HostMemory(100, 20, software=False).excesses(leases[:2])
+    assert [session.host_bytes for session in excess.sessions] == [30, 25]
+    (excess,) = HostMemory(50, 100, software=False).excesses(leases)
+    assert excess.sessions == [leases[2].sessions["0"]]
+    assert not list(HostMemory(50, 60, software=True).excesses(leases)), "10 bytes are its GPU's"
+
+
+def lease_with(owner: str, held: list[int]) -> Lease:
+    """Of a GPU of 10 bytes, with sessions that hold so many."""
+    lease = Lease("lease", "secret", "test", LeasedGpus((0,), (10,)), [], [], Exports([]), owner=owner)
+    for number, size in enumerate(held):
+        session = Session(str(number), lease, number, "test", None, host_bytes=size)
+        lease.sessions[session.session_id] = session
+    return lease
+
+
 @pytest.mark.skipif(not Cgroups().controllers, reason="no cgroup can be made here")
 def test_the_workers_of_a_lease_are_in_a_cgroup_of_its_own_where_there_are_any(dist: Path) -> None:
     with StandIn(dist, "--host-memory-per-lease", "200MiB") as appliance:
@@ -147,9 +201,9 @@ def test_what_a_killed_worker_left_is_counted(dist: Path) -> None:
         until(lambda: left() == 10 * MIB, 20, "it is counted")
 
 
-def test_nothing_holds_nothing() -> None:
-    assert held_by([]) == 0
-    assert held_by([os.getpid(), 1 << 30]) > MIB, "a process that has ended holds nothing"
+def test_a_process_that_has_ended_holds_nothing() -> None:
+    assert held_by(1 << 30) == 0
+    assert held_by(os.getpid()) > MIB
 
 
 def test_budgets_of_sessions_are_checked_at_the_start() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import system
-from support.small_disk import SmallDisk, small_disk
-from support.system import REMOTEGPU, Appliance, appliance, line
+from support.small_disk import SmallDisk, needs_root, small_disk
+from support.system import Appliance, appliance, line, started_by
 
 
 @pytest.fixture
@@ -32,19 +30,13 @@ def test_sessions_run_and_start(disk: SmallDisk, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
-def test_an_appliance_that_cannot_start_says_why(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_appliance_that_cannot_start_says_why(tmp_path: Path, how: str) -> None:
     """As in a pod whose root is read-only: there is no other folder for temporary files."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a file system")
+    needs_root()
     option = "ro" if how == "read-only" else "nr_inodes=1"
     mounts = "".join(f"mount -t tmpfs -o {option} tmpfs {folder} && " for folder in ("/var/tmp", "/tmp"))
-    launcher = tmp_path / "remotegpu"
-    launcher.write_text(
-        f'#!/bin/sh\nexec unshare --mount sh -c \'{mounts}cd /proc && exec {REMOTEGPU} "$@"\' sh "$@"\n'
-    )
-    launcher.chmod(0o755)
-    monkeypatch.setattr(system, "REMOTEGPU", str(launcher))
-    it = Appliance()
+    with started_by(f"unshare --mount sh -c '{mounts}cd /proc && exec \"$@\"' sh", tmp_path):
+        it = Appliance()
     try:
         _, said = it.process.communicate(timeout=60)
     finally:

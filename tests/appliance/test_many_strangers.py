@@ -28,8 +28,11 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 MIB = 1 << 20
 TENANTS, CALLS, STRANGERS = 50, 40, 1000
-# Behind strangers a call may take so many times as long as without, and on a busy machine so many seconds.
-MOST_TIMES, MOST_SECONDS = 20, 0.5
+# Behind strangers a call may take so many times as long as without. What takes less than so many seconds is the
+# machine's doing, whose CPUs attackers and tenants share; for that reason each is measured so often, and the best
+# counts.
+MOST_TIMES, SECONDS_OF_NOISE = 2, 0.05
+MEASUREMENTS = 3
 # As many calls on a connection as the control port takes at a time.
 SLOW_READERS, SLOW_CALLS = 100, 64
 RESETTERS = 2
@@ -74,19 +77,22 @@ def crowded(dist: Path, tmp_path: Path, descriptors: None) -> Iterator[StandIn]:
 class Beside:
     """Fifty tenants of an appliance. What they notice of others, and that a newcomer still gets in."""
 
-    def __init__(self, appliance: StandIn, times: float = MOST_TIMES) -> None:
+    def __init__(self, appliance: StandIn) -> None:
         self._appliance = appliance
-        self._times = times
         self._tenants = [appliance.lease(Ask(memory_bytes=8 * MIB)).session() for _ in range(TENANTS)]
-        self._without = p99(self._tenants)
+        self._without = self._measure()
+
+    def _measure(self) -> list[float]:
+        return sorted(p99(self._tenants) for _ in range(MEASUREMENTS))
 
     def look(self, whom: str) -> None:
-        beside = p99(self._tenants)
+        beside = self._measure()
         newcomer = self._appliance.lease(Ask(memory_bytes=8 * MIB))
         assert newcomer.session().grant(2 * MIB) == 2 * MIB
         newcomer.close()
-        print(f"p99 of {TENANTS} tenants: {self._without * 1e3:.2f} ms without, {beside * 1e3:.2f} ms beside {whom}")
-        assert beside < max(self._times * self._without, MOST_SECONDS)
+        without, with_them = ([round(seconds * 1e3, 1) for seconds in each] for each in (self._without, beside))
+        print(f"p99 of {TENANTS} tenants in ms: {without} without, {with_them} beside {whom}")
+        assert beside[0] < max(MOST_TIMES * self._without[0], SECONDS_OF_NOISE)
 
 
 def test_a_thousand_strangers_at_each_port_beside_fifty_tenants(crowded: StandIn) -> None:

@@ -155,60 +155,83 @@ def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: A
     assert get(server, "pod", "waits", "default")["spec"]["schedulingGates"] == [{"name": "theirs.example.com/gate"}]
 
 
-def claim_with(priority: int, name: str = "urgent") -> str:
+def claim_with(name: str = "urgent", **spec: object) -> str:
     metadata = {"name": name, "namespace": "default"}
-    spec = {"fraction": "0.5", "priority": priority}
+    spec = {"fraction": "0.5", **spec}
     return json.dumps({"apiVersion": API_VERSION, "kind": "GPUClaim", "metadata": metadata, "spec": spec})
 
 
-def test_a_priority_as_a_number_needs_a_permission(installed: ApiServer) -> None:
-    """A warning in this release; refused where the chart's value says so."""
-    server = installed
-    rights = {"edit": ["create", "get", "patch"], "first": ["prioritize"]}
-    for role, verbs in rights.items():
-        rule = {"apiGroups": ["remotegpu.io"], "resources": ["gpuclaims"], "verbs": verbs}
-        server.apply(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "Role",
-                "metadata": {"name": role, "namespace": "default"},
-                "rules": [rule],
-            }
+class Users:
+    """Of namespace `default`: `tenant` may write claims, `trusted` may put them first and name the class e2e-gold."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        of_claims = {"apiGroups": ["remotegpu.io"], "resources": ["gpuclaims"]}
+        gold = {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "resourceNames": ["e2e-gold"]}
+        roles = (
+            ("Role", "edit", of_claims | {"verbs": ["create", "get", "patch"]}),
+            ("Role", "first", of_claims | {"verbs": ["prioritize"]}),
+            ("ClusterRole", "gold", gold | {"verbs": ["use"]}),
         )
-    configs = {user: server.kubeconfig_of("default", user) for user in ("tenant", "trusted")}
-    for role, user in (("edit", "tenant"), ("edit", "trusted"), ("first", "trusted")):
-        binding = ("create", "rolebinding", f"{role}-{user}", "-n", "default", f"--role={role}")
-        server.kubectl(*binding, f"--serviceaccount=default:{user}")
+        for kind, role, rule in roles:
+            metadata = {"name": role} if kind == "ClusterRole" else {"name": role, "namespace": "default"}
+            api_version = "rbac.authorization.k8s.io/v1"
+            server.apply({"apiVersion": api_version, "kind": kind, "metadata": metadata, "rules": [rule]})
+        users = ("tenant", "trusted", "golden")
+        self.configs = {user: server.kubeconfig_of("default", user) for user in users}
+        self.configs["operator"] = server.kubeconfig_of(NAMESPACE, "remotegpu-operator")
+        for role, user in (*(("edit", user) for user in users), ("first", "trusted")):
+            binding = ("create", "rolebinding", f"{role}-{user}", "-n", "default", f"--role={role}")
+            server.kubectl(*binding, f"--serviceaccount=default:{user}")
+        server.kubectl("create", "clusterrolebinding", "gold", "--clusterrole=gold", "--serviceaccount=default:golden")
 
-    def create(user: str, priority: int, name: str = "urgent") -> subprocess.CompletedProcess[str]:
-        arguments = (f"--kubeconfig={configs[user]}", "create", "-f", "-")
-        return server.kubectl(*arguments, stdin=claim_with(priority, name), check=False)
+    def create(self, user: str, name: str = "urgent", **spec: object) -> subprocess.CompletedProcess[str]:
+        arguments = (f"--kubeconfig={self.configs[user]}", "create", "-f", "-")
+        return self.server.kubectl(*arguments, stdin=claim_with(name, **spec), check=False)
 
-    def eventually(user: str, priority: int, code: int, warned: bool) -> None:
+    def patch(self, user: str, name: str, **spec: object) -> int:
+        arguments = ("patch", "gpuclaim", name, "-n", "default", "--type=merge", f"-p={json.dumps({'spec': spec})}")
+        return self.server.kubectl(f"--kubeconfig={self.configs[user]}", *arguments, check=False).returncode
+
+    def eventually(self, user: str, code: int, warned: bool, **spec: Any) -> None:
         """A policy is in force some moments after it was written."""
 
         def seen() -> bool:
-            answer = create(user, priority)
-            server.kubectl("delete", "gpuclaim", "urgent", "-n", "default", "--ignore-not-found")
-            return (answer.returncode, "prioritize" in answer.stderr) == (code, warned)
+            answer = self.create(user, **spec)
+            self.server.kubectl("delete", "gpuclaim", "urgent", "-n", "default", "--ignore-not-found")
+            return (answer.returncode, "permission" in answer.stderr) == (code, warned)
 
-        until(seen, 30, f"{user} asks for priority {priority}: exit code {code}")
+        until(seen, 30, f"{user} makes a claim with {spec}: exit code {code}")
 
-    eventually("tenant", 100, 0, warned=True)
-    eventually("trusted", 100, 0, warned=False)
-    assert create("tenant", 100, "old").returncode == 0
-    chart(server, "upgrade", "remotegpu", str(CHART), "--set", "claims.priorityWithoutPermission=Deny")
-    eventually("tenant", 100, 1, warned=True)
-    eventually("trusted", 100, 0, warned=False)
-    eventually("tenant", -100, 0, warned=False)
+
+def test_a_priority_needs_a_permission(installed: ApiServer) -> None:
+    """Number and class: a warning in this release; refused where the chart's value says so."""
+    users = Users(installed)
+    users.eventually("tenant", 0, warned=True, priority=100)
+    users.eventually("trusted", 0, warned=False, priority=100)
+    users.eventually("tenant", 0, warned=True, priorityClassName="e2e-gold")
+    users.eventually("golden", 0, warned=False, priorityClassName="e2e-gold")
+    users.eventually("golden", 0, warned=True, priorityClassName="e2e-platinum")
+    # Classes of the system overtake everybody.
+    users.eventually("tenant", 1, warned=True, priorityClassName="system-node-critical")
+    users.eventually("trusted", 0, warned=False, priorityClassName="system-node-critical")
+    assert users.create("tenant", "old", priority=100).returncode == 0
+    assert users.create("tenant", "classed", priorityClassName="e2e-gold").returncode == 0
+    chart(installed, "upgrade", "remotegpu", str(CHART), "--set", "claims.priorityWithoutPermission=Deny")
+    users.eventually("tenant", 1, warned=True, priority=100)
+    users.eventually("trusted", 0, warned=False, priority=100)
+    users.eventually("tenant", 0, warned=False, priority=-100)
+    users.eventually("tenant", 1, warned=True, priorityClassName="e2e-gold")
+    users.eventually("golden", 0, warned=False, priorityClassName="e2e-gold")
+    users.eventually("golden", 1, warned=True, priorityClassName="e2e-platinum")
+    users.eventually("trusted", 0, warned=False, priorityClassName="e2e-platinum")
     # What was there before stays, and can be changed in other ways.
-    patch = ("patch", "gpuclaim", "old", "-n", "default", "--type=merge")
-    as_tenant = f"--kubeconfig={configs['tenant']}"
-    assert server.kubectl(as_tenant, *patch, '-p={"spec": {"startDeadline": "1h"}}', check=False).returncode == 0
-    assert server.kubectl(as_tenant, *patch, '-p={"spec": {"priority": 101}}', check=False).returncode == 1
+    assert users.patch("tenant", "old", startDeadline="1h") == 0
+    assert users.patch("tenant", "old", priority=101) == 1
+    assert users.patch("tenant", "classed", startDeadline="1h") == 0
+    assert users.patch("tenant", "classed", priorityClassName="e2e-platinum") == 1
     # What the operator makes for pods has their PriorityClass's number.
-    configs["operator"] = server.kubeconfig_of(NAMESPACE, "remotegpu-operator")
-    assert create("operator", 100, "of-a-pod").returncode == 0
+    assert users.create("operator", "of-a-pod", priority=100).returncode == 0
 
 
 def test_pools_of_the_values_come_change_and_go(installed: ApiServer, tmp_path: Path) -> None:

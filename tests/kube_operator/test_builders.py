@@ -156,6 +156,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
             "sessionsPerClaim": 4,
             "sessionsPerNamespace": 6,
             "hostMemoryPerClaim": "3Gi",
+            "hostMemoryPerNamespace": "5Gi",
         },
         "landlock": "Warn",
         "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
@@ -170,8 +171,9 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
         *("--backend", "cuda", "--drain-seconds", "25", "--landlock", "warn", "--managed-memory", str(512 << 20)),
         *("--sessions-per-gpu", "8", "--sessions-per-lease", "4", "--sessions-per-tenant", "6"),
         *("--host-memory-per-lease", str(3 << 30)),
+        *("--host-memory-per-tenant", str(5 << 30)),
     ]
-    assert container["args"][-16:] == tail
+    assert container["args"][-len(tail) :] == tail
     same = {
         key: value for key, value in container.items() if key not in {"args", "resources", "image", "imagePullPolicy"}
     }

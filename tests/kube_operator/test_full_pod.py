@@ -8,14 +8,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.kubelab import MIB, Appliance
+from support.kubelab import MIB, TOKEN
+from support.kubenodes import Appliance
 from support.small_disk import small_disk
 
 from remotegpu.api.kubernetes import server_name
 from remotegpu_operator.certificates import new_authority, new_leaf
 from remotegpu_operator.inventory import Contact, Inventory, Target
 
-ADDRESS, TOKEN = "127.0.15.1", "the operator's token"
+ADDRESS = "127.0.15.1"
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])

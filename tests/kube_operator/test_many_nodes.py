@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,17 @@ from support.kubelab import (
     POOLS,
     SYSTEM,
     Kube,
-    Nodes,
     Object,
+    all_free,
     gated_pod,
+    in_parallel,
     node,
     operator,
     pool,
+    ready,
     shares,
 )
+from support.kubenodes import Nodes
 from support.system import until
 
 TEAM = "/api/v1/namespaces/team/pods"
@@ -53,11 +56,6 @@ class Size:
 
 
 SMALL, LARGE = Size(50, 100), Size(1000, 5000)
-
-
-def in_parallel(work: Callable[[int], object], numbers: Iterable[int]) -> None:
-    with ThreadPoolExecutor(WRITERS) as writers:
-        list(writers.map(work, numbers))
 
 
 def some_node(number: int) -> Object:
@@ -122,11 +120,6 @@ def all_have(kube: Kube, pods: set[int]) -> bool:
     return holders(kube) == pods and not gated(kube)
 
 
-def ready(kube: Kube) -> bool:
-    status = kube.get(f"{POOLS}/default").get("status") or {}
-    return bool(status.get("ready") == f"{APPLIANCES}/{APPLIANCES}")
-
-
 @pytest.mark.parametrize(
     "size", [SMALL, pytest.param(LARGE, marks=[pytest.mark.thorough, pytest.mark.timeout(1200)])], ids=str
 )
@@ -134,8 +127,8 @@ def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube
     """It was killed, and meanwhile pods came and went."""
     kube.namespace("team")
     make_nodes(kube, size)
-    with operator(server.kubeconfig, folder) as running, Nodes(kube, "the operator's token", subnet=14) as stand_ins:
-        until(lambda: ready(kube), 60, "all appliances are ready")
+    with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=14):
+        ready(kube, APPLIANCES)
         began = time.monotonic()
         in_parallel(lambda number: start(kube, number), range(size.pods))
 
@@ -160,8 +153,6 @@ def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube
         until(lambda: len(kube.items(MINE)) == size.pods, 20, "no claim of a pod that went is left")
         never_too_much(kube)
         assert running.memory() < MOST_MEMORY
-        assert "Traceback" not in running.log, running.log
-        assert stand_ins.failure is None
         print(
             f"{size.pods} pods and {size.nodes} nodes: placed in {placed:.1f} s, after its start anew settled in "
             f"{settled:.1f} s with {change} pods gone and {change} new; {full / MIB:.0f} and "
@@ -224,8 +215,8 @@ def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, f
     """30 minutes were asked for: REMOTEGPU_CHURN_MINUTES."""
     kube.namespace("team")
     make_nodes(kube, Size(APPLIANCES, 0))
-    with operator(server.kubeconfig, folder) as running, Nodes(kube, "the operator's token", subnet=15) as stand_ins:
-        until(lambda: ready(kube), 60, "all appliances are ready")
+    with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=15):
+        ready(kube, APPLIANCES)
         memory: list[int] = []
         waiting: list[int] = []
 
@@ -245,9 +236,7 @@ def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, f
         left = [*churn.live, *churn.ended]
         in_parallel(lambda number: end(kube, number), left)
         until(lambda: not kube.items(MINE), 30, "no claim is left")
-        until(lambda: free(kube), 30, "all is free")
-        assert "Traceback" not in running.log, running.log
-        assert stand_ins.failure is None
+        until(lambda: all_free(kube), 30, "all is free")
         print(
             f"{churn.changes} changes, {churn.rate:.1f} a second: at most {max(waiting)} pods waited at a time; MiB "
             f"{memory[0] // MIB} first, {memory[len(memory) // 2] // MIB} in the middle, {memory[-1] // MIB} last; "
@@ -257,8 +246,3 @@ def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, f
 
 def all_have_churned(kube: Kube, churn: Churn) -> bool:
     return holders(kube) == set(churn.live) and not gated(kube) & set(churn.live)
-
-
-def free(kube: Kube) -> bool:
-    status = kube.get(f"{POOLS}/default")["status"]
-    return bool(status["free"] == status["total"])

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.apiserver import ApiServer
@@ -19,16 +18,20 @@ from support.kubelab import (
     POOLS,
     SYSTEM,
     Kube,
-    Nodes,
     Object,
     Operator,
+    all_free,
     claim,
     gated_pod,
+    in_parallel,
     node,
     operator,
     pool,
+    pool_status,
+    ready,
     shares,
 )
+from support.kubenodes import Nodes
 from support.shifted_clock import JUMP, ShiftedClock
 from support.system import Watch, until
 
@@ -45,18 +48,8 @@ def nodes(kube: Kube) -> Iterator[Nodes]:
     for name in ("node-a", "node-b"):
         kube("POST", "/api/v1/nodes", node(name))
     kube("POST", POOLS, pool("default", software={"gpus": 4, "memory": GPU_MEMORY}))
-    with Nodes(kube, "the operator's token", subnet=12) as running:
+    with Nodes(kube, subnet=12) as running:
         yield running
-    assert running.failure is None
-
-
-def pool_status(kube: Kube) -> Object:
-    found: Object = kube.get(f"{POOLS}/default").get("status") or {}
-    return found
-
-
-def ready(kube: Kube) -> None:
-    until(lambda: pool_status(kube).get("ready") == "2/2", 30, "both appliances are ready")
 
 
 def never_too_much(kube: Kube) -> None:
@@ -68,15 +61,10 @@ def phases(kube: Kube) -> list[str]:
     return sorted(f"{each['status']['phase']} {each['status']['reason']}" for each in kube.items(MINE))
 
 
-def in_parallel(work: Any, numbers: range) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, numbers))
-
-
 def test_killed_in_the_middle_of_a_hundred_pods(server: ApiServer, kube: Kube, nodes: Nodes, folder: Path) -> None:
     """8 GPUs, 100 pods with a tenth each: 80 fit. Killed three times on the way there, and once on the way back."""
     with operator(server.kubeconfig, folder) as running:
-        ready(kube)
+        ready(kube, 2)
 
         def allocated() -> int:
             return sum(each.startswith("Allocated") for each in phases(kube))
@@ -106,7 +94,7 @@ def test_killed_in_the_middle_of_a_hundred_pods(server: ApiServer, kube: Kube, n
             kube("DELETE", f"{TEAM}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
         running.restart()
         until(lambda: kube.items(MINE) == [], 60, "no claim is left")
-        until(lambda: pool_status(kube)["free"] == pool_status(kube)["total"], 20, "everything is free")
+        until(lambda: all_free(kube), 20, "everything is free")
 
 
 def free_of_gate(kube: Kube) -> set[str]:
@@ -121,7 +109,7 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(
     server: ApiServer, kube: Kube, nodes: Nodes, folder: Path
 ) -> None:
     with operator(server.kubeconfig, folder, "first") as first, operator(server.kubeconfig, folder, "second") as second:
-        ready(kube)
+        ready(kube, 2)
         until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
         (sleeper,) = [each for each in (first, second) if each.metric("remotegpu_operator_leader")]
         other = second if sleeper is first else first
@@ -149,7 +137,7 @@ def test_somebody_leads_again_within_20_seconds(
 ) -> None:
     """Two of equal rank: never are both paused for longer, whatever happens to the one that leads."""
     with operator(server.kubeconfig, folder, "first") as first, operator(server.kubeconfig, folder, "second") as second:
-        ready(kube)
+        ready(kube, 2)
         until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
         (leader,) = [each for each in (first, second) if each.metric("remotegpu_operator_leader")]
         other = second if leader is first else first
@@ -179,7 +167,7 @@ def test_operators_whose_clocks_jump(server: ApiServer, kube: Kube, nodes: Nodes
         operator(server.kubeconfig, folder, "first", **clocks[0].environment) as first,
         operator(server.kubeconfig, folder, "second", **clocks[1].environment) as second,
     ):
-        ready(kube)
+        ready(kube, 2)
         until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
         in_parallel(lambda number: kube("POST", f"{TEAM}/pods", gated_pod(f"p{number}", "default", 250)), range(8))
         until(lambda: phases(kube) == ["Allocated Allocated"] * 8, 30, "all have a share")
@@ -203,7 +191,6 @@ def test_operators_whose_clocks_jump(server: ApiServer, kube: Kube, nodes: Nodes
         assert remembered() == before
         kube("POST", f"{TEAM}/pods", gated_pod("after", "default", 250))
         until(lambda: phases(kube) == ["Allocated Allocated"] * 9, 20, "work goes on")
-        assert "Traceback" not in first.log + second.log
 
 
 def test_nothing_leaks_under_random_pods_claims_and_crashes(
@@ -239,7 +226,7 @@ def test_nothing_leaks_under_random_pods_claims_and_crashes(
             running.restart()
 
     with operator(server.kubeconfig, folder) as running:
-        ready(kube)
+        ready(kube, 2)
         for number in range(250):
             step(number, running)
             if number % 10 == 0:
@@ -252,7 +239,6 @@ def test_nothing_leaks_under_random_pods_claims_and_crashes(
             kube("DELETE", f"{MINE}/{name}")
         until(lambda: kube.items(MINE) == [], 60, "no claim is left")
         until(lambda: pool_status(kube)["free"]["milli"] == 8000, 30, "everything is free")
-        assert "Traceback" not in running.log, running.log
 
 
 def settled(kube: Kube) -> bool:
@@ -275,7 +261,7 @@ def test_the_memory_does_not_move_with_pods_that_are_not_ours(
     server: ApiServer, kube: Kube, nodes: Nodes, folder: Path
 ) -> None:
     with operator(server.kubeconfig, folder) as running:
-        ready(kube)
+        ready(kube, 2)
         before = running.memory()
 
         def foreign(number: int) -> None:

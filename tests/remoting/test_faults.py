@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.system import PROGRAMS, Appliance, Watch, appliance, line, until
+from support.system import PROGRAMS, Appliance, Watch, appliance, line, started_by, until
 from support.tcp_timers import until_asked_for
 
 from remotegpu.appliance.leases import HOLD_SECONDS
@@ -188,27 +188,24 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
 ) -> None:
     """As a pod that is deleted: its address answers no more, or one direction of the network is gone. Both ends find
     out, also where nothing is on its way."""
-    from support import system
-
     inside = ["ip", "netns", "exec", namespace]
-    launcher = tmp_path / "remotegpu"
-    launcher.write_text(f'#!/bin/sh\nexec {" ".join(inside)} {system.REMOTEGPU} "$@"\n')
-    launcher.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "REMOTEGPU", str(launcher))
-        with appliance() as remote, remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client:
-            assert line(client) == "ready"
-            data = int(remote.endpoint.split(":")[1]) + 1
-            rule = {"to it": f"tcp dport {data} drop;", "from it": f"tcp sport {data} drop;"}
-            drop = rule.get(dropped) or "".join(rule.values())
-            rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }}; }}\n"
-            subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
-            gone = Watch()
-            # An appliance that hears nothing any more, but is heard, may be the first to end it: with its own code.
-            codes = {STICKY, ENDED} if dropped == "to it" else {STICKY}
-            assert int(line(client).split()[1]) in codes
-            assert gone.within(10)
-            until(lambda: remote.leased_bytes() == 0, 10, "the silent client's share is back")
+    with (
+        started_by(" ".join(inside), tmp_path),
+        appliance() as remote,
+        remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client,
+    ):
+        assert line(client) == "ready"
+        data = int(remote.endpoint.split(":")[1]) + 1
+        rule = {"to it": f"tcp dport {data} drop;", "from it": f"tcp sport {data} drop;"}
+        drop = rule.get(dropped) or "".join(rule.values())
+        rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }}; }}\n"
+        subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
+        gone = Watch()
+        # An appliance that hears nothing any more, but is heard, may be the first to end it: with its own code.
+        codes = {STICKY, ENDED} if dropped == "to it" else {STICKY}
+        assert int(line(client).split()[1]) in codes
+        assert gone.within(10)
+        until(lambda: remote.leased_bytes() == 0, 10, "the silent client's share is back")
 
 
 def test_drain_on_sigterm_refuses_new_leases_and_lets_sessions_end(own_remote: Appliance) -> None:

@@ -33,8 +33,9 @@ def missing(version: str = "1.34") -> str:
 
 
 class ApiServer:
-    def __init__(self, version: str, plane: ControlPlane) -> None:
+    def __init__(self, version: str, plane: ControlPlane, pid: int) -> None:
         self.version = version
+        self.pid = pid
         self.url = plane.url
         self.kubeconfig = plane.admin
         self.ca = (plane.certificates / "ca.crt").read_bytes()
@@ -87,7 +88,7 @@ def api_server(version: str = "1.34", *more: str) -> Iterator[ApiServer]:
         flags = ["--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", *more]
         etcd = running.enter_context(_running("etcd", plane.etcd(), plane.folder))
         server = running.enter_context(_running("apiserver", plane.apiserver(version, *flags), plane.folder))
-        result = ApiServer(version, plane)
+        result = ApiServer(version, plane, server.pid)
 
         def ready() -> bool:
             for program, process in (("etcd", etcd), ("apiserver", server)):

@@ -1,43 +1,37 @@
-"""An operator of ours against an API server alone, and stand-ins for what a cluster would add: the StatefulSet
-controller with its pods, and appliances that tell which GPUs they have.
+"""An operator of ours against an API server alone. What a cluster would add is in `kubenodes`.
 
-The stand-ins know nothing of claims: what a test believes comes from the API server.
+What a test believes comes from the API server.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import grpc
 import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 from support.apiserver import ApiServer
 from support.system import ROOT, free_port, until
 
-from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
-
 Object = dict[str, Any]
+T = TypeVar("T")
 
 CLAIMS = "/apis/remotegpu.io/v1alpha1/namespaces/{}/gpuclaims"
 POOLS = "/apis/remotegpu.io/v1alpha1/gpupools"
 SYSTEM = "remotegpu-system"
 SESSION = "status.remotegpu.io/session"
 GATE = "remotegpu.io/claim"
+TOKEN = "the operator's token"
 MIB = 1 << 20
 PAGE = 500
 
@@ -178,144 +172,13 @@ def gated_pod(name: str, pool: str, milli: int = 0, **annotations: str) -> Objec
     }
 
 
-class Appliance(pb_grpc.ControlServicer):
-    """Lists its GPUs over TLS, to clients with the operator's token."""
-
-    def __init__(self, name: str, address: str, gpus: int, memory: int, token: str) -> None:
-        self.name = name
-        self.address = address
-        self.draining = False
-        self.calls = 0
-        self._token = token
-        self._gpus = [
-            pb.Gpu(
-                index=index,
-                uuid=f"GPU-{hashlib.sha256(f'{name} {index}'.encode()).hexdigest()[:32]}",
-                name="Software GPU",
-                total_bytes=memory,
-                shareable_bytes=memory,
-                healthy=True,
-            )
-            for index in range(gpus)
-        ]
-        self._server: grpc.Server | None = None
-        self.certificate = b""
-
-    def start(self, certificate: bytes, key: bytes) -> None:
-        self.certificate = certificate
-        server = grpc.server(ThreadPoolExecutor(2))
-        pb_grpc.add_ControlServicer_to_server(self, server)
-        server.add_secure_port(f"{self.address}:7070", grpc.ssl_server_credentials([(key, certificate)]))
-        server.start()
-        self._server = server
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop(0).wait()
-            self._server = None
-
-    def Inventory(self, request: pb.InventoryRequest, context: grpc.ServicerContext) -> pb.InventoryReply:  # noqa: N802
-        if ("authorization", f"Bearer {self._token}") not in context.invocation_metadata():
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not the operator's")
-        self.calls += 1
-        versions = pb.Versions(wire=WIRE_VERSION, program="stand-in")
-        return pb.InventoryReply(gpus=self._gpus, versions=versions, backend="software", draining=self.draining)
-
-
-class Nodes:
-    """The StatefulSet controller and the kubelets: for every StatefulSet of the operator a pod with an address of its
-    own on loopback, and in it an appliance. A deleted pod is made anew, at another address."""
-
-    def __init__(self, kube: Kube, token: str, subnet: int) -> None:
-        self._kube = kube
-        self._token = token
-        self._subnet = subnet
-        self._next = 1
-        self.appliances: dict[str, Appliance] = {}
-        self._pods: dict[str, str] = {}
-        self._held: set[str] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.failure: Exception | None = None
-
-    def __enter__(self) -> Nodes:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        for appliance in self.appliances.values():
-            appliance.stop()
-
-    def hold_back(self, name: str, held: bool = True) -> None:
-        """Whether a pod of this StatefulSet is not made anew for now."""
-        (self._held.add if held else self._held.discard)(name)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
-            try:
-                self._pass()
-            except (RefusedError, urllib3.exceptions.HTTPError):
-                continue  # the API server is away, or somebody was faster
-            except Exception as error:
-                self.failure = error
-                raise
-
-    def _pass(self) -> None:
-        sets = self._kube.items(f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets")
-        pods = {each["metadata"]["name"]: each for each in self._kube.items(f"/api/v1/namespaces/{SYSTEM}/pods")}
-        for name in [
-            name for name, uid in self._pods.items() if pods.get(name, {}).get("metadata", {}).get("uid") != uid
-        ]:
-            del self._pods[name]
-            self.appliances.pop(name).stop()
-        for each in sets:
-            metadata = each["metadata"]
-            revision = hashlib.sha256(json.dumps(each["spec"]["template"], sort_keys=True).encode()).hexdigest()[:10]
-            status = {"observedGeneration": metadata["generation"], "updateRevision": revision, "replicas": 1}
-            if (each.get("status") or {}).get("observedGeneration") != metadata["generation"]:
-                path = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/{metadata['name']}/status"
-                self._kube.merge(path, {"status": status})
-            if f"{metadata['name']}-0" not in pods and metadata["name"] not in self._held:
-                self._start(each, revision)
-        names = {each["metadata"]["name"] for each in sets}
-        for name, pod in pods.items():
-            if name in self._pods and pod["metadata"]["labels"]["remotegpu.io/appliance"] not in names:
-                self._kube("DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{name}", {"gracePeriodSeconds": 0})
-
-    def _start(self, stateful_set: Object, revision: str) -> None:
-        name = stateful_set["metadata"]["name"]
-        template = stateful_set["spec"]["template"]
-        path = f"/api/v1/namespaces/{SYSTEM}/pods"
-        body = {
-            "metadata": {
-                "name": f"{name}-0",
-                "labels": template["metadata"]["labels"] | {"controller-revision-hash": revision},
-            },
-            "spec": template["spec"],
-        }
-        pod = self._kube("POST", path, body)
-        address = f"127.0.{self._subnet}.{self._next}"
-        self._next += 1
-        secret = self._kube.get(f"/api/v1/namespaces/{SYSTEM}/secrets/{name}-tls")
-        arguments = template["spec"]["containers"][0]["args"]
-        gpus = int(arguments[arguments.index("--gpus") + 1])
-        memory = int(arguments[arguments.index("--memory") + 1])
-        appliance = Appliance(name, address, gpus, memory, self._token)
-        appliance.start(*(base64.b64decode(secret["data"][key]) for key in ("tls.crt", "tls.key")))
-        self.appliances[f"{name}-0"] = appliance
-        self._pods[f"{name}-0"] = pod["metadata"]["uid"]
-        self._kube.merge(f"{path}/{name}-0/status", {"status": {"phase": "Running", "podIP": address}})
-
-
 class Operator:
     """One replica, a process of its own."""
 
     def __init__(self, kubeconfig: Path, folder: Path, identity: str, **environment: str) -> None:
         self.port = free_port()
         token = folder / "token"
-        token.write_text("the operator's token")
+        token.write_text(TOKEN)
         self._log = folder / f"{identity}.log"
         self.environment = {
             "PATH": os.environ["PATH"],
@@ -392,12 +255,34 @@ class Operator:
 
 @contextlib.contextmanager
 def operator(kubeconfig: Path, folder: Path, identity: str = "operator-0", **environment: str) -> Iterator[Operator]:
+    """It must not meet anything that it does not expect."""
     running = Operator(kubeconfig, folder, identity, **environment)
     try:
         yield running
+        assert "Traceback" not in running.log, running.log
     finally:
         if running.process.poll() is None:
             running.stop()
+
+
+def in_parallel(work: Callable[[T], object], things: Iterable[T], writers: int = 16) -> None:
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(work, things))
+
+
+def pool_status(kube: Kube, name: str = "default") -> Object:
+    found: Object = kube.get(f"{POOLS}/{name}").get("status") or {}
+    return found
+
+
+def ready(kube: Kube, appliances: int) -> None:
+    until(lambda: pool_status(kube).get("ready") == f"{appliances}/{appliances}", 60, "all appliances are ready")
+
+
+def all_free(kube: Kube) -> bool:
+    """The pool has everything back."""
+    status = pool_status(kube)
+    return bool(status.get("free") == status["total"])
 
 
 def shares(kube: Kube) -> dict[str, int]:
@@ -407,11 +292,3 @@ def shares(kube: Kube) -> dict[str, int]:
         for allocation in each.get("status", {}).get("allocations", []):
             found[allocation["gpu"]] = found.get(allocation["gpu"], 0) + allocation["memory"]
     return found
-
-
-def wait(condition: Any, what: str, seconds: float = 30) -> None:
-    until(condition, seconds, what)
-
-
-def now() -> float:
-    return time.monotonic()

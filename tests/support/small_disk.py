@@ -47,10 +47,14 @@ class SmallDisk:
         subprocess.run(["mount", "-o", f"remount,{how}", self.folder], check=True)
 
 
-@contextlib.contextmanager
-def small_disk(mib: int) -> Iterator[SmallDisk]:
+def needs_root() -> None:
     if os.geteuid() != 0 or not shutil.which("mount"):
         pytest.skip("needs root to mount a file system")
+
+
+@contextlib.contextmanager
+def small_disk(mib: int) -> Iterator[SmallDisk]:
+    needs_root()
     # A short name: sockets lie below it.
     folder = Path(tempfile.mkdtemp(prefix="rg-", dir="/tmp"))
     try:

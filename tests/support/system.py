@@ -178,6 +178,20 @@ class Appliance:
 
 
 @contextlib.contextmanager
+def started_by(command: str, folder: Path) -> Iterator[None]:
+    """In the block `command` starts remotegpu, by a script in `folder`; it is words of a shell."""
+    global REMOTEGPU
+    before, script = REMOTEGPU, folder / "remotegpu"
+    script.write_text(f'#!/bin/sh\nexec {command} {before} "$@"\n')
+    script.chmod(0o755)
+    REMOTEGPU = str(script)
+    try:
+        yield
+    finally:
+        REMOTEGPU = before
+
+
+@contextlib.contextmanager
 def appliance(
     *options: str, profile: str = "normal", memory_mib: int = 2048, backend: str = "software"
 ) -> Iterator[Appliance]:

@@ -252,6 +252,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options["--sessions-per-tenant"] = str(spec.limits.sessions_per_namespace)
     if spec.limits.host_memory_per_claim is not None:
         options["--host-memory-per-lease"] = str(spec.limits.host_memory_per_claim)
+    if spec.limits.host_memory_per_namespace is not None:
+        options["--host-memory-per-tenant"] = str(spec.limits.host_memory_per_namespace)
     environments = (("--offload", environment.option) for environment in spec.offload)
     return ["appliance", "--kubernetes", *(word for option in (*options.items(), *environments) for word in option)]
 

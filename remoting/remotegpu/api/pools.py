@@ -63,25 +63,33 @@ class LimitsSpec:
     sessions_per_claim: int | None = None
     sessions_per_namespace: int | None = None
     host_memory_per_claim: int | None = None  # bytes
+    host_memory_per_namespace: int | None = None  # bytes
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "LimitsSpec":
-        memory = stored.get("hostMemoryPerClaim")
         return cls(
             stored.get("sessionsPerGPU"),
             stored.get("sessionsPerClaim"),
             stored.get("sessionsPerNamespace"),
-            None if memory is None else int(parse_quantity(memory)),
+            _bytes_of(stored.get("hostMemoryPerClaim")),
+            _bytes_of(stored.get("hostMemoryPerNamespace")),
         )
 
     def to_object(self) -> dict[str, Any]:
-        memory = self.host_memory_per_claim
+        memory = {
+            "hostMemoryPerClaim": self.host_memory_per_claim,
+            "hostMemoryPerNamespace": self.host_memory_per_namespace,
+        }
         return _given(
             sessionsPerGPU=self.sessions_per_gpu,
             sessionsPerClaim=self.sessions_per_claim,
             sessionsPerNamespace=self.sessions_per_namespace,
-            hostMemoryPerClaim=None if memory is None else format_quantity(memory),
+            **{name: None if value is None else format_quantity(value) for name, value in memory.items()},
         )
+
+
+def _bytes_of(quantity: str | None) -> int | None:
+    return None if quantity is None else int(parse_quantity(quantity))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.state import Lease, Session
 
 # A program that starts others, each with a context, works on the smallest share.
@@ -26,15 +29,63 @@ def tenant_of(lease: Lease) -> str:
     return lease.claim.namespace if lease.claim else lease.owner
 
 
-def held_by(pids: Iterable[int]) -> int:
-    """Bytes of this machine's memory that processes hold. What they share counts for each. Those of the software GPU
-    hold its memory, too; of a real one page-locked memory is not seen."""
-    return sum(map(_held, pids))
+def held_by(pid: int) -> int:
+    """Bytes of this machine's memory that a process holds, 0 once it has ended. What processes share counts for each.
+    One of the software GPU holds its memory, too; of a real one page-locked memory is not seen."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        return sum(int(kibibytes) << 10 for kibibytes in _HELD.findall(status))
+    return 0
 
 
-def host_bytes(sessions: Iterable[Session]) -> int:
-    """As `held_by`, of sessions."""
-    return held_by(session.process.pid for session in sessions if session.process is not None)
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A lease or a tenant that holds more of the machine's memory than it may."""
+
+    sentence: str
+    sessions: list[Session]  # those that hold most: without them the rest is within the budget
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """How much of this machine's memory sessions may hold: images, what copies pass through, commands that wait, and
+    whatever else their processes have. The software GPU's memory is of it, too, and comes on top."""
+
+    per_lease: int
+    per_tenant: int
+    software: bool
+
+    def of_lease(self, lease: Lease) -> int:
+        return self.per_lease + self._of_gpus([lease])
+
+    def excesses(self, leases: Iterable[Lease]) -> Iterator[Excess]:
+        """Leases past their budget, then tenants past theirs. What a session holds that ends already counts as free."""
+        by_tenant: defaultdict[str, list[Lease]] = defaultdict(list)
+        for lease in leases:
+            by_tenant[tenant_of(lease)].append(lease)
+            yield from _beyond([lease], self.of_lease(lease), "the lease", "--host-memory-per-lease")
+        for tenant, its in by_tenant.items():
+            if tenant:
+                budget = self.per_tenant + self._of_gpus(its)
+                yield from _beyond(its, budget, tenant, "--host-memory-per-tenant")
+
+    def _of_gpus(self, leases: Iterable[Lease]) -> int:
+        return sum(sum(lease.placement.sizes) for lease in leases) if self.software else 0
+
+
+def _beyond(leases: list[Lease], budget: int, who: str, option: str) -> Iterator[Excess]:
+    living = [session for lease in leases for session in lease.sessions.values() if not session.ended]
+    held = left = sum(session.host_bytes for session in living)
+    if held <= budget:
+        return
+    ending = []
+    for session in sorted(living, key=lambda session: session.host_bytes, reverse=True):
+        ending.append(session)
+        left -= session.host_bytes
+        if left <= budget:
+            break
+    holds = f"{who} holds {format_bytes(held)} of the appliance's own memory"
+    yield Excess(f"{holds}, its budget is {format_bytes(budget)} ({option})", ending)
 
 
 def unknown_budget(option: str) -> str:
@@ -43,10 +94,3 @@ def unknown_budget(option: str) -> str:
     if name in SESSION_BUDGETS and number.isdecimal():
         return ""
     return f"--session-budget: {option!r} is none; write NAME=NUMBER, with one of {', '.join(SESSION_BUDGETS)}"
-
-
-def _held(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        return sum(int(kibibytes) << 10 for kibibytes in _HELD.findall(status))
-    return 0

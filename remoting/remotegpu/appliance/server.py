@@ -19,6 +19,7 @@ from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.backends.xids import Effect, classify
+from remotegpu.appliance.budgets import HostMemory
 from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
@@ -47,7 +48,6 @@ from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings, physical_bytes
 from remotegpu.appliance.staging import Staging, StagingError, sweep
-from remotegpu.appliance.state import Lease
 from remotegpu.appliance.suspension import Suspensions
 from remotegpu.appliance.tokens import TokenFile
 from remotegpu.appliance.uids import Uids
@@ -158,7 +158,7 @@ class Appliance:
             ).start,
             groups=LeaseGroups(Cgroups()),
             limits=limits,
-            host_budget=lambda lease: _host_budget(settings, lease),
+            host_memory=host_memory(settings),
             grace_seconds=settings.grace_seconds,
             uids=uids,
             counters=self._counters,
@@ -362,12 +362,12 @@ def worker_arguments(settings: Settings, backend: Backend, context_bytes: int) -
     return ["--driver", str(backend.driver), *options, *files, *landlock, *grace]
 
 
-def _host_budget(settings: Settings, lease: Lease) -> int:
-    """What the sessions of a lease may hold of this machine's memory. The software GPU's memory is of it, too."""
-    own = settings.limits.host_bytes_per_lease
-    if own is None:
-        own = physical_bytes() // 2
-    return own + (sum(lease.placement.sizes) if settings.backend == "software" else 0)
+def host_memory(settings: Settings) -> HostMemory:
+    """By default a lease may hold half of this machine's memory, and a tenant three quarters."""
+    whole, limits = physical_bytes(), settings.limits
+    per_lease = whole // 2 if limits.host_bytes_per_lease is None else limits.host_bytes_per_lease
+    per_tenant = whole * 3 // 4 if limits.host_bytes_per_tenant is None else limits.host_bytes_per_tenant
+    return HostMemory(per_lease, per_tenant, software=settings.backend == "software")
 
 
 def secret_files(settings: Settings) -> list[Path]:

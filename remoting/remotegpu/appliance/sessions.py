@@ -7,8 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import FileIO
 from typing import Final, NoReturn
 
-from remotegpu.api.quantities import format_bytes
-from remotegpu.appliance.budgets import host_bytes, tenant_of
+from remotegpu.appliance.budgets import HostMemory, held_by, tenant_of
 from remotegpu.appliance.cgroups import LeaseGroups
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.metrics import Counters
@@ -49,7 +48,7 @@ class Sessions:
         workers: Launch,
         groups: LeaseGroups,
         limits: Limits,
-        host_budget: Callable[[Lease], int],
+        host_memory: HostMemory,
         grace_seconds: int,
         uids: Uids,
         counters: Counters,
@@ -65,7 +64,7 @@ class Sessions:
         self._gateway = gateway
         self._workers = workers
         self._groups = groups
-        self._host_budget = host_budget
+        self._host_memory = host_memory
         self._limits = limits
         self._grace_seconds = grace_seconds
         self._uids = uids
@@ -104,7 +103,7 @@ class Sessions:
             process, gateway_end = await start(session, lambda p, file: self._receive(session, p, file))
             session.process = process
             if launch is None:
-                self._groups.join(lease.lease_id, self._host_budget(lease), process.pid)
+                self._groups.join(lease.lease_id, self._host_memory.of_lease(lease), process.pid)
             self._spawn(self._watch(session, process))
             await process.wait_until_ready()
             if session.ended:
@@ -165,23 +164,17 @@ class Sessions:
         await self._groups.leave(lease.lease_id)
 
     async def measure(self) -> NoReturn:
-        """Look from time to time what sessions hold of this machine's memory. A lease past its budget loses the session
-        that holds most."""
+        """Look from time to time what sessions hold of this machine's memory. A lease or tenant past its budget loses
+        those that hold most."""
         while True:
-            for lease in list(self.leases()):
-                lease.host_bytes = host_bytes(lease.sessions.values())
-                budget = self._host_budget(lease)
-                living = [session for session in lease.sessions.values() if not session.ended]
-                if lease.host_bytes <= budget or not living:
-                    continue
-                largest = max(living, key=lambda session: host_bytes([session]))
-                held, most = format_bytes(lease.host_bytes), format_bytes(budget)
-                reason = (
-                    f"the lease holds {held} of the appliance's own memory, its budget is {most} "
-                    "(--host-memory-per-lease), and this process holds most: load less device code, copy less at a time"
-                )
-                _log.warning("session %s ends: %s", largest.session_id[:8], reason)
-                self._spawn(self.end(largest, CUDA_ERROR_DEVICE_UNAVAILABLE, reason))
+            for session in self.all():
+                session.host_bytes = held_by(session.process.pid) if session.process is not None else 0
+            for excess in self._host_memory.excesses(list(self.leases())):
+                reason = f"{excess.sentence}, and this process holds most: load less device code, copy less at a time"
+                for session in excess.sessions:
+                    session.ended = True  # before the tenant is looked at
+                    _log.warning("session %s ends: %s", session.session_id[:8], reason)
+                    self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, reason))
             await asyncio.sleep(_MEASURE_SECONDS)
 
     def connected(self, session_id: str) -> None:
@@ -197,12 +190,6 @@ class Sessions:
             raise SessionRefusedError(
                 f"the lease has its limit of {self._limits.sessions_per_lease} sessions (--sessions-per-lease): "
                 "end some of the processes that use CUDA"
-            )
-        budget = self._host_budget(lease)
-        if lease.host_bytes > budget:
-            raise SessionRefusedError(
-                f"the lease holds {format_bytes(lease.host_bytes)} of the appliance's own memory, its budget is "
-                f"{format_bytes(budget)} (--host-memory-per-lease): end some of the processes that use CUDA"
             )
         self._check_tenant(tenant_of(lease))
         for gpu, part in zip(lease.placement.gpus, lease.parts, strict=True):

@@ -25,6 +25,7 @@ class Limits:
     image_bytes: int = 1 << 30  # device code that a worker keeps
     session_budgets: tuple[str, ...] = ()  # NAME=NUMBER, as `budgets.py` lists them
     host_bytes_per_lease: int | None = None  # of this machine's memory; None: half of it
+    host_bytes_per_tenant: int | None = None  # of one namespace or token; None: three quarters
     managed_mib: int | None = None  # of a program that sets nothing itself; None: the client's default
 
 

@@ -54,7 +54,6 @@ class Lease:
     quotas: list[Quota]
     exports: Exports
     parts: tuple[int, ...] = ()  # of its GPUs' sessions
-    host_bytes: int = 0  # of this machine's memory, when its sessions were last measured
     since: float = field(default_factory=time.monotonic)
     sessions: "dict[str, Session]" = field(default_factory=dict)
     expiry: asyncio.TimerHandle | None = None
@@ -69,6 +68,11 @@ class Lease:
     @property
     def used_bytes(self) -> int:
         return sum(quota.used for quota in self.quotas)
+
+    @property
+    def host_bytes(self) -> int:
+        """Of this machine's memory."""
+        return sum(session.host_bytes for session in self.sessions.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +89,7 @@ class Session:
     ended: bool = False
     grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
+    host_bytes: int = 0  # of this machine's memory, when its process was last measured
     stats: dict[str, int] = field(default_factory=dict)
     answer: asyncio.Future[Packet] | None = None  # of the worker, to what it was asked last
     image: ImageFile | None = None  # what it had in the GPUs' memory, while its lease is suspended

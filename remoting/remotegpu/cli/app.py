@@ -348,6 +348,12 @@ def appliance(
         str,
         typer.Option(help="Memory of this machine for the processes of one lease. Default: half.", show_default=False),
     ] = "",
+    host_memory_per_tenant: Annotated[
+        str,
+        typer.Option(
+            help="The same for all processes of one namespace or token. Default: three quarters.", show_default=False
+        ),
+    ] = "",
     image_memory: Annotated[
         str, typer.Option(help="Device code that is kept for each process, in memory of this machine.")
     ] = "1GiB",
@@ -429,6 +435,7 @@ def appliance(
             image_bytes,
             tuple(session_budget or ()),
             _bytes("--host-memory-per-lease", host_memory_per_lease) if host_memory_per_lease else None,
+            _bytes("--host-memory-per-tenant", host_memory_per_tenant) if host_memory_per_tenant else None,
             _bytes("--managed-memory", managed_memory) >> 20 if managed_memory else None,
         ),
         offload=environments,
