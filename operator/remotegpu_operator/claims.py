@@ -23,6 +23,7 @@ from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
 from remotegpu_operator.gates import Caches, Gates, Key
 from remotegpu_operator.index import Index
+from remotegpu_operator.inventory import Suspended
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.leadership import NotLeaderError
 from remotegpu_operator.workqueue import WorkQueue
@@ -55,6 +56,7 @@ class Claims:
         self._pools: dict[str, GPUPool] = {}
         self._appliances: dict[str, dict[str, ApplianceStatus]] = {}
         self._all_appliances: dict[str, ApplianceStatus] = {}
+        self._suspended: dict[str, Mapping[str, Suspended]] = {}
         self._bundle = ""
         self._stored = Cache(api, GPUCLAIMS, self._claim_changed)
         self._pods = Cache(api, PODS, self._pod_changed, labels=f"{POD_LABEL}={POD_LABEL_VALUE}")
@@ -95,6 +97,14 @@ class Claims:
             self._appliances[pool.name] = new
             self._allocator.set_pool(pool.name, new.values())
             self._appliances_changed(old, new)
+
+    def set_suspended(self, appliance: str, claims: Mapping[str, Suspended]) -> None:
+        """What an appliance says of claims that are to be suspended, or are."""
+        old = self._suspended.get(appliance, {})
+        if claims != old:
+            self._suspended[appliance] = claims
+            for uid in old.keys() | claims.keys():
+                self._queue.add(("claim", uid))
 
     def remove_pool(self, name: str) -> None:
         self._pools.pop(name, None)
@@ -162,9 +172,15 @@ class Claims:
         self._settle.set()
 
     def _tell_allocator(self, claim: GPUClaim, before: GPUClaim | None) -> None:
+        if claim.status.phase is Phase.SUSPENDED and isinstance(self._decisions.get(claim.uid), Placed):
+            return  # it has its share again, of which the API server does not know yet
         if claim.status.phase in statuses.HOLDING:
-            if self._allocator.held(claim.uid) != claim.status.allocations:
-                self._allocator.hold(request_of(claim, self._priorities), claim.status.allocations)
+            request = request_of(claim, self._priorities)
+            stays = claim.status.phase is Phase.SUSPENDED and claim.spec.suspend
+            if self._allocator.held(claim.uid) != claim.status.allocations or stays:
+                self._allocator.hold(request, claim.status.allocations)
+            if request.again and not stays:
+                self._allocator.submit(request)
         elif claim.status.phase is Phase.EXPIRED and not self._index.own_pod_runs(claim):
             self._allocator.release(claim.uid)
         elif not isinstance(self._decisions.get(claim.uid), Placed):
@@ -286,7 +302,9 @@ class Claims:
         now = datetime.datetime.now(datetime.UTC)
         stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         status = claim.status
-        if status.phase in statuses.HOLDING:
+        if status.phase is Phase.SUSPENDED:
+            status = self._next_of_suspended(claim, decision, stamp)
+        elif status.phase in statuses.HOLDING:
             overdue = self._start_overdue(claim, now)
             failed = statuses.unhealthy(claim, self._all_appliances)
             if statuses.gone_for_good(claim, self._all_appliances):
@@ -297,12 +315,34 @@ class Claims:
                 status = statuses.displaced(claim, failed, stamp)
             else:
                 status = statuses.observed(claim, self._all_appliances, stamp)
+                if claim.spec.suspend and status.phase is Phase.ALLOCATED:
+                    status = self._next_of_suspending(claim, stamp)
         elif isinstance(decision, Placed):
             status = statuses.placed(claim, decision, self._all_appliances, stamp)
         elif isinstance(decision, Waiting):
             status = statuses.waiting(claim, decision, stamp)
         why = next(filter(None, map(self._gates.why_held_back, self._index.users(claim))), "")
         return statuses.with_consumers(statuses.held_back(claim, status, why, stamp), self._index.consumers(claim))
+
+    def _next_of_suspending(self, claim: GPUClaim, stamp: str) -> ClaimStatus:
+        told = [self._suspended.get(name, {}).get(claim.uid, Suspended()) for name in statuses.appliances_of(claim)]
+        if problem := next((each.problem for each in told if each.problem), ""):
+            return statuses.suspending(claim, problem, stamp)
+        kept = {
+            (name, gpu): size
+            for name, each in zip(statuses.appliances_of(claim), told, strict=True)
+            for gpu, size in each.kept.items()
+        }
+        if all((each.appliance, each.gpu) in kept for each in claim.status.allocations):
+            return statuses.suspended(claim, kept, stamp)
+        return statuses.suspending(claim, "", stamp)
+
+    def _next_of_suspended(self, claim: GPUClaim, decision: Placed | Waiting | None, stamp: str) -> ClaimStatus:
+        if statuses.gone_for_good(claim, self._all_appliances):
+            return statuses.displaced(claim, "the GPUs on which its programs waited are no longer in the pool", stamp)
+        if isinstance(decision, Placed):
+            return statuses.placed(claim, decision, self._all_appliances, stamp)
+        return statuses.resuming(claim, decision, stamp) if isinstance(decision, Waiting) else claim.status
 
     def _start_overdue(self, claim: GPUClaim, now: datetime.datetime) -> int | None:
         """The deadline, if it is over and the pod has not started."""

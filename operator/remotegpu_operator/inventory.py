@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +31,20 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended:
+    """What an appliance says of a claim that is to be suspended, or is."""
+
+    kept: Mapping[str, int] = field(default_factory=dict)  # by GPU: bytes that the driver still has; empty if it runs
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     gpus: tuple[GpuStatus, ...]
     environments: tuple[EnvironmentStatus, ...]
     draining: bool
+    # By the uid of the claim.
+    suspended: Mapping[str, Suspended] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -160,4 +171,11 @@ def report_of(reply: pb.InventoryReply) -> Report:
         )
         for environment in reply.environments
     )
-    return Report(gpus, environments, reply.draining)
+    suspended = {
+        lease.claim_uid: Suspended(
+            {place.gpu: place.leased_bytes for place in lease.places} if lease.suspended else {}, lease.problem
+        )
+        for lease in reply.leases
+        if lease.claim_uid and (lease.suspended or lease.problem)
+    }
+    return Report(gpus, environments, reply.draining, suspended)

@@ -24,6 +24,8 @@ class Appliance(pb_grpc.ControlServicer):
         self.address = address
         self.draining = False
         self.calls = 0
+        # What a test says of them.
+        self.leases: list[pb.Lease] = []
         self._token = token
         self._gpus = [
             pb.Gpu(
@@ -57,7 +59,9 @@ class Appliance(pb_grpc.ControlServicer):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not the operator's")
         self.calls += 1
         versions = pb.Versions(wire=WIRE_VERSION, program="stand-in")
-        return pb.InventoryReply(gpus=self._gpus, versions=versions, backend="software", draining=self.draining)
+        return pb.InventoryReply(
+            gpus=self._gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining
+        )
 
 
 class Nodes:

@@ -87,7 +87,9 @@ class Allocator:
 
     def submit(self, request: Request) -> None:
         """A claim that wants its GPUs, or wants them with another priority; nothing new if it is known like that."""
-        if self._ledger.get(request.uid) is not None or self._waiting.get(request.uid) == request:
+        if (self._ledger.get(request.uid) is not None and not request.again) or self._waiting.get(
+            request.uid
+        ) == request:
             return
         reported = self._reported.get(request.uid)
         self._forget_waiting(request.uid)
@@ -183,6 +185,11 @@ class Allocator:
             pools = some(sorted(self._inventories)) or "none"
             said = f"there is no GPUPool {request.pool}: create it, or name another one; there are: {pools}"
             return _Refused(request, Reason.NO_SUCH_POOL, said)
+        try_it = self._try_again if request.again else self._try_anew
+        return try_it(inventory, request, walk)
+
+    def _try_anew(self, inventory: Inventory, request: Request, walk: _Walk) -> Placed | _Refused:
+        """On the GPUs that suit it best."""
         candidates = inventory.candidates(request)
         if not candidates.slots:
             return _Refused(request, candidates.reason, candidates.message)
@@ -202,6 +209,30 @@ class Allocator:
         allocations = tuple(_allocation(inventory.slots[fit.slot], request.ask) for fit in sorted(chosen, key=_place))
         if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
             return _Refused(request, Reason.QUOTA_EXCEEDED, said)
+        return Placed(request, allocations)
+
+    def _try_again(self, inventory: Inventory, request: Request, walk: _Walk) -> Placed | _Refused:
+        """On the GPUs that it had: its programs are there, and wait."""
+        places = {(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(inventory.slots)}
+        if missing := [gpu for appliance, gpu in request.again if (appliance, gpu) not in places]:
+            said = f"{missing[0]}, on which its programs wait, is not there"
+            return _Refused(request, Reason.WAITING_FOR_CAPACITY, said)
+        indices = [places[place] for place in request.again]
+        mask = sum(1 << index for index in indices)
+        allocations = tuple(_allocation(inventory.slots[index], request.ask) for index in indices)
+        if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
+            return _Refused(request, Reason.QUOTA_EXCEEDED, said)
+        entry = self._ledger.get(request.uid)
+        has = {each.gpu: each.memory for each in entry.allocations} if entry else {}
+        for index, wanted in zip(indices, allocations, strict=True):
+            slot = inventory.slots[index]
+            left = slot.gpu.shareable - self._ledger.memory(slot.appliance, slot.gpu.uuid) + has.get(wanted.gpu, 0)
+            if slot.closed or left < wanted.memory or walk.kept & mask:
+                free = slot.closed or f"{format_bytes(max(0, left))} of it is free"
+                queue = f", {walk.ahead(mask)} ahead" if walk.kept & mask else ""
+                said = f"{request.ask} of {wanted.gpu} on {wanted.appliance}, where its programs wait: {free}{queue}"
+                walk.keep(mask)
+                return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         return Placed(request, allocations)
 
     def _fits(self, inventory: Inventory, request: Request, kept: int) -> Iterator[Fit]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from remotegpu.api.claims import Allocation, GPUClaim, Mode, Placement, Reason
+from remotegpu.api.claims import Allocation, GPUClaim, Mode, Phase, Placement, Reason
 from remotegpu.api.quantities import Ask
 
 
@@ -23,6 +23,8 @@ class Request:
     created: str = ""
     # Only an appliance with an environment serves it.
     offload: bool = False
+    # Appliances and GPUs that it has a part of, and must have again.
+    again: tuple[tuple[str, str], ...] = ()
 
     @property
     def turn(self) -> tuple[int, str, str, str, str]:
@@ -44,6 +46,9 @@ def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({}
         priority=classes.get(named, 0) if named else claim.spec.priority,
         created=claim.created,
         offload=claim.spec.mode is Mode.OFFLOAD,
+        again=tuple((each.appliance, each.gpu) for each in claim.status.allocations)
+        if claim.status.phase is Phase.SUSPENDED
+        else (),
     )
 
 

@@ -15,7 +15,7 @@ from remotegpu.api.pools import AppliancePhase, ApplianceStatus
 from remotegpu.api.quantities import format_bytes
 from remotegpu_operator.allocation import Placed, Waiting
 
-HOLDING: Final = frozenset({Phase.ALLOCATED, Phase.LOST})
+HOLDING: Final = frozenset({Phase.ALLOCATED, Phase.LOST, Phase.SUSPENDED})
 
 
 def placed(claim: GPUClaim, decision: Placed, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
@@ -32,6 +32,29 @@ def placed(claim: GPUClaim, decision: Placed, appliances: Mapping[str, Appliance
 
 def waiting(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
     return _with(claim, _empty(claim.status), Phase.PENDING, decision.reason, decision.message, now)
+
+
+def suspended(claim: GPUClaim, kept: Mapping[tuple[str, str], int], now: str) -> ClaimStatus:
+    """Its programs wait, and others may have its share but for what the driver keeps, by appliance and GPU."""
+    allocations = tuple(
+        replace(each, memory=kept[each.appliance, each.gpu], milli=0) for each in claim.status.allocations
+    )
+    message = "its programs wait, and others have the share: it asks for it again when spec.suspend is false"
+    status = replace(claim.status, allocations=allocations)
+    return _with(claim, status, Phase.SUSPENDED, Reason.SUSPENDED, message, now)
+
+
+def suspending(claim: GPUClaim, problem: str, now: str) -> ClaimStatus:
+    """It shall be suspended, and has its share as long as it is not."""
+    reason = Reason.NOT_SUSPENDED if problem else Reason.SUSPENDING
+    message = problem[:_MOST_WHY] or "its kernels end and its memory is copied, then others may have the share"
+    if (claim.status.reason, claim.status.message) == (reason, message):
+        return claim.status
+    return _with(claim, claim.status, Phase.ALLOCATED, reason, message, now)
+
+
+def resuming(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
+    return _with(claim, claim.status, Phase.SUSPENDED, decision.reason, decision.message, now)
 
 
 def displaced(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
@@ -77,11 +100,19 @@ def observed(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: st
     if why := unhealthy(claim, appliances):
         message = f"{why}: no program can start on it; make the pod anew for another GPU, or wait until it is well"
         return _with(claim, here, Phase.ALLOCATED, Reason.GPU_UNHEALTHY, message, now)
-    if status.reason is Reason.GPU_UNHEALTHY:
-        return _with(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, "the GPU is healthy again", now)
-    if status.phase is Phase.LOST:
-        return _with(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, "the appliance is back with the same GPU", now)
+    if well := _well_again(claim):
+        return _with(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, well, now)
     return status if here == status else here
+
+
+def _well_again(claim: GPUClaim) -> str:
+    """What was and is no longer, for a claim that has all it needs; empty if nothing was."""
+    if claim.status.phase is Phase.LOST:
+        return "the appliance is back with the same GPU"
+    if claim.status.reason is Reason.GPU_UNHEALTHY:
+        return "the GPU is healthy again"
+    suspending = claim.status.reason in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
+    return "it is not to be suspended any more" if suspending and not claim.spec.suspend else ""
 
 
 def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> ClaimStatus:
@@ -129,6 +160,11 @@ def endpoints(allocations: Sequence[Allocation], appliances: Mapping[str, Applia
     return tuple(Endpoint(name, appliances[name].address, server_name(name)) for name in names if name in appliances)
 
 
+def appliances_of(claim: GPUClaim) -> list[str]:
+    """In the order of the devices, each once."""
+    return list(dict.fromkeys(each.appliance for each in claim.status.allocations))
+
+
 def serves(appliance: ApplianceStatus | None, gpu: str) -> bool:
     return (
         appliance is not None
@@ -151,7 +187,7 @@ def _empty(status: ClaimStatus) -> ClaimStatus:
 
 
 def _with(claim: GPUClaim, status: ClaimStatus, phase: Phase, reason: Reason, message: str, now: str) -> ClaimStatus:
-    has_share = phase in HOLDING
+    has_share = phase in HOLDING and phase is not Phase.SUSPENDED
     conditions = status.conditions
     for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, reason is Reason.ALLOCATED)):
         allocated = kind == ALLOCATED_CONDITION and has_share

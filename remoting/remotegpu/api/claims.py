@@ -18,6 +18,7 @@ class Phase(StrEnum):
     PENDING = "Pending"
     ALLOCATED = "Allocated"
     LOST = "Lost"
+    SUSPENDED = "Suspended"
     EXPIRED = "Expired"
 
 
@@ -35,6 +36,9 @@ class Reason(StrEnum):
     NO_DEVICE_PLUGIN = "NoDevicePlugin"
     GPU_UNHEALTHY = "GPUUnhealthy"
     APPLIANCE_LOST = "ApplianceLost"
+    SUSPENDING = "Suspending"
+    NOT_SUSPENDED = "NotSuspended"
+    SUSPENDED = "Suspended"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
 
 
@@ -126,6 +130,7 @@ class ClaimSpec:
     start_deadline: int | None = None  # seconds; None: the pool's
     priority: int = 0
     priority_class: str = ""  # a PriorityClass, whose value counts in place of `priority`
+    suspend: bool = False
     pod: PodReference | None = None
 
     @classmethod
@@ -139,6 +144,7 @@ class ClaimSpec:
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else None,
             priority=stored.get("priority", 0),
             priority_class=stored.get("priorityClassName", ""),
+            suspend=stored.get("suspend", False),
             pod=PodReference.from_object(stored["pod"]) if "pod" in stored else None,
         )
 
@@ -156,6 +162,8 @@ class ClaimSpec:
             written["startDeadline"] = format_duration(self.start_deadline)
         if self.priority_class:
             written["priorityClassName"] = self.priority_class
+        if self.suspend:
+            written["suspend"] = True
         if self.pod is not None:
             written["pod"] = self.pod.to_object()
         return written

@@ -11,6 +11,7 @@ from remotegpu.appliance.allocation import LeasedGpus, NoRoomError
 from remotegpu.appliance.claims import BadClaimError, Claim, claim_of_appliance
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.state import Lease
+from remotegpu.appliance.suspension import Suspensions
 from remotegpu.appliance.views import PhysicalGpu
 
 _log = logging.getLogger(__name__)
@@ -22,9 +23,10 @@ Object = Mapping[str, Any]
 class ClaimLeases:
     """Told of every claim of the cluster. While the API server is away, what was known stays true."""
 
-    def __init__(self, appliance: str, leases: Leases, gpus: Sequence[PhysicalGpu]) -> None:
+    def __init__(self, appliance: str, leases: Leases, suspensions: Suspensions, gpus: Sequence[PhysicalGpu]) -> None:
         self._appliance = appliance
         self._leases = leases
+        self._suspensions = suspensions
         self._index = {gpu.uuid_text: index for index, gpu in enumerate(gpus)}
         self._claims: dict[str, Claim] = {}  # by the id of their lease
         self._complained: dict[str, str] = {}
@@ -88,10 +90,12 @@ class ClaimLeases:
     def _keep(self, claim: Claim) -> None:
         lease_id = claim.lease_id
         before = self._claims.get(lease_id)
-        if before is not None and before.places != claim.places:
+        if before is not None and not claim.has_place_of(before):
             self._forget(lease_id, "its claim was placed anew")
         self._claims[lease_id] = claim
         self._leases.update_claim(claim)
+        if lease := self._leases.by_id(lease_id):
+            self._suspensions.want(lease, claim.suspended)
 
     def _forget(self, lease_id: str, why: str) -> None:
         self._complained.pop(lease_id, None)
@@ -101,7 +105,8 @@ class ClaimLeases:
     def _place(self) -> None:
         """Make a lease of each claim that has none. What is still being freed is waited for."""
         for lease_id, claim in self._claims.items():
-            if self._leases.by_id(lease_id) is not None:
+            # What had a lease before this appliance was started has nothing to be kept.
+            if claim.suspended or self._leases.by_id(lease_id) is not None:
                 continue
             gpus = tuple(self._index[gpu] for gpu, _ in claim.places)
             try:

@@ -5,10 +5,13 @@ Only what matters here is read, so that an operator of another version may write
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from remotegpu.api.claims import Allocation, Mode, Phase, PodReference, lease_id_of
 from remotegpu.api.kubernetes import OFFLOAD_ANNOTATION
+
+# For the programs of its pods.
+_BY_USER: Final = "by spec.suspend of its GPUClaim"
 
 
 class BadClaimError(Exception):
@@ -25,6 +28,13 @@ class Claim:
     consumers: frozenset[str]  # uids of the pods that may use it
     places: tuple[tuple[str, int], ...]  # GPUs of this appliance, and the bytes on each
     mode: Mode = Mode.DRIVER
+    suspended: str = ""  # why it is, or shall be; then the bytes of `places` may be those that it keeps
+
+    def has_place_of(self, other: "Claim") -> bool:
+        """Is it on the GPUs on which the other one is, with as much of them when neither is suspended?"""
+        if self.suspended or other.suspended:
+            return [gpu for gpu, _ in self.places] == [gpu for gpu, _ in other.places]
+        return self.places == other.places
 
     @property
     def lease_id(self) -> str:
@@ -37,8 +47,10 @@ class Claim:
 def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None:
     """The part of a GPUClaim that this appliance serves; None if there is none (any more)."""
     metadata, status = claim["metadata"], claim.get("status") or {}
-    if status.get("phase") != Phase.ALLOCATED or metadata.get("deletionTimestamp"):
+    phase = status.get("phase")
+    if phase not in (Phase.ALLOCATED, Phase.SUSPENDED) or metadata.get("deletionTimestamp"):
         return None
+    suspended = _BY_USER if phase == Phase.SUSPENDED or (claim.get("spec") or {}).get("suspend") else ""
     try:
         allocations = map(Allocation.from_object, status.get("allocations") or ())
         places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
@@ -49,7 +61,7 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         raise BadClaimError("its status names a GPU twice")
     if not places:
         return None
-    return Claim(metadata["uid"], metadata["namespace"], metadata["name"], consumers, places, _mode(claim))
+    return Claim(metadata["uid"], metadata["namespace"], metadata["name"], consumers, places, _mode(claim), suspended)
 
 
 def refusal_of_mode(claim: Claim | None, *, offload: bool) -> str:

@@ -37,6 +37,8 @@ def gpus_now(gpus: Sequence[PhysicalGpu], capacities: Sequence[Capacity], leases
 def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
     # The metrics' thread reads this too, hence copies of everything that can change.
     used = [sum(list(quota.granted.values())) for quota in lease.quotas]
+    suspended = lease.suspended
+    sizes = lease.placement.sizes if suspended is None else suspended.kept
     return pb.Lease(
         lease_id=lease.lease_id,
         client=lease.client,
@@ -46,12 +48,13 @@ def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
         sessions=len(lease.sessions),
         age_seconds=time.monotonic() - lease.since,
         host_bytes=lease.host_bytes,
-        suspended=lease.suspended.reason if lease.suspended else "",
-        image_bytes=lease.suspended.bytes if lease.suspended else 0,
+        suspended=suspended.reason if suspended else "",
+        image_bytes=suspended.bytes if suspended else 0,
         claim=str(lease.claim or ""),
         claim_uid=lease.claim.uid if lease.claim else "",
+        problem=lease.problem,
         places=[
             pb.Place(gpu=gpus[gpu].uuid_text, leased_bytes=size, used_bytes=now)
-            for gpu, size, now in zip(lease.placement.gpus, lease.placement.sizes, used, strict=True)
+            for gpu, size, now in zip(lease.placement.gpus, sizes, used, strict=True)
         ],
     )

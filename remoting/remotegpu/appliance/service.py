@@ -292,6 +292,9 @@ class ControlService(pb_grpc.ControlServicer):
         if lease is None or owner not in (None, lease.owner):
             message = "no such lease, or not yours: `remotegpu smi` lists them"
             raise RefusalError(grpc.StatusCode.NOT_FOUND, message)
+        if lease.claim is not None:
+            message = f"it is the lease of claim {lease.claim}: set spec.suspend of the GPUClaim"
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
         return lease, "an administrator" if owner is None else owner
 
     async def _onlooker(self, method: str, context: Context) -> str | None:

@@ -42,6 +42,7 @@ class SessionProcess(Protocol):
 class Suspended:
     reason: str
     bytes: int  # of its sessions' images
+    kept: tuple[int, ...]  # of each GPU: what the driver has for its sessions
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +61,7 @@ class Lease:
     owner: str = ""  # whose token opened it
     claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
     suspended: Suspended | None = None
+    problem: str = ""  # why it could not be suspended or resumed
     running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
 
     def __post_init__(self) -> None:

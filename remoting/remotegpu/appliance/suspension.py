@@ -25,6 +25,7 @@ _DRAIN_SECONDS: Final = 60
 _SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
 _LEAST_SECONDS: Final = 30.0
 _TELL_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
 
 # Bytes of images.
@@ -38,6 +39,33 @@ class Suspensions:
         self._images = images
         # By lease: what is being done with it.
         self._work: dict[str, asyncio.Task[Bytes]] = {}
+        # Why a lease shall be suspended, or empty; and who sees to that.
+        self._wanted: dict[str, str] = {}
+        self._strivers: dict[str, asyncio.Task[None]] = {}
+
+    def want(self, lease: Lease, reason: str) -> None:
+        """See to it that a lease is suspended for this reason or, if that is empty, runs; again until it is."""
+        lease_id = lease.lease_id
+        self._wanted[lease_id] = reason
+        if lease_id not in self._strivers and self._is_due(lease):
+            task = self._strivers[lease_id] = asyncio.create_task(self._strive(lease))
+            task.add_done_callback(lambda _: self._strivers.pop(lease_id, None))
+
+    def _is_due(self, lease: Lease) -> bool:
+        return bool(self._wanted[lease.lease_id]) != (lease.suspended is not None)
+
+    async def _strive(self, lease: Lease) -> None:
+        while self._is_due(lease) and self._leases.by_id(lease.lease_id) is lease:
+            reason = self._wanted[lease.lease_id]
+            try:
+                async for _ in self.suspend(lease, reason) if reason else self.resume(lease):
+                    pass
+            except RefusalError as refusal:
+                lease.problem = refusal.message
+                await asyncio.sleep(_AGAIN_SECONDS)
+        lease.problem = ""
+        if self._leases.by_id(lease.lease_id) is not lease:
+            self._wanted.pop(lease.lease_id, None)
 
     async def suspend(self, lease: Lease, reason: str) -> AsyncIterator[Waiting | Bytes]:
         """Yield what is waited for, once a second, and at last how many bytes were saved. It continues if the caller
@@ -86,10 +114,11 @@ class Suspensions:
         except BaseException:
             lease.running.set()
             raise
-        lease.suspended = Suspended(reason, saved)
         kept = [sum(numbers) for numbers in zip(*(session.kept for session in lease.sessions.values()), strict=True)]
         sizes = lease.placement.sizes
-        self._leases.lend(lease, tuple(map(min, kept or (0,) * len(sizes), sizes)))
+        lease.suspended = Suspended(reason, saved, tuple(map(min, kept or (0,) * len(sizes), sizes)))
+        lease.problem = ""
+        self._leases.lend(lease, lease.suspended.kept)
         _log.info("lease %s is suspended (%s): %s saved", lease.lease_id[:8], reason, format_bytes(saved))
         return saved
 
@@ -144,7 +173,7 @@ class Suspensions:
         failures = [why for why in await asyncio.gather(*(self._restore(session) for session in waiting)) if why]
         if failures:
             raise _refused(f"{failures[0]}; its share is held: resume it again, or end its programs")
-        lease.suspended = None
+        lease.suspended, lease.problem = None, ""
         lease.running.set()
         _log.info("lease %s is resumed: %s brought back", lease.lease_id[:8], format_bytes(saved))
         return saved

@@ -377,7 +377,7 @@ class Gpu(_message.Message):
     def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., total_bytes: _Optional[int] = ..., shareable_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes", "suspended", "image_bytes")
+    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes", "suspended", "image_bytes", "problem")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +391,7 @@ class Lease(_message.Message):
     HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     client: str
     gpus: _containers.RepeatedScalarFieldContainer[int]
@@ -404,7 +405,8 @@ class Lease(_message.Message):
     host_bytes: int
     suspended: str
     image_bytes: int
-    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ..., suspended: _Optional[str] = ..., image_bytes: _Optional[int] = ...) -> None: ...
+    problem: str
+    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ..., suspended: _Optional[str] = ..., image_bytes: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("gpu", "leased_bytes", "used_bytes")
