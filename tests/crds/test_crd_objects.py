@@ -59,6 +59,7 @@ CLAIM_SPECS = (
         placement=Placement.SPREAD,
         start_deadline=5400,
         priority=-7,
+        suspend=True,
         pod=PodReference("train", "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"),
     ),
     ClaimSpec(ask=Ask(1, 0, 5 * GIB), priority_class="urgent"),

@@ -22,7 +22,10 @@ WHOLE = (
     "a fraction above 1 is itself a number of whole GPUs: leave count out, or write the part of each GPU as fraction"
     " and their number as count"
 )
-FIXED = "of a claim only startDeadline, priority, priorityClassName and suspend can be changed: delete it and make a new one"
+FIXED = (
+    "of a claim only startDeadline, priority, priorityClassName and suspend can be changed: delete it and make a new"
+    " one"
+)
 PRIORITY = "give either priorityClassName or priority, one of the two"
 POOL_NAME = (
     "a pool's name is part of the names of Services: use at most 40 lower-case letters, digits and dashes, beginning"

@@ -71,7 +71,7 @@ def test_a_suspended_claims_share_is_for_others(kube: Kube, appliance: Appliance
     becomes(kube, "first", "Allocated", "Suspending")
     assert phase_of(kube.get(f"{MINE}/second")) == "Pending"
     say(appliance, stored)
-    status = becomes(kube, "first", "Suspended", "Suspended")["status"]
+    status = becomes(kube, "first", "Suspended", "ByUser")["status"]
     assert status["allocations"] == [{**whole, "memory": KEPT, "milli": 0}]
     assert (status["milli"], status["memory"]) == (0, "3Mi")
     becomes(kube, "second", "Allocated", "Allocated")
@@ -109,7 +109,7 @@ def test_another_operator_goes_on_with_what_is_suspended(
     stored = becomes(kube, "first", "Allocated", "Allocated")
     suspend(kube, "first")
     say(appliance, stored)
-    becomes(kube, "first", "Suspended", "Suspended")
+    becomes(kube, "first", "Suspended", "ByUser")
     make(kube, "second", "0.9")
     becomes(kube, "second", "Allocated", "Allocated")
     (folder / "other").mkdir()
@@ -123,7 +123,7 @@ def test_a_suspended_claim_is_deleted(kube: Kube, appliance: Appliance) -> None:
     make(kube, "first", "0.75")
     say(appliance, becomes(kube, "first", "Allocated", "Allocated"))
     suspend(kube, "first")
-    becomes(kube, "first", "Suspended", "Suspended")
+    becomes(kube, "first", "Suspended", "ByUser")
     kube("DELETE", f"{MINE}/first")
     make(kube, "second", "1")
     becomes(kube, "second", "Allocated", "Allocated")

@@ -41,7 +41,7 @@ def suspended(claim: GPUClaim, kept: Mapping[tuple[str, str], int], now: str) ->
     )
     message = "its programs wait, and others have the share: it asks for it again when spec.suspend is false"
     status = replace(claim.status, allocations=allocations)
-    return _with(claim, status, Phase.SUSPENDED, Reason.SUSPENDED, message, now)
+    return _with(claim, status, Phase.SUSPENDED, Reason.BY_USER, message, now)
 
 
 def suspending(claim: GPUClaim, problem: str, now: str) -> ClaimStatus:

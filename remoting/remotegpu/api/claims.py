@@ -38,7 +38,7 @@ class Reason(StrEnum):
     APPLIANCE_LOST = "ApplianceLost"
     SUSPENDING = "Suspending"
     NOT_SUSPENDED = "NotSuspended"
-    SUSPENDED = "Suspended"
+    BY_USER = "ByUser"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from remotegpu.api.claims import Allocation, Mode, Phase, PodReference, lease_id_of
+from remotegpu.api.claims import Allocation, Mode, Phase, PodReference, Reason, lease_id_of
 from remotegpu.api.kubernetes import OFFLOAD_ANNOTATION
 
 # For the programs of its pods.
@@ -50,7 +50,9 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
     phase = status.get("phase")
     if phase not in (Phase.ALLOCATED, Phase.SUSPENDED) or metadata.get("deletionTimestamp"):
         return None
-    suspended = _BY_USER if phase == Phase.SUSPENDED or (claim.get("spec") or {}).get("suspend") else ""
+    # The operator decides: what the claim's spec says, it has seen or will see.
+    ends = phase == Phase.SUSPENDED or status.get("reason") in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
+    suspended = _BY_USER if ends else ""
     try:
         allocations = map(Allocation.from_object, status.get("allocations") or ())
         places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
