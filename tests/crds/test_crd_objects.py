@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, is_dataclass
@@ -45,6 +46,7 @@ from remotegpu.api.pools import (
     UpdateSpec,
 )
 from remotegpu.api.quantities import Ask
+from remotegpu.api.schedules import Schedule
 
 GIB = 1 << 30
 NOW = "2026-11-21T16:00:00Z"
@@ -60,6 +62,7 @@ CLAIM_SPECS = (
         start_deadline=5400,
         priority=-7,
         suspend=True,
+        suspendable=True,
         pod=PodReference("train", "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"),
     ),
     ClaimSpec(ask=Ask(1, 0, 5 * GIB), priority_class="urgent"),
@@ -87,7 +90,11 @@ POOL_SPECS = (
         image_pull_policy="Never",
         gpus_per_node=4,
         limits=LimitsSpec(
-            sessions_per_gpu=32, sessions_per_claim=8, sessions_per_namespace=6, host_memory_per_claim=GIB
+            sessions_per_gpu=32,
+            sessions_per_claim=8,
+            sessions_per_namespace=6,
+            host_memory_per_claim=GIB,
+            host_memory_per_namespace=2 * GIB,
         ),
         offload=(
             EnvironmentSpec("rocm", "/opt/environments/torch/bin/python", OffloadBackend.ROCM, exclusive=True),
@@ -95,6 +102,10 @@ POOL_SPECS = (
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
         landlock=Landlock.WARN,
+        schedules=(
+            Schedule("night", datetime.time(20), datetime.time(6, 30), ("Mon", "Fri"), "Europe/Berlin", 5, ("desks",)),
+        ),
+        suspend_for_priority=True,
         start_deadline=600,
         update=UpdateSpec(drain_deadline=60),
         resources={"requests": {"cpu": "500m"}, "limits": {"memory": "4Gi"}},

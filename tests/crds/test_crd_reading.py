@@ -127,7 +127,7 @@ def test_every_field_is_described_with_unit_default_and_example(kind: str) -> No
             "what holds without it": not path.startswith("spec.")
             or not leaf
             or said is not None
-            or path.rsplit(".", 1)[0] in {"spec.pod", "spec.tolerations", "spec.offload"},
+            or path.rsplit(".", 1)[0] in {"spec.pod", "spec.tolerations", "spec.offload", "spec.schedules"},
             "its unit": "Unit: " in text or not _is_amount(path, field),
         }
         problems += [f"{path} lacks {what}: {text}" for what, given in wants.items() if not given]
@@ -136,7 +136,7 @@ def test_every_field_is_described_with_unit_default_and_example(kind: str) -> No
 
 def _is_amount(path: str, field: dict[str, Any]) -> bool:
     """Numbers and quantities; not what has no unit."""
-    if path.rsplit(".", 1)[-1] in {"priority", "observedGeneration"}:
+    if path.rsplit(".", 1)[-1] in {"priority", "maxPriority", "observedGeneration"}:
         return False
     return field.get("type") == "integer" or "x-kubernetes-int-or-string" in field or "Deadline" in path
 

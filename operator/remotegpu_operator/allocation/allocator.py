@@ -12,6 +12,7 @@ from remotegpu_operator.allocation.decisions import Decision, Placed, Request, W
 from remotegpu_operator.allocation.fit import Fit, choose
 from remotegpu_operator.allocation.inventory import Inventory, Slot, charge, mixed_memory, some
 from remotegpu_operator.allocation.ledger import Ledger
+from remotegpu_operator.allocation.victims import victims
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,14 @@ class Allocator:
                     self._reported[refused.request.uid] = refused.reason
                     decisions.append(Waiting(refused.request, refused.reason, self._sentence(refused)))
         return decisions
+
+    def victims(self, pool: str, before: Mapping[str, str]) -> dict[str, str]:
+        """The claims that shall give their shares to ones of higher priority that wait: see `victims.victims`."""
+        inventory = self._inventories.get(pool)
+        if inventory is None:
+            return {}
+        waiting = [each.request for each in self._refusals(pool) if each.reason is Reason.WAITING_FOR_CAPACITY]
+        return victims(inventory, self._ledger, waiting, before)
 
     def waiting(self) -> list[Request]:
         """All that wait, pool by pool, in the order in which they are served."""

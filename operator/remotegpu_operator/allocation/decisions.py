@@ -23,6 +23,7 @@ class Request:
     created: str = ""
     # Only an appliance with an environment serves it.
     offload: bool = False
+    suspendable: bool = False
     # Appliances and GPUs that it has a part of, and must have again.
     again: tuple[tuple[str, str], ...] = ()
 
@@ -46,6 +47,7 @@ def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({}
         priority=classes.get(named, 0) if named else claim.spec.priority,
         created=claim.created,
         offload=claim.spec.mode is Mode.OFFLOAD,
+        suspendable=claim.spec.suspendable,
         again=tuple((each.appliance, each.gpu) for each in claim.status.allocations)
         if claim.status.phase is Phase.SUSPENDED
         else (),

@@ -17,6 +17,9 @@ class Entry:
     def milli(self) -> int:
         return sum(allocation.milli for allocation in self.allocations)
 
+    def memory_on(self, appliance: str, gpu: str) -> int:
+        return sum(each.memory for each in self.allocations if (each.appliance, each.gpu) == (appliance, gpu))
+
 
 class Ledger:
     def __init__(self) -> None:
@@ -43,6 +46,10 @@ class Ledger:
     def memory(self, appliance: str, gpu: str) -> int:
         """Bytes of the GPU that claims have."""
         return self._bytes[appliance, gpu]
+
+    def on(self, appliance: str, gpu: str) -> list[Entry]:
+        """Who has some of the GPU."""
+        return [each for each in self._entries.values() if each.memory_on(appliance, gpu)]
 
     def milli(self, namespace: str) -> int:
         """Thousandths of GPUs that the namespace's claims have."""

@@ -14,6 +14,7 @@ from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus
 from remotegpu.api.quantities import format_bytes
 from remotegpu_operator.allocation import Placed, Waiting
+from remotegpu_operator.builders.suspension import Why
 
 HOLDING: Final = frozenset({Phase.ALLOCATED, Phase.LOST, Phase.SUSPENDED})
 
@@ -34,27 +35,35 @@ def waiting(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
     return _with(claim, _empty(claim.status), Phase.PENDING, decision.reason, decision.message, now)
 
 
-def suspended(claim: GPUClaim, kept: Mapping[tuple[str, str], int], now: str) -> ClaimStatus:
+def suspended(claim: GPUClaim, why: Why, kept: Mapping[tuple[str, str], int], now: str) -> ClaimStatus:
     """Its programs wait, and others may have its share but for what the driver keeps, by appliance and GPU."""
     allocations = tuple(
         replace(each, memory=kept[each.appliance, each.gpu], milli=0) for each in claim.status.allocations
     )
-    message = "its programs wait, and others have the share: it asks for it again when spec.suspend is false"
-    status = replace(claim.status, allocations=allocations)
-    return _with(claim, status, Phase.SUSPENDED, Reason.BY_USER, message, now)
+    return stays_suspended(claim, replace(claim.status, allocations=allocations), why, now)
 
 
-def suspending(claim: GPUClaim, problem: str, now: str) -> ClaimStatus:
+def stays_suspended(claim: GPUClaim, status: ClaimStatus, why: Why, now: str) -> ClaimStatus:
+    message = f"its programs wait, and others have the share: {why.message}"
+    if (status.phase, status.reason, status.message) == (Phase.SUSPENDED, why.reason, message):
+        return status
+    return _with(claim, status, Phase.SUSPENDED, why.reason, message, now)
+
+
+def suspending(claim: GPUClaim, why: Why, problem: str, now: str) -> ClaimStatus:
     """It shall be suspended, and has its share as long as it is not."""
     reason = Reason.NOT_SUSPENDED if problem else Reason.SUSPENDING
-    message = problem[:_MOST_WHY] or "its kernels end and its memory is copied, then others may have the share"
+    message = problem[:_MOST_WHY] or f"its kernels end and its memory is copied, then others have it: {why.message}"
     if (claim.status.reason, claim.status.message) == (reason, message):
         return claim.status
     return _with(claim, claim.status, Phase.ALLOCATED, reason, message, now)
 
 
 def resuming(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
-    return _with(claim, claim.status, Phase.SUSPENDED, decision.reason, decision.message, now)
+    """It asks for its share again. That it gave way to another claim stays its reason."""
+    gave_way = claim.status.reason is Reason.FOR_PRIORITY
+    reason = claim.status.reason if gave_way else decision.reason
+    return _with(claim, claim.status, Phase.SUSPENDED, reason, decision.message, now)
 
 
 def displaced(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
@@ -83,7 +92,9 @@ def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
     return _with(claim, _empty(claim.status), Phase.EXPIRED, Reason.START_DEADLINE_EXCEEDED, message, now)
 
 
-def observed(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
+def observed(
+    claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str, *, suspending: bool = False
+) -> ClaimStatus:
     """A claim that has a share, as its appliances are now: Lost while one is away, Allocated while all are there.
 
     With a GPU that failed it stays Allocated and is not Ready: some failures let running programs go on.
@@ -100,19 +111,19 @@ def observed(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: st
     if why := unhealthy(claim, appliances):
         message = f"{why}: no program can start on it; make the pod anew for another GPU, or wait until it is well"
         return _with(claim, here, Phase.ALLOCATED, Reason.GPU_UNHEALTHY, message, now)
-    if well := _well_again(claim):
+    if well := _well_again(claim, suspending):
         return _with(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, well, now)
     return status if here == status else here
 
 
-def _well_again(claim: GPUClaim) -> str:
+def _well_again(claim: GPUClaim, suspending: bool) -> str:
     """What was and is no longer, for a claim that has all it needs; empty if nothing was."""
     if claim.status.phase is Phase.LOST:
         return "the appliance is back with the same GPU"
     if claim.status.reason is Reason.GPU_UNHEALTHY:
         return "the GPU is healthy again"
-    suspending = claim.status.reason in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
-    return "it is not to be suspended any more" if suspending and not claim.spec.suspend else ""
+    was = claim.status.reason in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
+    return "it is not to be suspended any more" if was and not suspending else ""
 
 
 def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> ClaimStatus:

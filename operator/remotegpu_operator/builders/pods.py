@@ -76,6 +76,8 @@ def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
         spec["model"] = ask.model
     if ask.spread:
         spec["placement"] = "Spread"
+    if ask.suspendable:
+        spec["suspendable"] = True
     if priority := pod["spec"].get("priority"):
         spec["priority"] = priority
     spec["pod"] = {"name": metadata["name"], "uid": metadata["uid"]}

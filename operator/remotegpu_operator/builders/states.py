@@ -120,6 +120,8 @@ def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> Po
         ),
     )
     conditions = with_condition(conditions, _landlock(pool, now))
+    if pool.spec.schedules:
+        conditions = with_condition(conditions, _schedules(pool, now))
     return PoolStatus(
         phase=phase,
         reason=reason,
@@ -132,6 +134,13 @@ def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> Po
         observed_generation=pool.generation,
         landlock=pool.landlock,
     )
+
+
+def _schedules(pool: GPUPool, now: str) -> Condition:
+    problems = "; ".join(filter(None, (each.problem for each in pool.spec.schedules)))[:1024]
+    if problems:
+        return Condition("SchedulesUnderstood", "False", "NoSuchTimeZone", problems, now, pool.generation)
+    return Condition("SchedulesUnderstood", "True", "Understood", "all have a time zone", now, pool.generation)
 
 
 def _landlock(pool: GPUPool, now: str) -> Condition:

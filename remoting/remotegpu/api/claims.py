@@ -39,6 +39,8 @@ class Reason(StrEnum):
     SUSPENDING = "Suspending"
     NOT_SUSPENDED = "NotSuspended"
     BY_USER = "ByUser"
+    BY_SCHEDULE = "BySchedule"
+    FOR_PRIORITY = "ForPriority"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
 
 
@@ -131,6 +133,7 @@ class ClaimSpec:
     priority: int = 0
     priority_class: str = ""  # a PriorityClass, whose value counts in place of `priority`
     suspend: bool = False
+    suspendable: bool = False  # by a schedule of the pool, or for a claim of higher priority
     pod: PodReference | None = None
 
     @classmethod
@@ -145,6 +148,7 @@ class ClaimSpec:
             priority=stored.get("priority", 0),
             priority_class=stored.get("priorityClassName", ""),
             suspend=stored.get("suspend", False),
+            suspendable=stored.get("suspendable", False),
             pod=PodReference.from_object(stored["pod"]) if "pod" in stored else None,
         )
 
@@ -164,6 +168,8 @@ class ClaimSpec:
             written["priorityClassName"] = self.priority_class
         if self.suspend:
             written["suspend"] = True
+        if self.suspendable:
+            written["suspendable"] = True
         if self.pod is not None:
             written["pod"] = self.pod.to_object()
         return written

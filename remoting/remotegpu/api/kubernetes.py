@@ -26,6 +26,7 @@ COUNT_ANNOTATION: Final = "remotegpu.io/count"
 SPREAD_ANNOTATION: Final = "remotegpu.io/spread"
 # The ConfigMap with the file `remotegpu.yaml`: what the pod's programs run in an acceptor of the pool.
 OFFLOAD_ANNOTATION: Final = "remotegpu.io/offload"
+SUSPENDABLE_ANNOTATION: Final = "remotegpu.io/suspendable"
 USER_ANNOTATIONS: Final = (
     CLAIM_ANNOTATION,
     POOL_ANNOTATION,
@@ -33,6 +34,7 @@ USER_ANNOTATIONS: Final = (
     MEMORY_ANNOTATION,
     COUNT_ANNOTATION,
     SPREAD_ANNOTATION,
+    SUSPENDABLE_ANNOTATION,
     OFFLOAD_ANNOTATION,
 )
 

@@ -19,6 +19,7 @@ from remotegpu.api.kubernetes import (
     POOL_ANNOTATION,
     RESOURCE_PREFIX,
     SPREAD_ANNOTATION,
+    SUSPENDABLE_ANNOTATION,
     USER_ANNOTATIONS,
     USER_PREFIX,
 )
@@ -48,6 +49,7 @@ class PodAsk:
     pool: str = DEFAULT_POOL
     model: str = ""
     spread: bool = False
+    suspendable: bool = False
     # The ConfigMap that says what runs in an acceptor; empty: the programs of the pod use CUDA.
     offload: str = ""
 
@@ -124,6 +126,9 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
         pool=_name(POOL_ANNOTATION, annotations.get(POOL_ANNOTATION, DEFAULT_POOL), 40),
         model=_model(annotations),
         spread=_spread(annotations),
+        suspendable=_yes_or_no(
+            annotations, SUSPENDABLE_ANNOTATION, "its share may be given to others, while it waits", "it may not"
+        ),
         offload=_offload(annotations),
     )
 
@@ -228,10 +233,11 @@ def _memory(text: str) -> int:
 
 
 def _spread(annotations: Mapping[str, str]) -> bool:
-    text = annotations.get(SPREAD_ANNOTATION, "false")
+    return _yes_or_no(annotations, SPREAD_ANNOTATION, "GPUs of as many appliances as possible", "of as few")
+
+
+def _yes_or_no(annotations: Mapping[str, str], key: str, yes: str, no: str) -> bool:
+    text = annotations.get(key, "false")
     if text not in ("true", "false"):
-        raise PodError(
-            f'annotation {SPREAD_ANNOTATION}: {text!r} is neither "true" (GPUs of as many appliances as possible) nor '
-            '"false" (of as few)'
-        )
+        raise PodError(f'annotation {key}: {text!r} is neither "true" ({yes}) nor "false" ({no})')
     return text == "true"

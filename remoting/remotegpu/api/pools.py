@@ -8,6 +8,7 @@ from typing import Any
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.quantities import format_quantity, parse_quantity
+from remotegpu.api.schedules import Schedule
 
 
 class Backend(StrEnum):
@@ -167,6 +168,8 @@ class PoolSpec:
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
+    schedules: tuple[Schedule, ...] = ()
+    suspend_for_priority: bool = False
     start_deadline: int = 300  # seconds
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -188,6 +191,8 @@ class PoolSpec:
             limits=LimitsSpec.from_object(stored.get("limits", {})),
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
+            schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
+            suspend_for_priority=stored.get("suspendForPriority", False),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
@@ -210,6 +215,8 @@ class PoolSpec:
             limits=self.limits.to_object() or None,
             offload=[each.to_object() for each in self.offload] or None,
             landlock=self.landlock and str(self.landlock),
+            schedules=[each.to_object() for each in self.schedules] or None,
+            suspendForPriority=self.suspend_for_priority or None,
             startDeadline=format_duration(self.start_deadline),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,

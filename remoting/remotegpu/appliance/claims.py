@@ -5,13 +5,10 @@ Only what matters here is read, so that an operator of another version may write
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from remotegpu.api.claims import Allocation, Mode, Phase, PodReference, Reason, lease_id_of
 from remotegpu.api.kubernetes import OFFLOAD_ANNOTATION
-
-# For the programs of its pods.
-_BY_USER: Final = "by spec.suspend of its GPUClaim"
 
 
 class BadClaimError(Exception):
@@ -52,7 +49,7 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         return None
     # The operator decides: what the claim's spec says, it has seen or will see.
     ends = phase == Phase.SUSPENDED or status.get("reason") in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
-    suspended = _BY_USER if ends else ""
+    suspended = f"as GPUClaim {metadata['name']} says" if ends else ""
     try:
         allocations = map(Allocation.from_object, status.get("allocations") or ())
         places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)

@@ -1,0 +1,73 @@
+"""Which claims give their shares to claims of higher priority that wait. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from remotegpu_operator.allocation.decisions import Request
+from remotegpu_operator.allocation.inventory import Inventory, Slot
+from remotegpu_operator.allocation.ledger import Entry, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A GPU that would have room for the request without these claims. Ordered: few and unimportant ones are first."""
+
+    claims: tuple[Entry, ...]
+    slot: int
+
+    @property
+    def cost(self) -> tuple[int, int, int]:
+        return (len(self.claims), max((each.request.priority for each in self.claims), default=0), self.slot)
+
+
+def victims(
+    inventory: Inventory, ledger: Ledger, waiting: Iterable[Request], before: Mapping[str, str]
+) -> dict[str, str]:
+    """The claims that shall be suspended, each with the uid of the waiting one that gets its share. `waiting`: in the
+    order in which they are served. `before`: who was chosen the last time, and stays so if that serves."""
+    chosen: dict[str, str] = {}
+    for request in waiting:
+        options = sorted(_options(inventory, ledger, request, before, chosen), key=lambda option: option.cost)
+        wanted = len(request.again) or request.ask.count
+        if len(options) >= wanted:
+            for option in options[:wanted]:
+                chosen |= {each.request.uid: request.uid for each in option.claims}
+    return chosen
+
+
+def _options(
+    inventory: Inventory, ledger: Ledger, request: Request, before: Mapping[str, str], chosen: Mapping[str, str]
+) -> Iterator[_Option]:
+    for index in _slots(inventory, request):
+        slot = inventory.slots[index]
+        lack = request.ask.bytes_of(slot.gpu.shareable) - _free(ledger, slot, request)
+        claims = []
+        for entry in sorted(ledger.on(slot.appliance, slot.gpu.uuid), key=lambda each: _order(each, before)):
+            if lack > 0 and _gives_way(entry.request, request) and entry.request.uid not in chosen:
+                claims.append(entry)
+                lack -= entry.memory_on(slot.appliance, slot.gpu.uuid)
+        if lack <= 0:
+            yield _Option(tuple(claims), index)
+
+
+def _slots(inventory: Inventory, request: Request) -> list[int]:
+    places = {(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(inventory.slots)}
+    found = [places[place] for place in request.again if place in places]
+    indices = found if request.again else inventory.candidates(request).slots
+    return [index for index in indices if not inventory.slots[index].closed]
+
+
+def _free(ledger: Ledger, slot: Slot, request: Request) -> int:
+    own = ledger.get(request.uid)
+    kept = own.memory_on(slot.appliance, slot.gpu.uuid) if own else 0
+    return slot.gpu.shareable - ledger.memory(slot.appliance, slot.gpu.uuid) + kept
+
+
+def _gives_way(request: Request, to: Request) -> bool:
+    return request.suspendable and not request.again and request.priority < to.priority
+
+
+def _order(entry: Entry, before: Mapping[str, str]) -> tuple[bool, int, tuple[int, ...]]:
+    """Who gives way first: who was chosen already, then the least important, then the youngest."""
+    request = entry.request
+    return (request.uid not in before, request.priority, tuple(-ord(letter) for letter in request.created))

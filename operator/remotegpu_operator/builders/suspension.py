@@ -1,0 +1,40 @@
+"""Why a claim is to be suspended. Pure."""
+
+import datetime
+from dataclasses import dataclass
+
+from remotegpu.api.claims import GPUClaim, Reason
+from remotegpu.api.pools import GPUPool
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    reason: Reason
+    message: str
+
+    @property
+    def lasts(self) -> bool:
+        """It asks for its share again when this is over. One that gave way asks at once, behind whom it gave way to."""
+        return self.reason is not Reason.FOR_PRIORITY
+
+
+def why(
+    claim: GPUClaim, priority: int, pool: GPUPool | None, for_whom: GPUClaim | None, now: datetime.datetime
+) -> Why | None:
+    """None if it is not. `for_whom`: the claim of higher priority that the allocator gives its share."""
+    if claim.spec.suspend:
+        return Why(Reason.BY_USER, "spec.suspend is true")
+    if not claim.spec.suspendable or pool is None:
+        return None
+    for schedule in pool.spec.schedules:
+        if schedule.suspends(claim.namespace, priority) and schedule.covers(now):
+            until = f"{schedule.end.strftime('%H:%M')} {schedule.time_zone}"
+            return Why(Reason.BY_SCHEDULE, f"schedule {schedule.name} of pool {pool.name}, until {until}")
+    if for_whom is not None and pool.spec.suspend_for_priority:
+        return Why(Reason.FOR_PRIORITY, f"claim {for_whom.key} has a higher priority and gets its share")
+    return None
+
+
+def windows(pool: GPUPool, now: datetime.datetime) -> tuple[str, ...]:
+    """The names of the pool's schedules that suspend somebody now."""
+    return tuple(schedule.name for schedule in pool.spec.schedules if schedule.covers(now))

@@ -1,0 +1,72 @@
+"""Windows of time in which a pool's suspendable claims give their shares to others; `crds/gpupools.yaml` says what each
+field means."""
+
+import datetime
+import zoneinfo
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    name: str
+    start: datetime.time
+    end: datetime.time  # at or before the start: on the next day
+    days: tuple[str, ...] = DAYS  # on which it starts
+    time_zone: str = "UTC"
+    max_priority: int | None = None  # of the claims that it suspends; None: any
+    namespaces: tuple[str, ...] = ()  # of the claims that it suspends; none: all
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "Schedule":
+        return cls(
+            name=stored["name"],
+            start=datetime.time.fromisoformat(stored["from"]),
+            end=datetime.time.fromisoformat(stored["to"]),
+            days=tuple(stored.get("days", DAYS)),
+            time_zone=stored.get("timeZone", "UTC"),
+            max_priority=stored.get("maxPriority"),
+            namespaces=tuple(stored.get("namespaces", ())),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        written: dict[str, Any] = {
+            "name": self.name,
+            "from": self.start.strftime("%H:%M"),
+            "to": self.end.strftime("%H:%M"),
+            "days": list(self.days),
+            "timeZone": self.time_zone,
+        }
+        if self.max_priority is not None:
+            written["maxPriority"] = self.max_priority
+        if self.namespaces:
+            written["namespaces"] = list(self.namespaces)
+        return written
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, so that it suspends nobody; empty if nothing is."""
+        try:
+            zoneinfo.ZoneInfo(self.time_zone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            return f"schedule {self.name}: there is no time zone {self.time_zone}; write one as Europe/Berlin"
+        return ""
+
+    def covers(self, now: datetime.datetime) -> bool:
+        """Is this moment, which has a time zone, within a window?"""
+        if self.problem:
+            return False
+        here = now.astimezone(zoneinfo.ZoneInfo(self.time_zone))
+        today, time = DAYS[here.weekday()], here.time()
+        yesterday = DAYS[here.weekday() - 1]
+        if self.start < self.end:
+            return today in self.days and self.start <= time < self.end
+        return (today in self.days and time >= self.start) or (yesterday in self.days and time < self.end)
+
+    def suspends(self, namespace: str, priority: int) -> bool:
+        """Is a claim of this namespace and priority one of those that are suspended?"""
+        below = self.max_priority is None or priority <= self.max_priority
+        return below and (not self.namespaces or namespace in self.namespaces)

@@ -1,0 +1,178 @@
+"""Claims that give their shares to others, by schedules and for claims of higher priority. A stand-in for the appliance
+suspends what the claims' statuses say."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from support.apiserver import ApiServer
+from support.kubelab import CLAIMS, MIB, POOLS, Kube, Object, RefusedError, claim, node, operator, pool
+from support.kubenodes import Appliance, Nodes
+from support.shifted_clock import ShiftedClock
+from support.system import until
+
+from remotegpu.rpc import pb
+
+KEPT = 2 * MIB
+
+
+def status(thing: Object) -> Object:
+    found: Object = thing.get("status") or {}
+    return found
+
+
+class Obedient:
+    """Tells of each claim that it is suspended as soon as the operator wants that."""
+
+    def __init__(self, kube: Kube, appliance: Appliance, namespaces: list[str]) -> None:
+        self._kube, self._appliance, self._namespaces = kube, appliance, namespaces
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Obedient:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            with contextlib.suppress(RefusedError, urllib3.exceptions.HTTPError):
+                found = [each for name in self._namespaces for each in self._kube.items(CLAIMS.format(name))]
+                self._appliance.leases = [self._lease(each) for each in found if self._gives_way(each)]
+
+    @staticmethod
+    def _gives_way(stored: Object) -> bool:
+        return status(stored).get("reason") == "Suspending" or status(stored).get("phase") == "Suspended"
+
+    @staticmethod
+    def _lease(stored: Object) -> pb.Lease:
+        places = [pb.Place(gpu=each["gpu"], leased_bytes=KEPT) for each in status(stored)["allocations"]]
+        return pb.Lease(claim_uid=stored["metadata"]["uid"], suspended="by a test", places=places)
+
+
+@contextlib.contextmanager
+def cluster(
+    server: ApiServer, kube: Kube, folder: Path, namespaces: list[str], spec: dict[str, Any], **environment: str
+) -> Iterator[None]:
+    """A pool of one GPU of 1 GiB, with an operator and an obedient appliance."""
+    for name in namespaces:
+        kube.namespace(name)
+    kube("POST", "/api/v1/nodes", node("node-a", {"gpus": "yes"}))
+    with Nodes(kube, subnet=13) as nodes, operator(server.kubeconfig, folder, **environment):
+        kube("POST", POOLS, pool("default", software={"gpus": 1, "memory": 1024 * MIB}, **spec))
+        until(lambda: status(kube.get(f"{POOLS}/default")).get("phase") == "Ready", 30, "the pool is ready")
+        (appliance,) = nodes.appliances.values()
+        with Obedient(kube, appliance, namespaces):
+            yield
+
+
+def make(kube: Kube, namespace: str, name: str, fraction: str, **spec: Any) -> None:
+    body = claim(name, "default", fraction=fraction, **spec)
+    body["metadata"]["namespace"] = namespace
+    kube("POST", CLAIMS.format(namespace), body)
+
+
+def state(kube: Kube, namespace: str, name: str) -> tuple[str, str]:
+    found = status(kube.get(f"{CLAIMS.format(namespace)}/{name}"))
+    return found.get("phase", ""), found.get("reason", "")
+
+
+def becomes(kube: Kube, namespace: str, name: str, *wanted: tuple[str, str]) -> None:
+    until(lambda: state(kube, namespace, name) in wanted, 20, f"{namespace}/{name} is {wanted}")
+
+
+ALLOCATED, BY_SCHEDULE, FOR_PRIORITY = (
+    ("Allocated", "Allocated"),
+    ("Suspended", "BySchedule"),
+    ("Suspended", "ForPriority"),
+)
+
+
+def test_desks_by_day_and_training_by_night_for_three_days(server: ApiServer, kube: Kube, folder: Path) -> None:
+    clock = ShiftedClock(folder / "clock")
+    midnight = datetime.datetime.combine(datetime.date(2026, 11, 30), datetime.time(), datetime.UTC)
+
+    def it_is(day: int, hour: int) -> None:
+        clock.jump(int((midnight + datetime.timedelta(days=day, hours=hour)).timestamp() - time.time()))
+
+    it_is(0, 12)
+    # In Berlin it is an hour later.
+    window = {"timeZone": "Europe/Berlin"}
+    schedules = [
+        {"name": "night", "from": "20:00", "to": "06:00", "namespaces": ["desks"], **window},
+        {"name": "day", "from": "06:00", "to": "20:00", "namespaces": ["training"], **window},
+    ]
+    with cluster(server, kube, folder, ["desks", "training"], {"schedules": schedules}, **clock.environment):
+        for name in ("ann", "bob"):
+            # What the driver keeps of those who wait leaves a little less than the whole GPU.
+            make(kube, "desks", name, "0.49", suspendable=True)
+            becomes(kube, "desks", name, ALLOCATED)
+        make(kube, "training", "model", "0.9", suspendable=True)
+        becomes(kube, "training", "model", ("Pending", "WaitingForCapacity"))
+        for day in range(3):
+            it_is(day, 19)  # 20:00
+            for name in ("ann", "bob"):
+                becomes(kube, "desks", name, BY_SCHEDULE)
+            becomes(kube, "training", "model", ALLOCATED)
+            it_is(day + 1, 4)
+            assert state(kube, "desks", "ann") == BY_SCHEDULE
+            it_is(day + 1, 5)  # 06:00
+            becomes(kube, "training", "model", BY_SCHEDULE)
+            for name in ("ann", "bob"):
+                becomes(kube, "desks", name, ALLOCATED)
+
+
+def test_a_claim_of_higher_priority_gets_the_share_of_a_suspendable_one(
+    server: ApiServer, kube: Kube, folder: Path
+) -> None:
+    with cluster(server, kube, folder, ["team"], {"suspendForPriority": True}):
+        make(kube, "team", "firm", "0.25", priority=-5)
+        becomes(kube, "team", "firm", ALLOCATED)
+        make(kube, "team", "low", "0.7", suspendable=True)
+        becomes(kube, "team", "low", ALLOCATED)
+        # What is no more important waits.
+        make(kube, "team", "equal", "0.3")
+        becomes(kube, "team", "equal", ("Pending", "WaitingForCapacity"))
+        make(kube, "team", "high", "0.4", priority=100)
+        becomes(kube, "team", "low", FOR_PRIORITY)
+        becomes(kube, "team", "high", ALLOCATED)
+        assert state(kube, "team", "firm") == ALLOCATED
+        kube("DELETE", f"{CLAIMS.format('team')}/equal")
+        kube("DELETE", f"{CLAIMS.format('team')}/high")
+        becomes(kube, "team", "low", ALLOCATED)
+
+
+def test_nobody_gives_way_where_the_pool_does_not_say_so(server: ApiServer, kube: Kube, folder: Path) -> None:
+    with cluster(server, kube, folder, ["team"], {}):
+        make(kube, "team", "low", "0.7", suspendable=True)
+        becomes(kube, "team", "low", ALLOCATED)
+        make(kube, "team", "high", "0.4", priority=100)
+        becomes(kube, "team", "high", ("Pending", "WaitingForCapacity"))
+        assert state(kube, "team", "low") == ALLOCATED
+        kube.merge(f"{POOLS}/default", {"spec": {"suspendForPriority": True}})
+        becomes(kube, "team", "low", FOR_PRIORITY)
+        becomes(kube, "team", "high", ALLOCATED)
+
+
+def test_a_time_zone_that_is_not_there_is_said(server: ApiServer, kube: Kube, folder: Path) -> None:
+    schedule = {"name": "always", "from": "00:00", "to": "00:00", "timeZone": "Europe/Atlantis"}
+    with cluster(server, kube, folder, ["team"], {"schedules": [schedule]}):
+
+        def condition() -> Object:
+            found = status(kube.get(f"{POOLS}/default")).get("conditions", [])
+            return next((each for each in found if each["type"] == "SchedulesUnderstood"), {})
+
+        until(lambda: condition().get("status") == "False", 10, "the condition is there")
+        assert "Europe/Atlantis" in condition()["message"]
+        make(kube, "team", "one", "0.5", suspendable=True)
+        becomes(kube, "team", "one", ALLOCATED)
