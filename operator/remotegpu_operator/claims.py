@@ -17,16 +17,15 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu_operator import metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
 from remotegpu_operator.builders import claims as statuses
-from remotegpu_operator.builders import pods, suspension
+from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.quotas import hard_milli
-from remotegpu_operator.builders.suspension import Why
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
 from remotegpu_operator.gates import Caches, Gates, Key
 from remotegpu_operator.index import Index
-from remotegpu_operator.inventory import Suspended
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.leadership import NotLeaderError
+from remotegpu_operator.suspensions import Suspensions
 from remotegpu_operator.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -40,7 +39,6 @@ _TASKS: Final = 24
 # Claims that come together are decided together: by priority and age, not by the order of events.
 _GATHER_SECONDS: Final = 0.01
 _RETRY_SECONDS: Final = 1.0
-_SCHEDULES_SECONDS: Final = 1.0
 # A pod that took off our label still runs: it is asked after from time to time.
 _ASK_AGAIN_SECONDS: Final = 30.0
 
@@ -58,9 +56,6 @@ class Claims:
         self._pools: dict[str, GPUPool] = {}
         self._appliances: dict[str, dict[str, ApplianceStatus]] = {}
         self._all_appliances: dict[str, ApplianceStatus] = {}
-        # By pool: claims that give way, each to another one.
-        self._victims: dict[str, dict[str, str]] = {}
-        self._suspended: dict[str, Mapping[str, Suspended]] = {}
         self._bundle = ""
         self._stored = Cache(api, GPUCLAIMS, self._claim_changed)
         self._pods = Cache(api, PODS, self._pod_changed, labels=f"{POD_LABEL}={POD_LABEL_VALUE}")
@@ -68,6 +63,13 @@ class Claims:
         self._classes = Cache(api, PRIORITY_CLASSES, self._class_changed)
         self._priorities: dict[str, int] = {}
         self._index = Index(self._pods)
+        self.suspensions = Suspensions(
+            self._index.claims,
+            self._pools,
+            self._priorities,
+            self._allocator,
+            lambda uid: self._queue.add(("claim", uid)),
+        )
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
         self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
@@ -84,7 +86,7 @@ class Claims:
             _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *map(len, caches))
             group.create_task(self._queue.run())
             group.create_task(self._decide())
-            group.create_task(self._follow_schedules())
+            group.create_task(self.suspensions.follow_schedules(self._window_changed))
 
     # What the pools' reconciler tells.
 
@@ -104,14 +106,6 @@ class Claims:
             self._appliances[pool.name] = new
             self._allocator.set_pool(pool.name, new.values())
             self._appliances_changed(old, new)
-
-    def set_suspended(self, appliance: str, claims: Mapping[str, Suspended]) -> None:
-        """What an appliance says of claims that are to be suspended, or are."""
-        old = self._suspended.get(appliance, {})
-        if claims != old:
-            self._suspended[appliance] = claims
-            for uid in old.keys() | claims.keys():
-                self._queue.add(("claim", uid))
 
     def remove_pool(self, name: str) -> None:
         self._pools.pop(name, None)
@@ -183,7 +177,7 @@ class Claims:
             return  # it has its share again, of which the API server does not know yet
         if claim.status.phase in statuses.HOLDING:
             request = request_of(claim, self._priorities)
-            why = self._why(claim)
+            why = self.suspensions.why(claim)
             stays = claim.status.phase is Phase.SUSPENDED and why is not None and why.lasts
             if self._allocator.held(claim.uid) != claim.status.allocations or stays:
                 self._allocator.hold(request, claim.status.allocations)
@@ -195,6 +189,12 @@ class Claims:
             if before is not None and before.status.phase in statuses.HOLDING:
                 self._allocator.release(claim.uid)
             self._allocator.submit(request_of(claim, self._priorities))
+
+    def _window_changed(self, claim: GPUClaim) -> None:
+        """A schedule begins or ends to suspend it."""
+        self._tell_allocator(claim, claim)
+        self._queue.add(("claim", claim.uid))
+        self._settle.set()
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         pod = new or old
@@ -242,33 +242,8 @@ class Claims:
             for decision in self._allocator.settle():
                 self._decisions[decision.request.uid] = decision
                 self._queue.add(("claim", decision.request.uid))
-            self._choose_victims()
+            self.suspensions.choose_victims()
             self._on_capacity()
-
-    def _choose_victims(self) -> None:
-        """Claims give way to others of higher priority for as long as those wait."""
-        for name, pool in self._pools.items():
-            before = self._victims.get(name, {})
-            chosen = self._allocator.victims(name, before) if pool.spec.suspend_for_priority else {}
-            if chosen != before:
-                self._victims[name] = chosen
-                for uid in before.keys() ^ chosen.keys():
-                    self._queue.add(("claim", uid))
-
-    async def _follow_schedules(self) -> None:
-        """Windows begin and end, pools change, and somebody may set the clock."""
-        seen: dict[str, tuple[str, ...]] = {}
-        while True:
-            now = datetime.datetime.now(datetime.UTC)
-            windows = {name: suspension.windows(pool, now) for name, pool in self._pools.items() if pool.spec.schedules}
-            changed = {name for name in seen.keys() | windows.keys() if seen.get(name) != windows.get(name)}
-            seen = windows
-            for claim in list(self._index.claims.values()) if changed else ():
-                if claim.spec.pool in changed and claim.spec.suspendable:
-                    self._tell_allocator(claim, claim)
-                    self._queue.add(("claim", claim.uid))
-                    self._settle.set()
-            await asyncio.sleep(_SCHEDULES_SECONDS)
 
     async def _work(self, key: Key) -> None:
         kind, uid = key
@@ -348,10 +323,10 @@ class Claims:
             elif failed and not any(pods.started(pod) and not pods.ended(pod) for pod in self._index.users(claim)):
                 status = statuses.displaced(claim, failed, stamp)
             else:
-                why = self._why(claim)
+                why = self.suspensions.why(claim)
                 status = statuses.observed(claim, self._all_appliances, stamp, suspending=why is not None)
                 if why is not None and status.phase is Phase.ALLOCATED:
-                    status = self._next_of_suspending(claim, why, stamp)
+                    status = self.suspensions.status_of_one_that_ends(claim, why, stamp)
         elif isinstance(decision, Placed):
             status = statuses.placed(claim, decision, self._all_appliances, stamp)
         elif isinstance(decision, Waiting):
@@ -361,32 +336,12 @@ class Claims:
             statuses.held_back(claim, status, held_back, stamp), self._index.consumers(claim)
         )
 
-    def _why(self, claim: GPUClaim) -> Why | None:
-        """Why the claim is to be suspended, if it is."""
-        pool = self._pools.get(claim.spec.pool)
-        for_whom = self._index.claims.get(self._victims.get(claim.spec.pool, {}).get(claim.uid, ""))
-        priority = request_of(claim, self._priorities).priority
-        return suspension.why(claim, priority, pool, for_whom, datetime.datetime.now(datetime.UTC))
-
-    def _next_of_suspending(self, claim: GPUClaim, why: Why, stamp: str) -> ClaimStatus:
-        told = [self._suspended.get(name, {}).get(claim.uid, Suspended()) for name in statuses.appliances_of(claim)]
-        if problem := next((each.problem for each in told if each.problem), ""):
-            return statuses.suspending(claim, why, problem, stamp)
-        kept = {
-            (name, gpu): size
-            for name, each in zip(statuses.appliances_of(claim), told, strict=True)
-            for gpu, size in each.kept.items()
-        }
-        if all((each.appliance, each.gpu) in kept for each in claim.status.allocations):
-            return statuses.suspended(claim, why, kept, stamp)
-        return statuses.suspending(claim, why, "", stamp)
-
     def _next_of_suspended(self, claim: GPUClaim, decision: Placed | Waiting | None, stamp: str) -> ClaimStatus:
         if statuses.gone_for_good(claim, self._all_appliances):
             return statuses.displaced(claim, "the GPUs on which its programs waited are no longer in the pool", stamp)
         if isinstance(decision, Placed):
             return statuses.placed(claim, decision, self._all_appliances, stamp)
-        why = self._why(claim)
+        why = self.suspensions.why(claim)
         if why is not None and why.lasts:
             return statuses.stays_suspended(claim, claim.status, why, stamp)
         return statuses.resuming(claim, decision, stamp) if isinstance(decision, Waiting) else claim.status

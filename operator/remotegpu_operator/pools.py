@@ -307,7 +307,7 @@ class Pools:
                     self._dirty.set()
                 by_pool[pool].append(status)
                 contact = self._inventory.contact(name)
-                claims.set_suspended(name, contact.report.suspended if contact and contact.report else {})
+                claims.suspensions.told(name, contact.report.suspended if contact and contact.report else {})
         for pool_name, found in by_pool.items():
             claims.set_pool(self._pools[pool_name], sorted(found, key=lambda each: each.name))
 
