@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -108,12 +108,17 @@ target/undefended/.built: $(RUST_SOURCES)
 	@cargo build --release --locked --quiet -p remotegpu-worker --features undefended --target-dir target/undefended
 	@touch $@
 
-# The compiler of a release takes the flag where RUSTC_BOOTSTRAP allows it, and brings the sanitizer's library. What a worker
-# loads, the software GPU, is as it is built otherwise.
-sanitize: build ## The tests of client and worker, and both of them, with the address sanitizer: some minutes to build
-	@echo "==> Client and worker under the address sanitizer"
-	@RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --release --locked --quiet --target x86_64-unknown-linux-gnu \
-	    --target-dir target/sanitize -p remotegpu-worker -p remotegpu-client
+# The compiler of a release takes the flag where RUSTC_BOOTSTRAP allows it, and brings the sanitizer's library, but no
+# standard library that was built with it. Locks, channels and threads are understood all the same: they are compiled into
+# what uses them, or are the C library's. What a worker loads, the software GPU, is as it is built otherwise. Leaks are not
+# looked for: a session is a process, and tests' drivers forget what they gave.
+sanitize: sanitize-address sanitize-thread ## The tests of client and worker, and both of them, with the address and the thread sanitizer: an hour to build
+
+sanitize-thread: SANITIZER_FLAGS := -Cunsafe-allow-abi-mismatch=sanitizer
+sanitize-address sanitize-thread: sanitize-%: build
+	@echo "==> Client and worker under the $* sanitizer"
+	@ASAN_OPTIONS=detect_leaks=0 REMOTEGPU_TEST_DRIVER=$(CURDIR)/target/dist/native/libcuda.so.1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$* $(SANITIZER_FLAGS)" cargo test --profile sanitize --locked --quiet \
+	    --target x86_64-unknown-linux-gnu --target-dir target/sanitize-$* -p remotegpu-worker -p remotegpu-client
 
 # Files whose tests share a session, or have none, share a process: torch and a session take seconds to start.
 TORCH_SMOKE := "amp checkpoint cuda loader names rng" "autograd endurance_torch interrupted_torch ops storage traps" \

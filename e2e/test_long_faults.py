@@ -303,18 +303,33 @@ def test_the_api_server_is_away_for_long(
         with away("apiserver"):
             begun = time.monotonic()
             until(lambda: time.monotonic() - begun > AWAY, AWAY + 5, "so long")
-        begun, watch = time.monotonic(), Watch()
+        begun, watch, times = time.monotonic(), Watch(), Times()
         until(lambda: answers(kubectl), 60, "the API server answers")
+        times.note("it answers", begun)
+        until(lambda: nodes_are_ready(kubectl), 120, "the nodes are ready")
+        times.note("nodes are ready", begun)
         installation.wait_until_ready(120)
+        times.note("all parts are ready", begun)
         until(lambda: namespace.claim_of("ends") is None, 120, "the claim of the pod that ended is gone")
+        times.note("the claim of what ended is gone", begun)
         checker.settled(120)
-        print(f"\n{away.__name__} for {AWAY:.0f} s, right after {time.monotonic() - begun:.1f} s")
+        times.note("all is right", begun)
+        print(f"\n{away.__name__} for {AWAY:.0f} s; {times}")
         assert watch.within(90)
         for tenant, rounds in zip(running, before, strict=True):
             assert tenant.rounds() > rounds + AWAY
             assert tenant.phase_of_claim()[0] == "Allocated"
             tenant.ends_well()
         assert "ok" in namespace.run(pod("next", program("vector_add.py"), fraction="0.2"))
+
+
+def nodes_are_ready(kubectl: Kubectl) -> bool:
+    return all(
+        {"type": "Ready", "status": "True"}.items() <= condition.items()
+        for node in kubectl.all("nodes")
+        for condition in node["status"]["conditions"]
+        if condition["type"] == "Ready"
+    )
 
 
 def answers(kubectl: Kubectl) -> bool:

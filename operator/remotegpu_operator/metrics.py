@@ -4,6 +4,9 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from remotegpu.api.pools import AppliancePhase
+from remotegpu_operator.allocation import Capacity
+
 CLAIMS: Final = Gauge("remotegpu_claims", "Claims by phase", ["phase"])
 ALLOCATION_SECONDS: Final = Histogram(
     "remotegpu_claim_allocation_seconds",
@@ -21,3 +24,12 @@ CERTIFICATE_EXPIRES: Final = Gauge(
 )
 LEADER: Final = Gauge("remotegpu_operator_leader", "1 in the process that holds the Lease")
 EVENTS_DROPPED: Final = Counter("remotegpu_events_dropped_total", "Events not written because too many waited")
+
+
+def count_pool(pool: str, capacity: Capacity) -> None:
+    for state in ("total", "allocated", "free"):
+        amount = getattr(capacity, state)
+        POOL_MEMORY.labels(pool, state).set(amount.memory)
+        POOL_MILLI.labels(pool, state).set(amount.milli)
+    for phase in AppliancePhase:
+        APPLIANCES.labels(pool, phase).set(sum(each.phase is phase for each in capacity.appliances))

@@ -7,8 +7,6 @@ on which event was seen.
 import asyncio
 import contextlib
 import datetime
-import hashlib
-import json
 import logging
 import os
 from dataclasses import replace
@@ -25,7 +23,6 @@ from remotegpu.api.kubernetes import (
 )
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
 from remotegpu_operator import metrics
-from remotegpu_operator.allocation import Capacity
 from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
 from remotegpu_operator.builders import appliances as builders
 from remotegpu_operator.builders import states
@@ -36,6 +33,7 @@ from remotegpu_operator.certificates import expiry
 from remotegpu_operator.claims import Claims
 from remotegpu_operator.inventory import Inventory, Target
 from remotegpu_operator.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.manifests import Manifests, mark, marked
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +52,6 @@ RESYNC_SECONDS: Final = 20.0
 TICK_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 1.0
 _FIRST_ANSWERS_SECONDS: Final = 3.0
-_MANIFEST: Final = f"{STATUS_PREFIX}manifest"
 _DRAINING_SINCE: Final = f"{STATUS_PREFIX}draining-since"
 
 
@@ -78,7 +75,7 @@ class Pools:
         self._pools: dict[str, GPUPool] = {}
         self._plans: dict[str, builders.Plan] = {}
         self._secrets: dict[str, Object] = {}
-        self._applied: set[str] = set()
+        self._manifests = Manifests(api, installation.namespace)
         # Why certificates are not renewed.
         self._renewal = ""
         # What an appliance last told of itself; outlives its pods.
@@ -151,7 +148,7 @@ class Pools:
         self._plans = {plan.name: plan for pool in pools.values() for plan in builders.plans(pool, nodes)}
         for pool in pools.values():
             for resource, build in _SHARED:
-                await self._apply(resource, build(pool, installation))
+                await self._manifests.keep(resource, build(pool, installation))
         for plan in self._plans.values():
             await self._keep(plan)
         self._changed.set()
@@ -200,24 +197,10 @@ class Pools:
         if (pair := self._authority.leaf(self._secrets.get(name), server_name(plan.name))) is not None:
             body = builders.tls_secret(plan, self._installation.namespace, pair.certificate, pair.key)
             await self._api.apply(SECRETS, self._installation.namespace, body)
-        wanted = _marked(builders.stateful_set(plan, self._installation))
+        wanted = marked(builders.stateful_set(plan, self._installation))
         present = self._set(plan.name)
-        if present is None or _mark(present) != _mark(wanted):
+        if present is None or mark(present) != mark(wanted):
             self._sets.store(await self._api.apply(STATEFUL_SETS, self._installation.namespace, wanted))
-
-    async def _apply(self, resource: Resource, body: Object) -> None:
-        """Written once by each leader and whenever it should be another; somebody's deletion is seen at the resync."""
-        body = _marked(body)
-        key = f"{resource.plural}/{body['metadata']['name']}/{_mark(body)}"
-        if key in self._applied:
-            try:
-                await self._api.get(resource, self._installation.namespace, body["metadata"]["name"])
-                return
-            except ApiError as error:
-                if not error.gone:
-                    raise
-        await self._api.apply(resource, self._installation.namespace, body)
-        self._applied.add(key)
 
     # What goes.
 
@@ -361,7 +344,7 @@ class Pools:
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             for pool in list(self._pools.values()):
                 capacity = claims.capacity(pool.name)
-                _count(pool.name, capacity)
+                metrics.count_pool(pool.name, capacity)
                 status = states.pool_status(pool, capacity, self._renewal, now)
                 if status == pool.status:
                     continue
@@ -417,23 +400,3 @@ def _without_images(node: Object) -> Object:
         "spec": {"taints": (node.get("spec") or {}).get("taints")},
         "status": {"allocatable": status.get("allocatable")},
     }
-
-
-def _marked(body: Object) -> Object:
-    """With a digest of itself, by which one that is as it should be is known without a write."""
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-    metadata = body["metadata"] | {"annotations": (body["metadata"].get("annotations") or {}) | {_MANIFEST: digest}}
-    return body | {"metadata": metadata}
-
-
-def _mark(body: Object) -> str:
-    return str((body["metadata"].get("annotations") or {}).get(_MANIFEST, ""))
-
-
-def _count(pool: str, capacity: Capacity) -> None:
-    for state in ("total", "allocated", "free"):
-        amount = getattr(capacity, state)
-        metrics.POOL_MEMORY.labels(pool, state).set(amount.memory)
-        metrics.POOL_MILLI.labels(pool, state).set(amount.milli)
-    for phase in AppliancePhase:
-        metrics.APPLIANCES.labels(pool, phase).set(sum(each.phase is phase for each in capacity.appliances))

@@ -91,10 +91,17 @@ class Tenant:
 
     def computes_more_than(self, rounds: int) -> Callable[[], bool]:
         def more() -> bool:
+            ended = self.process.poll()
             assert not self.look(), f"tenant {self.number} ended with {self.last}"
+            assert ended is None, f"tenant {self.number} ended with code {ended}: {self.said()}"
             return self.rounds > rounds
 
         return more
+
+    def said(self) -> str:
+        """To people, once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
 
     def signal(self, number: int) -> None:
         os.killpg(self.process.pid, number)
@@ -147,6 +154,7 @@ class Chaos:
         (kind,) = self.chance.choices(list(kinds), list(kinds.values()))
         tenant = self.chance.choice(self.tenants)
         others = [each for each in self.tenants if each is not tenant]
+        print(f"{kind}: tenant {tenant.number}, program {tenant.started}", flush=True)
         rounds = {each.number: each.rounds for each in others}
         began = time.monotonic()
         if kind in HARMLESS:

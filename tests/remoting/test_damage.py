@@ -90,7 +90,7 @@ def damaged(secured: Appliance, folder: Path, lane: int, times: int, carrier: st
     return said
 
 
-@pytest.mark.parametrize("times", [20, pytest.param(1000, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("times", [8, pytest.param(1000, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])])
 def test_each_damaged_byte_is_an_error_and_no_wrong_number(secured: Appliance, folder: Path, times: int) -> None:
     """Half of them by each carrier, and in both ways, more of them early: handshake, first answers, copies."""
     print(f"\nseed {SEED}")

@@ -154,7 +154,12 @@ pub struct Worker {
     pub told: Arc<Mutex<Vec<Value>>>,
 }
 
+/// The software GPU that was built with this test, or the one that `REMOTEGPU_TEST_DRIVER` names: a library that was built
+/// with a sanitizer cannot be loaded by path.
 pub fn driver() -> PathBuf {
+    if let Some(named) = std::env::var_os("REMOTEGPU_TEST_DRIVER") {
+        return named.into();
+    }
     let test = std::env::current_exe().expect("this program");
     let folders = test.ancestors().skip(1).take(2);
     folders
