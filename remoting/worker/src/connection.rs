@@ -30,12 +30,17 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// With a grace there may be other connections after this one, and `out` keeps what they may have to send again.
+    ///
     /// # Errors
     /// If there are no descriptors or threads left.
-    pub fn new(socket: OwnedFd, successors: OwnedFd, grace: Duration) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, successors: OwnedFd, grace: Duration, out: &mut Outbox) -> io::Result<Self> {
         let watch = ClientWatch::start(grace)?;
         watch.follow(socket.as_fd())?;
         let successors = (!grace.is_zero()).then_some(successors);
+        if successors.is_some() {
+            out.keep();
+        }
         Ok(Connection { socket: Some(socket), successors, watch, epoch: 0, lost_at: Instant::now(), grace })
     }
 

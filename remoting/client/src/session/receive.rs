@@ -8,7 +8,7 @@ use protocol::{
     Text, message_name,
 };
 use std::io;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 const BUFFER: usize = 256 << 10;
 /// Runs longer than this are received where they belong, shorter ones through the buffer.
@@ -176,7 +176,8 @@ impl Session {
     /// Takes in one frame.
     fn step(&self, receiver: &mut Receiver, wait: bool) -> Result<bool, Broken> {
         let Some(header) = receiver.header(self, wait)? else { return Ok(false) };
-        self.acknowledged.fetch_max(header.ack, SeqCst);
+        // Only the reader stores it, and what it counts does not become less.
+        self.acknowledged.store(header.ack, Relaxed);
         let len = header.len as usize;
         if header.code == HostBytes::CODE {
             self.land(receiver, &header)?;
