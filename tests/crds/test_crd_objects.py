@@ -95,6 +95,7 @@ POOL_SPECS = (
         ),
         landlock=Landlock.WARN,
         start_deadline=600,
+        connection_grace=0,
         update=UpdateSpec(drain_deadline=60),
         resources={"requests": {"cpu": "500m"}, "limits": {"memory": "4Gi"}},
     ),

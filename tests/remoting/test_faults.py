@@ -196,7 +196,10 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
     launcher.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(system, "REMOTEGPU", str(launcher))
-        with appliance() as remote, remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client:
+        with (
+            appliance("--grace", "0s") as remote,
+            remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client,
+        ):
             assert line(client) == "ready"
             data = int(remote.endpoint.split(":")[1]) + 1
             rule = {"to it": f"tcp dport {data} drop;", "from it": f"tcp sport {data} drop;"}

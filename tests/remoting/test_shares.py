@@ -70,7 +70,8 @@ def test_leases_never_exceed_the_gpu_under_50_simultaneous_opens(remote: Applian
     until(lambda: remote.leased_bytes() == 0, 5, "all shares are back")
 
 
-def test_memory_of_a_killed_tenant_is_zeroed(remote: Appliance) -> None:
+def test_memory_of_a_killed_tenant_is_zeroed(impatient: Appliance) -> None:
+    remote = impatient
     with remote.start("leave_pattern.py", share="0.5") as tenant:
         filled = int(line(tenant))
         assert filled > 100 * MIB

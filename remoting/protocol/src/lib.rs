@@ -24,7 +24,7 @@ pub use recording::Recording;
 pub use wire::{DecodeError, Reader, Wire, Writer};
 
 /// Raised only by an incompatible change of the frames or commands; both ends name theirs when they refuse each other.
-pub const WIRE_VERSION: u32 = 8;
+pub const WIRE_VERSION: u32 = 9;
 
 /// After so many received bytes without a frame that could say so, an end sends `Acknowledge`.
 pub const ACKNOWLEDGE_BYTES: u64 = 1 << 20;

@@ -160,6 +160,7 @@ class PoolSpec:
     offload: tuple[EnvironmentSpec, ...] = ()
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
     start_deadline: int = 300  # seconds
+    connection_grace: int = 60  # seconds
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
     priority_class_name: str | None = None  # None: the cluster's default
@@ -181,6 +182,7 @@ class PoolSpec:
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
+            connection_grace=parse_duration(stored["connectionGrace"]) if "connectionGrace" in stored else 60,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
             priority_class_name=stored.get("priorityClassName"),
@@ -203,6 +205,7 @@ class PoolSpec:
             offload=[each.to_object() for each in self.offload] or None,
             landlock=self.landlock and str(self.landlock),
             startDeadline=format_duration(self.start_deadline),
+            connectionGrace=format_duration(self.connection_grace),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,
             priorityClassName=self.priority_class_name,

@@ -7,4 +7,4 @@ from remotegpu.rpc._generated import control_pb2_grpc as pb_grpc
 __all__ = ["WIRE_VERSION", "pb", "pb_grpc"]
 
 # `WIRE_VERSION` of the crate `protocol`.
-WIRE_VERSION = 8
+WIRE_VERSION = 9

@@ -60,7 +60,8 @@ impl Connection {
 
     /// How long the session still waits for a connection; none while it has one.
     pub fn patience(&self) -> Option<Duration> {
-        self.socket.is_none().then(|| self.grace.saturating_sub(self.lost_at.elapsed()))
+        let grace = if self.successors.is_some() { self.grace } else { Duration::ZERO };
+        self.socket.is_none().then(|| grace.saturating_sub(self.lost_at.elapsed()))
     }
 
     pub fn is_over(&self) -> bool {

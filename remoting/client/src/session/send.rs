@@ -1,13 +1,13 @@
 //! The outgoing side of a session.
 
 use super::streams::Streams;
-use super::{Pending, Session, lock};
+use super::{Pending, QUIET_SECONDS, Session, lock};
 use crate::Code;
 use crate::{stats, sys};
 use driverapi::errors::CUDA_ERROR_EXTERNAL_DEVICE;
 use protocol::{
-    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, StreamQuery,
-    StreamSynchronize, Writer,
+    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, Probe,
+    StreamQuery, StreamSynchronize, Writer,
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -272,10 +272,6 @@ impl Session {
         }
     }
 
-    fn acknowledge(&self, outbox: &mut Outbox) {
-        self.frame(outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
-    }
-
     fn frame(&self, outbox: &mut Outbox, header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
         let ack = self.received.load(Relaxed);
         self.told.store(ack, Relaxed);
@@ -330,6 +326,7 @@ impl Session {
         let mut outbox = lock(&self.outbox);
         outbox.kept.rewind(received).map_err(|error| error.to_string())?;
         sys::replace(self.fd(), socket.as_raw_fd()).map_err(|error| error.to_string())?;
+        sys::receive_timeout(self.fd(), Some(QUIET_SECONDS));
         self.watch.renew().map_err(|error| error.to_string())?;
         (outbox.connected, outbox.ticking) = (true, true);
         drop(outbox);
@@ -345,18 +342,29 @@ impl Session {
             return;
         }
         match self.outbox.try_lock() {
-            // What the socket does not take at once, the background thread sends.
             Ok(mut outbox) if outbox.connected && outbox.kept.unsent() == 0 => {
-                self.acknowledge(&mut outbox);
-                let sent = sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0);
-                outbox.kept.advance(sent);
-                if outbox.kept.unsent() > 0 {
-                    self.wake_sender(&mut outbox);
-                }
+                self.say(&mut outbox, Acknowledge::CODE);
             }
             // Others send, and their frames say it; unless they are made already.
             _ if !self.must_acknowledge.swap(true, SeqCst) => self.wake.wake(),
             _ => {}
+        }
+    }
+
+    /// Asks whether somebody is there. For the reader, which may not wait: while others send it is asked by what they send.
+    pub(super) fn probe(&self) {
+        if let Ok(mut outbox) = self.outbox.try_lock() {
+            self.say(&mut outbox, Probe::CODE);
+        }
+    }
+
+    /// Sends a frame that is no command. What the socket does not take at once, the background thread sends.
+    fn say(&self, outbox: &mut Outbox, code: u32) {
+        self.frame(outbox, Header { code, ..Header::default() }, 0, |_| ());
+        let sent = if outbox.connected { sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0) } else { 0 };
+        outbox.kept.advance(sent);
+        if outbox.kept.unsent() > 0 {
+            self.wake_sender(outbox);
         }
     }
 
@@ -369,7 +377,7 @@ impl Session {
             let mut last = outbox.last;
             while outbox.ticking || self.must_acknowledge.load(SeqCst) {
                 if self.must_acknowledge.swap(false, SeqCst) {
-                    self.acknowledge(&mut outbox);
+                    self.frame(&mut outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
                 }
                 let (still, sent) = self.send(outbox);
                 outbox = still;
