@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.system import PROGRAMS, Appliance, Watch, appliance, line, until
+from support.system import PROGRAMS, REMOTEGPU, Appliance, Watch, appliance, line, until
 from support.tcp_timers import until_asked_for
 
 from remotegpu.appliance.leases import HOLD_SECONDS
@@ -173,6 +173,15 @@ def namespace() -> Iterator[str]:
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
+def launcher_in(namespace: str, tmp_path: Path) -> tuple[list[str], Path]:
+    """What runs a command in the namespace, and a `remotegpu` that runs there."""
+    inside = ["ip", "netns", "exec", namespace]
+    launcher = tmp_path / "remotegpu"
+    launcher.write_text(f'#!/bin/sh\nexec {" ".join(inside)} {REMOTEGPU} "$@"\n')
+    launcher.chmod(0o755)
+    return inside, launcher
+
+
 @pytest.mark.parametrize(
     ("program", "carrier", "dropped"),
     [
@@ -188,14 +197,9 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
 ) -> None:
     """As a pod that is deleted: its address answers no more, or one direction of the network is gone. Both ends find
     out, also where nothing is on its way."""
-    from support import system
-
-    inside = ["ip", "netns", "exec", namespace]
-    launcher = tmp_path / "remotegpu"
-    launcher.write_text(f'#!/bin/sh\nexec {" ".join(inside)} {system.REMOTEGPU} "$@"\n')
-    launcher.chmod(0o755)
+    inside, launcher = launcher_in(namespace, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "REMOTEGPU", str(launcher))
+        patch.setattr("support.system.REMOTEGPU", str(launcher))
         with (
             appliance("--grace", "0s") as remote,
             remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client,
@@ -212,6 +216,22 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
             assert int(line(client).split()[1]) in codes
             assert gone.within(10)
             until(lambda: remote.leased_bytes() == 0, 10, "the silent client's share is back")
+
+
+@pytest.mark.parametrize("seconds", [QUIET, pytest.param(60, marks=pytest.mark.thorough)])
+def test_silence_is_survived(namespace: str, tmp_path: Path, seconds: int) -> None:
+    """Both ends find out that the other one is not to be heard, and go on when it is."""
+    inside, launcher = launcher_in(namespace, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("support.system.REMOTEGPU", str(launcher))
+        with appliance() as remote, remote.start("endless_calls.py", str(seconds + 20)) as client:
+            assert line(client) == "ready"
+            rules = "table inet t { chain c { type filter hook input priority 0; tcp dport != 0 drop; }; }\n"
+            subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
+            begun = time.monotonic()
+            until(lambda: time.monotonic() - begun > seconds, seconds + 5, "so long")
+            subprocess.run([*inside, "nft", "flush", "ruleset"], check=True)
+            assert line(client) == "finished"
 
 
 def test_drain_on_sigterm_refuses_new_leases_and_lets_sessions_end(own_remote: Appliance) -> None:
