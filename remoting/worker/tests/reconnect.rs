@@ -5,7 +5,9 @@ mod common;
 use common::client::{Link, Received, encoded};
 use common::session::{A, B, LIMIT, PROFILES, Test, start_on};
 use common::worker::Worker;
-use protocol::{Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message, Probe};
+use protocol::{
+    Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message, Probe,
+};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::{Duration, Instant};
