@@ -74,6 +74,45 @@ def test_a_session_that_ends_gives_its_memory_back(appliance: StandIn, tenant: T
     until(lambda: used(appliance) == 0, 5, "its memory is back")
 
 
+LOST = 'raw {"op": "connection", "connected": false}'
+BACK = 'raw {"op": "connection", "connected": true}'
+
+
+def test_a_session_without_a_connection_gives_way_to_its_lease(appliance: StandIn, tenant: Tenant) -> None:
+    lost, other = tenant.session(1), tenant.session(2)
+    assert lost.grant(SHARE - 8 * MIB) == SHARE - 8 * MIB
+    lost.ask(LOST)
+    until(lambda: other.ask("memory 0")["free"] == SHARE, 5, "what it has counts as free")
+    # More than that does not end it.
+    assert other.grant(SHARE + MIB) == 0
+    assert other.grant(SHARE) == SHARE
+    assert "needed its place" in lost.rest()
+    assert used(appliance) == SHARE
+
+
+def test_a_session_whose_connection_is_back_does_not_give_way(tenant: Tenant) -> None:
+    lost, other = tenant.session(1), tenant.session(2)
+    assert lost.grant(SHARE - 8 * MIB) == SHARE - 8 * MIB
+    lost.ask(LOST)
+    until(lambda: other.ask("memory 0")["free"] == SHARE, 5, "its connection is lost")
+    with ThreadPoolExecutor(1) as pool:
+        granted = pool.submit(other.grant, 9 * MIB)
+        lost.ask(BACK)
+        assert granted.result() == 0
+    assert lost.grant(8 * MIB) == 8 * MIB
+
+
+def test_a_place_of_a_session_without_a_connection_is_free_for_its_lease(dist: Path) -> None:
+    with StandIn(dist, "--sessions-per-lease", "2") as appliance:
+        lease = appliance.lease(Ask(milli_per_gpu=250))
+        lost, other = lease.session(1), lease.session(2)
+        assert "--sessions-per-lease" in lease.open_session(3).refusal
+        lost.ask(LOST)
+        until(lambda: not lease.open_session(4).refusal, 20, "it gives way")
+        assert "needed its place" in lost.rest()
+        assert other.grant(MIB) == MIB
+
+
 def test_a_killed_worker_hurts_nobody_else(appliance: StandIn, tenant: Tenant) -> None:
     victim, bystander = tenant.session(1), tenant.session(2)
     bystander.grant(10 * MIB)

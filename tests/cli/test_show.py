@@ -105,5 +105,5 @@ def test_an_installation_without_the_software_gpu_is_well(appliance: StandIn, tm
 
 
 def test_version(appliance: StandIn) -> None:
-    assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == 8
-    assert appliance.cli("version").stdout.startswith("remotegpu 0.1.0 (wire 8)")
+    assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == 9
+    assert appliance.cli("version").stdout.startswith("remotegpu 0.1.0 (wire 9)")

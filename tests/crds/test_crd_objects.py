@@ -107,6 +107,7 @@ POOL_SPECS = (
         ),
         suspend_for_priority=True,
         start_deadline=600,
+        connection_grace=0,
         update=UpdateSpec(drain_deadline=60),
         resources={"requests": {"cpu": "500m"}, "limits": {"memory": "4Gi"}},
     ),

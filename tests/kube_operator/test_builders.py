@@ -102,7 +102,8 @@ def test_stateful_set_of_a_software_pool() -> None:
                                 *("--cert", "/etc/remotegpu/tls/tls.crt", "--key", "/etc/remotegpu/tls/tls.key"),
                                 *("--http", "0.0.0.0:7072"),
                                 *("--operator-account", "remotegpu-system:remotegpu-operator"),
-                                *("--backend", "software", "--drain-seconds", "25", "--landlock", "require"),
+                                *("--backend", "software", "--drain-seconds", "25"),
+                                *("--grace", "1m", "--landlock", "require"),
                                 *("--gpus", "2", "--memory", str(4 << 30), "--threads", "3"),
                             ],
                             "ports": [
@@ -159,6 +160,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
             "hostMemoryPerNamespace": "5Gi",
         },
         "landlock": "Warn",
+        "connectionGrace": "300s",
         "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
         "priorityClassName": "gpus",
         "temporaryStorage": "1Gi",
@@ -168,7 +170,8 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     container = made["containers"][0]
     assert container["resources"] == {"limits": {"memory": "2Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}
     tail = [
-        *("--backend", "cuda", "--drain-seconds", "25", "--landlock", "warn", "--managed-memory", str(512 << 20)),
+        *("--backend", "cuda", "--drain-seconds", "25", "--grace", "5m", "--landlock", "warn"),
+        *("--managed-memory", str(512 << 20)),
         *("--sessions-per-gpu", "8", "--sessions-per-lease", "4", "--sessions-per-tenant", "6"),
         *("--host-memory-per-lease", str(3 << 30)),
         *("--host-memory-per-tenant", str(5 << 30)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
@@ -37,12 +38,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secured(folder: Path) -> Iterator[Appliance]:
-    it = Appliance("--cert", str(folder / "here.pem"), "--key", str(folder / "here.key"), "--quiet")
+    with appliance_with_tls(folder, "0s") as it:
+        yield it
+
+
+@contextlib.contextmanager
+def appliance_with_tls(folder: Path, grace: str) -> Iterator[Appliance]:
+    certificate = ("--cert", str(folder / "here.pem"), "--key", str(folder / "here.key"))
+    it = Appliance("--grace", grace, *certificate, "--quiet")
     try:
         it.wait_until_ready("--ca", str(folder / "here.pem"), "--server-name", NAME)
         yield it
     finally:
         it.stop()
+
+
+def all_damaged(secured: Appliance, folder: Path, times: int) -> Counter[str]:
+    """Half of them by each carrier, and in both ways, more of them early: handshake, first answers, copies."""
+    print(f"\nseed {SEED}")
+    with ThreadPoolExecutor(LANES) as pool:
+        lanes = [
+            pool.submit(damaged, secured, folder, lane, times // LANES, ("direct", "grpc")[lane % 2])
+            for lane in range(LANES)
+        ]
+        said = sum((lane.result() for lane in lanes), Counter[str]())
+    print(dict(said))
+    return said
 
 
 def damaged(secured: Appliance, folder: Path, lane: int, times: int, carrier: str) -> Counter[str]:
@@ -92,13 +113,14 @@ def damaged(secured: Appliance, folder: Path, lane: int, times: int, carrier: st
 
 @pytest.mark.parametrize("times", [8, pytest.param(1000, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])])
 def test_each_damaged_byte_is_an_error_and_no_wrong_number(secured: Appliance, folder: Path, times: int) -> None:
-    """Half of them by each carrier, and in both ways, more of them early: handshake, first answers, copies."""
-    print(f"\nseed {SEED}")
-    with ThreadPoolExecutor(LANES) as pool:
-        lanes = [
-            pool.submit(damaged, secured, folder, lane, times // LANES, ("direct", "grpc")[lane % 2])
-            for lane in range(LANES)
-        ]
-        said = sum((lane.result() for lane in lanes), Counter[str]())
-    print(dict(said))
+    said = all_damaged(secured, folder, times)
     assert sum(count for answer, count in said.items() if answer.startswith("error ")) == times
+
+
+@pytest.mark.parametrize("times", [20, pytest.param(1000, marks=[pytest.mark.thorough, pytest.mark.timeout(3600)])])
+def test_with_a_grace_the_session_goes_on(folder: Path, times: int) -> None:
+    """Unless its very first connection is damaged before there is a session."""
+    with appliance_with_tls(folder, "60s") as patient:
+        said = all_damaged(patient, folder, times)
+    assert said["right"] >= times / 4
+    assert sum(count for answer, count in said.items() if answer == "right" or answer.startswith("error ")) == times

@@ -191,7 +191,7 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
     inside = ["ip", "netns", "exec", namespace]
     with (
         started_by(" ".join(inside), tmp_path),
-        appliance() as remote,
+        appliance("--grace", "0s") as remote,
         remote.start(program, env={"REMOTEGPU_CARRIER": carrier}) as client,
     ):
         assert line(client) == "ready"
@@ -206,6 +206,24 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
         assert int(line(client).split()[1]) in codes
         assert gone.within(10)
         until(lambda: remote.leased_bytes() == 0, 10, "the silent client's share is back")
+
+
+@pytest.mark.parametrize("seconds", [QUIET, pytest.param(60, marks=pytest.mark.thorough)])
+def test_silence_is_survived(namespace: str, tmp_path: Path, seconds: int) -> None:
+    """Both ends find out that the other one is not to be heard, and go on when it is."""
+    inside = ["ip", "netns", "exec", namespace]
+    with (
+        started_by(" ".join(inside), tmp_path),
+        appliance() as remote,
+        remote.start("endless_calls.py", str(seconds + 20)) as client,
+    ):
+        assert line(client) == "ready"
+        rules = "table inet t { chain c { type filter hook input priority 0; tcp dport != 0 drop; }; }\n"
+        subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
+        begun = time.monotonic()
+        until(lambda: time.monotonic() - begun > seconds, seconds + 5, "so long")
+        subprocess.run([*inside, "nft", "flush", "ruleset"], check=True)
+        assert line(client) == "finished"
 
 
 def test_drain_on_sigterm_refuses_new_leases_and_lets_sessions_end(own_remote: Appliance) -> None:

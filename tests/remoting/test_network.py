@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.faultproxy import FaultProxy, Line
-from support.system import PROGRAMS, REMOTEGPU, Appliance, Watch, line
+from support.system import PROGRAMS, REMOTEGPU, Appliance, Watch, appliance, line
 from support.tcp_timers import until_asked_for
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
@@ -79,8 +79,8 @@ def test_a_slow_network_changes_no_result(remote: Appliance, name: str, carrier:
 
 
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
-def test_a_cut_connection_is_a_sticky_error(remote: Appliance, carrier: str) -> None:
-    with proxies(remote) as (_, data):
+def test_without_a_grace_a_cut_connection_is_a_sticky_error(carrier: str) -> None:
+    with appliance("--grace", "0s") as remote, proxies(remote) as (_, data):
         program = subprocess.Popen(endless_calls(remote), stdout=subprocess.PIPE, text=True, env=environment(carrier))
         with program:
             assert line(program) == "ready"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster.certificates import Authority
 from support.apiserver import ApiServer
 from support.claims import Claim, ClaimAppliance, Cluster, Pod, Tls
-from support.system import DIST, MIB, PROGRAMS, until
+from support.faultproxy import FaultProxy
+from support.system import DIST, MIB, PROGRAMS, line, until
 
 SHARE = 256 * MIB
 
@@ -79,6 +82,46 @@ def test_the_share_is_the_limit_and_nvidia_smi_shows_it(
     assert [seen[name] for name in ("total", "device_total", "nvml_total")] == [SHARE] * 3
     # A byte more is out of memory.
     assert (seen["allocated"], seen["code"]) == (SHARE, 2)
+
+
+def test_an_appliance_that_moved_is_found_again(
+    cluster: Cluster, pod: Pod, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Its address is another one, and another authority has signed its certificate: the pod's volume says so."""
+    tls = Tls(tmp_path_factory.mktemp("tls"), "appliance-moves")
+    with (
+        ClaimAppliance(DIST, cluster, "--grace", "60s", name="appliance-moves", tls=tls) as it,
+        contextlib.ExitStack() as before,
+    ):
+        until(it.ready, 10, "the claims are known")
+        made = cluster.claim(pod.namespace, it.place(SHARE), consumers=[pod])
+        until(lambda: it.served(made), 5, "the appliance has seen the claim")
+        directory, host_port = it.pod_directory(tmp_path, made, pod), it.endpoint.rpartition(":")
+
+        def reached_at(host: str) -> list[FaultProxy]:
+            """A way to both of its ports, and a session file that names it."""
+            numbers = [int(host_port[2]) + more for more in (0, 1)]
+            ways = [FaultProxy(host_port[0], each, listen_host=host, listen_port=each) for each in numbers]
+            session = json.loads((directory / "session").read_text())
+            session |= {"ca": tls.authority.certificate.decode()}
+            session["appliances"][0]["endpoint"] = f"{host}:{numbers[0]}"
+            (directory / "session.new").write_text(json.dumps(session))
+            (directory / "session.new").rename(directory / "session")
+            return [before.enter_context(way) for way in ways]
+
+        first = reached_at("127.0.0.2")
+        command = [sys.executable, str(PROGRAMS / "endless_calls.py"), "8"]
+        with subprocess.Popen(
+            command, env=environment(directory), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running:
+            assert line(running) == "ready"
+            for way in first:
+                way.refuse()
+                way.cut()
+            tls.authority = Authority("another")
+            tls.renew()
+            reached_at("127.0.0.3")
+            assert line(running) == "finished"
 
 
 @pytest.mark.parametrize(

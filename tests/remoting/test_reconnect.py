@@ -7,17 +7,18 @@ import ipaddress
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from support.certificates import certificate
-from support.faultproxy import FaultProxy
+from support.faultproxy import FaultProxy, Way
 from support.system import PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, until
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
@@ -34,11 +35,12 @@ def patient() -> Iterator[Appliance]:
 
 
 @contextlib.contextmanager
-def before_data(remote: Appliance) -> Iterator[FaultProxy]:
+def before_data(remote: Appliance, tap: Callable[[bytes], None] = lambda _: None) -> Iterator[FaultProxy]:
     """A proxy before each port; that of the data is the value."""
     host, _, port = remote.endpoint.rpartition(":")
     control, data = (
-        FaultProxy(host, int(port) + more, listen_host=BEHIND_PROXIES, listen_port=int(port) + more) for more in (0, 1)
+        FaultProxy(host, number, listen_host=BEHIND_PROXIES, listen_port=number, tap=tap)
+        for number in (int(port), int(port) + 1)
     )
     with control, data:
         yield data
@@ -168,6 +170,47 @@ def test_who_waits_says_so_and_goes_on(patient: Appliance) -> None:
             data.accept()
             assert line(program) == "finished"
             assert len(program.stderr.readlines()) == 1, "that it is back"
+
+
+def test_a_session_comes_back_over_the_other_carrier(patient: Appliance) -> None:
+    lease, direct, grpc = b"RGL1", b"RGR1", b"PRI "
+    with before_data(patient) as data:
+        data.accept(lease, grpc)
+        with run(patient, str(PROGRAMS / "endless_calls.py"), "4", carrier="auto") as program:
+            assert line(program) == "ready"
+            for way in (direct, grpc):
+                data.accept(lease, way)
+                made = data.made
+                data.cut()
+                # The lease's connection and the session's.
+                until(lambda made=made: data.made >= made + 2, 20, "both are back")  # type: ignore[misc]
+            assert line(program) == "finished"
+
+
+def test_a_connection_on_which_nothing_comes_any_more_is_replaced(patient: Appliance) -> None:
+    """Its ends acknowledge all bytes, as those of TLS that wait for the rest of a record whose length was damaged."""
+    with before_data(patient) as data, run(patient, str(PROGRAMS / "endless_calls.py"), "20") as program:
+        assert line(program) == "ready"
+        made = data.made
+        data.swallow(Way.BACK)
+        until(lambda: data.silenced, 10, "an answer was swallowed")
+        data.carry()
+        assert line(program) == "finished"
+        assert data.made == made + 1
+
+
+def test_an_attempt_that_was_recorded_or_forged_is_worth_nothing(patient: Appliance) -> None:
+    seen = bytearray()
+    with before_data(patient, seen.extend) as data, run(patient, str(PROGRAMS / "endless_calls.py"), "4") as program:
+        assert line(program) == "ready"
+        data.cut()
+        attempt = until(lambda: seen[seen.find(b"RGR1") :][:68] if b"RGR1" in seen else b"", 20, "it comes back")
+        host, _, port = patient.endpoint.rpartition(":")
+        for forged in (0, 1):
+            with socket.create_connection((host, int(port) + 1), timeout=10) as stranger:
+                stranger.sendall(attempt[:30] + bytes([attempt[30] ^ forged]) + attempt[31:])
+                assert stranger.recv(1) == b"", "no K"
+        assert line(program) == "finished"
 
 
 def test_after_the_grace_it_is_the_error_of_a_lost_appliance() -> None:

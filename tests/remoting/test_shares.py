@@ -7,15 +7,23 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from support.system import MIB, Appliance, line, until
+from support.system import MIB, Appliance, appliance, line, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.cli.leasing import leases
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+
+@pytest.fixture(scope="module", params=["normal", "hostile"])
+def impatient(request: pytest.FixtureRequest) -> Iterator[Appliance]:
+    """What a killed program had is free at once: nobody waits for it to connect again."""
+    with appliance("--grace", "0s", profile=request.param) as it:
+        yield it
 
 
 def test_every_view_shows_the_share(remote: Appliance) -> None:
@@ -70,14 +78,14 @@ def test_leases_never_exceed_the_gpu_under_50_simultaneous_opens(remote: Applian
     until(lambda: remote.leased_bytes() == 0, 5, "all shares are back")
 
 
-def test_memory_of_a_killed_tenant_is_zeroed(remote: Appliance) -> None:
-    with remote.start("leave_pattern.py", share="0.5") as tenant:
+def test_memory_of_a_killed_tenant_is_zeroed(impatient: Appliance) -> None:
+    with impatient.start("leave_pattern.py", share="0.5") as tenant:
         filled = int(line(tenant))
         assert filled > 100 * MIB
         os.killpg(tenant.pid, signal.SIGKILL)
         tenant.wait()
-    until(lambda: remote.leased_bytes() == 0, 5, "the killed tenant's share is back")
-    run = remote.run("find_pattern.py", share="1")
+    until(lambda: impatient.leased_bytes() == 0, 5, "the killed tenant's share is back")
+    run = impatient.run("find_pattern.py", share="1")
     assert run.returncode == 0, run.stderr
     total, dirty = map(int, run.stdout.split())
     assert total > filled and dirty == 0
@@ -116,13 +124,13 @@ def test_exit_codes_and_signals_pass_through(remote: Appliance) -> None:
     assert killed in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
-def test_waiting_says_why(remote: Appliance) -> None:
-    with remote.start("endless_calls.py", share="0.8") as holder:
+def test_waiting_says_why(impatient: Appliance) -> None:
+    with impatient.start("endless_calls.py", share="0.8") as holder:
         assert line(holder) == "ready"
-        refused = remote.run("true", share="0.5", options=("--no-wait",))
+        refused = impatient.run("true", share="0.5", options=("--no-wait",))
         assert refused.returncode != 0
         assert "0.5" in refused.stderr and refused.stderr.count("\n") == 1
-        waiting = subprocess.Popen(remote.command("true", share="0.5"), stderr=subprocess.PIPE, text=True)
+        waiting = subprocess.Popen(impatient.command("true", share="0.5"), stderr=subprocess.PIPE, text=True)
         assert waiting.stderr is not None
         assert "wait" in waiting.stderr.readline().lower()
         os.killpg(holder.pid, signal.SIGKILL)

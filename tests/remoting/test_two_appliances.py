@@ -47,7 +47,7 @@ def test_two_devices_natively(program: str) -> None:
 
 @pytest.mark.parametrize("what", ["worker", "appliance"])
 def test_a_lost_appliance_takes_only_its_device_with_it(what: str) -> None:
-    with appliance() as one, appliance(profile="hostile") as other:
+    with appliance("--grace", "0s") as one, appliance(profile="hostile") as other:
         program = subprocess.Popen(
             command("lose_one_device.py", one, other), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -106,6 +106,8 @@ class _Faults:
     # Of the connection that comes next.
     next_damage: _Damage = field(default_factory=_Damage)
     refuses: bool = False
+    # What a new connection has to begin with; all are welcome if nothing is named.
+    heads: tuple[bytes, ...] = ()
 
     def pieces(self, way: Way, data: bytes) -> Iterator[bytes]:
         most = self.lines[way].piece_bytes
@@ -154,8 +156,9 @@ class FaultProxy:
         self._tap = tap
         self._faults = _Faults()
         self._connections: set[asyncio.StreamWriter] = set()
-        # How many connections were made through it.
+        # How many connections were made through it, and how often one has fallen silent in a direction.
         self.made = 0
+        self.silenced = 0
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="fault proxy", daemon=True)
@@ -184,6 +187,10 @@ class FaultProxy:
         """From now on nothing passes, and nobody is told: the network is gone. Both ways if none is named."""
         self._faults.swallowed.update(ways or Way)
 
+    def carry(self) -> None:
+        """New connections carry bytes again; those that something was swallowed of stay silent."""
+        self._faults.swallowed.clear()
+
     def damage(self, way: Way, after_bytes: int = 0) -> None:
         """Turn one bit of the byte that comes after that many more, of whichever connection."""
         self._faults.damage.bytes_left[way] = after_bytes
@@ -201,9 +208,9 @@ class FaultProxy:
         """From now on new connections are reset as soon as they are made."""
         self._faults.refuses = True
 
-    def accept(self) -> None:
-        """New connections are made again."""
-        self._faults.refuses = False
+    def accept(self, *heads: bytes) -> None:
+        """New connections are made again; if heads are named, only those that begin with one of these four bytes."""
+        self._faults.refuses, self._faults.heads = False, heads
 
     def _do(self, action: Callable[[], None]) -> None:
         done = threading.Event()
@@ -241,7 +248,13 @@ class FaultProxy:
         self._reset_connections()
 
     async def _pass_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._faults.refuses:
+        head = b""
+        try:
+            if self._faults.heads:
+                head = await reader.readexactly(4)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        if self._faults.refuses or (self._faults.heads and head not in self._faults.heads):
             writer.transport.abort()
             return
         try:
@@ -255,6 +268,8 @@ class FaultProxy:
         self._connections |= pair
         for end in pair:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        far_writer.write(head)
+        self._tap(head)
         try:
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer, damage))
@@ -277,6 +292,7 @@ class FaultProxy:
                 due, data = await pieces.get()
                 await asyncio.sleep(max(0.0, due - self._loop.time()))
                 if way in self._faults.swallowed:
+                    self.silenced += 1
                     await asyncio.sleep(_FOREVER)
                 if not data:
                     break

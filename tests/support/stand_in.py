@@ -56,7 +56,7 @@ class StandIn:
         self.endpoint = f"127.0.0.1:{free_port()}"
         self.access = access
         command = [*prefix, REMOTEGPU, "appliance", "--listen", self.endpoint, "--memory", f"{MEMORY_MIB}MiB"]
-        command += ["--no-self-test", "--uid-base", "0", "--drain-seconds", "0", *options]
+        command += ["--no-self-test", "--uid-base", "0", "--drain-seconds", "0", "--grace", "0s", *options]
         ready, theirs = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self.process = subprocess.Popen(

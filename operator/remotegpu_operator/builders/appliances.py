@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from remotegpu.api.durations import format_duration
 from remotegpu.api.kubernetes import (
     API_VERSION,
     APPLIANCE_LABEL,
@@ -236,6 +237,7 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         "--operator-account": f"{installation.namespace}:remotegpu-operator",
         "--backend": spec.backend.value,
         "--drain-seconds": str(DRAIN_SECONDS),
+        "--grace": format_duration(spec.connection_grace),
         "--landlock": plan.pool.landlock.value.lower(),
     }
     if spec.backend is Backend.SOFTWARE:

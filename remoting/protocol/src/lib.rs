@@ -27,7 +27,7 @@ pub use wire::{DecodeError, Reader, Wire, Writer};
 pub const WIRE_VERSION: u32 = 9;
 
 /// After so many received bytes without a frame that could say so, an end sends `Acknowledge`.
-pub const ACKNOWLEDGE_BYTES: u64 = 256 << 10;
+pub const ACKNOWLEDGE_BYTES: u64 = 1 << 20;
 
 /// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
 pub const BULK_CHUNK: usize = 512 << 10;

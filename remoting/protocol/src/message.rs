@@ -261,6 +261,8 @@ messages! {
     // ---- both ways, outside of the order of commands and answers
     /// Carries nothing but its header's `ack`.
     0xc00f Acknowledge {}
+    /// Nothing came for a while. Answered by `Acknowledge`.
+    0xc00e Probe {}
 
     // ---- worker to client
     /// Answer to the command `seq`. `code` is a `CUresult`, or one of ours. Tail: the fields of the answer, if any.

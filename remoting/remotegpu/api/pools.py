@@ -171,6 +171,7 @@ class PoolSpec:
     schedules: tuple[Schedule, ...] = ()
     suspend_for_priority: bool = False
     start_deadline: int = 300  # seconds
+    connection_grace: int = 60  # seconds
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
     priority_class_name: str | None = None  # None: the cluster's default
@@ -194,6 +195,7 @@ class PoolSpec:
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
             suspend_for_priority=stored.get("suspendForPriority", False),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
+            connection_grace=parse_duration(stored["connectionGrace"]) if "connectionGrace" in stored else 60,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
             priority_class_name=stored.get("priorityClassName"),
@@ -218,6 +220,7 @@ class PoolSpec:
             schedules=[each.to_object() for each in self.schedules] or None,
             suspendForPriority=self.suspend_for_priority or None,
             startDeadline=format_duration(self.start_deadline),
+            connectionGrace=format_duration(self.connection_grace),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,
             priorityClassName=self.priority_class_name,

@@ -180,7 +180,9 @@ class ControlService(pb_grpc.ControlServicer):
         try:
             if offload:
                 environment, launch = choose_environment(self._environments, request.offload)
-            session, ticket = await self._sessions.open(tenant.lease, request.pid, name, tenant.pod, launch)
+            session, ticket = await self._sessions.open(
+                tenant.lease, request.pid, name, tenant.pod, launch, acceptor=tenant.acceptor
+            )
         except (SessionRefusedError, NoEnvironmentError) as error:
             return pb.OpenSessionReply(refusal=str(error))
         return pb.OpenSessionReply(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import FileIO
 from typing import Final, NoReturn
@@ -26,6 +27,9 @@ CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
 _ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed")
+# A session that has had no connection for so long gives way where its lease is short of something. A network that is
+# cut is cut for all of a lease: whoever comes back first must not end the others.
+_GIVE_WAY_SECONDS: Final = 3.0
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
 # Of sessions' memory of this machine.
@@ -85,10 +89,22 @@ class Sessions:
         return self._live.get(session_id) or (self._ended.get(session_id) if ended else None)
 
     async def open(
-        self, lease: Lease, client_pid: int, process_name: str, pod: str = "", launch: Launch | None = None
+        self,
+        lease: Lease,
+        client_pid: int,
+        process_name: str,
+        pod: str = "",
+        launch: Launch | None = None,
+        *,
+        acceptor: bool = False,
     ) -> tuple[Session, str]:
-        """Start a worker, or what `launch` starts; returned are the session and the ticket for its data connection."""
-        self._check_limits(lease)
+        """Start a worker, or what `launch` starts; returned are the session and the ticket for its data connection.
+
+        `acceptor`: an acceptor of this machine asks, whose connection only its own end can break.
+        """
+        while refused := self._refused_by_limits(lease):
+            if not await self._make_room(lease):
+                raise refused
         try:
             uid = self._uids.take()
         except NoUidsError as error:
@@ -109,7 +125,7 @@ class Sessions:
             if session.ended:
                 raise ProcessError(f"the lease ended while the {process.kind} started")
             ticket = secrets.token_hex(32)
-            session.grace_seconds = self._grace_seconds if launch is None else 0
+            session.grace_seconds = 0 if launch or acceptor else self._grace_seconds
             self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
         except ProcessError as error:
             if gateway_end is not None:
@@ -185,6 +201,30 @@ class Sessions:
         """Wait until nothing of ours runs in the background."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _refused_by_limits(self, lease: Lease) -> SessionRefusedError | None:
+        try:
+            self._check_limits(lease)
+        except SessionRefusedError as error:
+            return error
+        return None
+
+    async def _make_room(self, lease: Lease) -> bool:
+        """End the session of a lease that has had no connection for longest. False if there is none.
+
+        One that comes back in time is not ended: the caller looks again in any case.
+        """
+        lost = min(_lost(lease), key=lambda session: session.lost_since or 0.0, default=None)
+        if lost is None:
+            return False
+        while lost.lost_since is not None and not lost.ended:
+            if (left := lost.lost_since + _GIVE_WAY_SECONDS - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+                continue
+            _log.info("session %s gives way to another one of its lease: it has no connection", lost.session_id[:8])
+            why = "another process of the lease needed its place while it had no connection"
+            await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+        return True
+
     def _check_limits(self, lease: Lease) -> None:
         if len(lease.sessions) >= self._limits.sessions_per_lease:
             raise SessionRefusedError(
@@ -232,6 +272,8 @@ class Sessions:
         elif operation in _ANSWERS:
             if session.answer is not None and not session.answer.done():
                 session.answer.set_result(packet)
+        elif operation == "connection":
+            session.lost_since = None if packet.get("connected") is True else time.monotonic()
         elif operation == "left":
             self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
         elif operation in ("grant", "return", "memory", "unhealthy") and process is not None:
@@ -247,19 +289,30 @@ class Sessions:
         gpu = session.lease.placement.gpus[device]
         match operation:
             case "grant":
-                # A session that is ending has given up its memory already.
-                least, want = whole_number(packet, "least"), whole_number(packet, "want")
-                size = 0 if session.ended else quota.grant(session.session_id, least, want)
-                (self._counters.grants if size else self._counters.grants_refused).labels(gpu=str(gpu)).inc()
-                process.send({"op": "granted", "id": whole_number(packet, "id"), "size": size})
+                self._grant(session, process, device, packet)
             case "return":
                 quota.give_back(session.session_id, whole_number(packet, "size"))
             case "memory":
                 numbers = {"id": whole_number(packet, "id"), "device": device}
-                process.send({"op": "memory", **numbers, "limit": quota.limit, "free": quota.free})
+                process.send({"op": "memory", **numbers, "limit": quota.limit, "free": _free(session, device)})
             case "unhealthy":
                 message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
                 self._on_unhealthy(gpu, message)
+
+    def _grant(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
+        least, want = whole_number(packet, "least"), whole_number(packet, "want")
+        # A session that is ending has given up its memory already.
+        size = 0 if session.ended else session.lease.quotas[device].grant(session.session_id, least, want)
+        if not size and not session.ended and 0 < least <= _free(session, device):
+            self._spawn(self._grant_later(session, process, device, packet))
+            return
+        gpu = str(session.lease.placement.gpus[device])
+        (self._counters.grants if size else self._counters.grants_refused).labels(gpu=gpu).inc()
+        process.send({"op": "granted", "id": whole_number(packet, "id"), "size": size})
+
+    async def _grant_later(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
+        await self._make_room(session.lease)
+        self._grant(session, process, device, packet)
 
     def _count(self, session: Session, packet: Packet) -> None:
         for name in _STATS:
@@ -341,6 +394,17 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
                 process.send({"op": "imported", **numbers}, [export.file.fileno()])
         case "release":
             exports.release(name, str(packet.get("token")))
+
+
+def _lost(lease: Lease) -> list[Session]:
+    """Those of its sessions that have no connection."""
+    return [session for session in lease.sessions.values() if session.lost_since is not None and not session.ended]
+
+
+def _free(session: Session, device: int) -> int:
+    """What a session can have of its share of a GPU: what nobody has, and what gives way to it."""
+    lost = (other.used_on(device) for other in _lost(session.lease) if other is not session)
+    return session.lease.quotas[device].free + sum(lost)
 
 
 def _on_gpus(lease: Lease) -> int:

@@ -73,7 +73,7 @@ class Settings:
     tokens: Path | None = None
     kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0
-    grace_seconds: int = 0  # sessions and leases without a connection; 0: they end with it
+    grace_seconds: int = 60  # sessions and leases without a connection; 0: they end with it
     images: ImageRoom = field(default_factory=lambda: ImageRoom(physical_bytes() // 4))  # of suspended leases
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE

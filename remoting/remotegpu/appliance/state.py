@@ -88,6 +88,7 @@ class Session:
     since: float = field(default_factory=time.monotonic)
     process: SessionProcess | None = None
     connected: asyncio.Event = field(default_factory=asyncio.Event)  # its client came, or it is gone
+    lost_since: float | None = None  # since when it has had no connection; None while it has one
     ended: bool = False
     grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have

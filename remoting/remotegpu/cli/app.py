@@ -329,8 +329,8 @@ def appliance(
     ] = 3600.0,
     drain_seconds: Annotated[float, typer.Option(min=0, help="On SIGTERM, how long leases may go on.")] = 20.0,
     grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long sessions and leases live without a connection, as 60s.")
-    ] = "0s",
+        str, typer.Option(metavar="DURATION", help="How long sessions and leases live without a connection; 0s: not.")
+    ] = "60s",
     max_leases: Annotated[int, typer.Option(min=1, help="Leases and waiting requests at a time.")] = 256,
     sessions_per_lease: Annotated[int, typer.Option(min=1, help="Processes of one lease at a time.")] = 64,
     sessions_per_gpu: Annotated[

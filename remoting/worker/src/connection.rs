@@ -30,12 +30,17 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// With a grace there may be other connections after this one, and `out` keeps what they may have to send again.
+    ///
     /// # Errors
     /// If there are no descriptors or threads left.
-    pub fn new(socket: OwnedFd, successors: OwnedFd, grace: Duration) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, successors: OwnedFd, grace: Duration, out: &mut Outbox) -> io::Result<Self> {
         let watch = ClientWatch::start(grace)?;
         watch.follow(socket.as_fd())?;
         let successors = (!grace.is_zero()).then_some(successors);
+        if successors.is_some() {
+            out.keep();
+        }
         Ok(Connection { socket: Some(socket), successors, watch, epoch: 0, lost_at: Instant::now(), grace })
     }
 
@@ -55,7 +60,8 @@ impl Connection {
 
     /// How long the session still waits for a connection; none while it has one.
     pub fn patience(&self) -> Option<Duration> {
-        self.socket.is_none().then(|| self.grace.saturating_sub(self.lost_at.elapsed()))
+        let grace = if self.successors.is_some() { self.grace } else { Duration::ZERO };
+        self.socket.is_none().then(|| grace.saturating_sub(self.lost_at.elapsed()))
     }
 
     pub fn is_over(&self) -> bool {

@@ -97,10 +97,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     watchdog::watch_appliance(control.as_fd()).map_err(line)?;
     server::tell_ready(control.as_fd()).map_err(line)?;
     if let Some(socket) = server::accept_connection(control.as_fd(), data.as_fd()).map_err(line)? {
-        let mut connection = Connection::new(socket, data, place.grace).map_err(line)?;
-        if !place.grace.is_zero() {
-            session.out.keep();
-        }
+        let mut connection = Connection::new(socket, data, place.grace, &mut session.out).map_err(line)?;
         server::serve(&mut session, &mut connection, control.as_fd());
     }
     watchdog::exit()

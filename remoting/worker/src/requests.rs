@@ -42,6 +42,10 @@ pub enum Request {
         bytes_in: u64,
         bytes_out: u64,
     },
+    /// The client's connection broke, or there is another one.
+    Connection {
+        connected: bool,
+    },
     Unhealthy {
         device: u32,
         code: Code,

@@ -5,7 +5,7 @@ use crate::frames::FrameReader;
 use crate::requests::Request;
 use crate::session::Session;
 use driverapi::errors::*;
-use protocol::{Acknowledge, Message};
+use protocol::{Acknowledge, Message, Probe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -159,6 +159,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
     let mut backoff = Backoff::new();
     let mut stats_at = Instant::now() + STATS_EVERY;
     let mut window = Window { stopped: false, look_at: Instant::now() + WINDOW_EVERY };
+    let mut connected = true;
     loop {
         let kept = session.out.kept();
         let more = take_frames(session, &mut reader);
@@ -173,6 +174,10 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         }
         if acknowledged || matches!(sent, Some(Ok(true))) {
             moved |= session.retry_blocked();
+        }
+        if connection.socket().is_some() != connected {
+            connected = !connected;
+            session.requests.push(Request::Connection { connected });
         }
         send_requests(session, control)?;
         if session.has_ended() || connection.is_over() {
@@ -224,6 +229,7 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
         match reader.next(|header, first| session.place(header, first)) {
             Ok(Some((header, payload))) => match session.out.acknowledge(header.ack) {
                 Ok(()) if header.code == Acknowledge::CODE => {}
+                Ok(()) if header.code == Probe::CODE => session.out.push(Acknowledge::CODE, 0, &Acknowledge {}, &[]),
                 Ok(()) => session.accept(&header, payload),
                 Err(e) => session.end(CUDA_ERROR_UNKNOWN, &e.to_string()),
             },

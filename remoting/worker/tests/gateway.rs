@@ -89,8 +89,12 @@ impl House {
 
     /// Registers the session and returns the worker's end of its data socket.
     fn expect_session(&self) -> Packets {
+        self.expect_session_that(false)
+    }
+
+    fn expect_session_that(&self, resumes: bool) -> Packets {
         let (worker, gateway_end) = Packets::pair();
-        let order = json!({"op": "session", "id": to_hex(&ID), "ticket": to_hex(&TICKET)});
+        let order = json!({"op": "session", "id": to_hex(&ID), "ticket": to_hex(&TICKET), "resumes": resumes});
         self.control.send(order, Some(gateway_end.as_fd()));
         worker
     }
@@ -238,6 +242,20 @@ fn a_ticket_lets_one_connection_in() {
     let event = house.event();
     assert_eq!(event["op"], "refused");
     assert!(event["reason"].as_str().unwrap().contains("used before"), "{event}");
+}
+
+#[test]
+fn who_comes_back_is_passed_to_the_worker_or_told_that_it_is_gone() {
+    let house = House::open();
+    let worker = house.expect_session_that(true);
+    let _client = admitted(&house, &preface(PrefaceKind::Session));
+    assert_eq!(worker.receive().unwrap().0, json!({"op": "connection"}));
+    let _again = house.connect_with(&Preface::resume(ID, &TICKET, 1, 42));
+    assert_eq!(worker.receive().unwrap().0, json!({"op": "resume", "epoch": 1, "received": 42}));
+    drop(worker);
+    let mut answer = Vec::new();
+    house.connect_with(&Preface::resume(ID, &TICKET, 2, 42)).read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, b"G");
 }
 
 #[test]

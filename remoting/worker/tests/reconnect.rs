@@ -2,10 +2,12 @@
 
 mod common;
 
-use common::client::{Received, encoded};
+use common::client::{Link, Received, encoded};
 use common::session::{A, B, LIMIT, PROFILES, Test, start_on};
 use common::worker::Worker;
-use protocol::{Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, HostFunction, Message};
+use protocol::{
+    Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message, Probe,
+};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -93,6 +95,45 @@ fn a_later_connection_ends_the_one_before() {
     assert_eq!(before.read(&mut [0; 16]).expect("an end, no timeout"), 0);
     (link.stream, link.epoch) = (after, 1);
     assert_eq!(t.synchronize(A), 0);
+}
+
+#[test]
+fn who_asks_whether_somebody_is_there_is_answered() {
+    let mut t = started("normal", "60");
+    assert_eq!(t.synchronize(A), 0);
+    let client = &mut t.worker.client;
+    client.link.send(Header { code: Probe::CODE, ..Header::default() }, Vec::new());
+    client.wait("an answer", |r| r.code == Acknowledge::CODE);
+    assert_eq!(t.synchronize(A), 0);
+}
+
+#[test]
+fn the_appliance_is_told_when_there_is_no_connection() {
+    let mut t = started("normal", "60");
+    assert_eq!(t.synchronize(A), 0);
+    t.worker.client.link.stream.shutdown(std::net::Shutdown::Both).expect("connected");
+    let told = |t: &Test| t.worker.told("connection").iter().map(|v| v["connected"] == true).collect::<Vec<_>>();
+    let since = Instant::now();
+    while told(&t) != [false] {
+        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", told(&t));
+        std::thread::yield_now();
+    }
+    t.worker.client.link.reconnect();
+    assert_eq!(t.synchronize(A), 0);
+    assert_eq!(told(&t), [false, true]);
+}
+
+#[test]
+fn a_session_that_nobody_can_come_back_to_ends_at_once() {
+    let mut t = started("normal", "60");
+    assert_eq!(t.synchronize(A), 0);
+    let link = &mut t.worker.client.link;
+    // No gateway is left that could pass a connection.
+    rustix::net::shutdown(&link.data, rustix::net::Shutdown::Both).expect("connected");
+    link.stream.shutdown(std::net::Shutdown::Both).expect("connected");
+    let since = Instant::now();
+    assert!(t.worker.process.wait().expect("exit").success());
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
 }
 
 #[test]

@@ -69,6 +69,14 @@ pub fn shares() -> Result<Vec<Share>, ConnectError> {
     })
 }
 
+/// The same share as what describes it says now: in a pod the appliance may have another address meanwhile, and other
+/// authorities may have signed its certificate.
+pub fn renewed(share: &Share) -> Share {
+    let described = share.claim.as_ref().and_then(|_| pod::shares().ok().flatten()).unwrap_or_default();
+    let same = |other: &Share| other.lease_id == share.lease_id && other.server_name == share.server_name;
+    described.into_iter().find(same).unwrap_or_else(|| share.clone())
+}
+
 fn parse(text: &str) -> Result<Vec<Share>, ConnectError> {
     let wrong = |why: String| {
         let next = "it is set by `remotegpu run`, start the program with that";

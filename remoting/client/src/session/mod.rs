@@ -46,6 +46,9 @@ use wait::{Lead, Turn};
 /// How long a worker may take to answer the first frame.
 const OPEN_SECONDS: u32 = 5;
 
+/// After so long without a byte a waiting call asks whether somebody is there, and then waits as long for the answer.
+const QUIET_SECONDS: u32 = 5;
+
 /// Who is notified of an answer.
 enum Waiter {
     Nobody,
@@ -195,7 +198,8 @@ impl Session {
         });
         sys::receive_timeout(fd, Some(OPEN_SECONDS));
         let opened = session.open().map_err(|code| format!("the worker of {peer} refused the session (code {code})"));
-        sys::receive_timeout(fd, None);
+        // Who cannot reconnect waits for ever: the system finds out that a peer is gone.
+        sys::receive_timeout(fd, reconnect.is_some().then_some(QUIET_SECONDS));
         let opened = opened?;
         if let Some(reconnect) = reconnect {
             let _ = session.reconnect.set(reconnect);

@@ -8,7 +8,7 @@ use protocol::{
     NeedBytes, Text, message_name,
 };
 use std::io;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 const BUFFER: usize = 256 << 10;
 /// Runs longer than this are received where they belong, shorter ones through the buffer.
@@ -34,7 +34,8 @@ impl Default for Receiver {
 }
 
 /// Receives at most `len` bytes, at least one; `None` if none are there and `wait` is not set. A connection that breaks is
-/// replaced by the next one: whoever is in the middle of a frame does not notice.
+/// replaced by the next one: whoever is in the middle of a frame does not notice. So is one on which not even an answer to
+/// the question comes whether somebody is there: what carries it may have lost count of its bytes.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.
@@ -45,6 +46,7 @@ unsafe fn receive(
     len: usize,
     wait: bool,
 ) -> Result<Option<usize>, Broken> {
+    let mut asked = false;
     loop {
         // SAFETY: as the caller vouches.
         let reason = match unsafe { sys::receive(session.fd(), to, len, wait) } {
@@ -54,12 +56,19 @@ unsafe fn receive(
                 return Ok(Some(count));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !session.may_reconnect() => {
                 return Err("the appliance did not answer in time".into());
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !asked => {
+                asked = true;
+                session.probe();
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => "the appliance is silent".into(),
             Err(error) => format!("the connection broke: {error}"),
         };
         session.reconnect(so_far, reason)?;
+        asked = false;
     }
 }
 
@@ -176,7 +185,8 @@ impl Session {
     /// Takes in one frame.
     fn step(&self, receiver: &mut Receiver, wait: bool) -> Result<bool, Broken> {
         let Some(header) = receiver.header(self, wait)? else { return Ok(false) };
-        self.acknowledged.fetch_max(header.ack, SeqCst);
+        // Only the reader stores it, and what it counts does not become less.
+        self.acknowledged.store(header.ack, Relaxed);
         let len = header.len as usize;
         if header.code == HostBytes::CODE {
             self.land(receiver, &header)?;

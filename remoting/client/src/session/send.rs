@@ -1,16 +1,16 @@
 //! The outgoing side of a session.
 
 use super::streams::Streams;
-use super::{Pending, Session, lock};
+use super::{Pending, QUIET_SECONDS, Session, lock};
 use crate::Code;
 use crate::{stats, sys};
 use driverapi::errors::CUDA_ERROR_EXTERNAL_DEVICE;
 use protocol::{
-    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, StreamQuery,
-    StreamSynchronize, Writer,
+    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, Probe,
+    StreamQuery, StreamSynchronize, Writer,
 };
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use std::time::Duration;
 const FULL: usize = 64 << 10;
 /// Tails longer than this are sent from where they are.
 const COPIED_TAIL: usize = 16 << 10;
+/// They are acknowledged, and copied if they have to be, in pieces of this many bytes.
+const BORROWED: usize = 64 << 10;
 /// How often waiting commands are looked for while there are some.
 const TICK: Duration = Duration::from_micros(75);
 /// Ticks without a command after which the background thread sleeps until there is one.
@@ -75,6 +77,8 @@ impl Spares {
 
 pub struct Outbox {
     kept: Kept<Piece>,
+    /// How many of the kept pieces are borrowed.
+    borrowed: usize,
     spares: Spares,
     last: u64,
     pub streams: Streams,
@@ -86,7 +90,7 @@ pub struct Outbox {
 impl Default for Outbox {
     fn default() -> Self {
         let (kept, spares, streams) = (Kept::default(), Spares::default(), Streams::default());
-        Outbox { kept, spares, last: 0, streams, ticking: false, connected: true }
+        Outbox { kept, borrowed: 0, spares, last: 0, streams, ticking: false, connected: true }
     }
 }
 
@@ -114,7 +118,10 @@ impl Outbox {
 
     fn tail(&mut self, bytes: &[u8]) {
         if bytes.len() > COPIED_TAIL {
-            self.kept.push(Piece::Borrowed(bytes.as_ptr().expose_provenance(), bytes.len()));
+            for piece in bytes.chunks(BORROWED) {
+                self.kept.push(Piece::Borrowed(piece.as_ptr().expose_provenance(), piece.len()));
+                self.borrowed += 1;
+            }
         } else {
             self.kept.extend_last(|last| {
                 if let Piece::Owned(all) = last {
@@ -126,12 +133,32 @@ impl Outbox {
 
     /// Lets go of what the worker has received. A count that cannot be is ignored: more is kept then.
     fn trim(&mut self, acknowledged: u64) {
-        let spares = &mut self.spares;
-        let _ = self.kept.acknowledge(acknowledged, |piece| {
-            if let Piece::Owned(bytes) = piece {
-                spares.give(bytes);
-            }
+        let Outbox { kept, borrowed, spares, .. } = self;
+        let _ = kept.acknowledge(acknowledged, |piece| match piece {
+            Piece::Owned(bytes) => spares.give(bytes),
+            Piece::Borrowed(..) => *borrowed -= 1,
         });
+    }
+
+    /// Copies what is borrowed.
+    fn own(&mut self) {
+        let Outbox { kept, borrowed, spares, .. } = self;
+        for piece in kept.newest_first() {
+            if *borrowed == 0 {
+                return;
+            }
+            if let Piece::Borrowed(_, len) = *piece {
+                let mut bytes = spares.take(len);
+                bytes.extend_from_slice(piece.as_ref());
+                *piece = Piece::Owned(bytes);
+                *borrowed -= 1;
+            }
+        }
+    }
+
+    /// Nothing will be sent any more.
+    fn give_up(&mut self) {
+        (self.kept, self.borrowed) = (Kept::default(), 0);
     }
 }
 
@@ -141,7 +168,7 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn post<M: Message>(&self, stream_id: u64, message: &M) -> Result<u64, Code> {
-        self.post_tail(stream_id, message, &[])
+        self.post_borrowed(stream_id, message, &[])
     }
 
     /// As [`Session::post`], with bytes that follow the message's fields.
@@ -150,7 +177,9 @@ impl Session {
     /// The session's sticky error.
     pub fn post_tail<M: Message>(&self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Code> {
         let number = self.post_borrowed(stream_id, message, tail);
-        self.own_tails();
+        if tail.len() > COPIED_TAIL {
+            self.own_tails();
+        }
         number
     }
 
@@ -161,18 +190,16 @@ impl Session {
         })
     }
 
-    /// Copies what is still kept of tails, so that their owners may change them.
+    /// Copies what is still kept of tails, so that their owners may change them. Without a way to reconnect that is what
+    /// a suspended share keeps from being sent.
     pub(super) fn own_tails(&self) {
-        let mut outbox = lock(&self.outbox);
-        outbox.trim(self.acknowledged.load(SeqCst));
-        let Outbox { kept, spares, .. } = &mut *outbox;
-        for piece in kept.newest_first() {
-            if let Piece::Borrowed(_, len) = *piece {
-                let mut bytes = spares.take(len);
-                bytes.extend_from_slice(piece.as_ref());
-                *piece = Piece::Owned(bytes);
-            }
+        if self.may_reconnect() {
+            // What the worker has acknowledged meanwhile need not be copied.
+            self.poll(Duration::ZERO);
         }
+        let mut outbox = lock(&self.outbox);
+        outbox.trim(self.acknowledged.load(Relaxed));
+        outbox.own();
     }
 
     /// As [`Session::post`] for a generated function.
@@ -245,13 +272,9 @@ impl Session {
         }
     }
 
-    fn acknowledge(&self, outbox: &mut Outbox) {
-        self.frame(outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
-    }
-
     fn frame(&self, outbox: &mut Outbox, header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
-        let ack = self.received.load(SeqCst);
-        self.told.store(ack, SeqCst);
+        let ack = self.received.load(Relaxed);
+        self.told.store(ack, Relaxed);
         outbox.frame(Header { ack, ..header }, tail, body);
     }
 
@@ -265,7 +288,7 @@ impl Session {
 
     /// Sends all there is. Without a connection it is kept for the next one.
     fn send<'a>(&'a self, mut outbox: MutexGuard<'a, Outbox>) -> (MutexGuard<'a, Outbox>, Result<(), Code>) {
-        outbox.trim(self.acknowledged.load(SeqCst));
+        outbox.trim(self.acknowledged.load(Relaxed));
         while (!outbox.connected || self.held.is_on()) && outbox.kept.unsent() > MOST_HELD && !self.is_lost() {
             outbox = self.reconnected.wait(outbox).unwrap_or_else(PoisonError::into_inner);
         }
@@ -287,8 +310,11 @@ impl Session {
             }
         }
         let keeps = outbox.connected || (self.may_reconnect() && !self.is_lost());
-        let sent = if keeps { Ok(()) } else { Err(self.check().err().unwrap_or(CUDA_ERROR_EXTERNAL_DEVICE)) };
-        (outbox, sent)
+        if keeps {
+            return (outbox, Ok(()));
+        }
+        outbox.give_up();
+        (outbox, Err(self.check().err().unwrap_or(CUDA_ERROR_EXTERNAL_DEVICE)))
     }
 
     /// A connection has taken the place of the one that broke, and the worker has received so many bytes. For the reader
@@ -300,6 +326,7 @@ impl Session {
         let mut outbox = lock(&self.outbox);
         outbox.kept.rewind(received).map_err(|error| error.to_string())?;
         sys::replace(self.fd(), socket.as_raw_fd()).map_err(|error| error.to_string())?;
+        sys::receive_timeout(self.fd(), Some(QUIET_SECONDS));
         self.watch.renew().map_err(|error| error.to_string())?;
         (outbox.connected, outbox.ticking) = (true, true);
         drop(outbox);
@@ -310,23 +337,34 @@ impl Session {
 
     /// Has the worker told how much was received, if it was not for long and keeps what it sent. For the reader, which may not wait.
     pub(super) fn acknowledge_if_due(&self, received: u64) {
-        self.received.store(received, SeqCst);
-        if !self.may_reconnect() || received - self.told.load(SeqCst) < ACKNOWLEDGE_BYTES {
+        self.received.store(received, Relaxed);
+        if !self.may_reconnect() || received - self.told.load(Relaxed) < ACKNOWLEDGE_BYTES {
             return;
         }
         match self.outbox.try_lock() {
-            // What the socket does not take at once, the background thread sends.
             Ok(mut outbox) if outbox.connected && outbox.kept.unsent() == 0 => {
-                self.acknowledge(&mut outbox);
-                let sent = sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0);
-                outbox.kept.advance(sent);
-                if outbox.kept.unsent() > 0 {
-                    self.wake_sender(&mut outbox);
-                }
+                self.say(&mut outbox, Acknowledge::CODE);
             }
             // Others send, and their frames say it; unless they are made already.
             _ if !self.must_acknowledge.swap(true, SeqCst) => self.wake.wake(),
             _ => {}
+        }
+    }
+
+    /// Asks whether somebody is there. For the reader, which may not wait: while others send it is asked by what they send.
+    pub(super) fn probe(&self) {
+        if let Ok(mut outbox) = self.outbox.try_lock() {
+            self.say(&mut outbox, Probe::CODE);
+        }
+    }
+
+    /// Sends a frame that is no command. What the socket does not take at once, the background thread sends.
+    fn say(&self, outbox: &mut Outbox, code: u32) {
+        self.frame(outbox, Header { code, ..Header::default() }, 0, |_| ());
+        let sent = if outbox.connected { sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0) } else { 0 };
+        outbox.kept.advance(sent);
+        if outbox.kept.unsent() > 0 {
+            self.wake_sender(outbox);
         }
     }
 
@@ -343,7 +381,7 @@ impl Session {
             let mut last = outbox.last;
             while outbox.ticking || self.must_acknowledge.load(SeqCst) {
                 if self.must_acknowledge.swap(false, SeqCst) {
-                    self.acknowledge(&mut outbox);
+                    self.frame(&mut outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
                 }
                 let (still, sent) = self.send(outbox);
                 outbox = still;

@@ -7,6 +7,7 @@ use std::{fmt, io};
 
 use carrier::{ACCEPTED, GONE, to_hex};
 use protocol::{PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES};
+use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -222,12 +223,19 @@ pub async fn admit(
     match admitted {
         Admitted::Session(worker) => {
             stream.write_all(&[ACCEPTED]).await?;
-            hand_over(&worker, br#"{"op":"connection"}"#, stream)?;
+            hand_over(&worker, br#"{"op":"connection"}"#, &stream.into_fd()?).map_err(worker_is_gone)?;
             gateway.events.send(Event::SessionConnected { id: to_hex(&preface.id) }).await;
         }
         Admitted::Resumed { worker, epoch, received } => {
             let packet = format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#);
-            hand_over(&worker, packet.as_bytes(), stream)?;
+            let connection = stream.into_fd()?;
+            if let Err(error) = hand_over(&worker, packet.as_bytes(), &connection) {
+                // A worker that is behind may take a later attempt; one that is gone takes none.
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    let _ = send(&connection, &[GONE], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+                }
+                return Err(worker_is_gone(error));
+            }
         }
         Admitted::Lease { ended, first } => {
             if first {
@@ -242,10 +250,12 @@ pub async fn admit(
     Ok(())
 }
 
-fn hand_over(worker: &OwnedFd, packet: &[u8], stream: impl Local) -> Result<(), Refused> {
-    let connection = stream.into_fd()?;
-    let passed = pass::send(worker, packet, Some(connection.as_fd()));
-    passed.map_err(|error| Refused(format!("its worker is gone: {error}")))
+fn hand_over(worker: &OwnedFd, packet: &[u8], connection: &OwnedFd) -> io::Result<()> {
+    pass::send(worker, packet, Some(connection.as_fd()))
+}
+
+fn worker_is_gone(error: io::Error) -> Refused {
+    Refused(format!("its worker is gone: {error}"))
 }
 
 async fn find(gateway: &Gateway, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
