@@ -70,8 +70,8 @@ def test_several_processes_of_torch_end_at_once_with_a_sentence(
 
 @pytest.mark.null_frameworks
 def test_ranks_that_sockets_connect_end_when_they_connect_on_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Natively they work: the software GPU's kernels and this machine's CPU have the same memory. How long NCCL takes to
-    start is not ours: it loads hundreds of kernels before it connects."""
+    """Natively they work: the software GPU's kernels and this machine's CPU have the same memory. How long NCCL takes
+    until it connects is not ours: it loads hundreds of kernels before."""
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("NCCL_P2P_LEVEL", "SYS")
     native = run("torch_two_ranks.py", "-n", "2", "--native", arguments=("apart",))
