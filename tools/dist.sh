@@ -39,10 +39,12 @@ put "$portable/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
 put remoting/client/frameworks/jax_plugins/remotegpu_share.py "$dist/frameworks/jax_plugins/remotegpu_share.py"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
 for name in libnvJitLink.so.12 libnvJitLink.so.13; do
-    echo "$name { local: stand_in_*; };" >"$target/$name.versions"
-    cc -O2 -Wall -shared -fPIC "-DSONAME=$name" "-Wl,-soname,$name,--version-script,$target/$name.versions" \
-        remoting/softgpu/nvjitlink.c -o "$target/$name"
-    put "$target/$name" "$dist/native/stand-ins/$name"
+    # In the folder that cargo builds in, beside what else dist is made of.
+    made=$target/release/$name
+    echo "$name { local: stand_in_*; };" >"$made.versions"
+    cc -O2 -Wall -shared -fPIC "-DSONAME=$name" "-Wl,-soname,$name,--version-script,$made.versions" \
+        remoting/softgpu/nvjitlink.c -o "$made"
+    put "$made" "$dist/native/stand-ins/$name"
 done
 ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"
 ln -sfn libcuda.so.1 "$dist/native/libnvidia-ml.so.1"

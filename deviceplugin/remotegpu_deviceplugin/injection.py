@@ -39,7 +39,7 @@ def _variables(*, keep_ptx: bool) -> dict[str, str]:
     """None is needed to find the client. Triton asks `ldconfig -p`, which knows nothing of mounts."""
     variables = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": str(FOLDER)}
     # As `remotegpu run` does: several ranks of NCCL fail at their start. What the pod sets wins.
-    variables |= {"NCCL_RUNTIME_CONNECT": "0"}
+    variables |= {"NCCL_RUNTIME_CONNECT": "0", "NCCL_SET_THREAD_NAME": "1"}
     if keep_ptx:
         # As `remotegpu run` does for a software GPU, which executes PTX.
         ptxas = str(FOLDER / "ptxas")

@@ -60,9 +60,14 @@ def test_managed_memory_is_limited_by_option_or_environment(appliance: StandIn) 
     assert seen["REMOTEGPU_MANAGED_MIB"] == "1024"
 
 
-def test_ranks_of_nccl_connect_at_the_start_unless_the_user_says(appliance: StandIn) -> None:
-    assert environment_of(appliance, "--native")["NCCL_RUNTIME_CONNECT"] == "0"
-    assert environment_of(appliance, "--native", env={"NCCL_RUNTIME_CONNECT": "1"})["NCCL_RUNTIME_CONNECT"] == "1"
+@pytest.mark.parametrize(
+    ("name", "ours", "users"), [("NCCL_RUNTIME_CONNECT", "0", "1"), ("NCCL_SET_THREAD_NAME", "1", "0")]
+)
+def test_ranks_of_nccl_fail_at_the_start_unless_the_user_says(
+    appliance: StandIn, name: str, ours: str, users: str
+) -> None:
+    assert environment_of(appliance, "--native")[name] == ours
+    assert environment_of(appliance, "--native", env={name: users})[name] == users
 
 
 def test_plugins_of_frameworks_are_found_behind_the_users_modules(appliance: StandIn, dist: Path) -> None:

@@ -1,6 +1,7 @@
 /* Streams that wait for words, and write them. */
 #include "driver.h"
 #include <sched.h>
+#include <stdlib.h>
 
 static CUdeviceptr words;
 static CUstream waiting, writing;
@@ -149,12 +150,6 @@ static void words_of_the_host(void)
     }
     /* A null pointer would be written by nobody; so is what lies behind the end. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(waiting, at + (1 << 24), 0, 0));
-    /* Only where the GPU sees the host's memory can a stream wait for it. */
-    CUresult waits = cuStreamWaitValue32(waiting, at, 1, CU_STREAM_WAIT_VALUE_EQ);
-    REQUIRE(waits == CUDA_SUCCESS || waits == CUDA_ERROR_NOT_SUPPORTED);
-    *flag = 1;
-    OK(cuStreamSynchronize(waiting));
-
     OK(cuMemHostRegister(own, sizeof own, CU_MEMHOSTREGISTER_DEVICEMAP));
     OK(cuStreamWriteValue32(writing, (CUdeviceptr)(own + 1), 9, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
     OK(cuMemHostUnregister(own));
@@ -162,6 +157,80 @@ static void words_of_the_host(void)
     OK(cuStreamWriteValue32(writing, at, 6, 0));
     OK(cuMemFreeHost(host));
     OK(cuModuleUnload(module));
+}
+
+static void set(void *word)
+{
+    *(volatile unsigned *)word = 1;
+}
+
+/* What the stream does behind its wait sees what the program wrote before the word, and nothing else stands still. */
+enum { COUNT = 4096 };
+
+static void waits_for_words_of_the_host(void)
+{
+    unsigned *host, *more, *registered = aligned_alloc(4096, 4096), found[4] = {0}, factor = 2;
+    CUdeviceptr at, registered_at;
+    CUmodule module;
+    CUfunction scale;
+    OK(cuModuleLoadData(&module, scale_ptx));
+    OK(cuModuleGetFunction(&scale, module, "scale"));
+    OK(cuMemHostAlloc((void **)&host, 4 * (1024 + COUNT), CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(host, 0, 4 * (1024 + COUNT));
+    memset(registered, 0, 4096);
+    OK(cuMemHostGetDevicePointer(&at, host, 0));
+    OK(cuMemHostRegister(registered, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+    OK(cuMemHostGetDevicePointer(&registered_at, registered, 0));
+    volatile unsigned *flag = host, *copied = host + 16, *computed = host + 1024;
+    volatile cuuint64_t *large = (volatile cuuint64_t *)registered;
+
+    for (unsigned round = 1; round <= 3; round++) {
+        clear();
+        CUdeviceptr computes = at + 4 * 1024;
+        void *parameters[] = {&computes, &factor};
+        unsigned others = 0;
+        OK(cuStreamWaitValue32(waiting, at, round, CU_STREAM_WAIT_VALUE_EQ));
+        OK(cuLaunchKernel(scale, COUNT / 64, 1, 1, 64, 1, 1, 0, waiting, parameters, NULL));
+        OK(cuMemcpyHtoDAsync(words, (void *)copied, 16, waiting));
+        OK(cuStreamWaitValue64(waiting, registered_at + 8, round, CU_STREAM_WAIT_VALUE_GEQ));
+        OK(cuMemcpyHtoDAsync(words + 16, (void *)registered, 4, waiting));
+
+        /* Another stream and its host functions go on, and memory can be mapped. */
+        OK(cuMemsetD32Async(words + 4 * 40, round, 1, writing));
+        OK(cuLaunchHostFunc(writing, set, &others));
+        OK(cuStreamSynchronize(writing));
+        REQUIRE(others == 1 && word(40) == round);
+        OK(cuMemHostAlloc((void **)&more, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+
+        /* Every second word: more separate changes than are sent as one. */
+        for (unsigned i = 0; i < COUNT; i += 2) computed[i] = round + i;
+        for (unsigned i = 0; i < 4; i++) copied[i] = 10 * round + i;
+        __sync_synchronize();
+        *flag = round;
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+        registered[0] = 70 + round;
+        __sync_synchronize();
+        large[1] = round;
+        OK(cuStreamSynchronize(waiting));
+        OK(cuMemcpyDtoH(found, words, 16));
+        for (unsigned i = 0; i < 4; i++) REQUIRE(found[i] == 10 * round + i);
+        for (unsigned i = 0; i < COUNT; i += 2) REQUIRE(computed[i] == 2 * (round + i) + 5);
+        REQUIRE(word(4) == 70 + round);
+        OK(cuMemFreeHost(more));
+    }
+
+    /* In a batch, and met before the stream gets there. */
+    *flag = 9;
+    CUstreamBatchMemOpParams both[2] = {wait_for(CU_STREAM_MEM_OP_WAIT_VALUE_32, at, 8, CU_STREAM_WAIT_VALUE_GEQ),
+                                        wait_for(CU_STREAM_MEM_OP_WRITE_VALUE_32, words, 33, 0)};
+    OK(cuStreamBatchMemOp(waiting, 2, both, 0));
+    OK(cuStreamSynchronize(waiting));
+    REQUIRE(word(0) == 33);
+    OK(cuMemHostUnregister(registered));
+    OK(cuMemFreeHost(host));
+    OK(cuModuleUnload(module));
+    free(registered);
 }
 
 static void mistakes(void)
@@ -189,6 +258,7 @@ int main(void)
     conditions();
     batches();
     words_of_the_host();
+    waits_for_words_of_the_host();
     mistakes();
     OK(cuStreamDestroy(waiting));
     OK(cuStreamDestroy(writing));

@@ -26,6 +26,7 @@ VARIABLES = {
     "NVIDIA_VISIBLE_DEVICES": "void",
     "TRITON_LIBCUDA_PATH": "/usr/lib/remotegpu",
     "NCCL_RUNTIME_CONNECT": "0",
+    "NCCL_SET_THREAD_NAME": "1",
 }
 PTX = {
     "CUPY_COMPILE_WITH_PTX": "1",

@@ -12,7 +12,7 @@ import pytest
 from null.counting import PROGRAMS, PYTHON
 from support.system import REMOTEGPU
 
-SENTENCE = "NCCL among several ranks (one rank works;"
+SENTENCE = "NCCL among ranks that do not reach each other's GPU memory ("
 
 
 def run(program: str, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -66,3 +66,18 @@ def test_several_processes_of_torch_end_at_once_with_a_sentence(
         assert answer["seconds"] < 5, answer
     # Each process says it once.
     assert done.stderr.count(SENTENCE) == 2, done.stderr
+
+
+@pytest.mark.null_frameworks
+def test_ranks_that_sockets_connect_end_when_they_connect_on_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Natively they work: the software GPU's kernels and this machine's CPU have the same memory. How long NCCL takes
+    until it connects is not ours: it loads hundreds of kernels before."""
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("NCCL_P2P_LEVEL", "SYS")
+    native = run("torch_two_ranks.py", "-n", "2", "--native", arguments=("apart",))
+    answers = [answer["answer"] for answer in json.loads(native.stdout.splitlines()[-1])]
+    assert answers == ["ok", "ok"], native.stderr
+    share = run("torch_two_ranks.py", "-n", "2", arguments=("apart",))
+    for answer in json.loads(share.stdout.splitlines()[-1]):
+        assert "NCCL" in answer["answer"], answer
+    assert share.stderr.count(SENTENCE) == 2, share.stderr

@@ -4,7 +4,7 @@ use crate::Code;
 use crate::context::Live;
 use crate::memory::host::{self, HostKind};
 use crate::memory::{Piece, find_allocation, mapped};
-use crate::session::{DeviceBox, HostBox, is_unsettled};
+use crate::session::{DeviceBox, HostBox, is_any_waiting, is_unsettled};
 use crate::stream::Target;
 use crate::{arrays, module, peer, vmm};
 use driverapi::errors::*;
@@ -133,7 +133,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
     }
     if host::is_pinned(start, end) {
         // All that may write the source before the stream gets there must end first.
-        let unsettled = is_unsettled(&host);
+        let unsettled = is_unsettled(&host) || is_any_waiting();
         if timing == Timing::Asynchronous {
             if unsettled || !session.has_window(host.packed()) {
                 return session.copy_to_device_late(target.stream_id, &device, &host);

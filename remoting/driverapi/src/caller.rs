@@ -47,9 +47,24 @@ pub fn is_of_nccl(address: usize) -> bool {
     file_of(address).is_some_and(|path| file_name(&path).starts_with("libnccl"))
 }
 
+/// Whether NCCL wants page-locked memory for ranks that do not reach each other's device memory: a thread of its own hands
+/// the data on (through sockets) and waits for words that a kernel writes there while it runs. That thread allocates it,
+/// and no other page-locked memory. NCCL names its threads where `NCCL_SET_THREAD_NAME` is 1, which programs on a share get.
+#[must_use]
+pub fn is_for_distant_ranks(address: usize) -> bool {
+    is_of_nccl(address) && this_threads_name().starts_with("NCCL Service")
+}
+
+/// As the kernel knows it: threads that are not Rust's have one, too.
+fn this_threads_name() -> String {
+    std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default()
+}
+
 /// What is refused, as it is named to people.
-pub const SEVERAL_RANKS: &str =
-    "NCCL among several ranks (one rank works; for GPUs of one appliance set NCCL_P2P_LEVEL=SYS; for others use gloo)";
+pub const SEVERAL_RANKS: &str = concat!(
+    "NCCL among ranks that do not reach each other's GPU memory (its kernels would wait for this machine's CPU; ",
+    "for GPUs of one appliance set NCCL_P2P_LEVEL=SYS, for others use gloo)",
+);
 
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
@@ -163,6 +178,13 @@ mod tests {
             assert_eq!(Kind::of_file(other), Kind::Other, "{other}");
         }
         assert_eq!(Kind::of_file("/x/libcudart.so.13"), Kind::Runtime);
+    }
+
+    #[test]
+    fn a_thread_has_the_name_that_it_was_given() {
+        let named = std::thread::Builder::new().name("NCCL Service  0".into()).spawn(this_threads_name).unwrap();
+        assert_eq!(named.join().unwrap(), "NCCL Service  0\n");
+        assert!(!this_threads_name().starts_with("NCCL"));
     }
 
     #[test]

@@ -21,13 +21,13 @@ def join(rank, port, answers, apart):
         os.environ["NCCL_HOSTID"] = f"machine-{rank}"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.cuda.set_device(rank)
-    tensor = torch.zeros(4, device="cuda")
+    tensor = torch.full((4,), rank + 1.0).cuda()
     start = time.monotonic()
     try:
         torch.distributed.init_process_group("nccl", rank=rank, world_size=RANKS)
         torch.distributed.all_reduce(tensor)
         torch.cuda.synchronize()
-        answer = "ok"
+        answer = "ok" if tensor.tolist() == [3.0] * 4 else f"wrong: {tensor.tolist()}"
     except RuntimeError as error:
         answer = str(error)
     answers.put({"rank": rank, "seconds": time.monotonic() - start, "answer": answer})

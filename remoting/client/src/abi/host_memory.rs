@@ -8,7 +8,7 @@ use crate::memory::pinned;
 use crate::stats::Counter;
 use crate::{context, exports, session};
 use driverapi::attributes::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-use driverapi::caller::{SEVERAL_RANKS, is_of_nccl};
+use driverapi::caller::{SEVERAL_RANKS, is_for_distant_ranks, is_of_nccl};
 use driverapi::constants::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CU_MEMHOSTREGISTER_DEVICEMAP,
     CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY,
@@ -24,9 +24,20 @@ const REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_PORTABLE
     | CU_MEMHOSTREGISTER_IOMEMORY
     | CU_MEMHOSTREGISTER_READ_ONLY;
 
-exports! {
-    fn cuMemHostAlloc(pointer: *mut *mut c_void, size: usize, flags: c_uint) { allocate(pointer, size, flags) }
+export_with_caller! {
+    fn cuMemHostAlloc(pointer, size, flags) = allocate_for_caller;
+}
 
+unsafe extern "C" fn allocate_for_caller(to: *mut *mut c_void, size: usize, flags: c_uint, caller: usize) -> Code {
+    static COUNTER: Counter = Counter::new("cuMemHostAlloc");
+    guard(&COUNTER, || match is_for_distant_ranks(caller) {
+        true => refused(SEVERAL_RANKS),
+        // SAFETY: as the caller of the exported function vouches.
+        false => unsafe { allocate(to, size, flags) },
+    })
+}
+
+exports! {
     fn cuMemAllocHost_v2(pointer: *mut *mut c_void, size: usize) { allocate(pointer, size, 0) }
 
     fn cuMemFreeHost(pointer: *mut c_void) {

@@ -1,19 +1,21 @@
 //! Words that streams wait for and write. For those of device memory the worker's driver does both, in the order of its
-//! streams. A word of page-locked memory is written here, when the stream gets there.
+//! streams. A word of page-locked memory is written here, or waited for by a thread, when the stream gets there.
 
 use crate::boundary::{DefaultStream, inputs, refused};
 use crate::copy::{self, Shape, Side};
 use crate::graph::GRAPHS;
 use crate::memory::{host, mapped};
-use crate::session::store;
+use crate::session::{load, store};
 use crate::stream::Target;
-use crate::{Code, stream, stream_exports};
+use crate::{Code, stream, stream_exports, sys};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
 use driverapi::types::{CUdeviceptr, CUstream, CUstreamBatchMemOpParams};
 use protocol::{Writer, function};
 use std::ffi::c_uint;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 stream_exports! {
     fn cuStreamWaitValue32_v2 | cuStreamWaitValue32_v2_ptsz(
@@ -73,10 +75,18 @@ fn post(stream: CUstream, default: DefaultStream, operations: &[Operation]) -> R
     if GRAPHS.is_capturing(target.stream_id) {
         return refused("a stream memory operation in a capture");
     }
+    let at_host = |operation: &Operation| {
+        let address = mapped::host_address(&target.live.session, operation.address).unwrap_or(operation.address);
+        Operation { address, ..*operation }
+    };
+    let operations: Vec<Operation> = operations.iter().map(at_host).collect();
     operations.iter().try_for_each(|operation| check(&target, operation))?;
-    for operation in operations {
+    for operation in &operations {
         if host::find(operation.address as usize).is_some() {
-            write_host(&target, *operation)?;
+            match operation.kind {
+                Kind::Write => write_host(&target, *operation)?,
+                Kind::Wait => wait_for_host(&target, *operation)?,
+            }
             continue;
         }
         let body = |w: &mut Writer| {
@@ -98,12 +108,7 @@ fn check(target: &Target, operation: &Operation) -> Result<(), Code> {
         return copy::check_written(&target.live, Side::linear(address, width), Shape::linear(width));
     };
     let fits = (range.start + range.size) as u64 - address >= width;
-    match operation.kind {
-        _ if range.kind.is_managed() || !fits => Err(CUDA_ERROR_INVALID_VALUE),
-        // Nothing tells the appliance when the program writes the word.
-        Kind::Wait => refused("a stream's wait for a word of page-locked memory"),
-        Kind::Write => Ok(()),
-    }
+    if range.kind.is_managed() || !fits { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
 /// Whoever sees the word sees what stood before it in the stream.
@@ -115,6 +120,25 @@ fn write_host(target: &Target, operation: Operation) -> Result<(), Code> {
         }
     };
     target.live.session.post_callback(target.stream_id, Box::new(write))
+}
+
+/// How long a thread sleeps between two looks at a word, first and at most.
+const PAUSES: [Duration; 2] = [Duration::from_micros(5), Duration::from_millis(1)];
+
+/// What the stream does next sees what the program wrote before the word.
+fn wait_for_host(target: &Target, operation: Operation) -> Result<(), Code> {
+    let session = Arc::clone(&target.live.session);
+    let wait = move |_| {
+        let mut pause = PAUSES[0];
+        sys::precise_sleeps();
+        while !operation.is_met_by(load(operation.address as usize, operation.width)) && session.check().is_ok() {
+            thread::sleep(pause);
+            pause = (2 * pause).min(PAUSES[1]);
+        }
+        // A session that has failed is told of by the next call.
+        let _ = mapped::bring(&session);
+    };
+    target.live.session.post_wait(target.stream_id, Box::new(wait))
 }
 
 fn number(operation: &Operation) -> u32 {

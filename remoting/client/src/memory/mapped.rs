@@ -236,15 +236,15 @@ impl Mirror {
         }
     }
 
-    /// False if the devices have to be `settled` first.
-    fn send_changes(&mut self, session: &Arc<Session>, settled: bool) -> Result<bool, Code> {
+    /// False if the devices have to be settled first.
+    fn send_changes(&mut self, session: &Arc<Session>, how: Sending) -> Result<bool, Code> {
         let Mirror { all, carriers, .. } = self;
         for mapped in all.iter_mut().filter(|mapped| mapped.is_of(session)) {
             let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == mapped.live.id) else { continue };
             let mut runs = differences(&mapped.shadow, mapped.host_bytes());
-            if runs.len() > MOST_RUNS {
+            if runs.len() > MOST_RUNS && how != Sending::Apart {
                 // Between the changes lies what the device may be writing, unless it is idle.
-                if !settled && !carrier.live.is_idle() {
+                if how == Sending::Fast && !carrier.live.is_idle() {
                     return Ok(false);
                 }
                 mapped.fetch(carrier.stream_id)?;
@@ -262,6 +262,17 @@ impl Mirror {
         }
         Ok(true)
     }
+}
+
+/// How separate changes are sent, if there are many.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// As one, if nothing is lost.
+    Fast,
+    /// As one: the device is idle.
+    Settled,
+    /// Each by itself, however many: the device must not be waited for.
+    Apart,
 }
 
 /// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
@@ -387,6 +398,18 @@ pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
     Some((Piece { address: mapped.device, asked: size, size, context, pool: 0 }, Arc::clone(&mapped.live)))
 }
 
+/// Where the program has memory that a device of this session has here.
+pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
+    if COUNT.load(SeqCst) == 0 {
+        return None;
+    }
+    let mirror = lock(&MIRROR);
+    let here =
+        |mapped: &&Mapped| mapped.is_of(session) && device.wrapping_sub(mapped.device) < mapped.shadow.len() as u64;
+    let mapped = mirror.all.iter().find(here)?;
+    Some(mapped.host as u64 + (device - mapped.device))
+}
+
 /// Where a device of this session finds memory of the program, if it has it.
 pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {
@@ -406,11 +429,11 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         return Ok(());
     }
     let mut mirror = lock(&MIRROR);
-    if !mirror.send_changes(session, false)? {
+    if !mirror.send_changes(session, Sending::Fast)? {
         drop(mirror);
         settle(session)?;
         mirror = lock(&MIRROR);
-        mirror.send_changes(session, true)?;
+        mirror.send_changes(session, Sending::Settled)?;
     }
     mirror.hold(session, stream_id)
 }
@@ -421,6 +444,23 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
 /// The session's sticky error.
 pub fn hold(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     lock(&MIRROR).hold(session, stream_id)
+}
+
+/// What the host wrote is on the device when this returns, whatever the program's streams do meanwhile.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
+    if COUNT.load(SeqCst) == 0 {
+        return Ok(());
+    }
+    let streams: Vec<u64> = {
+        let mirror = &mut *lock(&MIRROR);
+        mirror.send_changes(session, Sending::Apart)?;
+        let carriers = mirror.carriers.iter().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session));
+        carriers.map(|carrier| carrier.stream_id).collect()
+    };
+    streams.into_iter().try_for_each(|stream_id| session.settle_stream(stream_id))
 }
 
 /// What the device has written by now is seen by the host.

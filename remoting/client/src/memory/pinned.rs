@@ -67,7 +67,8 @@ pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<(), Code> {
     let range = host::find(start).filter(|range| range.start == start && range.kind == kind).ok_or(missing)?;
     // Copies and fills that still read or write the memory are waited for, as CUDA does.
     let memory = HostBox::linear(range.start, range.size as u64);
-    let uses = |live: &&Arc<Live>| live.session.is_in_use(&memory) || live.session.has_callbacks();
+    let uses =
+        |live: &&Arc<Live>| live.session.is_in_use(&memory) || live.session.has_callbacks() || live.session.has_waits();
     context::all_live().iter().filter(uses).try_for_each(|live| live.synchronise())?;
     // In this order: another thread's launch finds no memory that is about to lose its pages.
     let range = host::remove(start, kind, missing)?;

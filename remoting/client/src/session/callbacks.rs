@@ -1,4 +1,5 @@
-//! Host functions that streams run: on one thread of their own, in the order in which they come due.
+//! Host functions that streams run: on one thread of their own, in the order in which they come due. What a stream waits
+//! for has a thread for itself, because it may last.
 
 use super::{Session, lock, mint};
 use crate::Code;
@@ -14,11 +15,28 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// A host function with what it is called with; the argument is the session's sticky error, or 0.
 pub type HostCall = Box<dyn FnOnce(Code) + Send>;
 
+#[derive(Clone, Copy)]
+enum Kind {
+    Function,
+    Wait,
+}
+
 #[derive(Default)]
 pub struct Callbacks {
-    outstanding: AtomicUsize,
-    calls: Mutex<HashMap<u64, HostCall>>,
+    functions: AtomicUsize,
+    waits: AtomicUsize,
+    calls: Mutex<HashMap<u64, (Kind, HostCall)>>,
     due: OnceLock<Sender<u64>>,
+}
+
+impl Callbacks {
+    /// How many of them have not returned.
+    fn outstanding(&self, kind: Kind) -> &AtomicUsize {
+        match kind {
+            Kind::Function => &self.functions,
+            Kind::Wait => &self.waits,
+        }
+    }
 }
 
 thread_local! {
@@ -36,18 +54,45 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn post_callback(self: &Arc<Self>, stream_id: u64, function: HostCall) -> Result<(), Code> {
+        self.post_call(stream_id, Kind::Function, function)
+    }
+
+    /// As [`Session::post_callback`], but nothing else waits for it, and it may last.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn post_wait(self: &Arc<Self>, stream_id: u64, wait: HostCall) -> Result<(), Code> {
+        self.post_call(stream_id, Kind::Wait, wait)
+    }
+
+    fn post_call(self: &Arc<Self>, stream_id: u64, kind: Kind, call: HostCall) -> Result<(), Code> {
         self.start_callbacks()?;
         let token = mint();
-        lock(&self.callbacks.calls).insert(token, function);
-        self.callbacks.outstanding.fetch_add(1, SeqCst);
+        lock(&self.callbacks.calls).insert(token, (kind, call));
+        self.callbacks.outstanding(kind).fetch_add(1, SeqCst);
         self.post(stream_id, &HostFunction { token }).map(drop).inspect_err(|_| {
             lock(&self.callbacks.calls).remove(&token);
-            self.callbacks.outstanding.fetch_sub(1, SeqCst);
+            self.callbacks.outstanding(kind).fetch_sub(1, SeqCst);
         })
     }
 
     pub fn has_callbacks(&self) -> bool {
-        self.callbacks.outstanding.load(SeqCst) > 0
+        self.callbacks.functions.load(SeqCst) > 0
+    }
+
+    pub fn has_waits(&self) -> bool {
+        self.callbacks.waits.load(SeqCst) > 0
+    }
+
+    fn run_call(&self, token: u64, kind: Kind, call: HostCall) {
+        call(self.check().err().unwrap_or(0));
+        self.end_call(token, kind);
+    }
+
+    fn end_call(&self, token: u64, kind: Kind) {
+        self.callbacks.outstanding(kind).fetch_sub(1, SeqCst);
+        // In a session that has failed no stream goes on.
+        let _ = self.post(0, &CallbackDone { token }).and_then(|_| self.flush());
     }
 
     pub(super) fn run_callback(&self, token: u64) -> Result<(), String> {
@@ -64,19 +109,25 @@ impl Session {
         let run = move || {
             IN_CALLBACK.set(true);
             for token in receiver {
-                let call = lock(&session.callbacks.calls).remove(&token);
-                if let Some(call) = call {
-                    call(session.check().err().unwrap_or(0));
-                }
-                session.callbacks.outstanding.fetch_sub(1, SeqCst);
-                if session.post(0, &CallbackDone { token }).and_then(|_| session.flush()).is_err() {
-                    return;
+                let Some((kind, call)) = lock(&session.callbacks.calls).remove(&token) else { continue };
+                let own = Arc::clone(&session);
+                let run = move || own.run_call(token, kind, call);
+                match kind {
+                    Kind::Function => run(),
+                    Kind::Wait => start("remotegpu-wait", run).unwrap_or_else(|code| {
+                        session.note_late(code);
+                        session.end_call(token, kind);
+                    }),
                 }
             }
         };
-        sys::spawn("remotegpu-call", run).map_err(|error| {
-            log::error(&format!("cannot start a thread: {error}"));
-            CUDA_ERROR_OUT_OF_MEMORY
-        })
+        start("remotegpu-call", run)
     }
+}
+
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Code> {
+    sys::spawn(name, run).map_err(|error| {
+        log::error(&format!("cannot start a thread: {error}"));
+        CUDA_ERROR_OUT_OF_MEMORY
+    })
 }

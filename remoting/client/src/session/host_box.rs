@@ -107,6 +107,17 @@ pub fn store(address: usize, width: Width, value: u64) {
     }
 }
 
+/// Reads an aligned word of page-locked memory as a whole.
+pub fn load(address: usize, width: Width) -> u64 {
+    // SAFETY: as in `store`.
+    unsafe {
+        match width {
+            Width::Four => AtomicU32::from_ptr(with_exposed_provenance_mut(address)).load(SeqCst).into(),
+            Width::Eight => AtomicU64::from_ptr(with_exposed_provenance_mut(address)).load(SeqCst),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,7 +21,7 @@ pub use across::PeerSource;
 pub use arena::Arena;
 pub use callbacks::in_callback;
 pub use copies::DeviceBox;
-pub use host_box::{HostBox, store};
+pub use host_box::{HostBox, load, store};
 pub use reconnect::{Reconnect, Retry};
 pub use wait::{Reply, Slot, lock};
 
@@ -33,7 +33,9 @@ use copies::Source;
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
 use held::Held;
 use jobs::Jobs;
-use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, TABLE_HASH, WIRE_VERSION};
+use protocol::{
+    ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, TABLE_HASH, UNCOUNTED, WIRE_VERSION,
+};
 use receive::Receiver;
 use send::{Outbox, Wake};
 use std::collections::{BTreeMap, HashMap};
@@ -154,6 +156,11 @@ pub fn owner_of(address: u64) -> Option<Arc<Session>> {
 pub fn is_unsettled(memory: &HostBox) -> bool {
     let unsettled = |session: &Arc<Session>| session.has_callbacks() || session.is_landing(memory);
     lock(&SESSIONS).iter().any(|session| !session.is_lost() && unsettled(session))
+}
+
+/// Does a stream wait for a word of page-locked memory? Before it writes that word the program may write more.
+pub fn is_any_waiting() -> bool {
+    lock(&SESSIONS).iter().any(|session| !session.is_lost() && session.has_waits())
 }
 
 impl Session {
@@ -324,6 +331,16 @@ impl Session {
         })?;
         self.synchronised(&reply)?;
         self.note_complete(stream_id, last);
+        Ok(())
+    }
+
+    /// Waits for the earlier work of a stream outside of any call: one that synchronises is told what failed.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn settle_stream(&self, stream_id: u64) -> Result<(), Code> {
+        let reply = self.call(stream_id, &StreamSynchronize { launches: UNCOUNTED })?;
+        self.note_late(reply.code);
         Ok(())
     }
 
