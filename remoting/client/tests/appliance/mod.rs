@@ -256,6 +256,8 @@ fn unused<T>() -> Result<T, Status> {
 #[tonic::async_trait]
 impl Control for FixedAnswers {
     type OpenLeaseStream = tokio_stream::Empty<Result<OpenLeaseReply, Status>>;
+    type SuspendLeaseStream = tokio_stream::Empty<Result<Progress, Status>>;
+    type ResumeLeaseStream = tokio_stream::Empty<Result<Progress, Status>>;
 
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         let request = request.into_inner();
@@ -296,6 +298,7 @@ impl Control for FixedAnswers {
             ticket: to_hex(&TICKET),
             data_port: self.data_port.into(),
             grace_seconds: 0,
+            suspended: String::new(),
             refusal: if request.lease_secret == "full" { "8 of 8 sessions".into() } else { String::new() },
             environment: request.offload.map(|wish| Environment { name: wish.environment, ..environment() }),
         }))
@@ -310,6 +313,15 @@ impl Control for FixedAnswers {
     }
 
     async fn open_lease(&self, _: Request<OpenLeaseRequest>) -> Result<Response<Self::OpenLeaseStream>, Status> {
+        unused()
+    }
+    async fn suspend_lease(
+        &self,
+        _: Request<SuspendLeaseRequest>,
+    ) -> Result<Response<Self::SuspendLeaseStream>, Status> {
+        unused()
+    }
+    async fn resume_lease(&self, _: Request<ResumeLeaseRequest>) -> Result<Response<Self::ResumeLeaseStream>, Status> {
         unused()
     }
     async fn close_lease(&self, _: Request<CloseLeaseRequest>) -> Result<Response<CloseLeaseReply>, Status> {
