@@ -16,7 +16,7 @@ from remotegpu.api.kubernetes import server_name
 from remotegpu_operator.certificates import new_authority, new_leaf
 from remotegpu_operator.inventory import Contact, Inventory, Target
 
-ADDRESS = "127.0.15.1"
+ADDRESS = "127.0.16.1"
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
