@@ -96,7 +96,7 @@ shard-torch-a shard-torch-b: build target/frameworks/.installed
 	    TIMEFORMAT="    $$each: %R s, its processes %U s and %S s of CPU"; \
 	    time target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
 
-shard-programs shard-survival shard-chart-and-cli shard-security: build system-tools cluster-programs
+shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension: build system-tools cluster-programs
 	@$(PYTHON) -m pytest --part $(@:shard-%=%)
 
 shard-security: target/undefended/.built test-decoders-longer

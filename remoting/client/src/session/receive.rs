@@ -59,6 +59,8 @@ unsafe fn receive(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !session.may_reconnect() => {
                 return Err("the appliance did not answer in time".into());
             }
+            // A suspended share has nothing to say. The kernel's keepalive finds out whether it is there.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && session.held.is_on() => continue,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !asked => {
                 asked = true;
                 session.probe();
