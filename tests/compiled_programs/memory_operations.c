@@ -165,7 +165,7 @@ static void set(void *word)
 }
 
 /* What the stream does behind its wait sees what the program wrote before the word, and nothing else stands still. */
-enum { COUNT = 4096 };
+enum { COUNT = 1024 };
 
 static void waits_for_words_of_the_host(void)
 {
@@ -203,7 +203,7 @@ static void waits_for_words_of_the_host(void)
         OK(cuMemHostAlloc((void **)&more, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
         EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
 
-        /* Every second word: more separate changes than are sent as one. */
+        /* Every second word: many separate changes. */
         for (unsigned i = 0; i < COUNT; i += 2) computed[i] = round + i;
         for (unsigned i = 0; i < 4; i++) copied[i] = 10 * round + i;
         __sync_synchronize();
