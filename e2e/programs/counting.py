@@ -1,5 +1,5 @@
-"""Adds numbers on the GPU as often as its argument says; prints "checked N" after each tenth time, "right" at the end. Sums
-are compared with NumPy's."""
+"""Adds numbers on the GPU as often as its argument says; prints "checked N" after each tenth time, "right" at the end.
+Sums are compared with NumPy's."""
 
 import sys
 import time
