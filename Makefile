@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,6 +36,9 @@ target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh 
 
 demo: build ## Train on 0.25 of a GPU that another process holds, and compare with the software GPU alone
 	@$(PYTHON) examples/01-digits/demo.py
+
+demo-survive: build ## A training whose connection is cut five times and whose share another one uses meanwhile ends as if undisturbed
+	@PYTHONPATH=tests $(PYTHON) examples/01-digits/survive.py
 
 demo-offload: build target/frameworks/.installed ## A torch program, unmodified, on appliances of this machine: as a device, moved from one to another, as a function, as a whole
 	@$(PYTHON) examples/10-offload/demo.py --python target/frameworks/bin/python

@@ -46,17 +46,18 @@ class Suspensions:
     def want(self, lease: Lease, reason: str) -> None:
         """See to it that a lease is suspended for this reason or, if that is empty, runs; again until it is."""
         lease_id = lease.lease_id
-        self._wanted[lease_id] = reason
-        if lease_id not in self._strivers and self._is_due(lease):
-            task = self._strivers[lease_id] = asyncio.create_task(self._strive(lease))
-            task.add_done_callback(lambda _: self._strivers.pop(lease_id, None))
-
-    def _is_due(self, lease: Lease) -> bool:
-        return bool(self._wanted[lease.lease_id]) != (lease.suspended is not None)
+        if lease_id in self._strivers:
+            self._wanted[lease_id] = reason
+        elif bool(reason) != (lease.suspended is not None):
+            self._wanted[lease_id] = reason
+            self._strivers[lease_id] = asyncio.create_task(self._strive(lease))
 
     async def _strive(self, lease: Lease) -> None:
-        while self._is_due(lease) and self._leases.by_id(lease.lease_id) is lease:
-            reason = self._wanted[lease.lease_id]
+        lease_id = lease.lease_id
+        while self._leases.by_id(lease_id) is lease:
+            reason = self._wanted[lease_id]
+            if bool(reason) == (lease.suspended is not None):
+                break
             try:
                 async for _ in self.suspend(lease, reason) if reason else self.resume(lease):
                     pass
@@ -64,8 +65,7 @@ class Suspensions:
                 lease.problem = refusal.message
                 await asyncio.sleep(_AGAIN_SECONDS)
         lease.problem = ""
-        if self._leases.by_id(lease.lease_id) is not lease:
-            self._wanted.pop(lease.lease_id, None)
+        del self._wanted[lease_id], self._strivers[lease_id]
 
     async def suspend(self, lease: Lease, reason: str) -> AsyncIterator[Waiting | Bytes]:
         """Yield what is waited for, once a second, and at last how many bytes were saved. It continues if the caller
