@@ -167,14 +167,15 @@ class ControlService(pb_grpc.ControlServicer):
             refusal = refusal_of_mode(tenant.lease.claim, offload=offload)
         if refusal:
             return pb.OpenSessionReply(refusal=refusal)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(tenant.lease.running.wait(), _SUSPENDED_SECONDS)
         if not tenant.lease.running.is_set():
-            # Its program waits as the others of the lease do.
-            reason = tenant.lease.suspended.reason if tenant.lease.suspended else "this moment"
-            return pb.OpenSessionReply(suspended=reason)
-        if self._leases.by_id(tenant.lease.lease_id) is None:
-            return pb.OpenSessionReply(refusal="the lease has ended: start the program again under `remotegpu run`")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(tenant.lease.running.wait(), _SUSPENDED_SECONDS)
+            if not tenant.lease.running.is_set():
+                # Its program waits as the others of the lease do.
+                reason = tenant.lease.suspended.reason if tenant.lease.suspended else "this moment"
+                return pb.OpenSessionReply(suspended=reason)
+            if self._leases.by_id(tenant.lease.lease_id) is None:
+                return pb.OpenSessionReply(refusal="the lease has ended: start the program again under `remotegpu run`")
         name = one_line(request.process_name, _MAX_NAME)
         environment, launch = None, None
         try:
