@@ -101,7 +101,7 @@ def _sessions(remote: Appliance, program: Path, leases: int, each: int) -> Itera
 def _check(program: Path, leases: int, each: int) -> None:
     count = leases * each
     limits = ("--sessions-per-gpu", str(count), "--sessions-per-lease", str(count))
-    with appliance(*limits, memory_mib=16 << 10) as remote:
+    with appliance("--grace", "0s", *limits, memory_mib=16 << 10) as remote:
         # What is made once is there: a session has come and gone, and worked.
         with _sessions(remote, program, 1, 1) as (host,):
             assert _tell(host, "work 1")[0] == "worked"
