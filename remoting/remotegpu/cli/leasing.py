@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 1.0
 _TELL_AGAIN_SECONDS: Final = 30.0
+_MORE_ATTEMPTS: Final = 2
+_PAUSE_SECONDS: Final = 0.1
 # As long as an appliance keeps a lease whose holding connection ended through no fault of ours.
 _RECONNECT_SECONDS: Final = 10.0
 
@@ -83,8 +85,15 @@ class HeldLease:
         )
 
     def hold(self) -> None:
-        """Open the holding connection, and keep it open from a thread of its own."""
-        self.connection = self._connect()
+        """Open the holding connection, and keep it open from a thread of its own. One that is cut at once is tried
+        again, as the lease lives for some seconds without it."""
+        for _ in range(_MORE_ATTEMPTS):
+            with contextlib.suppress(ApplianceError):
+                self.connection = self._connect()
+                break
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            self.connection = self._connect()
         threading.Thread(target=self._keep, daemon=True).start()
 
     def close(self) -> None:
