@@ -7,7 +7,6 @@ use crate::zeros::{Filler, wait, with_filler};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use rustix::io::{pread, pwrite};
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 /// Bytes that are copied, sealed and written at a time.
@@ -32,7 +31,10 @@ struct Piece {
     device: u32,
 }
 
+/// Device after device, in the order in which they are copied: so a piece's number is the same there and back.
 fn pieces(places: &[Place]) -> Vec<Piece> {
+    let mut places = places.to_vec();
+    places.sort_by_key(|place| place.device);
     let mut all = Vec::new();
     let mut at = 0;
     for place in places {
@@ -79,12 +81,7 @@ impl Image {
     /// # Errors
     /// If the driver does not copy it, or the file does not take it. The places are as they were.
     pub fn save(&mut self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
-        let all = pieces(places);
-        for device in devices(places) {
-            let here: Vec<Piece> = all.iter().filter(|piece| piece.device == device).copied().collect();
-            copying(driver, device, places, |stream, pair| self.save_all(driver, stream, pair, &here))?;
-        }
-        Ok(())
+        copying(driver, places, |stream, pair, here| self.save_all(driver, stream, pair, here))
     }
 
     /// One buffer is filled by the driver while the other one is sealed and written.
@@ -115,12 +112,7 @@ impl Image {
     /// # Errors
     /// If the file cannot be read or was changed, or the driver does not copy it.
     pub fn restore(&self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
-        let all = pieces(places);
-        for device in devices(places) {
-            let here: Vec<Piece> = all.iter().filter(|piece| piece.device == device).copied().collect();
-            copying(driver, device, places, |stream, pair| self.restore_all(driver, stream, pair, &here))?;
-        }
-        Ok(())
+        copying(driver, places, |stream, pair, here| self.restore_all(driver, stream, pair, here))
     }
 
     /// One buffer is read and opened while the driver copies from the other one.
@@ -172,24 +164,37 @@ fn nonce(piece: &Piece) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-fn devices(places: &[Place]) -> BTreeSet<u32> {
-    places.iter().map(|place| place.device).collect()
-}
-
-/// Runs `job` with a stream of the device and two buffers; when it returns, no copy is on its way any more.
+/// Runs `job` for each device, with a stream of it, two buffers, and its pieces. When it returns, no copy is on its way any
+/// more.
 fn copying(
     driver: &Driver,
-    device: u32,
     places: &[Place],
-    job: impl FnOnce(Handle, &mut [Scratch; 2]) -> Result<(), Failed>,
+    mut job: impl FnMut(Handle, &mut [Scratch; 2], &[Piece]) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
-    let filler = places.iter().filter(|place| place.device == device).find_map(|place| place.filler);
-    with_filler(driver, device, filler, |filler| {
-        let mut pair = [Scratch::new(driver, PIECE)?, Scratch::new(driver, PIECE)?];
-        let done = job(filler.stream, &mut pair);
-        let idle = wait(driver, filler.stream);
-        pair.into_iter().try_for_each(|scratch| scratch.free(driver))?;
-        Ok(done.and(idle.map_err(driver_says)))
+    pieces(places).chunk_by(|one, next| one.device == next.device).try_for_each(|here| {
+        let device = here[0].device;
+        let filler = places.iter().filter(|place| place.device == device).find_map(|place| place.filler);
+        with_filler(driver, device, filler, |filler| {
+            let mut pair = [Scratch::new(driver, PIECE)?, Scratch::new(driver, PIECE)?];
+            let done = job(filler.stream, &mut pair, here);
+            let idle = wait(driver, filler.stream);
+            pair.into_iter().try_for_each(|scratch| scratch.free(driver))?;
+            Ok(done.and(idle.map_err(driver_says)))
+        })
+        .unwrap_or_else(|code| Err(driver_says(code)))
     })
-    .unwrap_or_else(|code| Err(driver_says(code)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_numbered_in_the_order_in_which_devices_are_copied() {
+        let place = |address, device| Place { address, size: PIECE as u64 + 1, device, filler: None };
+        let all = pieces(&[place(1 << 40, 1), place(2 << 40, 0), place(3 << 40, 1)]);
+        assert_eq!(all.iter().map(|piece| piece.device).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1]);
+        assert!(all.iter().enumerate().all(|(at, piece)| piece.number == at));
+        assert!(all.windows(2).all(|two| two[0].at + two[0].len as u64 == two[1].at));
+    }
 }
