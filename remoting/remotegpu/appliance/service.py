@@ -58,6 +58,22 @@ def _answering(
     return answer
 
 
+def _streaming(
+    method: Callable[["ControlService", Request, Context], AsyncIterator[Reply]],
+) -> Callable[["ControlService", Request, Context], AsyncIterator[Reply]]:
+    """As `_answering`, for calls that are answered again and again."""
+
+    @functools.wraps(method)
+    async def answer(self: "ControlService", request: Request, context: Context) -> AsyncIterator[Reply]:
+        try:
+            async for reply in method(self, request, context):
+                yield reply
+        except RefusalError as refusal:
+            await context.abort(refusal.code, refusal.message)
+
+    return answer
+
+
 class ControlService(pb_grpc.ControlServicer):
     def __init__(
         self,
@@ -111,18 +127,16 @@ class ControlService(pb_grpc.ControlServicer):
             reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)
         return reply
 
+    @_streaming
     async def OpenLease(  # noqa: N802
         self, request: pb.OpenLeaseRequest, context: Context
     ) -> AsyncIterator[pb.OpenLeaseReply]:
-        try:
-            caller = _caller("OpenLease", context)
-            owner = await self._proven(caller, self._authority.borrower(caller))
-            self._require_versions(request.versions)
-            ask = ask_of(request)
-            async for event in self._leases.open(ask, one_line(request.client, _MAX_NAME), owner, wait=request.wait):
-                yield self._lease_event(event)
-        except RefusalError as refusal:
-            await context.abort(refusal.code, refusal.message)
+        caller = _caller("OpenLease", context)
+        owner = await self._proven(caller, self._authority.borrower(caller))
+        self._require_versions(request.versions)
+        ask = ask_of(request)
+        async for event in self._leases.open(ask, one_line(request.client, _MAX_NAME), owner, wait=request.wait):
+            yield self._lease_event(event)
 
     @_answering
     async def CloseLease(self, request: pb.CloseLeaseRequest, context: Context) -> pb.CloseLeaseReply:  # noqa: N802
@@ -133,27 +147,23 @@ class ControlService(pb_grpc.ControlServicer):
             await asyncio.shield(ending)
         return pb.CloseLeaseReply()
 
+    @_streaming
     async def SuspendLease(  # noqa: N802
         self, request: pb.SuspendLeaseRequest, context: Context
     ) -> AsyncIterator[pb.Progress]:
-        try:
-            lease, who = await self._seen("SuspendLease", request.lease_id, context)
-            _log.info("audit: %s suspends lease %s (%s)", who, lease.lease_id[:8], lease.client)
-            async for event in _progress(self._suspensions.suspend(lease, f"by {who}")):
-                yield event
-        except RefusalError as refusal:
-            await context.abort(refusal.code, refusal.message)
+        lease, who = await self._seen("SuspendLease", request.lease_id, context)
+        _log.info("audit: %s suspends lease %s (%s)", who, lease.lease_id[:8], lease.client)
+        async for event in _progress(self._suspensions.suspend(lease, f"by {who}")):
+            yield event
 
+    @_streaming
     async def ResumeLease(  # noqa: N802
         self, request: pb.ResumeLeaseRequest, context: Context
     ) -> AsyncIterator[pb.Progress]:
-        try:
-            lease, who = await self._seen("ResumeLease", request.lease_id, context)
-            _log.info("audit: %s resumes lease %s (%s)", who, lease.lease_id[:8], lease.client)
-            async for event in _progress(self._suspensions.resume(lease)):
-                yield event
-        except RefusalError as refusal:
-            await context.abort(refusal.code, refusal.message)
+        lease, who = await self._seen("ResumeLease", request.lease_id, context)
+        _log.info("audit: %s resumes lease %s (%s)", who, lease.lease_id[:8], lease.client)
+        async for event in _progress(self._suspensions.resume(lease)):
+            yield event
 
     @_answering
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionReply:  # noqa: N802

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -138,40 +139,25 @@ class ApplianceClient:
         reply: pb.HealthReply = self._ask(self._stub.Health, pb.HealthRequest())
         return reply
 
-    @contextlib.contextmanager
-    def open_lease(self, ask: Ask, client: str, *, wait: bool) -> Iterator[Iterator[pb.OpenLeaseReply]]:
+    def open_lease(self, ask: Ask, client: str, *, wait: bool) -> AbstractContextManager[Iterator[pb.OpenLeaseReply]]:
         """Why it waits, again and again, and at last what was granted. Fails if the appliance falls silent."""
         fraction = {} if ask.memory_bytes else {"milli": ask.milli_per_gpu}
         request = pb.OpenLeaseRequest(
             versions=self.versions, count=ask.count, memory_bytes=ask.memory_bytes, client=client, wait=wait, **fraction
         )
-        stream = self._stub.OpenLease(request, metadata=self._metadata)
-        try:
-            yield self._events(stream)
-        finally:
-            stream.cancel()
+        return self._streaming(self._stub.OpenLease, request)
 
     def close_lease(self, lease_id: str, secret: str) -> None:
         request = pb.CloseLeaseRequest(lease_id=lease_id, lease_secret=secret)
         self._call(lambda: self._stub.CloseLease(request, timeout=_CLOSE_SECONDS))
 
-    @contextlib.contextmanager
-    def suspend_lease(self, lease_id: str) -> Iterator[Iterator[pb.Progress]]:
+    def suspend_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:
         """What is waited for, again and again, and at last what was done. It goes on if the caller leaves."""
-        stream = self._stub.SuspendLease(pb.SuspendLeaseRequest(lease_id=lease_id), metadata=self._metadata)
-        try:
-            yield self._events(stream)
-        finally:
-            stream.cancel()
+        return self._streaming(self._stub.SuspendLease, pb.SuspendLeaseRequest(lease_id=lease_id))
 
-    @contextlib.contextmanager
-    def resume_lease(self, lease_id: str) -> Iterator[Iterator[pb.Progress]]:
+    def resume_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:
         """As `suspend_lease`."""
-        stream = self._stub.ResumeLease(pb.ResumeLeaseRequest(lease_id=lease_id), metadata=self._metadata)
-        try:
-            yield self._events(stream)
-        finally:
-            stream.cancel()
+        return self._streaming(self._stub.ResumeLease, pb.ResumeLeaseRequest(lease_id=lease_id))
 
     def connect_data(self, port: int, *, tls: bool) -> socket.socket:
         """A connection to the data port."""
@@ -192,6 +178,15 @@ class ApplianceClient:
 
     def _ask(self, method: Callable[..., Any], request: Any) -> Any:
         return self._call(lambda: method(request, metadata=self._metadata, timeout=self._call_seconds))
+
+    @contextlib.contextmanager
+    def _streaming(self, method: Callable[..., Any], request: Any) -> Iterator[Iterator[Any]]:
+        """What the appliance tells, for as long as it is listened to."""
+        stream = method(request, metadata=self._metadata)
+        try:
+            yield self._events(stream)
+        finally:
+            stream.cancel()
 
     def _events(self, stream: Any) -> Iterator[Any]:
         while True:
