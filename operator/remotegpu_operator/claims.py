@@ -177,8 +177,8 @@ class Claims:
             return  # it has its share again, of which the API server does not know yet
         if claim.status.phase in statuses.HOLDING:
             request = request_of(claim, self._priorities)
-            why = self.suspensions.why(claim)
-            stays = claim.status.phase is Phase.SUSPENDED and why is not None and why.lasts
+            why = self.suspensions.why(claim) if claim.status.phase is Phase.SUSPENDED else None
+            stays = why is not None and why.lasts
             if self._allocator.held(claim.uid) != claim.status.allocations or stays:
                 self._allocator.hold(request, claim.status.allocations)
             if request.again and not stays:

@@ -88,9 +88,8 @@ class Allocator:
 
     def submit(self, request: Request) -> None:
         """A claim that wants its GPUs, or wants them with another priority; nothing new if it is known like that."""
-        if (self._ledger.get(request.uid) is not None and not request.again) or self._waiting.get(
-            request.uid
-        ) == request:
+        placed = self._ledger.get(request.uid) is not None and not request.again
+        if placed or self._waiting.get(request.uid) == request:
             return
         reported = self._reported.get(request.uid)
         self._forget_waiting(request.uid)
@@ -222,20 +221,19 @@ class Allocator:
 
     def _try_again(self, inventory: Inventory, request: Request, walk: _Walk) -> Placed | _Refused:
         """On the GPUs that it had: its programs are there, and wait."""
-        places = {(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(inventory.slots)}
-        if missing := [gpu for appliance, gpu in request.again if (appliance, gpu) not in places]:
-            said = f"{missing[0]}, on which its programs wait, is not there"
+        indices = inventory.slots_at(request.again)
+        if len(indices) < len(request.again):
+            there = {inventory.slots[index].gpu.uuid for index in indices}
+            missing = next(gpu for _, gpu in request.again if gpu not in there)
+            said = f"{missing}, on which its programs wait, is not there"
             return _Refused(request, Reason.WAITING_FOR_CAPACITY, said)
-        indices = [places[place] for place in request.again]
         mask = sum(1 << index for index in indices)
         allocations = tuple(_allocation(inventory.slots[index], request.ask) for index in indices)
         if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
             return _Refused(request, Reason.QUOTA_EXCEEDED, said)
-        entry = self._ledger.get(request.uid)
-        has = {each.gpu: each.memory for each in entry.allocations} if entry else {}
         for index, wanted in zip(indices, allocations, strict=True):
             slot = inventory.slots[index]
-            left = slot.gpu.shareable - self._ledger.memory(slot.appliance, slot.gpu.uuid) + has.get(wanted.gpu, 0)
+            left = slot.gpu.shareable - self._ledger.memory_of_others(request.uid, slot.appliance, wanted.gpu)
             if slot.closed or left < wanted.memory or walk.kept & mask:
                 free = slot.closed or f"{format_bytes(max(0, left))} of it is free"
                 queue = f", {walk.ahead(mask)} ahead" if walk.kept & mask else ""

@@ -108,6 +108,11 @@ class Inventory:
             "of the GPUPool, or name a pool that has one"
         )
 
+    def slots_at(self, places: Iterable[tuple[str, str]]) -> list[int]:
+        """Where these appliances' GPUs stand; those that are not there are left out."""
+        at = {(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(self.slots)}
+        return [at[place] for place in places if place in at]
+
     def bytes_of(self, ask: Ask, slot: int) -> int:
         return ask.bytes_of(self.slots[slot].gpu.shareable)
 

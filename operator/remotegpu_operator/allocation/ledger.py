@@ -47,6 +47,11 @@ class Ledger:
         """Bytes of the GPU that claims have."""
         return self._bytes[appliance, gpu]
 
+    def memory_of_others(self, uid: str, appliance: str, gpu: str) -> int:
+        """The same without what one claim has."""
+        own = self._entries.get(uid)
+        return self.memory(appliance, gpu) - (own.memory_on(appliance, gpu) if own else 0)
+
     def on(self, appliance: str, gpu: str) -> list[Entry]:
         """Who has some of the GPU."""
         return [each for each in self._entries.values() if each.memory_on(appliance, gpu)]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from remotegpu_operator.allocation.decisions import Request
-from remotegpu_operator.allocation.inventory import Inventory, Slot
+from remotegpu_operator.allocation.inventory import Inventory
 from remotegpu_operator.allocation.ledger import Entry, Ledger
 
 
@@ -40,7 +40,8 @@ def _options(
 ) -> Iterator[_Option]:
     for index in _slots(inventory, request):
         slot = inventory.slots[index]
-        lack = request.ask.bytes_of(slot.gpu.shareable) - _free(ledger, slot, request)
+        taken = ledger.memory_of_others(request.uid, slot.appliance, slot.gpu.uuid)
+        lack = request.ask.bytes_of(slot.gpu.shareable) - (slot.gpu.shareable - taken)
         claims = []
         for entry in sorted(ledger.on(slot.appliance, slot.gpu.uuid), key=lambda each: _order(each, before)):
             if lack > 0 and _gives_way(entry.request, request) and entry.request.uid not in chosen:
@@ -51,16 +52,8 @@ def _options(
 
 
 def _slots(inventory: Inventory, request: Request) -> list[int]:
-    places = {(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(inventory.slots)}
-    found = [places[place] for place in request.again if place in places]
-    indices = found if request.again else inventory.candidates(request).slots
+    indices = inventory.slots_at(request.again) if request.again else inventory.candidates(request).slots
     return [index for index in indices if not inventory.slots[index].closed]
-
-
-def _free(ledger: Ledger, slot: Slot, request: Request) -> int:
-    own = ledger.get(request.uid)
-    kept = own.memory_on(slot.appliance, slot.gpu.uuid) if own else 0
-    return slot.gpu.shareable - ledger.memory(slot.appliance, slot.gpu.uuid) + kept
 
 
 def _gives_way(request: Request, to: Request) -> bool:
