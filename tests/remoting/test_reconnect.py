@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import os
 import signal
 import socket
@@ -19,7 +18,7 @@ import pytest
 from cryptography import x509
 from support.certificates import certificate
 from support.faultproxy import FaultProxy, Way
-from support.system import PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, until
+from support.system import PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
 # The proxies' address: the ports are the appliance's own.
@@ -75,19 +74,13 @@ def cut_often(proxy: FaultProxy) -> Iterator[list[int]]:
         thread.join()
 
 
-def results(path: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads(path.read_text())
-    found.pop("seconds")
-    return found
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     file = tmp_path_factory.mktemp("undisturbed") / "results.json"
     with appliance() as remote:
         done = remote.run(sys.executable, str(DIGITS), "--json", str(file))
     assert done.returncode == 0, done.stderr
-    return results(file)
+    return training_results(file)
 
 
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
@@ -101,7 +94,7 @@ def test_a_training_that_is_cut_every_200_ms_ends_with_the_same_bits(
             _, errors = program.communicate(timeout=100)
     assert program.returncode == 0, errors
     assert len(cuts) >= 10
-    assert results(file) == undisturbed
+    assert training_results(file) == undisturbed
     until(lambda: patient.leased_bytes() == 0, 5, "a program that ends gives its share back at once")
 
 
@@ -145,7 +138,7 @@ def test_over_tls(tmp_path: Path, undisturbed: dict[str, object]) -> None:
         remote.stop()
     assert program.returncode == 0, errors
     assert len(cuts) >= 10
-    assert results(file) == undisturbed
+    assert training_results(file) == undisturbed
 
 
 def test_a_gateway_that_dies_ends_no_session(patient: Appliance) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, until
+from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
 
 BUSY, USAGE = 75, 2
 STICKY = 911
@@ -211,12 +210,6 @@ def test_only_its_user_and_administrators_suspend_a_lease(tmp_path: Path, monkey
         remote.stop()
 
 
-def results(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text())
-    found.pop("seconds")
-    return found
-
-
 @contextlib.contextmanager
 def suspended_often(remote: Appliance) -> Iterator[list[int]]:
     """Suspends and resumes the one lease again and again; the list gets an entry for each time."""
@@ -247,7 +240,7 @@ def test_a_training_that_is_suspended_often_ends_with_the_same_bits(remote: Appl
         done = remote.run(sys.executable, str(DIGITS), "--json", str(files[1]), timeout=200)
     assert done.returncode == 0, done.stderr
     assert len(times) >= 2
-    assert results(files[0]) == results(files[1])
+    assert training_results(files[0]) == training_results(files[1])
 
 
 @pytest.mark.parametrize(

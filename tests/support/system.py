@@ -212,6 +212,13 @@ def native(*program: str, env: dict[str, str] | None = None, timeout: float = 12
     )  # fmt: skip
 
 
+def training_results(file: Path) -> dict[str, Any]:
+    """What examples/01-digits/train.py wrote with --json, without what differs from run to run."""
+    found: dict[str, Any] = json.loads(file.read_text())
+    found.pop("seconds")
+    return found
+
+
 def line(process: subprocess.Popen[str]) -> str:
     """The next line that a started program prints."""
     assert process.stdout is not None
