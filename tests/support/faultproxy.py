@@ -226,6 +226,8 @@ class FaultProxy:
         for writer in self._connections:
             # Closing with a linger time of 0 sends RST instead of FIN.
             connection = writer.get_extra_info("socket")
+            if connection.fileno() < 0:  # closed by its transport, whose task has not run since
+                continue
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
