@@ -27,3 +27,4 @@ pub mod refusals;
 pub mod report;
 pub mod settings;
 pub mod types;
+pub mod variables;

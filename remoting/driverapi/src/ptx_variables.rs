@@ -1,5 +1,5 @@
-//! How much memory the variables of a PTX text take. Only declarations in `.global` and `.const` are looked at; everything
-//! else is passed over, right or wrong.
+//! The variables of a PTX text, and how much memory they take. Only declarations in `.global` and `.const` are looked at;
+//! everything else is passed over, right or wrong.
 
 /// What is no plain number takes more than there is: such a text is not loaded.
 const TOO_MUCH: u64 = u64::MAX;
@@ -60,25 +60,33 @@ impl<'a> Iterator for Tokens<'a> {
 
 /// The bytes of all variables of a text.
 pub fn bytes(text: &str) -> u64 {
+    all(text).into_iter().map(|(_, bytes)| bytes).fold(0, u64::saturating_add)
+}
+
+/// The names of all variables of a text.
+pub fn names(text: &str) -> Vec<&str> {
+    all(text).into_iter().map(|(name, _)| name).collect()
+}
+
+fn all(text: &str) -> Vec<(&str, u64)> {
     let mut tokens = Tokens { text, directives: "" };
-    let (mut sum, mut before) = (0u64, None);
+    let (mut all, mut before) = (Vec::new(), None);
     while let Some(token) = tokens.next() {
         let declares = matches!(token, Token::Directive("global" | "const"));
         // A pointer's space, and a variable of another text.
         if declares && !matches!(before, Some(Token::Directive("ptr" | "extern"))) {
-            sum = sum.saturating_add(declaration(&mut tokens));
+            declaration(&mut tokens, &mut all);
         }
         before = Some(token);
     }
-    sum
+    all
 }
 
 /// What follows the space: `.align 4 .v2 .f32 name[3][4] = { ... }, other;`.
-fn declaration(tokens: &mut Tokens) -> u64 {
-    let (mut element, mut vector) = (LARGEST_ELEMENT, 1);
-    let (mut sum, mut depth) = (0u64, 0u32);
+fn declaration<'a>(tokens: &mut Tokens<'a>, all: &mut Vec<(&'a str, u64)>) {
+    let (mut element, mut vector, mut depth) = (LARGEST_ELEMENT, 1, 0u32);
     // Of the name at hand: its elements as far as its dimensions say, and whether one is left to the initialiser.
-    let (mut named, mut count, mut open, mut values) = (false, 1u64, false, 0u64);
+    let (mut named, mut count, mut open, mut values) = (None, 1u64, false, 0u64);
     while let Some(token) = tokens.next() {
         match token {
             Token::Directive("align") => drop(tokens.next()),
@@ -88,7 +96,7 @@ fn declaration(tokens: &mut Tokens) -> u64 {
             Token::Directive("v8") => vector = 8,
             Token::Directive(name) => element = element_bytes(name),
             Token::Word(_) if depth > 0 => {}
-            Token::Word(_) => named = true,
+            Token::Word(name) => named = named.or(Some(name)),
             Token::Punct(b'[') if depth == 0 => match dimension(tokens) {
                 Some(length) => count = count.saturating_mul(length),
                 None => open = true,
@@ -98,17 +106,16 @@ fn declaration(tokens: &mut Tokens) -> u64 {
             Token::Punct(b',') if depth > 0 => values += 1,
             Token::Punct(b',' | b';') => {
                 let elements = if open { count.saturating_mul(values + 1) } else { count };
-                sum = sum.saturating_add(elements.saturating_mul(element * vector * u64::from(named)));
-                (named, count, open, values) = (false, 1, false, 0);
+                all.extend(named.map(|name| (name, elements.saturating_mul(element * vector))));
+                (named, count, open, values) = (None, 1, false, 0);
                 if token == Token::Punct(b';') {
-                    return sum;
+                    return;
                 }
             }
             Token::Punct(_) => {}
         }
     }
     // The text ends in the middle; no driver takes it.
-    sum
 }
 
 /// What stands in brackets, of which the first was read. `None` if that is nothing.
@@ -144,7 +151,7 @@ fn element_bytes(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{bytes, names};
 
     #[test]
     fn variables_are_counted_in_every_form() {
@@ -165,6 +172,12 @@ mod tests {
         for (text, size) in cases {
             assert_eq!(bytes(text), size, "{text}");
         }
+    }
+
+    #[test]
+    fn variables_have_their_names() {
+        let text = ".global .u64 a[2] = {b, c+4}, d; .visible .const .align 8 .b8 e$1[4]; .extern .global .u32 f;";
+        assert_eq!(names(text), ["a", "d", "e$1"]);
     }
 
     #[test]

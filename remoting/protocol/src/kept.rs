@@ -41,6 +41,20 @@ impl<P> Default for Kept<P> {
 }
 
 impl<P: AsRef<[u8]>> Kept<P> {
+    /// What was before is received by the other end.
+    pub fn starting_at(offset: u64) -> Self {
+        Kept { first: offset, sent: offset, end: offset, ..Kept::default() }
+    }
+
+    /// Offset of the first byte that is kept.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    pub fn pieces(&self) -> impl Iterator<Item = &P> {
+        self.pieces.iter()
+    }
+
     pub fn push(&mut self, piece: P) {
         self.end += piece.as_ref().len() as u64;
         self.pieces.push_back(piece);

@@ -114,6 +114,12 @@ record! {
     /// An edge from the earlier node at `place` in the list, as `CUgraphEdgeData` describes it.
     struct GraphEdge { place: u32, from_port: u8, to_port: u8, kind: u8 }
 
+    /// An object whose creation failed: every use of it answers `code`. `kind`: the code of the command that makes such.
+    struct FailedObject { kind: u32, id: u64, code: u32 }
+
+    /// When the record of an event was complete, in nanoseconds since 1970.
+    struct EventTime { event: u64, generation: u64, nanoseconds: u64 }
+
     /// One input of a link: `CUjitInputType`, a name for messages, and the image that was sent under this hash.
     struct LinkInput { kind: u32, name: String, hash: [u8; 32] }
 }
@@ -126,6 +132,29 @@ messages! {
     0x8001 Rebase { avoid: u64 }
     /// The client is going; nothing is owed to it.
     0x8002 Close {}
+
+    // ---- from a worker that moves its session here and is this one's client until then
+    /// The arena shall be this range and no other. Sent when nothing is mapped. Replies.
+    0x8003 ArenaAt { base: u64, size: u64 }
+    /// Tail: bytes for the client that it has not acknowledged, to be kept for `Adopt`.
+    0x8004 AdoptKept tail {}
+    /// From here on the session is that of the client which `Open` did not come from: numbers and counts go on where they
+    /// were. Behind this message come its bytes that the other worker received and did not carry out.
+    0x8005 Adopt {
+        /// Of the client's last command that was carried out.
+        seq: u64,
+        /// Of the client's bytes: before those that follow, and with them.
+        received: u64, until: u64,
+        /// Bytes that the client has acknowledged.
+        acknowledged: u64,
+        epoch: u64, launches: u64, refused: u64,
+        /// An error that is still to be told, or 0.
+        late: u32,
+        failed: Vec<FailedObject>,
+        times: Vec<EventTime>,
+    }
+    /// In place of a command that was carried out before its turn.
+    0x8006 Skipped {}
 
     // ---- contexts and memory
     /// `legacy_stream` is the context's legacy default stream.

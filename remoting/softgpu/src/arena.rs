@@ -16,6 +16,10 @@ pub const PAGE: u64 = 4096;
 const REGION_SIZES: [u64; 4] = [256 << 30, 64 << 30, 16 << 30, 4 << 30];
 /// Places that Linux leaves alone in most processes; the same ones in every run keep addresses comparable.
 const BASES: [u64; 4] = [0x2000_0000_0000, 0x3000_0000_0000, 0x1000_0000_0000, 0];
+/// Variables of modules lie apart: where depends on the modules alone that were loaded before, so that another process that
+/// loads the same has them at the same addresses.
+const CODE_SIZES: [u64; 2] = [4 << 30, 256 << 20];
+const CODE_BASES: [u64; 4] = [0x2800_0000_0000, 0x3800_0000_0000, 0x1800_0000_0000, 0];
 
 /// One reserved piece of address space.
 struct Region {
@@ -27,21 +31,26 @@ struct Region {
 /// All address space that device addresses come from.
 pub struct Arena {
     regions: Vec<Region>,
+    code: Region,
 }
 
 impl Arena {
     pub fn reserve() -> R<Arena> {
-        let place = REGION_SIZES.iter().flat_map(|&len| BASES.iter().map(move |&base| (base, len)));
-        let region = place.into_iter().find_map(|(base, len)| map(base, len).map(|base| Region::new(base, len)));
-        Ok(Arena { regions: vec![region.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?] })
+        let first = Region::reserve(&BASES, &REGION_SIZES)?;
+        Ok(Arena { regions: vec![first], code: Region::reserve(&CODE_BASES, &CODE_SIZES)? })
     }
 
     pub fn contains(&self, address: u64) -> bool {
-        self.region(address).is_some()
+        self.code.contains(address) || self.region(address).is_some()
     }
 
     fn region(&self, address: u64) -> Option<usize> {
-        self.regions.iter().position(|r| address >= r.base && address - r.base < r.len)
+        self.regions.iter().position(|r| r.contains(address))
+    }
+
+    /// For variables of a module.
+    pub fn take_for_code(&mut self, len: u64, align: u64) -> R<u64> {
+        self.code.free.take(len, align).map_or_else(|| self.take(len, align), Ok)
     }
 
     pub fn take(&mut self, len: u64, align: u64) -> R<u64> {
@@ -63,13 +72,25 @@ impl Arena {
     }
 
     pub fn give_back(&mut self, at: u64, len: u64) {
-        if let Some(region) = self.region(at) {
+        if self.code.contains(at) {
+            self.code.free.give_back(at, len);
+        } else if let Some(region) = self.region(at) {
             self.regions[region].free.give_back(at, len);
         }
     }
 }
 
 impl Region {
+    fn reserve(bases: &[u64], sizes: &[u64]) -> R<Region> {
+        let mut places = sizes.iter().flat_map(|&len| bases.iter().map(move |&base| (base, len)));
+        let region = places.find_map(|(base, len)| map(base, len).map(|base| Region::new(base, len)));
+        region.ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    fn contains(&self, address: u64) -> bool {
+        address >= self.base && address - self.base < self.len
+    }
+
     fn new(base: u64, len: u64) -> Region {
         Region { base, len, free: Ranges::new(base, len) }
     }

@@ -50,6 +50,8 @@ pub struct Profile {
     pub fill_micros: u64,
     /// Whether loading a kernel, at its first use, waits for all that its context runs, as CUDA says it may.
     pub loading_waits: bool,
+    /// Whether the addresses of modules' variables are chosen by chance.
+    pub shuffles: bool,
 }
 
 impl Profile {
@@ -64,6 +66,7 @@ impl Profile {
         launch_micros: 0,
         fill_micros: 0,
         loading_waits: false,
+        shuffles: false,
     };
     pub const HOSTILE: Profile = Profile {
         model: &Model::SOFTWARE,
@@ -76,15 +79,18 @@ impl Profile {
         launch_micros: 0,
         fill_micros: 0,
         loading_waits: false,
+        shuffles: false,
     };
     /// Queues are full soon and stay so: what depends on how far a GPU has come shows itself every time.
     pub const SLOW: Profile = Profile { queue_limit: 1024, launch_micros: 10, loading_waits: true, ..Profile::NORMAL };
+    pub const SHUFFLED: Profile = Profile { shuffles: true, ..Profile::NORMAL };
     pub const NULL_H100: Profile = Profile { model: &Model::NULL_H100, ..Profile::NORMAL };
 
     fn named(name: Option<&str>) -> Profile {
         match name {
             Some("hostile") => Profile::HOSTILE,
             Some("slow") => Profile::SLOW,
+            Some("shuffled") => Profile::SHUFFLED,
             Some("null-h100") => Profile::NULL_H100,
             _ => Profile::NORMAL,
         }

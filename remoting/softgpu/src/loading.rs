@@ -11,6 +11,7 @@ use crate::memory::Kind;
 use crate::source::Source;
 use driverapi::errors::*;
 use driverapi::settings::loads_eagerly;
+use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -45,6 +46,11 @@ impl Driver {
     fn place(&self, context: &Context, program: Arc<Program>, settings: Arc<[Arc<Settings>]>) -> R<Arc<Module>> {
         thread::sleep(Duration::from_millis(context.profile().module_load_millis));
         let (offsets, total) = layout(&program);
+        if context.profile().shuffles {
+            // What lies in between is never given back. Where the process's heap is, is chance.
+            let chance = (ptr::from_ref(context).addr() as u64 >> 4) % 1000 + 1;
+            self.memory.allocate(chance << 8, Kind::Globals, context.device.ordinal, context.id)?;
+        }
         let base = match total {
             0 => 0,
             _ => self.memory.allocate(total, Kind::Globals, context.device.ordinal, context.id)?.base,

@@ -129,7 +129,12 @@ impl Memory {
         if kind.is_charged() {
             self.devices[device].charge(reserved)?;
         }
-        allocation.base = match self.arena().take(allocation.span(), kind.alignment()) {
+        let (span, alignment) = (allocation.span(), kind.alignment());
+        let place = match kind {
+            Kind::Globals => self.arena().take_for_code(span, alignment),
+            _ => self.arena().take(span, alignment),
+        };
+        allocation.base = match place {
             Ok(base) => base,
             Err(code) => {
                 if kind.is_charged() {

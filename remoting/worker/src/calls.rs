@@ -79,6 +79,10 @@ impl Session {
                 None => return Ok(Outcome::Blocked),
             },
         };
+        if let Some(elapsed) = self.elapsed_since_elsewhere(number, payload) {
+            self.reply_with(seq, 0, &elapsed?, &[]);
+            return Ok(Outcome::Done);
+        }
         let change = Change::read(number, payload);
         if let Some(Change { module, kernel, setting, .. }) = change {
             self.note_initial(module, kernel, setting);

@@ -32,7 +32,7 @@ macro_rules! commands {
 }
 
 commands! {
-    Open, Rebase, Close,
+    Open, Rebase, Close, ArenaAt, AdoptKept, Skipped,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
     SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, PeerAccess, Grant, GrantReturn, MemoryQuery, ContextLimit,
     ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy,

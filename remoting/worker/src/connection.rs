@@ -64,6 +64,15 @@ impl Connection {
         self.socket.is_none().then(|| grace.saturating_sub(self.lost_at.elapsed()))
     }
 
+    /// Attempts of the client up to this one are none: they were made at another worker.
+    pub fn follows(&mut self, epoch: u64) {
+        self.epoch = self.epoch.max(epoch);
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     pub fn is_over(&self) -> bool {
         self.patience() == Some(Duration::ZERO)
     }

@@ -119,7 +119,7 @@ impl Session {
     }
 
     fn context_created(&mut self, c: &ContextCreate, created: Created, charged: u64) {
-        let ContextCreate { context: id, device, primary, legacy_stream: legacy, .. } = *c;
+        let ContextCreate { context: id, device, primary, flags, legacy_stream: legacy } = *c;
         let staging = Pool::default();
         for (size, buffers) in created.buffers {
             staging.add(size, buffers);
@@ -128,6 +128,7 @@ impl Session {
             handle: created.handle,
             device,
             primary,
+            flags,
             internal: created.internal,
             legacy,
             staging,
@@ -140,7 +141,7 @@ impl Session {
             zeros: None,
         };
         self.contexts.insert(id, Ok(context));
-        self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL)));
+        self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL, 0, 0)));
     }
 
     /// `then` happens when all work given to the context so far is complete.

@@ -38,6 +38,14 @@ pub enum Order {
         seconds: u64,
     },
     Resume,
+    /// With a connection to a worker of another appliance, to which the session moves.
+    Move {
+        seconds: u64,
+    },
+    /// It does not: it goes on here.
+    Stay,
+    /// It has moved: nobody is told that it ends.
+    Leave,
     End {
         code: Code,
         reason: String,
@@ -69,6 +77,9 @@ impl Session {
             Order::Imported { id, device, size } => self.imported(id, device, size, file),
             Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),
             Order::Resume => self.resume(),
+            Order::Move { seconds } => self.move_away(file, Duration::from_secs(seconds)),
+            Order::Stay => self.stay(),
+            Order::Leave => self.leave(),
             Order::End { code, reason } => self.end(code, &reason),
         }
     }

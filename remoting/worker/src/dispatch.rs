@@ -49,6 +49,7 @@ impl Session {
             | Command::EventQuery(_)
             | Command::GraphBuild(_)
             | Command::Rebase(_)
+            | Command::ArenaAt(_)
             | Command::Grant(_)
             | Command::MemoryQuery(_)
             | Command::EventExport(_)
@@ -97,6 +98,9 @@ impl Session {
             Command::Open(c) => self.open(seq, c),
             Command::Rebase(c) => self.rebase(seq, c.avoid)?,
             Command::Close(_) => self.end(0, "closed by the client"),
+            Command::ArenaAt(c) => self.arena_at(seq, c)?,
+            Command::AdoptKept(_) => self.adopt_kept(frame.tail()),
+            Command::Skipped(_) => {}
 
             Command::ContextCreate(c) => return self.context_create(seq, c),
             Command::ContextDestroy(c) => return self.context_destroy(seq, c),

@@ -73,6 +73,22 @@ impl FrameReader {
         }
     }
 
+    /// Bytes that were received behind the frame that was taken last.
+    pub fn unread(&self) -> usize {
+        self.end - self.start + self.partial.as_ref().map_or(0, |partial| HEADER_BYTES + partial.filled)
+    }
+
+    /// The same bytes.
+    pub fn rest(&self) -> Vec<u8> {
+        let mut rest = Vec::with_capacity(self.unread());
+        if let Some(partial) = &self.partial {
+            rest.extend_from_slice(&partial.header.encode());
+            rest.extend_from_slice(&partial.payload.bytes()[..partial.filled]);
+        }
+        rest.extend_from_slice(&self.buffer[self.start..self.end]);
+        rest
+    }
+
     /// The next whole frame. `place` may offer page-locked memory of the payload's length, given its first bytes.
     ///
     /// # Errors

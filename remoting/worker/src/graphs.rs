@@ -12,6 +12,7 @@ use protocol::{
     Message, Reader, function,
 };
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Flags that the driver is told: the others are the client's business.
 const USE_NODE_PRIORITY: u64 = 8;
@@ -181,12 +182,12 @@ impl Session {
         if count(&nodes) > self.budgets.graph_nodes {
             return Err(self.out_of("nodes of a graph", self.budgets.graph_nodes));
         }
-        let (id, of, flags) = (c.graph, c.context, c.flags);
+        let (id, of, flags, made) = (c.graph, c.context, c.flags, Arc::new(c.clone()));
         self.helpers.start(
             move |driver| build(driver, context, flags, &nodes),
             move |session: &mut Session, built| match built {
                 Ok(executable) => {
-                    session.graphs.insert(id, Ok(Graph { context: of, executable }));
+                    session.graphs.insert(id, Ok(Graph { context: of, made, executable }));
                     session.reply(seq, 0);
                 }
                 Err(code) => session.reply(seq, code),
@@ -253,7 +254,7 @@ impl Session {
 
     /// Destroyed when all work of the context so far is complete: launches that wait still need it.
     pub fn graph_destroy(&mut self, seq: u64, id: u64) -> Result<()> {
-        let Graph { context, executable } = self.graphs.remove(id)?;
+        let Graph { context, executable, .. } = self.graphs.remove(id)?;
         self.context_join(context, seq, Then::DestroyGraph { context, executable })
     }
 

@@ -23,12 +23,12 @@ pub struct Place {
 
 /// A part of a slab, and where it is in the file.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+pub struct Piece {
     number: usize,
-    address: u64,
+    pub address: u64,
     len: usize,
     at: u64,
-    device: u32,
+    pub device: u32,
 }
 
 /// Device after device, in the order in which they are copied: so a piece's number is the same there and back.
@@ -48,7 +48,7 @@ fn pieces(places: &[Place]) -> Vec<Piece> {
 }
 
 /// Why nothing was saved, or nothing came back: a sentence for a person.
-type Failed = String;
+pub type Failed = String;
 
 fn driver_says(code: Code) -> Failed {
     format!("the driver answered CUDA error {code}")
@@ -81,30 +81,11 @@ impl Image {
     /// # Errors
     /// If the driver does not copy it, or the file does not take it. The places are as they were.
     pub fn save(&mut self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
-        copying(driver, places, |stream, pair, here| self.save_all(driver, stream, pair, here))
-    }
-
-    /// One buffer is filled by the driver while the other one is sealed and written.
-    fn save_all(
-        &mut self,
-        driver: &Driver,
-        stream: Handle,
-        pair: &mut [Scratch; 2],
-        all: &[Piece],
-    ) -> Result<(), Failed> {
-        let fetch = |index: usize, pair: &[Scratch; 2]| match all.get(index) {
-            Some(piece) => driver.copy_to_host(pair[index % 2].handle(), piece.address, piece.len, stream),
-            None => Ok(()),
-        };
-        fetch(0, pair).map_err(driver_says)?;
-        for (index, piece) in all.iter().enumerate() {
-            wait(driver, stream).and_then(|()| fetch(index + 1, pair)).map_err(driver_says)?;
-            let bytes = pair[index % 2].bytes(piece.len);
+        read(driver, places, |piece, bytes| {
             let sealed = self.key.seal_in_place_separate_tag(nonce(piece), Aad::empty(), bytes);
             self.tags.push(sealed.map_err(|_| "the image could not be sealed")?);
-            self.write(bytes, piece.at)?;
-        }
-        Ok(())
+            self.write(bytes, piece.at)
+        })
     }
 
     /// Puts all back: the same places, in the same order, as they were saved.
@@ -155,6 +136,30 @@ impl Image {
         let opened = self.key.open_in_place_separate_tag(nonce(piece), Aad::empty(), tag, bytes, 0..);
         opened.map(drop).map_err(|_| damaged())
     }
+}
+
+/// Has `take` have all there is in these places, which nobody may write meanwhile, piece after piece.
+///
+/// # Errors
+/// If the driver does not copy it, or what `take` returns.
+pub fn read(
+    driver: &Driver,
+    places: &[Place],
+    mut take: impl FnMut(&Piece, &mut [u8]) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    copying(driver, places, |stream, pair, all| {
+        // One buffer is filled by the driver while the other one is taken.
+        let fetch = |index: usize, pair: &[Scratch; 2]| match all.get(index) {
+            Some(piece) => driver.copy_to_host(pair[index % 2].handle(), piece.address, piece.len, stream),
+            None => Ok(()),
+        };
+        fetch(0, pair).map_err(driver_says)?;
+        for (index, piece) in all.iter().enumerate() {
+            wait(driver, stream).and_then(|()| fetch(index + 1, pair)).map_err(driver_says)?;
+            take(piece, pair[index % 2].bytes(piece.len))?;
+        }
+        Ok(())
+    })
 }
 
 /// Each key seals one image, and each number one piece of it.

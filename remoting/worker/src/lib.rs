@@ -2,6 +2,7 @@
 //! that hands data connections to workers.
 
 mod arrays;
+mod arrival;
 pub mod budgets;
 pub mod calls;
 pub mod command;
@@ -13,6 +14,7 @@ pub mod control;
 mod copies;
 mod current;
 mod defences;
+mod departure;
 mod dispatch;
 pub mod driver;
 pub mod frames;
@@ -34,6 +36,7 @@ mod modules;
 pub mod objects;
 mod peers;
 mod pending;
+mod replay;
 mod requests;
 pub mod rules;
 pub mod sandbox;

@@ -30,6 +30,19 @@ pub fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64
     Err(last)
 }
 
+/// This range and no other.
+///
+/// # Errors
+/// If the driver has something else there.
+pub fn reserve_at(driver: &Driver, base: u64, size: u64, granularity: u64) -> Result<()> {
+    let reserved = driver.address_reserve(size, granularity, base)?;
+    if reserved == base {
+        return Ok(());
+    }
+    driver.address_free(reserved, size)?;
+    Err(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
 fn leaves_room(driver: &Driver, size: u64, granularity: u64) -> bool {
     driver.address_reserve(size / 4, granularity, 0).and_then(|base| driver.address_free(base, size / 4)).is_ok()
 }

@@ -107,11 +107,11 @@ impl Session {
         };
         let taken = Taken { device, bytes: c.bytes };
         self.memory.take(device, c.bytes)?;
-        let (module, context_id, options, eager) = (c.module, c.context, c.options.clone(), c.eager);
+        let (made, options, eager) = (c.clone(), c.options.clone(), c.eager);
         self.helpers.start(
             move |driver| load(driver, context, &image, &options, eager, taken.bytes),
             move |session: &mut Session, loaded| match loaded {
-                Ok(loaded) => session.module_loaded(seq, module, context_id, loaded, taken),
+                Ok(loaded) => session.module_loaded(seq, made, loaded, taken),
                 Err((code, log)) => {
                     session.memory.give_back(taken.device, taken.bytes);
                     session.reply_logged(seq, code, log);
@@ -121,14 +121,15 @@ impl Session {
         Ok(())
     }
 
-    fn module_loaded(&mut self, seq: u64, id: u64, context: u64, loaded: Loaded, taken: Taken) {
+    fn module_loaded(&mut self, seq: u64, made: ModuleLoad, loaded: Loaded, taken: Taken) {
         let mut names = Vec::with_capacity(loaded.kernels.len());
         let kernel = |(function, name, rules)| {
             names.push(name);
             Kernel { function, rules, parameter_bytes: None, settings: KernelSettings::default() }
         };
         let kernels = loaded.kernels.into_iter().map(kernel).collect();
-        self.modules.insert(id, Ok(Module { context, loaded: LoadedModule::new(loaded.handle, taken), kernels }));
+        let (id, context, loaded) = (made.module, made.context, LoadedModule::new(loaded.handle, taken));
+        self.modules.insert(id, Ok(Module { context, made, loaded, kernels }));
         let answer = ModuleLoaded { kernels: names, log: String::new() };
         if answer.size() + Reply::MIN_SIZE > MAX_PAYLOAD {
             return self.reply_logged(

@@ -8,6 +8,7 @@ use crate::rules::{Rule, kept};
 use crate::settings::KernelSettings;
 use crate::staging::Pool;
 use driverapi::errors::*;
+use protocol::{GraphBuild, ModuleLoad};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -50,6 +51,11 @@ impl<T> Table<T> {
 
     pub fn remove(&mut self, id: u64) -> Result<T> {
         self.objects.remove(&id).ok_or(self.missing)?
+    }
+
+    /// Ids of objects whose creation failed, and why.
+    pub fn failed(&self) -> impl Iterator<Item = (u64, Code)> {
+        self.objects.iter().filter_map(|(id, object)| Some((*id, *object.as_ref().err()?)))
     }
 
     pub fn live(&self) -> impl Iterator<Item = (u64, &T)> {
@@ -112,6 +118,7 @@ pub struct Context {
     pub handle: Handle,
     pub device: u32,
     pub primary: bool,
+    pub flags: u32,
     /// A non-blocking stream of ours, for zeroing memory.
     pub internal: Handle,
     pub legacy: u64,
@@ -120,8 +127,8 @@ pub struct Context {
     /// Work was given to the legacy stream after the last event recorded there.
     pub legacy_unmarked: bool,
     pub streams: Vec<u64>,
-    /// What the driver takes for each limit that was set.
-    pub limits: HashMap<u32, u64>,
+    /// Each limit that was set.
+    pub limits: HashMap<u32, Limit>,
     /// What the appliance was asked to charge for it, stacks of kernels among them.
     pub charged: u64,
     pub stacks: u64,
@@ -129,11 +136,20 @@ pub struct Context {
     pub zeros: Option<Handle>,
 }
 
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    pub value: u64,
+    /// What the driver takes for it.
+    pub taken: u64,
+}
+
 #[derive(Debug)]
 pub struct Stream {
     pub context: u64,
     pub kind: StreamKind,
     pub handle: Handle,
+    pub flags: u32,
+    pub priority: i32,
     /// Operations given to the stream since the last entry with an event.
     pub issued: u32,
     /// Operations that are not known to be complete, events included.
@@ -149,11 +165,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(context: u64, kind: StreamKind, handle: Handle) -> Stream {
+    pub fn new(context: u64, kind: StreamKind, handle: Handle, flags: u32, priority: i32) -> Stream {
         Stream {
             context,
             kind,
             handle,
+            flags,
+            priority,
             issued: 0,
             in_flight: 0,
             entries: VecDeque::new(),
@@ -201,6 +219,11 @@ impl Event {
         self.records.last().map(|(_, event)| event.clone())
     }
 
+    /// Of the latest record.
+    pub fn generation(&self) -> Option<u64> {
+        self.records.last().map(|(generation, _)| *generation)
+    }
+
     pub fn refer(&mut self) {
         self.references += 1;
     }
@@ -232,6 +255,7 @@ pub struct Kernel {
 #[derive(Debug)]
 pub struct Module {
     pub context: u64,
+    pub made: ModuleLoad,
     pub loaded: Arc<LoadedModule>,
     pub kernels: Vec<Kernel>,
 }
@@ -258,6 +282,7 @@ impl Module {
 #[derive(Debug)]
 pub struct Graph {
     pub context: u64,
+    pub made: Arc<GraphBuild>,
     pub executable: Handle,
 }
 

@@ -86,6 +86,16 @@ pub enum Request {
     NotResumed {
         reason: String,
     },
+    /// The worker at the other end has it, and so many bytes of its memory.
+    Moved {
+        bytes: u64,
+    },
+    /// It goes on here as it was.
+    NotMoved {
+        reason: String,
+    },
+    /// All of a session that was moved here has arrived.
+    Adopted,
 }
 
 /// The appliance's name for what is exported.

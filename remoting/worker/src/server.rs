@@ -5,7 +5,7 @@ use crate::frames::FrameReader;
 use crate::requests::Request;
 use crate::session::Session;
 use driverapi::errors::*;
-use protocol::{Acknowledge, Message, Probe};
+use protocol::{Acknowledge, Adopt, Message, Probe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -148,6 +148,7 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     if let (false, Some(socket)) = (session.out.is_empty(), connection.socket()) {
         let _ = say_goodbye(session, socket);
     }
+    connection.lose();
     session.scrub_everything();
     session.return_everything();
     session.requests.stats(session.stats, session.out.bytes_out);
@@ -165,6 +166,10 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let more = take_frames(session, &mut reader);
         let acknowledged = session.out.kept() < kept;
         let mut moved = session.turn();
+        if let Some(worker) = session.hold.take_leaving() {
+            session.depart(worker, &reader.rest(), connection.epoch());
+        }
+        connection.follows(session.arrival.epoch);
         let sent = connection.socket().map(|socket| flush(session, socket));
         if matches!(sent, Some(Err(_))) {
             connection.lose();
@@ -223,12 +228,13 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
 /// Hands complete frames to the session. Returns whether there are more.
 fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
     for _ in 0..FRAMES_PER_TURN {
-        if session.has_ended() {
+        if session.has_ended() || session.hold.is_away() {
             return false;
         }
         match reader.next(|header, first| session.place(header, first)) {
             Ok(Some((header, payload))) => match session.out.acknowledge(header.ack) {
                 Ok(()) if header.code == Acknowledge::CODE => {}
+                Ok(()) if header.code == Adopt::CODE => session.adopt(&header, &payload, reader.unread()),
                 Ok(()) if header.code == Probe::CODE => session.out.push(Acknowledge::CODE, 0, &Acknowledge {}, &[]),
                 Ok(()) => session.accept(&header, payload),
                 Err(e) => session.end(CUDA_ERROR_UNKNOWN, &e.to_string()),

@@ -3,6 +3,7 @@
 //! All of a session happens on one thread, the *sequencer*. Driver calls that may block are made by helpers; waiting for
 //! the GPU is done by `completer`. What must wait for something is kept here and run when `sched` says so.
 
+use crate::arrival::Arrival;
 use crate::budgets::Budgets;
 use crate::command::{Command, Frame, Key, Topology};
 use crate::completions::Completions;
@@ -54,6 +55,17 @@ struct Launches {
     waiting: u64,
 }
 
+/// Numbers of a session that go with it when it moves.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts {
+    /// Of the last command.
+    pub seq: u64,
+    pub launches: u64,
+    pub refused: u64,
+    /// An error that is still to be told, or 0.
+    pub late: Code,
+}
+
 pub struct Session {
     pub driver: Arc<Driver>,
     pub out: Outbox,
@@ -82,6 +94,7 @@ pub struct Session {
     pub opened: bool,
     pub device_count: u32,
     pub hold: Hold,
+    pub arrival: Arrival,
     sched: Scheduler<Key>,
     pub topology: Topology,
     parked: HashMap<u64, Frame>,
@@ -127,6 +140,7 @@ impl Session {
             opened: false,
             device_count: count.max(0) as u32,
             hold: Hold::default(),
+            arrival: Arrival::default(),
             sched: Scheduler::default(),
             topology: Topology::default(),
             parked: HashMap::new(),
@@ -151,6 +165,12 @@ impl Session {
     /// Has the session ended? Then the connection is closed after what is queued.
     pub fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Ends the session, of which its client has another one: it is told nothing.
+    pub fn leave(&mut self) {
+        self.ended = true;
+        self.out = Outbox::default();
     }
 
     /// Ends the session; the client answers `code` to every later call.
@@ -220,6 +240,38 @@ impl Session {
         }
         self.admit(frame);
         self.advance();
+    }
+
+    /// Carries out a command before those that are kept.
+    pub fn take_ahead(&mut self, header: &Header, payload: Payload) {
+        match Frame::decode(header, payload) {
+            Ok(mut frame) => {
+                let _ = self.execute(&mut frame);
+                self.advance();
+            }
+            Err(e) => self.end(CUDA_ERROR_UNKNOWN, &format!("command {:#x} is malformed: {e}", header.code)),
+        }
+    }
+
+    /// Is everything complete that was given to the GPU or waits for it, as far as completions have been looked for?
+    pub fn is_settled(&self) -> bool {
+        let waits = self.sched.is_idle() && self.parked.is_empty() && self.late_copies.0.is_empty();
+        waits && !self.shared_events.is_pending() && self.streams.live().all(|(_, stream)| stream.issued == 0)
+    }
+
+    /// Where the session's numbers stand; nothing may wait.
+    pub fn counts(&self) -> Counts {
+        let Launches { arrived, refused, .. } = self.launches;
+        Counts { seq: self.last_seq, launches: arrived, refused, late: self.late.unwrap_or(0) }
+    }
+
+    /// Goes on with the numbers of a session elsewhere.
+    pub fn set_counts(&mut self, counts: Counts) {
+        let Counts { seq, launches, refused, late } = counts;
+        self.last_seq = seq;
+        self.launches = Launches { arrived: launches, refused, waiting: 0 };
+        self.stats.launches = launches.saturating_sub(refused);
+        self.late = (late != 0).then_some(late);
     }
 
     fn admit(&mut self, mut frame: Frame) {
@@ -353,7 +405,7 @@ impl Session {
 
     /// Runs everything that may run by now.
     pub fn advance(&mut self) {
-        while !self.hold.holds()
+        while !self.hold.stops()
             && let Some(seq) = self.sched.next_ready()
         {
             if let Some(frame) = self.unpark(seq) {
@@ -364,7 +416,7 @@ impl Session {
 
     /// Tries commands again that lacked room. Returns whether there were any.
     pub fn retry_blocked(&mut self) -> bool {
-        if self.hold.holds() {
+        if self.hold.stops() {
             return false;
         }
         let blocked = std::mem::take(&mut self.blocked);
@@ -401,6 +453,7 @@ impl Session {
             any = true;
         }
         any |= self.drain();
+        self.tell_adopted();
         // The watchers of events of these contexts are notified by this `collect`, before they go.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
@@ -411,7 +464,7 @@ impl Session {
                 false => self.closing.push((seq, context, token)),
             }
         }
-        if any && !self.hold.holds() {
+        if any && !self.hold.stops() {
             self.advance();
             self.retry_late_copies();
             self.retry_blocked();

@@ -174,6 +174,10 @@ impl SharedEvents {
         of_context.map(end).collect()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
     pub fn is_pending(&self) -> bool {
         !self.waits.is_empty()
     }

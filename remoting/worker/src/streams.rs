@@ -64,7 +64,7 @@ impl Session {
         let (_, kind) = self.topology.stream(c.stream).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let stream = self.driver.stream_create(c.flags, c.priority)?;
         self.contexts.get_mut(c.context)?.streams.push(c.stream);
-        Ok(Stream::new(c.context, kind, stream))
+        Ok(Stream::new(c.context, kind, stream, c.flags, c.priority))
     }
 
     /// What the stream still has to do is done; it is kept until that is reported.

@@ -1,16 +1,21 @@
 //! Suspending a session and resuming it. What its slabs hold goes into an image, and their memory to the driver; contexts,
-//! modules and addresses stay. Commands that arrive meanwhile are kept and run afterwards.
+//! modules and addresses stay. Commands that arrive meanwhile are kept and run afterwards. A session that is to be moved
+//! (`departure`) is held in the same way.
 
 use crate::driver::{Driver, Handle, Result as DriverResult};
 use crate::frames::Payload;
 use crate::image::{Image, Place};
 use crate::memory::{place, unmap};
+use crate::objects::RealEvent;
 use crate::requests::Request;
 use crate::session::Session;
 use crate::zeros::scrub;
-use protocol::{Close, Header, Held, Message};
+use protocol::{
+    CallbackDone, Close, GateOpen, HEADER_BYTES, Header, Held, Message, Skipped, SupplyBytes, SupplyCancel,
+};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// While so much waits, no more is read from the client. One that knows that it is suspended sends less.
@@ -22,14 +27,29 @@ enum State {
     Running,
     /// What was begun is being completed.
     Draining {
-        file: OwnedFd,
+        then: Then,
         since: Instant,
         patience: Duration,
     },
     /// A helper copies, there or back.
     Copying,
     Suspended(Box<Image>),
+    /// Everything there is to move is complete; what was received and not carried out moves too.
+    Leaving(OwnedFd),
+    /// A helper makes the session anew at another worker, or has done so.
+    Away,
 }
+
+enum Then {
+    /// Into an image in this file.
+    Save(OwnedFd),
+    /// To the worker at the other end of this connection.
+    Move(OwnedFd),
+}
+
+/// Carried out at once where a session is to be moved: what is under way may wait for them, and what arrived earlier and is
+/// kept does not care.
+const AHEAD: [u32; 4] = [CallbackDone::CODE, GateOpen::CODE, SupplyBytes::CODE, SupplyCancel::CODE];
 
 /// What is kept while a session is being suspended, is suspended, or is being resumed.
 #[derive(Default)]
@@ -37,17 +57,47 @@ pub struct Hold {
     state: State,
     frames: VecDeque<(Header, Payload)>,
     bytes: usize,
+    /// The client was told.
+    told: bool,
+    /// Of a session that is being moved.
+    pub records: Vec<Rc<RealEvent>>,
 }
 
 impl Hold {
-    /// Does nothing run?
+    /// Are commands kept that arrive?
     pub fn holds(&self) -> bool {
         !matches!(self.state, State::Running)
     }
 
+    /// Does nothing run of what arrived before?
+    pub fn stops(&self) -> bool {
+        self.holds() && !matches!(self.state, State::Draining { then: Then::Move(_), .. })
+    }
+
+    /// Is nothing taken of what was received, because it is being moved?
+    pub fn is_away(&self) -> bool {
+        matches!(self.state, State::Leaving(_) | State::Away)
+    }
+
     /// Is nothing more to be read?
     pub fn is_full(&self) -> bool {
-        self.bytes > MOST_HELD_BYTES
+        self.bytes > MOST_HELD_BYTES || self.is_away()
+    }
+
+    /// The connection to the worker to which the session is to be moved, once.
+    pub fn take_leaving(&mut self) -> Option<OwnedFd> {
+        match std::mem::replace(&mut self.state, State::Away) {
+            State::Leaving(connection) => Some(connection),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// What was kept.
+    pub fn kept(&self) -> impl Iterator<Item = &(Header, Payload)> {
+        self.frames.iter()
     }
 
     /// When to look again whether the session may be suspended, if something else does not show it before.
@@ -72,47 +122,76 @@ impl Session {
         if header.code == Close::CODE {
             return self.end(0, "closed by the client");
         }
-        self.hold.bytes += payload.bytes().len();
+        if !self.hold.stops() && AHEAD.contains(&header.code) {
+            // Its place in the order is kept.
+            self.hold.frames.push_back((Header { code: Skipped::CODE, len: 0, ..*header }, Payload::Heap(Vec::new())));
+            return self.take_ahead(header, payload);
+        }
+        self.hold.bytes += HEADER_BYTES + payload.bytes().len();
         self.hold.frames.push_back((*header, payload));
     }
 
     /// The appliance wants the session suspended, and its image in this file, which has room for it.
     pub fn suspend(&mut self, file: Option<OwnedFd>, reason: String, patience: Duration) {
-        let shares = self.memory.slabs.values().any(|slab| slab.shared.is_some());
-        match file {
-            _ if self.hold.holds() => self.refuse("it is suspended already, or about to be resumed".into()),
-            _ if shares => self.refuse("SharedMemory: its processes share memory of the GPU (cuIpc*)".into()),
-            None => self.refuse("the appliance gave no file for the image".into()),
-            Some(file) => {
-                let running: Vec<u64> =
-                    self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
-                for stream in running {
-                    self.mark(stream);
-                }
-                self.hold.state = State::Draining { file, since: Instant::now(), patience };
+        let then = file.map(Then::Save).ok_or("the appliance gave no file for the image");
+        match then.map_err(str::to_owned).and_then(|then| self.begin_hold(then, patience)) {
+            Ok(()) => {
+                self.hold.told = true;
                 self.out.push(Held::CODE, 0, &Held { reason }, &[]);
             }
+            Err(reason) => self.requests.push(Request::NotSuspended { reason }),
         }
     }
 
-    fn refuse(&mut self, reason: String) {
-        self.requests.push(Request::NotSuspended { reason });
+    /// The appliance wants the session to be moved to the worker at the other end of this connection.
+    pub fn move_away(&mut self, connection: Option<OwnedFd>, patience: Duration) {
+        let then = connection.map(Then::Move).ok_or("the appliance gave no connection");
+        let begun = then.map_err(str::to_owned).and_then(|then| self.begin_hold(then, patience));
+        if let Err(reason) = begun {
+            self.requests.push(Request::NotMoved { reason });
+        }
+    }
+
+    fn begin_hold(&mut self, then: Then, patience: Duration) -> Result<(), String> {
+        if self.hold.holds() {
+            return Err("Suspended: it is suspended or moved already, or about to be resumed".into());
+        }
+        if self.memory.slabs.values().any(|slab| slab.shared.is_some()) {
+            return Err("SharedMemory: its processes share memory of the GPU (cuIpc*)".into());
+        }
+        let running: Vec<u64> = self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
+        for stream in running {
+            self.mark(stream);
+        }
+        self.hold.state = State::Draining { then, since: Instant::now(), patience };
+        Ok(())
     }
 
     /// Saves when all that was begun is complete; gives up when that takes too long. Returns whether anything was done.
     pub fn drain(&mut self) -> bool {
-        let State::Draining { since, patience, .. } = self.hold.state else { return false };
+        let State::Draining { ref then, since, patience } = self.hold.state else { return false };
+        let moves = matches!(then, Then::Move(_));
         let quiet = !self.completions.is_pending() && self.helpers.is_idle() && self.closing.is_empty();
-        if quiet && !self.requests.are_open() {
-            if let State::Draining { file, .. } = std::mem::replace(&mut self.hold.state, State::Copying) {
-                self.save(file);
+        if quiet && !self.requests.are_open() && (self.is_settled() || !moves) {
+            match std::mem::replace(&mut self.hold.state, State::Copying) {
+                State::Draining { then: Then::Save(file), .. } => self.save(file),
+                State::Draining { then: Then::Move(connection), .. } => self.hold.state = State::Leaving(connection),
+                other => self.hold.state = other,
             }
             return true;
+        }
+        if moves && quiet {
+            // A launch that was let through is complete only when it is looked for.
+            let running: Vec<u64> =
+                self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
+            running.into_iter().for_each(|stream| self.mark(stream));
         }
         if since.elapsed() < patience {
             return false;
         }
-        self.refuse(format!("KernelStillRuns: what the GPU was given is not complete after {} s", patience.as_secs()));
+        let seconds = patience.as_secs();
+        let reason = format!("KernelStillRuns: what the GPU was given is not complete after {seconds} s");
+        self.requests.push(if moves { Request::NotMoved { reason } } else { Request::NotSuspended { reason } });
         self.let_go();
         true
     }
@@ -142,7 +221,7 @@ impl Session {
             move |session: &mut Session, saved: Result<_, String>| match saved {
                 Ok((image, slabs)) => session.saved(image, &slabs, bytes),
                 Err(reason) => {
-                    session.refuse(reason);
+                    session.requests.push(Request::NotSuspended { reason });
                     session.let_go();
                 }
             },
@@ -209,9 +288,11 @@ impl Session {
     }
 
     /// Runs what was kept, and what arrives.
-    fn let_go(&mut self) {
+    pub fn let_go(&mut self) {
         let hold = std::mem::take(&mut self.hold);
-        self.out.push(Held::CODE, 0, &Held { reason: String::new() }, &[]);
+        if hold.told {
+            self.out.push(Held::CODE, 0, &Held { reason: String::new() }, &[]);
+        }
         for (header, payload) in hold.frames {
             self.accept(&header, payload);
         }
@@ -228,7 +309,10 @@ struct Left {
 }
 
 /// Everything in these contexts is complete.
-fn settle(driver: &Driver, contexts: &[Handle]) -> DriverResult<()> {
+///
+/// # Errors
+/// What that ended with.
+pub fn settle(driver: &Driver, contexts: &[Handle]) -> DriverResult<()> {
     contexts.iter().try_for_each(|context| driver.set_current(*context).and_then(|()| driver.context_synchronize()))
 }
 

@@ -2,7 +2,7 @@
 //! the driver is asked.
 
 use crate::driver::Result;
-use crate::objects::Taken;
+use crate::objects::{Limit, Taken};
 use crate::pending::Described;
 use crate::requests::Asker;
 use crate::session::Session;
@@ -15,7 +15,7 @@ impl Session {
     /// A limit that the driver refuses leaves what was.
     pub fn context_limit(&mut self, seq: u64, c: &ContextLimit) -> Result<()> {
         let context = self.contexts.get(c.context)?;
-        let (device, before) = (context.device, context.limits.get(&c.limit).copied().unwrap_or(0));
+        let (device, before) = (context.device, context.limits.get(&c.limit).map_or(0, |limit| limit.taken));
         let ordinal = self.driver.device(device as i32)?;
         let threads =
             limits::resident_threads(|which| self.driver.device_attribute(which, ordinal).unwrap_or(i32::MAX));
@@ -25,7 +25,7 @@ impl Session {
         let set = self.enter(c.context).and_then(|()| self.driver.context_set_limit(c.limit, c.value));
         self.memory.give_back(device, if set.is_ok() { before.saturating_sub(after) } else { more });
         set?;
-        self.contexts.get_mut(c.context)?.limits.insert(c.limit, after);
+        self.contexts.get_mut(c.context)?.limits.insert(c.limit, Limit { value: c.value, taken: after });
         self.reply(seq, 0);
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Session {
         let threads =
             limits::resident_threads(|which| self.driver.device_attribute(which, ordinal).unwrap_or(i32::MAX));
         let needed = limits::taken(CU_LIMIT_STACK_SIZE, each, threads).unwrap_or(0);
-        let has = context.limits.get(&CU_LIMIT_STACK_SIZE).copied().unwrap_or(0) + context.stacks;
+        let has = context.limits.get(&CU_LIMIT_STACK_SIZE).map_or(0, |limit| limit.taken) + context.stacks;
         Ok((context.device, needed.saturating_sub(has)))
     }
 
@@ -94,7 +94,8 @@ impl Session {
     pub fn taken_by(&self, context: u64) -> Result<Taken> {
         let of = self.contexts.get(context)?;
         let modules = self.modules.live().filter(|(_, module)| module.context == context);
-        let bytes = of.limits.values().sum::<u64>() + modules.map(|(_, module)| module.loaded.taken.bytes).sum::<u64>();
+        let bytes = of.limits.values().map(|limit| limit.taken).sum::<u64>()
+            + modules.map(|(_, module)| module.loaded.taken.bytes).sum::<u64>();
         Ok(Taken { device: of.device, bytes })
     }
 

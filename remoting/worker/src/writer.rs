@@ -41,6 +41,21 @@ impl Outbox {
         self.keeps = true;
     }
 
+    /// Goes on for a client that has acknowledged so many bytes, and was sent these behind them, by another worker.
+    /// `received` bytes came from it.
+    pub fn take_over(&mut self, acknowledged: u64, sent: Vec<u8>, received: u64) {
+        let count = sent.len();
+        self.kept = Kept::starting_at(acknowledged);
+        self.kept.push(Piece::Owned(sent));
+        self.kept.advance(count);
+        (self.received, self.told) = (received, received);
+    }
+
+    /// How many bytes the client has acknowledged, at least, and all that follow them.
+    pub fn all(&self) -> (u64, Vec<u8>) {
+        (self.kept.first(), self.kept.pieces().flat_map(AsRef::as_ref).copied().collect())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.kept.unsent() == 0
     }

@@ -356,6 +356,12 @@ impl Driver {
         call!(self.event_query(event.raw()))
     }
 
+    /// Milliseconds from one event to the other.
+    pub fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        call!(self.event_elapsed(&mut milliseconds, start.raw(), end.raw())).map(|()| milliseconds)
+    }
+
     /// Blocks; called only on an event that is complete.
     pub fn event_synchronize(&self, event: Handle) -> Result<()> {
         call!(self.event_synchronize(event.raw()))

@@ -94,6 +94,7 @@ table! {
     event_record_flags = c"cuEventRecordWithFlags" (Raw, Raw, u32);
     event_query = c"cuEventQuery" (Raw);
     event_synchronize = c"cuEventSynchronize" (Raw);
+    event_elapsed = c"cuEventElapsedTime" (*mut f32, Raw, Raw);
 
     module_load = c"cuModuleLoadDataEx" (*mut Raw, *const c_void, u32, *mut u32, *mut Raw);
     module_unload = c"cuModuleUnload" (Raw);

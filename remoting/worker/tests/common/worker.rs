@@ -99,7 +99,8 @@ impl Socket {
         (self.stream, self.sent, self.up, self.down) = (stream, theirs as usize, 0, 0);
     }
 
-    fn write(&mut self) {
+    /// Sends what the worker has not received.
+    pub fn write(&mut self) {
         while self.sent < self.written.len() {
             let room = self.cut_every - self.up;
             let piece = &self.written[self.sent..];
