@@ -31,3 +31,10 @@ pub const ACCEPTED: u8 = b'K';
 
 /// Its answer to a client that wants to go on with a session that there is no more.
 pub const GONE: u8 = b'G';
+
+/// Its answer to who asks for a session or lease that has moved to another appliance. Two bytes of length follow, and where
+/// that is, in JSON: `endpoint`, `data_port` and `server_name`.
+pub const MOVED: u8 = b'M';
+
+/// Metadata of a refused call that names a lease which has moved: the same JSON.
+pub const MOVED_METADATA: &str = "remotegpu-moved";

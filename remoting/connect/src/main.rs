@@ -113,6 +113,7 @@ fn kind(kind: ErrorKind) -> &'static str {
         ErrorKind::Refused => "refused",
         ErrorKind::Version => "version",
         ErrorKind::Gone => "gone",
+        ErrorKind::Moved => "moved",
         ErrorKind::Busy => "busy",
         ErrorKind::Appliance => "appliance",
     }

@@ -20,6 +20,8 @@ _LISTEN_SECONDS = 5.0
 # A gateway that dies this often within a minute would die again.
 _MAX_RESTARTS = 5
 _RETRY_SECONDS = 0.5
+# As many as a gateway remembers.
+_MOST_MOVED = 4096
 
 
 class GatewayError(Exception):
@@ -104,6 +106,8 @@ class Gateway:
         self._watch: asyncio.Task[None] | None = None
         # The gateway's end of each session that may come again, with its ticket: for the next gateway.
         self._sessions: dict[str, tuple[str, socket.socket]] = {}
+        # What is no longer here: tickets, and where it is.
+        self._moved: dict[str, tuple[str, str]] = {}
         # Of each acceptor that asks for connections: the gateway's end, for the next gateway if this one dies.
         self._acceptors: dict[str, socket.socket] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -144,8 +148,27 @@ class Gateway:
         else:
             data.close()
 
+    def ticket(self, session_id: str) -> str:
+        """With which the client of a session reconnects; empty if it does not."""
+        return self._sessions[session_id][0] if session_id in self._sessions else ""
+
+    def replace_ticket(self, session_id: str, ticket: str) -> None:
+        """A session whose connection was another appliance's is its client's from here on."""
+        _, data = self._sessions[session_id]
+        self._sessions[session_id] = ticket, data
+        self._send({"op": "joined", "id": session_id, "ticket": ticket}, (data.fileno(),))
+
+    def moved(self, any_id: str, ticket: str, to: str) -> None:
+        """Tell who asks for a session or lease with this ticket where it is."""
+        self._moved[any_id] = ticket, to
+        if len(self._moved) > _MOST_MOVED:
+            del self._moved[next(iter(self._moved))]
+        self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
+
     def readmit_sessions(self) -> None:
         """A new gateway knows no sessions; their clients connect again."""
+        for any_id, (ticket, to) in self._moved.items():
+            self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
         for session_id, (ticket, data) in self._sessions.items():
             self._send({"op": "joined", "id": session_id, "ticket": ticket}, (data.fileno(),))
 

@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 # How long a lease lives without a connection that holds it: after it was granted, and after the gateway was restarted.
 HOLD_SECONDS: Final = 10.0
 _TELL_WAITING_SECONDS: Final = 1.0
+# Of a refusal that names a lease which has moved: where it is, as the client library reads it.
+_MOVED_METADATA: Final = "remotegpu-moved"
+_MOST_MOVED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Leases:
         # By the lease that it shall become: who asks, and where the placement is put.
         self._waiting: dict[str, tuple[str, asyncio.Future[LeasedGpus]]] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        # What is no longer here: secrets, and where it is.
+        self._moved: dict[str, tuple[str, str]] = {}
         self.none_left = asyncio.Event()
         self.none_left.set()
 
@@ -87,6 +92,11 @@ class Leases:
 
     def find(self, lease_id: str, secret: str) -> Lease:
         lease = self._live.get(lease_id)
+        if lease is None and lease_id in self._moved:
+            known, to = self._moved[lease_id]
+            if hmac.compare_digest(known.encode(), secret.encode()):
+                metadata = ((_MOVED_METADATA, to),)
+                raise RefusalError(grpc.StatusCode.NOT_FOUND, f"the lease has moved to {to}", metadata)
         if lease is None or not hmac.compare_digest(lease.secret.encode(), secret.encode()):
             raise self._refuse(
                 grpc.StatusCode.NOT_FOUND,
@@ -139,6 +149,45 @@ class Leases:
                 self.allocator.withdraw(lease_id)
                 self.settle()
         yield lease
+
+    def receive(self, lease_id: str, secret: str, client: str, ask: Ask, owner: str) -> Lease:
+        """A lease that moves here, with its name and secret; nobody may hold it before `settled`."""
+        if self.draining:
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, "NoRoom: the appliance there is draining")
+        if lease_id in self._live or lease_id in self._waiting:
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, "it is there already")
+        if len(self._live) + len(self._waiting) >= self._limits.leases:
+            most = f"NoRoom: the appliance there has its limit of {self._limits.leases} leases"
+            raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, most)
+        try:
+            self.allocator.submit(lease_id, ask)
+        except ImpossibleError as error:
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, f"NoRoom: {error}") from None
+        placed: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
+        self._waiting[lease_id] = owner, placed
+        self.settle()
+        del self._waiting[lease_id]
+        if not placed.done():
+            reason = self.allocator.reason(lease_id)
+            self.allocator.withdraw(lease_id)
+            raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {reason}")
+        lease = self._create(lease_id, client, placed.result(), secret)
+        lease.owner = owner
+        return lease
+
+    def settled(self, lease: Lease) -> None:
+        """A lease that moves here has arrived; its holder connects again."""
+        self._moved.pop(lease.lease_id, None)
+        self._gateway.admit_lease(lease.lease_id, lease.secret)
+        self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
+
+    def moved(self, lease: Lease, to: str) -> None:
+        """The lease is at another appliance, and `to` says where."""
+        self._moved[lease.lease_id] = lease.secret, to
+        if len(self._moved) > _MOST_MOVED:
+            del self._moved[next(iter(self._moved))]
+        self._gateway.moved(lease.lease_id, lease.secret, to)
+        self.end(lease.lease_id, "it has moved to another appliance")
 
     def _places_of(self, owner: str) -> int:
         waiting = sum(each == owner for each, _ in self._waiting.values())
@@ -250,7 +299,7 @@ class Leases:
                 for session in list(lease.sessions.values())
             )
         )
-        await self._sessions.leave(lease)
+        await self._sessions.end_group(lease)
         self.allocator.withdraw(lease.lease_id)
         self._released()
         if not self._live:
@@ -267,7 +316,7 @@ class Leases:
         task.add_done_callback(self._endings.discard)
         return task
 
-    def _create(self, lease_id: str, client: str, placement: LeasedGpus) -> Lease:
+    def _create(self, lease_id: str, client: str, placement: LeasedGpus, secret: str = "") -> Lease:
         devices = devices_of_lease(self._gpus, placement.gpus, lease_id, placement.sizes)
         quotas = [Quota(size) for size in placement.sizes]
         gpus = [self.allocator.gpus[gpu] for gpu in placement.gpus]
@@ -275,7 +324,8 @@ class Leases:
             part_of_sessions(self._limits.sessions_per_gpu, size, gpu.shareable)
             for gpu, size in zip(gpus, placement.sizes, strict=True)
         )
-        lease = Lease(lease_id, secrets.token_hex(32), client, placement, devices, quotas, Exports(quotas), parts)
+        secret = secret or secrets.token_hex(32)
+        lease = Lease(lease_id, secret, client, placement, devices, quotas, Exports(quotas), parts)
         self._live[lease_id] = lease
         self.none_left.clear()
         self._counters.leases.inc()

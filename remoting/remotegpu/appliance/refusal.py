@@ -17,10 +17,12 @@ _log = logging.getLogger(__name__)
 class RefusalError(Exception):
     """The gRPC status code and one line that says the cause and the next step."""
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+        """`metadata`: for a program."""
         super().__init__(message)
         self.code = code
         self.message = message
+        self.metadata = metadata
 
 
 class RefusalLog:

@@ -16,6 +16,7 @@ import grpc.aio
 
 from remotegpu.api.pools import Landlock
 from remotegpu.appliance.allocation import GpuLeases
+from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.backends.xids import Effect, classify
@@ -24,6 +25,7 @@ from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
+from remotegpu.appliance.departures import Departures
 from remotegpu.appliance.drain import Drain
 from remotegpu.appliance.gateway import (
     Event,
@@ -172,6 +174,9 @@ class Appliance:
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
+        snapshot = hardware.snapshot
+        self._arrivals = Arrivals(self._leases, self._sessions, gateway, snapshot)
+        self._departures = Departures(self._leases, self._sessions, self._suspensions, gateway, snapshot)
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
@@ -203,6 +208,8 @@ class Appliance:
             leases=self._leases,
             sessions=self._sessions,
             suspensions=self._suspensions,
+            arrivals=self._arrivals,
+            departures=self._departures,
             environments=self._environments,
             authority=WithAcceptors(authority, self._sessions, self._counters),
             name=settings.kubernetes.name if settings.kubernetes else "",

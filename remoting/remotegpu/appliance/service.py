@@ -14,9 +14,11 @@ import grpc.aio
 
 from remotegpu import __version__
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask
+from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.claims import refusal_of_mode
+from remotegpu.appliance.departures import Departures, Destination
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Leases, Waiting
@@ -52,7 +54,7 @@ def _answering(
         try:
             return await method(self, request, context)
         except RefusalError as refusal:
-            await context.abort(refusal.code, refusal.message)
+            await context.abort(refusal.code, refusal.message, refusal.metadata)
             raise AssertionError("abort does not return") from None
 
     return answer
@@ -69,7 +71,7 @@ def _streaming(
             async for reply in method(self, request, context):
                 yield reply
         except RefusalError as refusal:
-            await context.abort(refusal.code, refusal.message)
+            await context.abort(refusal.code, refusal.message, refusal.metadata)
 
     return answer
 
@@ -83,6 +85,8 @@ class ControlService(pb_grpc.ControlServicer):
         leases: Leases,
         sessions: Sessions,
         suspensions: Suspensions,
+        arrivals: Arrivals,
+        departures: Departures,
         environments: Environments,
         authority: Authority,
         name: str,
@@ -98,6 +102,8 @@ class ControlService(pb_grpc.ControlServicer):
         self._leases = leases
         self._sessions = sessions
         self._suspensions = suspensions
+        self._arrivals = arrivals
+        self._departures = departures
         self._environments = environments
         self._authority = authority
         self._name = name
@@ -163,6 +169,37 @@ class ControlService(pb_grpc.ControlServicer):
         lease, who = await self._seen("ResumeLease", request.lease_id, context)
         _log.info("audit: %s resumes lease %s (%s)", who, lease.lease_id[:8], lease.client)
         async for event in _progress(self._suspensions.resume(lease)):
+            yield event
+
+    @_answering
+    async def InviteLease(self, _request: pb.InviteLeaseRequest, context: Context) -> pb.InviteLeaseReply:  # noqa: N802
+        caller = _caller("InviteLease", context)
+        owner = await self._proven(caller, self._authority.borrower(caller))
+        return pb.InviteLeaseReply(invitation=self._arrivals.invite(owner))
+
+    @_answering
+    async def ReceiveLease(  # noqa: N802
+        self, request: pb.ReceiveLeaseRequest, context: Context
+    ) -> pb.ReceiveLeaseReply:
+        caller = _caller("ReceiveLease", context)
+        arrival = await self._proven(caller, self._arrivals.invited(request.invitation))
+        self._require_versions(request.versions)
+        tickets = await self._arrivals.receive(arrival, request)
+        return pb.ReceiveLeaseReply(data_port=self._data_port(), tickets=tickets)
+
+    @_answering
+    async def SettleLease(self, request: pb.SettleLeaseRequest, context: Context) -> pb.SettleLeaseReply:  # noqa: N802
+        caller = _caller("SettleLease", context)
+        arrival = await self._proven(caller, self._arrivals.invited(request.invitation))
+        await self._arrivals.settle(arrival, keep=request.keep)
+        return pb.SettleLeaseReply()
+
+    @_streaming
+    async def MoveLease(self, request: pb.MoveLeaseRequest, context: Context) -> AsyncIterator[pb.Progress]:  # noqa: N802
+        lease, who = await self._seen("MoveLease", request.lease_id, context)
+        _log.info("audit: %s moves lease %s (%s) to %s", who, lease.lease_id[:8], lease.client, request.to)
+        to = Destination(request.to, request.invitation, request.ca, request.server_name)
+        async for event in _progress(self._departures.move(lease, to)):
             yield event
 
     @_answering
@@ -306,7 +343,7 @@ class ControlService(pb_grpc.ControlServicer):
             message = "no such lease, or not yours: `remotegpu smi` lists them"
             raise RefusalError(grpc.StatusCode.NOT_FOUND, message)
         if lease.claim is not None:
-            message = f"it is the lease of claim {lease.claim}: set spec.suspend of the GPUClaim"
+            message = f"it is the lease of claim {lease.claim}: change the GPUClaim instead"
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
         return lease, "an administrator" if owner is None else owner
 

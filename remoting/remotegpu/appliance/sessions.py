@@ -26,7 +26,7 @@ CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 # The ticket is good for 10 s; a worker whose client has not come by then has none.
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
-_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed")
+_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "moved", "notmoved", "adopted")
 # A session that has had no connection for so long gives way where its lease is short of something. A network that is
 # cut is cut for all of a lease: whoever comes back first must not end the others.
 _GIVE_WAY_SECONDS: Final = 3.0
@@ -97,10 +97,12 @@ class Sessions:
         launch: Launch | None = None,
         *,
         acceptor: bool = False,
+        session_id: str = "",
     ) -> tuple[Session, str]:
         """Start a worker, or what `launch` starts; returned are the session and the ticket for its data connection.
 
-        `acceptor`: an acceptor of this machine asks, whose connection only its own end can break.
+        `acceptor`: an acceptor of this machine asks, whose connection only its own end can break. `session_id`: of
+        a session that moves here.
         """
         while refused := self._refused_by_limits(lease):
             if not await self._make_room(lease):
@@ -109,7 +111,7 @@ class Sessions:
             uid = self._uids.take()
         except NoUidsError as error:
             raise SessionRefusedError(str(error)) from None
-        session = Session(secrets.token_hex(16), lease, client_pid, process_name, uid, pod)
+        session = Session(session_id or secrets.token_hex(16), lease, client_pid, process_name, uid, pod)
         # Registered before the worker starts, so that simultaneous requests count each other.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
         self.none_left.clear()
@@ -168,14 +170,25 @@ class Sessions:
             return await session.process.wait()
 
     async def ask(self, session: Session, packet: Packet, fds: Sequence[int] = ()) -> Packet:
-        """Have a worker suspend or resume its session: what it says of that, or nothing if it ends."""
+        """Have a worker suspend, resume or move its session: what it says of that, or nothing if it ends."""
         if session.process is None or session.session_id not in self._live:
             return {}
-        session.answer = asyncio.get_running_loop().create_future()
+        answer = self.expect(session)
         session.process.send(packet, fds)
-        return await session.answer
+        return await answer
 
-    async def leave(self, lease: Lease) -> None:
+    def expect(self, session: Session) -> asyncio.Future[Packet]:
+        """What a worker will say of its session next, or nothing if it ends."""
+        session.answer = asyncio.get_running_loop().create_future()
+        return session.answer
+
+    def leave(self, session: Session) -> None:
+        """Have a session end that is elsewhere now; its client is not told."""
+        session.ended = True
+        if session.process is not None:
+            session.process.send({"op": "leave"})
+
+    async def end_group(self, lease: Lease) -> None:
         """The lease has no session any more, and gets none."""
         await self._groups.leave(lease.lease_id)
 

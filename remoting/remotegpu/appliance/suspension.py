@@ -76,7 +76,7 @@ class Suspensions:
         if lease.suspended is not None and lease.lease_id not in self._work:
             yield lease.suspended.bytes
             return
-        async for event in self._follow(lease, self._suspend(lease, reason), "its work completes and is copied"):
+        async for event in self.follow(lease, self._suspend(lease, reason), "its work completes and is copied"):
             yield event
 
     async def resume(self, lease: Lease) -> AsyncIterator[Waiting | Bytes]:
@@ -87,15 +87,16 @@ class Suspensions:
         if lease.suspended is None and lease.lease_id not in self._work:
             yield 0
             return
-        async for event in self._follow(lease, self._resume(lease), "its memory is copied back"):
+        async for event in self.follow(lease, self._resume(lease), "its memory is copied back"):
             yield event
 
-    async def _follow(
+    async def follow(
         self, lease: Lease, work: Coroutine[None, None, Bytes], doing: str
     ) -> AsyncIterator[Waiting | Bytes]:
+        """Do one thing with a lease at a time."""
         if lease.lease_id in self._work:
             work.close()
-            raise _refused("it is being suspended or resumed already; wait until that is done")
+            raise _refused("it is being suspended, resumed or moved already; wait until that is done")
         task = self._work[lease.lease_id] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._work.pop(lease.lease_id, None))
         since = time.monotonic()
@@ -123,7 +124,7 @@ class Suspensions:
         return saved
 
     async def _save_all(self, lease: Lease, reason: str) -> Bytes:
-        workers = await self._connected(lease)
+        workers = await self.workers(lease)
         try:
             for session in workers:
                 session.image = await asyncio.to_thread(self._images.create, session.granted_bytes)
@@ -137,8 +138,8 @@ class Suspensions:
             raise _refused(f"{refusals[0]}; its programs go on")
         return sum(session.image.bytes for session in workers if session.image is not None)
 
-    async def _connected(self, lease: Lease) -> list[Session]:
-        """The lease's workers, when no session of it is being opened any more. Raises RefusalError."""
+    async def workers(self, lease: Lease) -> list[Session]:
+        """The lease's sessions with workers, when no session of it is being opened any more. Raises RefusalError."""
         await asyncio.gather(*(session.connected.wait() for session in list(lease.sessions.values())))
         living = [session for session in lease.sessions.values() if not session.ended]
         for session in living:

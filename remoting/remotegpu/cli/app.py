@@ -217,6 +217,24 @@ def resume(
 
 
 @app.command()
+def migrate(
+    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    to: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The appliance to move it to, as its programs reach it.")
+    ],
+    appliance: ApplianceOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Move a lease to another appliance with the same GPUs. Its programs continue there."""
+    from remotegpu.cli import migration  # noqa: PLC0415
+
+    migration.migrate(required(appliance), read_access(token, token_file, ca, server_name), lease, to)
+
+
+@app.command()
 def health(
     appliance: ApplianceOption = "",
     as_json: JsonOption = False,

@@ -1,6 +1,7 @@
 """Getting leases, telling why it takes so long, and holding them."""
 
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -15,7 +16,7 @@ from remotegpu.api.quantities import Ask
 from remotegpu.cli.child import stop_if_interrupted
 from remotegpu.cli.placement import possible, spread
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import ApplianceClient, ApplianceError, Endpoint, Failure
+from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Endpoint, Failure, parse_endpoint
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -24,6 +25,8 @@ _POLL_SECONDS: Final = 1.0
 _TELL_AGAIN_SECONDS: Final = 30.0
 _MORE_ATTEMPTS: Final = 2
 _PAUSE_SECONDS: Final = 0.1
+# A lease that has moved so often since it was looked for is not looked for any more.
+_MOST_MOVES: Final = 8
 # As long as an appliance keeps a lease whose holding connection ended through no fault of ours.
 _RECONNECT_SECONDS: Final = 10.0
 
@@ -61,6 +64,15 @@ class WaitNotice:
     def end(self) -> None:
         if self._status is not None:
             self._status.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Where a lease is now, as the gateway of the appliance says it that had it."""
+
+    endpoint: str
+    data_port: int
+    server_name: str | None
 
 
 @dataclass(slots=True)
@@ -104,14 +116,26 @@ class HeldLease:
             self.connection.close()
 
     def _connect(self) -> socket.socket:
+        for _ in range(_MOST_MOVES):
+            if (connection := self._try_connect()) is not None:
+                return connection
+        raise ApplianceError(Failure.UNAVAILABLE, f"the lease moves on and on, last to {self.client.endpoint}")
+
+    def _try_connect(self) -> socket.socket | None:
+        """None if the lease has moved to another appliance, which is this lease's from now on."""
         connection = self.client.connect_data(self.granted.data_port, tls=self.tls)
         where = Endpoint(self.client.endpoint.host, self.granted.data_port)
         preface = b"RGL1" + bytes.fromhex(self.granted.lease_id) + bytes.fromhex(self.granted.lease_secret)
         try:
             connection.sendall(preface)
             answer = connection.recv(1)
-        except OSError:
-            answer = b""
+            moved = self._moved(connection) if answer == b"M" else None
+        except (OSError, ValueError):
+            answer, moved = b"", None
+        if moved is not None:
+            connection.close()
+            self._follow(moved)
+            return None
         if answer != b"K":
             connection.close()
             raise ApplianceError(
@@ -119,6 +143,21 @@ class HeldLease:
             )
         connection.settimeout(None)
         return connection
+
+    def _moved(self, connection: socket.socket) -> _Moved:
+        """Raises ValueError for what makes no sense, and OSError."""
+        told = b""
+        while len(told) < 2 or len(told) < 2 + int.from_bytes(told[:2], "little"):
+            if not (more := connection.recv(4096)):
+                raise ValueError("it ends too early")
+            told += more
+        return _Moved(**json.loads(told[2:]))
+
+    def _follow(self, moved: _Moved) -> None:
+        access = Access(self.client.access.token, self.client.access.ca, moved.server_name)
+        before, self.client = self.client, ApplianceClient(parse_endpoint(moved.endpoint), access)
+        self.granted.data_port = moved.data_port
+        before.close()
 
     def _keep(self) -> None:
         while not self.closing:

@@ -31,10 +31,15 @@ def resume(appliances: Sequence[str], access: Access, lease: str) -> None:
 def _change(
     appliances: Sequence[str], access: Access, lease: str, change: Callable[[ApplianceClient, str], _Progress]
 ) -> pb.Done:
-    client, lease_id = _find(appliances, access, lease)
+    client, lease_id = find_lease(appliances, access, lease)
+    return follow(client, change(client, lease_id), lease)
+
+
+def follow(client: ApplianceClient, progress: _Progress, lease: str) -> pb.Done:
+    """Show why a change waits, and return what it did; the client is closed then."""
     notice = WaitNotice(f"for {lease}")
     try:
-        with change(client, lease_id) as events:
+        with progress as events:
             for event in events:
                 if event.HasField("done"):
                     return event.done
@@ -45,7 +50,7 @@ def _change(
     raise exits.CliError(exits.UNAVAILABLE, f"{client.endpoint} did not say that it is done: look with `remotegpu smi`")
 
 
-def _find(appliances: Sequence[str], access: Access, lease: str) -> tuple[ApplianceClient, str]:
+def find_lease(appliances: Sequence[str], access: Access, lease: str) -> tuple[ApplianceClient, str]:
     """The one lease whose name begins so, and its appliance."""
     if len(lease) < _LEAST_LETTERS:
         raise exits.CliError(exits.USAGE, f"{lease!r} is too short for a lease: write it as `remotegpu smi` shows it")

@@ -159,6 +159,35 @@ class ApplianceClient:
         """As `suspend_lease`."""
         return self._streaming(self._stub.ResumeLease, pb.ResumeLeaseRequest(lease_id=lease_id))
 
+    def invite_lease(self) -> str:
+        """An invitation, with which a lease of another appliance may move here."""
+        reply: pb.InviteLeaseReply = self._ask(self._stub.InviteLease, pb.InviteLeaseRequest())
+        return reply.invitation
+
+    def receive_lease(self, request: pb.ReceiveLeaseRequest) -> pb.ReceiveLeaseReply:
+        """For the appliance that has the lease: where its sessions are to be sent."""
+        request.versions.CopyFrom(self.versions)
+        reply: pb.ReceiveLeaseReply = self._ask(self._stub.ReceiveLease, request)
+        return reply
+
+    def settle_lease(self, invitation: str, *, keep: bool) -> None:
+        """For the same: the lease is there from now on, or stays where it is."""
+        self._ask(self._stub.SettleLease, pb.SettleLeaseRequest(invitation=invitation, keep=keep))
+
+    def move_lease(
+        self, lease_id: str, to: "ApplianceClient", invitation: str
+    ) -> AbstractContextManager[Iterator[pb.Progress]]:
+        """As `suspend_lease`; to an appliance that has given the invitation, and is reached as `to` is."""
+        ca = b"" if to.access.ca is None else to.access.ca.read_bytes()
+        request = pb.MoveLeaseRequest(
+            lease_id=lease_id,
+            to=str(to.endpoint),
+            invitation=invitation,
+            ca=ca,
+            server_name=to.access.server_name or "",
+        )
+        return self._streaming(self._stub.MoveLease, request)
+
     def connect_data(self, port: int, *, tls: bool) -> socket.socket:
         """A connection to the data port."""
         context = self.access.tls_context() if tls else None

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::Duration;
 
-use carrier::from_hex;
+use carrier::{MOVED_METADATA, from_hex};
 use carrier::proto::control_client::ControlClient;
 use carrier::proto::{
     Device, DeviceStateRequest, HelloReply, HelloRequest, OpenSessionReply, OpenSessionRequest, Versions,
@@ -19,10 +19,10 @@ use tonic::{Code, Request, Response, Status};
 
 use super::dial::{Answer, Target};
 use super::error::{ConnectError, ErrorKind, with_causes};
-use super::shares::Share;
+use super::shares::{Share, followed, note_moved};
 use crate::log;
 
-use super::{DeviceInfo, DeviceState, Hello, Process, SessionTicket, TIMEOUT, thread};
+use super::{DeviceInfo, DeviceState, Hello, MOST_MOVES, Process, SessionTicket, TIMEOUT, thread};
 
 /// Asks an appliance who it is and what the lease holds.
 ///
@@ -117,7 +117,24 @@ impl Interceptor for Bearer {
     }
 }
 
+/// Calls the appliance where the share's lease is now.
 pub fn call<T: Send + 'static, F>(
+    share: &Share,
+    method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Clone + Send + 'static,
+) -> Result<T, ConnectError>
+where
+    F: Future<Output = Result<Response<T>, Status>> + Send,
+{
+    for _ in 1..MOST_MOVES {
+        match call_at(&followed(share).0, method.clone()) {
+            Err(error) if error.kind == ErrorKind::Moved => {}
+            done => return done,
+        }
+    }
+    call_at(&followed(share).0, method)
+}
+
+fn call_at<T: Send + 'static, F>(
     share: &Share,
     method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Send + 'static,
 ) -> Result<T, ConnectError>
@@ -142,6 +159,11 @@ where
 
 /// What a failed call means to the user.
 pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> ConnectError {
+    if let Some(told) = status.metadata().get(MOVED_METADATA)
+        && note_moved(&target.lease_id, &target.peer(), told.as_bytes()).is_some()
+    {
+        return ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {}", target.peer()));
+    }
     // A status with a source is tonic's own, made of a broken connection; the others come from the appliance.
     if status.source().is_some() {
         return target.no_grpc(answer, &with_causes(status)).await;

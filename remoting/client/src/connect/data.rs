@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use carrier::proto::data_client::DataClient;
-use carrier::{ACCEPTED, GONE, from_pieces, into_pieces};
+use carrier::{ACCEPTED, GONE, MOVED, from_pieces, into_pieces};
 use protocol::{Preface, PrefaceKind};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use super::control::explain;
 use super::dial::{Connection, Target};
 use super::error::{ConnectError, ErrorKind};
-use super::shares::Share;
-use super::{Hello, SessionTicket, TIMEOUT, thread};
+use super::shares::{Share, followed, note_moved};
+use super::{Hello, MOST_MOVES, SessionTicket, TIMEOUT, thread};
 use crate::log;
 
 const CARRIER: &str = "REMOTEGPU_CARRIER";
@@ -91,6 +91,26 @@ pub fn reopen_data(
 }
 
 fn open(carrier: Carrier, share: &Share, hello: &Hello, port: u16, preface: &Preface) -> Result<OwnedFd, ConnectError> {
+    for _ in 0..MOST_MOVES {
+        let (share, moved) = followed(share);
+        match open_at(carrier, &share, hello, moved.unwrap_or(port), preface) {
+            Err(error) if error.kind == ErrorKind::Moved => {}
+            done => return done,
+        }
+    }
+    let message = format!("the lease of {} moves from one appliance to the next; see their logs", share.endpoint);
+    Err(ConnectError::new(ErrorKind::Appliance, message))
+}
+
+/// # Errors
+/// `Moved` if the lease is elsewhere.
+fn open_at(
+    carrier: Carrier,
+    share: &Share,
+    hello: &Hello,
+    port: u16,
+    preface: &Preface,
+) -> Result<OwnedFd, ConnectError> {
     let target = Target::new(share, Some(port))?;
     if hello.tls != target.speaks_tls() && !target.is_handed() {
         let message =
@@ -104,13 +124,13 @@ fn open(carrier: Carrier, share: &Share, hello: &Hello, port: u16, preface: &Pre
         Carrier::Direct => direct(&target, preface, limit),
         Carrier::Grpc => grpc(target, preface, limit),
         Carrier::Auto => direct(&target, preface, limit / 2).or_else(|direct_error| {
-            if direct_error.kind == ErrorKind::Gone {
+            if matches!(direct_error.kind, ErrorKind::Gone | ErrorKind::Moved) {
                 return Err(direct_error);
             }
             log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
             // Where both fail, gRPC knows more only of a refusal.
             grpc(target, preface, limit / 2).map_err(|error| match error.kind {
-                ErrorKind::Refused | ErrorKind::Gone => error,
+                ErrorKind::Refused | ErrorKind::Gone | ErrorKind::Moved => error,
                 _ => direct_error,
             })
         }),
@@ -202,6 +222,21 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: 
         (Ok(()), [GONE]) => {
             let message = format!("{} has no such session any more", target.peer());
             Err(ConnectError::new(ErrorKind::Gone, message))
+        }
+        (Ok(()), [MOVED]) => {
+            let mut len = [0; 2];
+            let told = receive(socket, &mut len, limit).and_then(|()| {
+                let mut told = vec![0; usize::from(u16::from_le_bytes(len))];
+                receive(socket, &mut told, limit).map(|()| told)
+            });
+            let peer = target.peer();
+            match told.ok().and_then(|told| note_moved(&target.lease_id, &peer, &told)) {
+                Some(()) => Err(ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {peer}"))),
+                None => Err(ConnectError::new(
+                    ErrorKind::Unreachable,
+                    format!("{peer} does not say where the lease has moved to; see the appliance's log"),
+                )),
+            }
         }
         (Err(Errno::AGAIN), _) => Err(target.too_slow(limit)),
         _ => {

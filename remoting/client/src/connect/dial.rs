@@ -33,6 +33,8 @@ pub struct Target {
     claim: Option<Claim>,
     /// Connections are asked for here, and not made.
     asking: Option<Asking>,
+    /// For whose sake.
+    pub lease_id: String,
 }
 
 impl Target {
@@ -52,7 +54,8 @@ impl Target {
             Trust { ca: ca.clone(), name }
         });
         let (port, claim) = (port.unwrap_or(control), share.claim.clone());
-        Ok(Target { host: host.to_owned(), port, trust, claim, asking: share.asking.clone() })
+        let (asking, lease_id) = (share.asking.clone(), share.lease_id.clone());
+        Ok(Target { host: host.to_owned(), port, trust, claim, asking, lease_id })
     }
 
     /// What to do about a lease that is refused.

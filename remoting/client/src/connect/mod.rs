@@ -33,6 +33,9 @@ pub use shares::{Ca, Share, renewed, shares};
 /// For one call, connecting and TLS included.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A lease that has moved so often since it was looked for is not looked for any more.
+const MOST_MOVES: u32 = 8;
+
 /// What an appliance says before a session exists. Nothing is taken from the share by asking.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hello {

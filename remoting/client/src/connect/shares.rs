@@ -1,10 +1,14 @@
 //! The shares of this process: those that `remotegpu run` gave it, else those of its pod.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use serde::Deserialize;
 
 use super::error::{ConnectError, ErrorKind};
 use super::handed::Asking;
 use super::pod::{self, Claim};
+use crate::log;
 
 pub const SHARES: &str = "REMOTEGPU_SHARES";
 
@@ -77,6 +81,40 @@ pub fn renewed(share: &Share) -> Share {
     described.into_iter().find(same).unwrap_or_else(|| share.clone())
 }
 
+/// Where a lease is that was at another appliance.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Moved {
+    pub endpoint: String,
+    pub data_port: u16,
+    pub server_name: Option<String>,
+}
+
+/// By lease.
+static MOVED: Mutex<BTreeMap<String, Moved>> = Mutex::new(BTreeMap::new());
+
+/// An appliance says that a lease has moved, as [`carrier::MOVED`] describes. `None` if that makes no sense.
+pub fn note_moved(lease_id: &str, from: &str, told: &[u8]) -> Option<()> {
+    let moved: Moved = serde_json::from_slice(told).ok()?;
+    address(&moved.endpoint)?;
+    let to = moved.endpoint.clone();
+    let before = MOVED.lock().unwrap_or_else(PoisonError::into_inner).insert(lease_id.to_owned(), moved.clone());
+    if before.as_ref() != Some(&moved) {
+        log::error(&format!("the share on appliance {from} has moved to {to}; the program continues"));
+    }
+    Some(())
+}
+
+/// The share at the appliance where its lease is now, and the data port there if it has moved.
+pub fn followed(share: &Share) -> (Share, Option<u16>) {
+    let moved = MOVED.lock().unwrap_or_else(PoisonError::into_inner).get(&share.lease_id).cloned();
+    match moved {
+        Some(Moved { endpoint, data_port, server_name }) => {
+            (Share { endpoint, server_name, ..share.clone() }, Some(data_port))
+        }
+        None => (share.clone(), None),
+    }
+}
+
 fn parse(text: &str) -> Result<Vec<Share>, ConnectError> {
     let wrong = |why: String| {
         let next = "it is set by `remotegpu run`, start the program with that";
@@ -95,10 +133,14 @@ fn parse(text: &str) -> Result<Vec<Share>, ConnectError> {
 impl Share {
     /// Host (an IPv6 address without its brackets) and port of the control service.
     pub(super) fn address(&self) -> Option<(&str, u16)> {
-        let (host, port) = self.endpoint.rsplit_once(':')?;
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        (!host.is_empty()).then_some((host, port.parse().ok()?))
+        address(&self.endpoint)
     }
+}
+
+fn address(endpoint: &str) -> Option<(&str, u16)> {
+    let (host, port) = endpoint.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    (!host.is_empty()).then_some((host, port.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -139,6 +181,16 @@ mod tests {
             assert!(error.message.contains(part), "{}", error.message);
             assert!(error.message.contains("remotegpu run"), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn a_lease_that_has_moved_is_followed() {
+        let share = Share { lease_id: "moved".into(), ..share("127.0.0.1:7070") };
+        assert_eq!(followed(&share), (share.clone(), None));
+        assert_eq!(note_moved("moved", "127.0.0.1:7070", b"{}"), None);
+        let told = br#"{"endpoint":"other:7072","data_port":7073,"server_name":null}"#;
+        note_moved("moved", "127.0.0.1:7070", told).unwrap();
+        assert_eq!(followed(&share), (Share { endpoint: "other:7072".into(), ..share }, Some(7073)));
     }
 
     #[test]

@@ -256,6 +256,7 @@ fn unused<T>() -> Result<T, Status> {
 #[tonic::async_trait]
 impl Control for FixedAnswers {
     type OpenLeaseStream = tokio_stream::Empty<Result<OpenLeaseReply, Status>>;
+    type MoveLeaseStream = tokio_stream::Empty<Result<Progress, Status>>;
     type SuspendLeaseStream = tokio_stream::Empty<Result<Progress, Status>>;
     type ResumeLeaseStream = tokio_stream::Empty<Result<Progress, Status>>;
 
@@ -322,6 +323,18 @@ impl Control for FixedAnswers {
         unused()
     }
     async fn resume_lease(&self, _: Request<ResumeLeaseRequest>) -> Result<Response<Self::ResumeLeaseStream>, Status> {
+        unused()
+    }
+    async fn invite_lease(&self, _: Request<InviteLeaseRequest>) -> Result<Response<InviteLeaseReply>, Status> {
+        unused()
+    }
+    async fn receive_lease(&self, _: Request<ReceiveLeaseRequest>) -> Result<Response<ReceiveLeaseReply>, Status> {
+        unused()
+    }
+    async fn settle_lease(&self, _: Request<SettleLeaseRequest>) -> Result<Response<SettleLeaseReply>, Status> {
+        unused()
+    }
+    async fn move_lease(&self, _: Request<MoveLeaseRequest>) -> Result<Response<Self::MoveLeaseStream>, Status> {
         unused()
     }
     async fn close_lease(&self, _: Request<CloseLeaseRequest>) -> Result<Response<CloseLeaseReply>, Status> {

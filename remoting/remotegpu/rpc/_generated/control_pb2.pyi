@@ -212,6 +212,82 @@ class ResumeLeaseRequest(_message.Message):
     lease_id: str
     def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
 
+class InviteLeaseRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InviteLeaseReply(_message.Message):
+    __slots__ = ("invitation",)
+    INVITATION_FIELD_NUMBER: _ClassVar[int]
+    invitation: str
+    def __init__(self, invitation: _Optional[str] = ...) -> None: ...
+
+class ReceiveLeaseRequest(_message.Message):
+    __slots__ = ("invitation", "versions", "driver_version", "lease_id", "lease_secret", "client", "devices", "sessions")
+    INVITATION_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    invitation: str
+    versions: Versions
+    driver_version: int
+    lease_id: str
+    lease_secret: str
+    client: str
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    sessions: _containers.RepeatedCompositeFieldContainer[MovingSession]
+    def __init__(self, invitation: _Optional[str] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., client: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[MovingSession, _Mapping]]] = ...) -> None: ...
+
+class MovingSession(_message.Message):
+    __slots__ = ("session_id", "ticket", "pid", "process_name")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_NAME_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    ticket: str
+    pid: int
+    process_name: str
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ...) -> None: ...
+
+class ReceiveLeaseReply(_message.Message):
+    __slots__ = ("data_port", "tickets")
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
+    TICKETS_FIELD_NUMBER: _ClassVar[int]
+    data_port: int
+    tickets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, data_port: _Optional[int] = ..., tickets: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SettleLeaseRequest(_message.Message):
+    __slots__ = ("invitation", "keep")
+    INVITATION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    invitation: str
+    keep: bool
+    def __init__(self, invitation: _Optional[str] = ..., keep: _Optional[bool] = ...) -> None: ...
+
+class SettleLeaseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MoveLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "to", "invitation", "ca", "server_name")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    INVITATION_FIELD_NUMBER: _ClassVar[int]
+    CA_FIELD_NUMBER: _ClassVar[int]
+    SERVER_NAME_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    to: str
+    invitation: str
+    ca: bytes
+    server_name: str
+    def __init__(self, lease_id: _Optional[str] = ..., to: _Optional[str] = ..., invitation: _Optional[str] = ..., ca: _Optional[bytes] = ..., server_name: _Optional[str] = ...) -> None: ...
+
 class Progress(_message.Message):
     __slots__ = ("waiting", "done")
     WAITING_FIELD_NUMBER: _ClassVar[int]

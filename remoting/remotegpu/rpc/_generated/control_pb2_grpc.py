@@ -63,6 +63,26 @@ class ControlStub:
                 request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResumeLeaseRequest.SerializeToString,
                 response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
                 _registered_method=True)
+        self.InviteLease = channel.unary_unary(
+                '/remotegpu.v1.Control/InviteLease',
+                request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.InviteLeaseRequest.SerializeToString,
+                response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.InviteLeaseReply.FromString,
+                _registered_method=True)
+        self.ReceiveLease = channel.unary_unary(
+                '/remotegpu.v1.Control/ReceiveLease',
+                request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ReceiveLeaseRequest.SerializeToString,
+                response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ReceiveLeaseReply.FromString,
+                _registered_method=True)
+        self.SettleLease = channel.unary_unary(
+                '/remotegpu.v1.Control/SettleLease',
+                request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.SettleLeaseRequest.SerializeToString,
+                response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.SettleLeaseReply.FromString,
+                _registered_method=True)
+        self.MoveLease = channel.unary_stream(
+                '/remotegpu.v1.Control/MoveLease',
+                request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.MoveLeaseRequest.SerializeToString,
+                response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
+                _registered_method=True)
         self.OpenSession = channel.unary_unary(
                 '/remotegpu.v1.Control/OpenSession',
                 request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.OpenSessionRequest.SerializeToString,
@@ -138,6 +158,36 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def InviteLease(self, request, context):
+        """Lets a lease of another appliance move here within a minute; for who may open one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReceiveLease(self, request, context):
+        """From the appliance that has it, with the invitation: takes a share here, and starts workers for its sessions. These make
+        themselves like the ones there on what comes over data connections with the tickets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SettleLease(self, request, context):
+        """From the same. `keep`: the lease is here from now on, if all its sessions have arrived. Otherwise it is not to be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveLease(self, request, context):
+        """Moves a lease to the appliance that gave the invitation; for who may see the lease in Inventory. Streams Waiting, then one
+        Done. Calls that name the lease here are answered from then on where it is (metadata `remotegpu-moved`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenSession(self, request, context):
         """Starts the worker, or for offload the acceptor, of one client process; the data connection follows with the ticket.
         """
@@ -202,6 +252,26 @@ def add_ControlServicer_to_server(servicer, server):
             'ResumeLease': grpc.unary_stream_rpc_method_handler(
                     servicer.ResumeLease,
                     request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResumeLeaseRequest.FromString,
+                    response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.SerializeToString,
+            ),
+            'InviteLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.InviteLease,
+                    request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.InviteLeaseRequest.FromString,
+                    response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.InviteLeaseReply.SerializeToString,
+            ),
+            'ReceiveLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReceiveLease,
+                    request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ReceiveLeaseRequest.FromString,
+                    response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ReceiveLeaseReply.SerializeToString,
+            ),
+            'SettleLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.SettleLease,
+                    request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.SettleLeaseRequest.FromString,
+                    response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.SettleLeaseReply.SerializeToString,
+            ),
+            'MoveLease': grpc.unary_stream_rpc_method_handler(
+                    servicer.MoveLease,
+                    request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.MoveLeaseRequest.FromString,
                     response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.SerializeToString,
             ),
             'OpenSession': grpc.unary_unary_rpc_method_handler(
@@ -373,6 +443,114 @@ class Control:
             target,
             '/remotegpu.v1.Control/ResumeLease',
             remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResumeLeaseRequest.SerializeToString,
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InviteLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/remotegpu.v1.Control/InviteLease',
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.InviteLeaseRequest.SerializeToString,
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.InviteLeaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReceiveLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/remotegpu.v1.Control/ReceiveLease',
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.ReceiveLeaseRequest.SerializeToString,
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.ReceiveLeaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SettleLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/remotegpu.v1.Control/SettleLease',
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.SettleLeaseRequest.SerializeToString,
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.SettleLeaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/remotegpu.v1.Control/MoveLease',
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.MoveLeaseRequest.SerializeToString,
             remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
             options,
             channel_credentials,

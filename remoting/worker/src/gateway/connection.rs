@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use carrier::{ACCEPTED, GONE, to_hex};
+use carrier::{ACCEPTED, GONE, MOVED, to_hex};
 use protocol::{PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES};
 use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -236,6 +236,12 @@ pub async fn admit(
                 }
                 return Err(worker_is_gone(error));
             }
+        }
+        Admitted::Moved(to) => {
+            let mut answer = vec![MOVED];
+            answer.extend_from_slice(&(to.len() as u16).to_le_bytes());
+            answer.extend_from_slice(to.as_bytes());
+            stream.write_all(&answer).await?;
         }
         Admitted::Lease { ended, first } => {
             if first {

@@ -33,6 +33,12 @@ enum Order {
         id: String,
         ticket: String,
     },
+    /// A session or lease has moved to another appliance.
+    Moved {
+        id: String,
+        ticket: String,
+        to: String,
+    },
     /// The socket on which the acceptor of a session asks for connections.
     Acceptor {
         id: String,
@@ -165,6 +171,7 @@ fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -
             registry.add_joined(from_hex(&id)?, from_hex(&ticket)?, worker, Instant::now());
         }
         Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
+        Order::Moved { id, ticket, to } => registry.add_moved(from_hex(&id)?, from_hex(&ticket)?, to),
         Order::Acceptor { id } => {
             let socket = descriptors.into_iter().next()?;
             tokio::spawn(acceptors::serve(gateway.clone(), from_hex(&id)?, socket));

@@ -1,6 +1,6 @@
 //! Which sessions and leases the appliance expects, and the tickets that prove a connection is theirs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +16,9 @@ pub type Ticket = [u8; 32];
 /// How long a session's ticket is good for.
 pub const TICKET_LIFE: Duration = Duration::from_secs(10);
 
+/// Sessions and leases that have moved are remembered, the last so many.
+const MOST_MOVED: usize = 4096;
+
 /// `W` is the way to a session's worker.
 #[derive(Debug)]
 pub struct Registry<W> {
@@ -24,6 +27,9 @@ pub struct Registry<W> {
     /// Whose client was here, and may come again.
     joined: HashMap<Id, Session<W>>,
     leases: HashMap<Id, Lease>,
+    /// Those that have moved to another appliance, with their tickets and where they are now.
+    moved: HashMap<Id, (Ticket, String)>,
+    moved_in_order: VecDeque<Id>,
 }
 
 #[derive(Debug)]
@@ -56,6 +62,8 @@ pub enum Admitted<W> {
         ended: watch::Receiver<()>,
         first: bool,
     },
+    /// It is elsewhere; where, as [`carrier::MOVED`] says it.
+    Moved(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +85,8 @@ impl std::fmt::Display for Refusal {
 
 impl<W> Default for Registry<W> {
     fn default() -> Self {
-        Registry { sessions: HashMap::new(), joined: HashMap::new(), leases: HashMap::new() }
+        let (sessions, joined, leases) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Registry { sessions, joined, leases, moved: HashMap::new(), moved_in_order: VecDeque::new() }
     }
 }
 
@@ -94,6 +103,19 @@ impl<W> Registry<W> {
 
     pub fn add_lease(&mut self, id: Id, ticket: Ticket) {
         self.leases.insert(id, Lease { ticket, holders: 0, ended: watch::Sender::new(()) });
+    }
+
+    /// A session or lease has moved; who knows its ticket is told where. Connections that hold the lease end.
+    pub fn add_moved(&mut self, id: Id, ticket: Ticket, to: String) {
+        self.forget(&id);
+        if self.moved.insert(id, (ticket, to)).is_none() {
+            self.moved_in_order.push_back(id);
+        }
+        if self.moved_in_order.len() > MOST_MOVED
+            && let Some(oldest) = self.moved_in_order.pop_front()
+        {
+            self.moved.remove(&oldest);
+        }
     }
 
     /// The id's ticket is good no more; connections that hold the lease end.
@@ -114,6 +136,9 @@ impl<W> Registry<W> {
     /// # Errors
     /// Why the connection is to be closed.
     pub fn admit(&mut self, preface: &Preface, now: Instant) -> Result<Admitted<W>, Refusal> {
+        if let Some((ticket, to)) = self.moved.get(&preface.id).filter(|_| !self.is_here(&preface.id)) {
+            return proved(preface, ticket).map(|()| Admitted::Moved(to.clone()));
+        }
         match preface.kind {
             PrefaceKind::Session => {
                 let session = self.sessions.get(&preface.id).ok_or(Refusal::Unknown)?;
@@ -141,6 +166,11 @@ impl<W> Registry<W> {
                 Ok(Admitted::Lease { ended: lease.ended.subscribe(), first: lease.holders == 1 })
             }
         }
+    }
+
+    /// One that has moved may come back.
+    fn is_here(&self, id: &Id) -> bool {
+        self.sessions.contains_key(id) || self.joined.contains_key(id) || self.leases.contains_key(id)
     }
 
     /// A connection that held the lease ended. True if it was the last one.
@@ -201,6 +231,25 @@ mod tests {
         assert!(matches!(registry.admit(&again(TICKET), late), Ok(Admitted::Resumed { epoch: 1, received: 42, .. })));
         registry.forget(&ID);
         assert_eq!(registry.admit(&again(TICKET), late).unwrap_err(), Refusal::Unknown);
+    }
+
+    #[test]
+    fn who_knows_the_ticket_is_told_where_it_has_moved() {
+        let now = Instant::now();
+        let mut registry = with_session(now);
+        registry.admit(&preface(PrefaceKind::Session, TICKET), now).unwrap();
+        registry.add_moved(ID, TICKET, "there".into());
+        let again = |ticket: Ticket| Preface::resume(ID, &ticket, 1, 42);
+        assert!(matches!(registry.admit(&again(TICKET), now), Ok(Admitted::Moved(to)) if to == "there"));
+        assert_eq!(registry.admit(&again([8; 32]), now).unwrap_err(), Refusal::WrongTicket);
+        registry.add_joined(ID, TICKET, "worker", now);
+        assert!(matches!(registry.admit(&again(TICKET), now), Ok(Admitted::Resumed { .. })), "it came back");
+        for number in 0..2 * MOST_MOVED {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&(number as u64 + 1).to_le_bytes());
+            registry.add_moved(id, TICKET, String::new());
+        }
+        assert_eq!((registry.moved.len(), registry.moved_in_order.len()), (MOST_MOVED, MOST_MOVED));
     }
 
     #[test]

@@ -1,0 +1,179 @@
+"""Leases that move here from another appliance. Its workers make their sessions anew at workers of this one, as their
+clients; the programs' own clients follow when the lease is settled."""
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from remotegpu.api.quantities import Ask
+from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.hardware import Snapshot
+from remotegpu.appliance.leases import Leases
+from remotegpu.appliance.packets import Packet, one_line
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.state import Lease, Session
+from remotegpu.rpc import pb
+
+_log = logging.getLogger(__name__)
+
+_INVITATION_SECONDS: Final = 60.0
+_MOST_INVITATIONS: Final = 64
+_MOST_NAME: Final = 200
+# After all was sent.
+_ADOPT_SECONDS: Final = 30.0
+# Attributes that say where a GPU is, not what it is.
+_PLACE_ATTRIBUTES: Final = (33, 34, 50)
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """What is known of a lease that was invited."""
+
+    owner: str
+    lease: Lease | None = None
+    # With the ticket of its client, and what its worker will say.
+    sessions: list[tuple[Session, str, asyncio.Future[Packet]]] = field(default_factory=list)
+    watch: asyncio.Task[None] | None = None
+
+
+class Arrivals:
+    def __init__(self, leases: Leases, sessions: Sessions, gateway: Gateway, snapshot: Snapshot) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._gateway = gateway
+        self._snapshot = snapshot
+        self._invited: dict[str, Arrival] = {}
+
+    def invite(self, owner: str) -> str:
+        """An invitation, with which one lease may move here; it will be `owner`'s. Raises RefusalError."""
+        if len(self._invited) >= _MOST_INVITATIONS:
+            message = f"{_MOST_INVITATIONS} leases are about to move to this appliance; try again in a minute"
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        invitation = secrets.token_hex(32)
+        self._invited[invitation] = Arrival(owner)
+        asyncio.get_running_loop().call_later(_INVITATION_SECONDS, self._expire, invitation)
+        return invitation
+
+    async def invited(self, invitation: str) -> Arrival:
+        """Raises RefusalError if nobody was invited so."""
+        if arrival := self._invited.get(invitation):
+            return arrival
+        message = "the invitation is unknown or older than a minute: move the lease again"
+        raise RefusalError(grpc.StatusCode.PERMISSION_DENIED, message)
+
+    def _expire(self, invitation: str) -> None:
+        if (arrival := self._invited.get(invitation)) and arrival.lease is None:
+            del self._invited[invitation]
+
+    async def receive(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> list[str]:
+        """Take a share and start workers: tickets, one for what each session is sent over.
+
+        Raises RefusalError; then nothing is left here.
+        """
+        if arrival.lease is not None:
+            raise _refused("the invitation was used before: move the lease again")
+        lease = arrival.lease = self._take_share(arrival, request)
+        tickets = []
+        try:
+            for moving in request.sessions:
+                name = one_line(moving.process_name, _MOST_NAME)
+                session, ticket = await self._sessions.open(lease, moving.pid, name, session_id=moving.session_id)
+                arrival.sessions.append((session, moving.ticket, self._sessions.expect(session)))
+                tickets.append(ticket)
+        except SessionRefusedError as error:
+            self._leases.end(lease.lease_id, "it does not move here")
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+        arrival.watch = asyncio.create_task(self._watch(arrival, lease))
+        _log.info("lease %s (%s) moves here", lease.lease_id[:8], lease.client)
+        return tickets
+
+    def _take_share(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> Lease:
+        if not self._leases.grace_seconds:
+            raise _refused("NoGrace: the appliance there keeps no session without a connection (--grace 0s)")
+        names = [(request.lease_id, 32), (request.lease_secret, 64)]
+        names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
+        if not all(len(name) == length and _HEX.issuperset(name) for name, length in names):
+            raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "a lease, a session or a ticket has no right name")
+        if any(self._sessions.find(each.session_id) for each in request.sessions):
+            raise _refused("a session of it is there already")
+        ours, theirs = self._snapshot.driver_version, request.driver_version
+        if ours != theirs:
+            raise _refused(f"OtherDriver: CUDA {theirs} is provided here and {ours} there")
+        sizes = {device.memory_bytes for device in request.devices}
+        if len(sizes) != 1:
+            raise _refused("UnequalShares: its shares of GPUs are not of one size")
+        ask = Ask(len(request.devices), 0, sizes.pop())
+        client = one_line(request.client, _MOST_NAME)
+        lease = self._leases.receive(request.lease_id, request.lease_secret, client, ask, arrival.owner)
+        for device, was in zip(lease.devices, request.devices, strict=True):
+            if why := _difference(was, device):
+                self._leases.end(lease.lease_id, "it does not move here")
+                raise _refused(why)
+            # Its programs know the device so.
+            device.uuid, device.pci_domain, device.pci_bus, device.pci_device = (
+                was.uuid,
+                was.pci_domain,
+                was.pci_bus,
+                was.pci_device,
+            )
+            for attribute in _PLACE_ATTRIBUTES:
+                device.attributes[attribute] = was.attributes[attribute]
+        return lease
+
+    async def settle(self, arrival: Arrival, *, keep: bool) -> None:
+        """Raises RefusalError if it was to be kept, and something of it has not arrived; then nothing is left here."""
+        invitation = next(name for name, each in self._invited.items() if each is arrival)
+        del self._invited[invitation]
+        lease = arrival.lease
+        if lease is None:
+            return
+        why = await self._incomplete(arrival) if keep else "it stays where it was"
+        if not why and self._leases.by_id(lease.lease_id) is not lease:
+            why = "the lease has ended"
+        if arrival.watch is not None:
+            arrival.watch.cancel()
+        if why:
+            self._leases.end(lease.lease_id, why)
+            if keep:
+                raise _refused(f"NotArrived: {why}")
+            return
+        for session, ticket, _ in arrival.sessions:
+            self._gateway.replace_ticket(session.session_id, ticket)
+        self._leases.settled(lease)
+        _log.info("lease %s (%s) has moved here", lease.lease_id[:8], lease.client)
+
+    async def _incomplete(self, arrival: Arrival) -> str:
+        """What has not arrived; empty if all has."""
+        answers = [answer for _, _, answer in arrival.sessions]
+        if answers:
+            await asyncio.wait(answers, timeout=_ADOPT_SECONDS)
+        missing = [answer for answer in answers if not answer.done() or answer.result().get("op") != "adopted"]
+        return f"{len(missing)} of its {len(answers)} sessions are not complete" if missing else ""
+
+    async def _watch(self, arrival: Arrival, lease: Lease) -> None:
+        """End the lease if nobody settles it: its workers end when the other appliance is gone."""
+        await asyncio.sleep(_INVITATION_SECONDS)
+        await asyncio.gather(*(session.process.wait() for session, _, _ in arrival.sessions if session.process))
+        self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
+        self._leases.end(lease.lease_id, "the appliance that it moves from is gone")
+
+
+def _difference(was: pb.Device, device: pb.Device) -> str:
+    """What a program would notice; empty if nothing."""
+    if was.name != device.name:
+        return f"OtherGpuModel: {was.name} here and {device.name} there"
+    for attribute in sorted({*was.attributes, *device.attributes} - set(_PLACE_ATTRIBUTES)):
+        here, there = was.attributes.get(attribute, 0), device.attributes.get(attribute, 0)
+        if here != there:
+            return f"OtherGpuModel: CUdevice_attribute {attribute} is {here} here and {there} there"
+    return ""
+
+
+def _refused(message: str) -> RefusalError:
+    return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)

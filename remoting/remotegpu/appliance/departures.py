@@ -1,0 +1,234 @@
+"""Leases that move to another appliance, in two phases: their sessions are made anew there while they stand still here;
+then they are there, or they go on here as if nothing had been."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.hardware import Snapshot
+from remotegpu.appliance.leases import Leases, Waiting
+from remotegpu.appliance.packets import Packet, one_line, whole_number
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
+from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.suspension import Bytes, Suspensions
+from remotegpu.rpc import pb
+from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Endpoint, parse_endpoint
+
+_log = logging.getLogger(__name__)
+
+# What was given to the GPU may take so long to complete, as the worker is told.
+_DRAIN_SECONDS: Final = 60
+_SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
+_LEAST_SECONDS: Final = 60.0
+# The other appliance starts workers, or waits until all has arrived.
+_CALL_SECONDS: Final = 60.0
+_CONNECT_SECONDS: Final = 5.0
+_MOST_REASON: Final = 500
+_READ_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a lease is to go. Without an authority there is no TLS."""
+
+    endpoint: str
+    invitation: str
+    ca: bytes
+    server_name: str
+
+
+class Departures:
+    def __init__(
+        self, leases: Leases, sessions: Sessions, suspensions: Suspensions, gateway: Gateway, snapshot: Snapshot
+    ) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._suspensions = suspensions
+        self._gateway = gateway
+        self._snapshot = snapshot
+
+    async def move(self, lease: Lease, to: Destination) -> AsyncIterator[Waiting | Bytes]:
+        """Yield what is done, once a second, and at last how many bytes of memory were sent. It continues if the caller
+        leaves.
+
+        Raises RefusalError; then the lease is here as it was.
+        """
+        async for event in self._suspensions.follow(lease, self._move(lease, to), "its work completes and is copied"):
+            yield event
+
+    async def _move(self, lease: Lease, to: Destination) -> Bytes:
+        if lease.suspended is not None:
+            raise _refused("Suspended: resume it first, then move it")
+        lease.running.clear()
+        try:
+            with _authority(to) as access:
+                return await self._move_with(lease, to, access)
+        except ApplianceError as error:
+            raise _refused(f"{error}; it stays here") from None
+        finally:
+            lease.running.set()
+
+    async def _move_with(self, lease: Lease, to: Destination, access: Access) -> Bytes:
+        other = ApplianceClient(parse_endpoint(to.endpoint), access, _CALL_SECONDS)
+        workers = await self._suspensions.workers(lease)
+        if any(not self._gateway.ticket(session.session_id) for session in workers):
+            raise _refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
+        try:
+            place = await asyncio.to_thread(other.receive_lease, self._described(lease, workers, to.invitation))
+            answers = await self._send_all(workers, other, place)
+            await self._settle(other, to.invitation, workers, answers)
+        finally:
+            other.close()
+        where = {"endpoint": to.endpoint, "data_port": place.data_port, "server_name": to.server_name or None}
+        text = json.dumps(where)
+        for session in workers:
+            self._gateway.moved(session.session_id, self._gateway.ticket(session.session_id), text)
+            self._sessions.leave(session)
+        self._leases.moved(lease, text)
+        return sum(whole_number(answer, "bytes") for answer in answers)
+
+    def _described(self, lease: Lease, workers: list[Session], invitation: str) -> pb.ReceiveLeaseRequest:
+        return pb.ReceiveLeaseRequest(
+            invitation=invitation,
+            driver_version=self._snapshot.driver_version,
+            lease_id=lease.lease_id,
+            lease_secret=lease.secret,
+            client=lease.client,
+            devices=lease.devices,
+            sessions=[
+                pb.MovingSession(
+                    session_id=session.session_id,
+                    ticket=self._gateway.ticket(session.session_id),
+                    pid=session.client_pid,
+                    process_name=session.process_name,
+                )
+                for session in workers
+            ],
+        )
+
+    async def _send_all(
+        self, workers: list[Session], other: ApplianceClient, place: pb.ReceiveLeaseReply
+    ) -> list[Packet]:
+        """What the workers say of it."""
+        async with contextlib.AsyncExitStack() as stack:
+            connections = []
+            for session, ticket in zip(workers, place.tickets, strict=True):
+                preface = b"RGP1" + bytes.fromhex(session.session_id) + bytes.fromhex(ticket)
+                ours = await _connect(other, place.data_port, preface, stack)
+                connections.append(stack.enter_context(ours))
+            pairs = zip(workers, connections, strict=True)
+            return await asyncio.gather(*(self._send(session, ours) for session, ours in pairs))
+
+    async def _send(self, session: Session, connection: socket.socket) -> Packet:
+        most = _LEAST_SECONDS + _DRAIN_SECONDS + session.granted_bytes / _SLOWEST_BYTES_PER_SECOND
+        order = {"op": "move", "seconds": _DRAIN_SECONDS}
+        try:
+            return await asyncio.wait_for(self._sessions.ask(session, order, [connection.fileno()]), most)
+        except TimeoutError:
+            why = f"its worker did not move it within {most:.0f} s"
+            await self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+            return {}
+
+    async def _settle(
+        self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
+    ) -> None:
+        """Raises RefusalError if the lease does not move; its sessions go on here then."""
+        refusals = [answer for answer in answers if answer.get("op") == "notmoved"]
+        why = one_line(refusals[0].get("reason"), _MOST_REASON) if refusals else ""
+        keep = not refusals
+        try:
+            await asyncio.to_thread(other.settle_lease, invitation, keep=keep)
+        except ApplianceError as error:
+            why = why or str(error)
+        if why:
+            for session, answer in zip(workers, answers, strict=True):
+                if answer.get("op") == "moved" and session.process is not None:
+                    session.process.send({"op": "stay"})
+            raise _refused(f"{why}; it stays here, and its programs go on")
+
+
+@contextlib.contextmanager
+def _authority(to: Destination) -> Iterator[Access]:
+    """How to get into the other appliance, which the invitation alone opens."""
+    if not to.ca:
+        yield Access()
+        return
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        file.write(to.ca)
+        file.flush()
+        yield Access(None, Path(file.name), to.server_name or None)
+
+
+async def _connect(
+    other: ApplianceClient, port: int, preface: bytes, stack: contextlib.AsyncExitStack
+) -> socket.socket:
+    """A connection to a worker there, for one of ours; TLS is done here."""
+    tls = other.access.tls_context()
+    if tls is None:
+        plain = await asyncio.to_thread(other.connect_data, port, tls=False)
+        plain.settimeout(_CONNECT_SECONDS)
+        with contextlib.suppress(OSError):
+            plain.sendall(preface)
+            if await asyncio.to_thread(plain.recv, 1) == b"K":
+                plain.settimeout(None)
+                return plain
+        plain.close()
+        raise _not_accepted(other, port)
+    return await _connect_tls(other, port, preface, tls, stack)
+
+
+async def _connect_tls(
+    other: ApplianceClient, port: int, preface: bytes, tls: ssl.SSLContext, stack: contextlib.AsyncExitStack
+) -> socket.socket:
+    host, name = other.endpoint.host, other.access.server_name or other.endpoint.host
+    try:
+        far_reader, far_writer = await asyncio.wait_for(
+            asyncio.open_connection(host, port, ssl=tls, server_hostname=name, limit=_READ_BYTES), _CONNECT_SECONDS
+        )
+        far_writer.write(preface)
+        answer = await asyncio.wait_for(far_reader.readexactly(1), _CONNECT_SECONDS)
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        raise _not_accepted(other, port) from None
+    if answer != b"K":
+        far_writer.close()
+        raise _not_accepted(other, port)
+    ours, near = socket.socketpair()
+    near_reader, near_writer = await asyncio.open_connection(sock=near, limit=_READ_BYTES)
+    pumps = asyncio.gather(_pump(near_reader, far_writer), _pump(far_reader, near_writer))
+    stack.push_async_callback(_ended, pumps)
+    return ours
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_READ_BYTES):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def _ended(pumps: "asyncio.Future[tuple[None, None]]") -> None:
+    # By then the worker has closed its end.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(pumps, _CONNECT_SECONDS)
+
+
+def _not_accepted(other: ApplianceClient, port: int) -> RefusalError:
+    where = Endpoint(other.endpoint.host, port)
+    return _refused(f"the data port {where} of the other appliance did not accept a session; it stays here")
+
+
+def _refused(message: str) -> RefusalError:
+    return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
