@@ -70,7 +70,7 @@ class Departures:
 
     async def _move(self, lease: Lease, to: Destination) -> Bytes:
         if lease.suspended is not None:
-            raise _refused("Suspended: resume it first, then move it")
+            raise _refused("Suspended: it stays here; resume it first, then move it")
         lease.running.clear()
         try:
             with _authority(to) as access:
@@ -145,11 +145,12 @@ class Departures:
         self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
     ) -> None:
         """Raises RefusalError if the lease does not move; its sessions go on here then."""
-        refusals = [answer for answer in answers if answer.get("op") == "notmoved"]
-        why = one_line(refusals[0].get("reason"), _MOST_REASON) if refusals else ""
-        keep = not refusals
+        ended = "Ended: one of its processes ended meanwhile; move it again"
+        others = [answer for answer in answers if answer.get("op") != "moved"]
+        reasons = [one_line(answer.get("reason"), _MOST_REASON) if answer else ended for answer in others]
+        why = reasons[0] if reasons else ""
         try:
-            await asyncio.to_thread(other.settle_lease, invitation, keep=keep)
+            await asyncio.to_thread(other.settle_lease, invitation, keep=not why)
         except ApplianceError as error:
             why = why or str(error)
         if why:

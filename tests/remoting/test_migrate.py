@@ -1,0 +1,338 @@
+"""Moving a lease to another appliance: its programs continue there and notice nothing, or continue where they were."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from support.certificates import certificate
+from support.faultproxy import FaultProxy, Line, Way
+from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
+
+BUSY, DENIED = 75, 77
+DIGITS = ROOT / "examples/01-digits/train.py"
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[tuple[Appliance, Appliance]]:
+    with appliance(memory_mib=1024) as one, appliance(memory_mib=1024) as other:
+        yield one, other
+
+
+def leases(remote: Appliance) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = remote.inventory()["appliances"][0]["leases"]
+    return found
+
+
+def lease(remote: Appliance) -> str:
+    (one,) = leases(remote)
+    return str(one["lease_id"])[:8]
+
+
+def migrate(one: Appliance, other: Appliance, *options: str) -> subprocess.CompletedProcess[str]:
+    return one.cli("migrate", lease(one), "--to", other.endpoint, *options, timeout=100)
+
+
+def moved(one: Appliance, other: Appliance, *options: str) -> str:
+    done = migrate(one, other, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stays(one: Appliance, other: Appliance, reason: str) -> None:
+    refused = migrate(one, other)
+    assert refused.returncode == BUSY, refused.stderr
+    assert reason in refused.stderr
+    # In one line, which says what becomes of the programs.
+    assert refused.stderr.count("\n") == 1
+    assert "it stays here" in refused.stderr
+
+
+def tell(program: subprocess.Popen[str], text: str = "again\n") -> None:
+    assert program.stdin is not None
+    program.stdin.write(text)
+    program.stdin.flush()
+
+
+def computes(program: subprocess.Popen[str]) -> None:
+    tell(program)
+    assert line(program) == "ok"
+
+
+def end(program: subprocess.Popen[str]) -> str:
+    """The program ends well; what it wrote on standard error."""
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 0, errors
+    return errors
+
+
+def nothing_is_left(remote: Appliance) -> None:
+    until(lambda: not leases(remote) and remote.leased_bytes() == 0 and not remote.workers(), 20, "nothing is left")
+
+
+@contextlib.contextmanager
+def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subprocess.Popen[str]]:
+    """A program that has memory, and checks it for each line that it is told."""
+    with remote.start("keep_and_check.py", str(mib), share=share, stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        yield program
+
+
+def test_a_program_continues_where_its_lease_is_moved(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    with keeping(one, 200) as program:
+        for here, there in ((one, other), (other, one), (one, other)):
+            name, leased = lease(here), here.leased_bytes()
+            assert "200.0 MiB" in moved(here, there)
+            computes(program)
+            (state,) = leases(there)
+            assert str(state["lease_id"]).startswith(name)
+            assert (state["sessions"], there.leased_bytes()) == (1, leased)
+            assert 200 * MIB <= there.used_bytes() <= 202 * MIB
+            nothing_is_left(here)
+        errors = end(program)
+    assert errors.count("has moved to") == 3
+    # Its holder has followed, and gives it back there.
+    nothing_is_left(other)
+
+
+def test_all_processes_of_a_lease_move_and_new_ones_follow(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    keep = f"{sys.executable} {PROGRAMS}/keep_and_check.py 8"
+    # The second gets its lines from the first.
+    script = f"{keep} | tee /dev/stderr | {keep}; {sys.executable} {PROGRAMS}/vector_add.py"
+    with one.start("sh", "-c", script, share="0.5", stdin=subprocess.PIPE) as program:
+        # Of the second; the line of the first was its first order.
+        assert line(program) == "ready"
+        assert line(program) == "ok"
+        assert leases(one)[0]["sessions"] == 2
+        moved(one, other)
+        assert leases(other)[0]["sessions"] == 2
+        computes(program)
+        # They end, and another one begins on a lease that its environment says to be elsewhere.
+        errors = end(program)
+    assert "has moved to" in errors
+    nothing_is_left(one)
+    nothing_is_left(other)
+
+
+def test_over_tls_and_through_grpc(tmp_path: Path) -> None:
+    certificate(tmp_path, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    pem = str(tmp_path / "server.pem")
+    options = ("--cert", pem, "--key", str(tmp_path / "server.key"))
+    both = [Appliance(*options, memory_mib=1024) for _ in range(2)]
+    os.environ["REMOTEGPU_CA"] = pem
+    try:
+        for each in both:
+            each.wait_until_ready()
+        one, other = both
+        for carrier in ("direct", "grpc"):
+            os.environ["REMOTEGPU_CARRIER"] = carrier
+            with keeping(one, 64) as program:
+                moved(one, other)
+                computes(program)
+                moved(other, one)
+                computes(program)
+                end(program)
+    finally:
+        del os.environ["REMOTEGPU_CA"]
+        os.environ.pop("REMOTEGPU_CARRIER", None)
+        for each in both:
+            each.stop()
+
+
+def test_what_cannot_be_the_same_there_is_refused_by_name(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    with keeping(one, 64, share="0.9") as program:
+        with keeping(other, 8):
+            stays(one, other, "NoRoom")
+        computes(program)
+        with appliance(memory_mib=512) as small:
+            stays(one, small, "NoRoom")
+        computes(program)
+        with appliance("--grace", "0s") as hasty:
+            stays(one, hasty, "NoGrace")
+        with appliance(profile="hostile") as unlucky:
+            stays(one, unlucky, "RangeTaken")
+        computes(program)
+        with appliance(profile="null-h100") as another:
+            stays(one, another, "OtherGpuModel: remotegpu software GPU here and ")
+        computes(program)
+        end(program)
+    nothing_is_left(one)
+    nothing_is_left(other)
+
+
+def test_who_is_suspended_is_resumed_first(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    with keeping(one, 8) as program:
+        assert one.cli("suspend", lease(one), timeout=60).returncode == 0
+        stays(one, other, "Suspended: it stays here; resume it first")
+        assert one.cli("resume", lease(one), timeout=60).returncode == 0
+        moved(one, other)
+        computes(program)
+        end(program)
+
+
+def test_programs_that_share_memory_are_refused_by_name(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    with one.start("share_and_wait.py", stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        stays(one, other, "SharedMemory")
+        end(program)
+
+
+def test_its_user_moves_a_lease_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tmp_path / "tokens"
+    ann, bob = "a" * 32, "b" * 32
+    tokens.write_text(f"[user]\nann:{ann}\nbob:{bob}\n")
+    tokens.chmod(0o600)
+    monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
+    with (
+        appliance("--tokens", str(tokens), memory_mib=1024) as one,
+        appliance("--tokens", str(tokens), memory_mib=1024) as other,
+        keeping(one, 8) as program,
+    ):
+        name = lease(one)
+        monkeypatch.setenv("REMOTEGPU_TOKEN", bob)
+        refused = one.cli("migrate", name, "--to", other.endpoint)
+        assert refused.returncode != 0
+        assert "no lease" in refused.stderr
+        monkeypatch.setenv("REMOTEGPU_TOKEN", "c" * 32)
+        assert one.cli("migrate", name, "--to", other.endpoint).returncode == DENIED
+        monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
+        moved(one, other)
+        assert len(leases(other)) == 1
+        computes(program)
+        end(program)
+
+
+@contextlib.contextmanager
+def slowly(remote: Appliance) -> Iterator[tuple[Appliance, FaultProxy]]:
+    """The appliance behind an address whose data port lets 20 MB/s through."""
+    host, _, port = remote.endpoint.rpartition(":")
+    elsewhere = "127.0.0.2"
+    with (
+        FaultProxy(host, int(port), listen_host=elsewhere, listen_port=int(port)),
+        FaultProxy(host, int(port) + 1, listen_host=elsewhere, listen_port=int(port) + 1) as data,
+    ):
+        data.behave(Line(megabits=160), Way.OUT)
+        place = Appliance.__new__(Appliance)
+        place.endpoint, place.process = f"{elsewhere}:{port}", remote.process
+        yield place, data
+
+
+@pytest.mark.parametrize("fault", ["cut", "worker killed", "appliance killed"])
+def test_a_move_that_fails_half_way_changes_nothing(two: tuple[Appliance, Appliance], fault: str) -> None:
+    one, _ = two
+    with appliance(memory_mib=1024) as there, slowly(there) as (place, data), keeping(one, 200) as program:
+        moving = subprocess.Popen(
+            [REMOTEGPU, "migrate", "--appliance", one.endpoint, lease(one), "--to", place.endpoint],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: there.used_bytes() > 100 * MIB, 30, "its memory is there")
+        tell(program)
+        hurt: dict[str, Callable[[], Any]] = {
+            "cut": data.cut,
+            "worker killed": lambda: [os.kill(pid, signal.SIGKILL) for pid in there.workers()],
+            "appliance killed": there.process.kill,
+        }
+        hurt[fault]()
+        _, errors = moving.communicate(timeout=100)
+        assert moving.returncode == BUSY, errors
+        assert "it stays here" in errors
+        assert line(program) == "ok"
+        computes(program)
+        assert one.used_bytes() >= 200 * MIB
+        if fault != "appliance killed":
+            nothing_is_left(there)
+        end(program)
+
+
+def test_a_worker_that_dies_on_the_way_is_an_error_of_its_program(two: tuple[Appliance, Appliance]) -> None:
+    one, _ = two
+    with appliance(memory_mib=1024) as there, slowly(there) as (place, _), keeping(one, 200) as program:
+        moving = subprocess.Popen(
+            [REMOTEGPU, "migrate", "--appliance", one.endpoint, lease(one), "--to", place.endpoint],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: there.used_bytes() > 100 * MIB, 30, "its memory is there")
+        (worker,) = one.workers()
+        os.kill(worker, signal.SIGKILL)
+        _, errors = moving.communicate(timeout=100)
+        assert moving.returncode == BUSY, errors
+        tell(program)
+        _, errors = program.communicate(timeout=60)
+        assert program.returncode != 0
+        assert "911" in errors
+        nothing_is_left(there)
+
+
+@contextlib.contextmanager
+def moved_often(one: Appliance, other: Appliance) -> Iterator[list[int]]:
+    """Moves the one lease there and back again and again; the list gets an entry for each time."""
+    times: list[int] = []
+    over = threading.Event()
+
+    def work() -> None:
+        here, there = one, other
+        while not over.wait(0.1):
+            for each in leases(here):
+                name = str(each["lease_id"])
+                if here.cli("migrate", name, "--to", there.endpoint, timeout=100).returncode == 0:
+                    times.append(len(times))
+                    here, there = there, here
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_training_that_is_moved_often_ends_with_the_same_bits(
+    two: tuple[Appliance, Appliance], tmp_path: Path
+) -> None:
+    one, other = two
+    files = tmp_path / "undisturbed.json", tmp_path / "moved.json"
+    assert one.run(sys.executable, str(DIGITS), "--json", str(files[0])).returncode == 0
+    with moved_often(one, other) as times:
+        done = one.run(sys.executable, str(DIGITS), "--json", str(files[1]), timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert len(times) >= 2
+    assert training_results(files[0]) == training_results(files[1])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "callbacks.py",
+        "copies_back.py",
+        "global_address.py",
+        "random_graphs.py 1 20",
+        "managed_variables.py",
+        "mapped_memory.py",
+        "pinned_in_kernels.py",
+        "query_events.py 40",
+        "relay_through_pinned.py",
+        "set_again.py 200",
+    ],
+)
+def test_programs_that_check_themselves_are_moved_often(two: tuple[Appliance, Appliance], program: str) -> None:
+    with moved_often(*two):
+        done = two[0].run(*program.split(), timeout=200)
+    assert done.returncode == 0, done.stderr
