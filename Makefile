@@ -37,7 +37,7 @@ target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh 
 demo: build ## Train on 0.25 of a GPU that another process holds, and compare with the software GPU alone
 	@$(PYTHON) examples/01-digits/demo.py
 
-demo-survive: build ## A training whose connection is cut five times and whose share another one uses meanwhile ends as if undisturbed
+demo-survive: build ## A training whose connection is cut five times, whose share another one uses meanwhile, and which moves to a second appliance
 	@PYTHONPATH=tests $(PYTHON) examples/01-digits/survive.py
 
 demo-offload: build target/frameworks/.installed ## A torch program, unmodified, on appliances of this machine: as a device, moved from one to another, as a function, as a whole
