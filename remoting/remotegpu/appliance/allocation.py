@@ -51,6 +51,10 @@ class GpuLeases:
         # What was placed, gave a part back and wants it again waits for its own GPUs.
         self._waiting: dict[str, Ask | LeasedGpus] = {}
 
+    def has(self, key: str) -> bool:
+        """Whether something is placed or waits under this key."""
+        return key in self._placed or key in self._waiting
+
     def submit(self, key: str, ask: Ask) -> None:
         """Put a request at the end of the queue; `settle` answers it."""
         self._check(ask)

@@ -95,6 +95,9 @@ class Departures:
         text = json.dumps(where)
         for session in workers:
             self._gateway.moved(session.session_id, self._gateway.ticket(session.session_id), text)
+        # A client whose worker is gone would be told that before it is told where it has moved.
+        await self._gateway.synced()
+        for session in workers:
             self._sessions.leave(session)
         self._leases.moved(lease, text)
         return sum(whole_number(answer, "bytes") for answer in answers)

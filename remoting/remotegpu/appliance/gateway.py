@@ -106,6 +106,9 @@ class Gateway:
         self._watch: asyncio.Task[None] | None = None
         # The gateway's end of each session that may come again, with its ticket: for the next gateway.
         self._sessions: dict[str, tuple[str, socket.socket]] = {}
+        # Who waits until orders are carried out, by number.
+        self._syncs = 0
+        self._synced: dict[int, asyncio.Future[None]] = {}
         # What is no longer here: tickets, and where it is.
         self._moved: dict[str, tuple[str, str]] = {}
         # Of each acceptor that asks for connections: the gateway's end, for the next gateway if this one dies.
@@ -164,6 +167,14 @@ class Gateway:
         if len(self._moved) > _MOST_MOVED:
             del self._moved[next(iter(self._moved))]
         self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
+
+    async def synced(self) -> None:
+        """Return when the gateway has carried out every order so far; one that is started again gets them anew."""
+        self._syncs += 1
+        done = self._synced[self._syncs] = asyncio.get_running_loop().create_future()
+        self._send({"op": "sync", "number": self._syncs})
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done, _LISTEN_SECONDS)
 
     def readmit_sessions(self) -> None:
         """A new gateway knows no sessions; their clients connect again."""
@@ -233,6 +244,10 @@ class Gateway:
     def _receive(self, packet: Packet, listener: Listener) -> None:
         if packet.get("op") == "listening" and self._listening is not None and not self._listening.done():
             self._listening.set_result((int(packet["port"]), int(packet["control"])))
+        elif packet.get("op") == "synced":
+            done = self._synced.pop(whole_number(packet, "number"), None)
+            if done is not None and not done.done():
+                done.set_result(None)
         elif event := _event(packet):
             listener(event)
 

@@ -154,8 +154,9 @@ class Leases:
         """A lease that moves here, with its name and secret; nobody may hold it before `settled`."""
         if self.draining:
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, "NoRoom: the appliance there is draining")
-        if lease_id in self._live or lease_id in self._waiting:
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, "it is there already")
+        if lease_id in self._live or lease_id in self._waiting or self.allocator.has(lease_id):
+            message = "NoRoom: it is there already, or what it had there is still being freed"
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
         if len(self._live) + len(self._waiting) >= self._limits.leases:
             most = f"NoRoom: the appliance there has its limit of {self._limits.leases} leases"
             raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, most)

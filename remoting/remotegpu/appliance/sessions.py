@@ -357,8 +357,10 @@ class Sessions:
 
     def _forget(self, session: Session, code: int) -> None:
         """The process is gone: the driver has freed its memory, the uid and the quota are free."""
-        if self._live.pop(session.session_id, None) is None:
+        # Another one may have its name by now, that has come back from another appliance.
+        if self._live.get(session.session_id) is not session:
             return
+        del self._live[session.session_id]
         if code < 0:
             # Killed: nobody overwrote what it had.
             self._counters.left_bytes.inc(session.granted_bytes)

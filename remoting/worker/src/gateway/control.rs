@@ -39,6 +39,10 @@ enum Order {
         ticket: String,
         to: String,
     },
+    /// Answered by `Synced`, when all orders before it have been carried out.
+    Sync {
+        number: u64,
+    },
     /// The socket on which the acceptor of a session asks for connections.
     Acceptor {
         id: String,
@@ -67,6 +71,9 @@ pub enum Event {
     },
     LeaseGone {
         id: String,
+    },
+    Synced {
+        number: u64,
     },
     Refused {
         peer: String,
@@ -172,6 +179,10 @@ fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -
         }
         Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
         Order::Moved { id, ticket, to } => registry.add_moved(from_hex(&id)?, from_hex(&ticket)?, to),
+        Order::Sync { number } => {
+            let gateway = gateway.clone();
+            tokio::spawn(async move { gateway.events.send(Event::Synced { number }).await });
+        }
         Order::Acceptor { id } => {
             let socket = descriptors.into_iter().next()?;
             tokio::spawn(acceptors::serve(gateway.clone(), from_hex(&id)?, socket));
