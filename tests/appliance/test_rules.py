@@ -39,8 +39,8 @@ def test_other_versions_are_refused_with_both_named(wire: int, table_hash: int) 
 
 
 def test_a_request_is_a_fraction_or_memory() -> None:
-    assert ask_of(pb.OpenLeaseRequest(count=2, milli=250)) == Ask(2, 250, 0)
-    assert ask_of(pb.OpenLeaseRequest(count=1, memory_bytes=5)) == Ask(1, 0, 5)
+    assert ask_of(2, 250, 0) == Ask(2, 250, 0)
+    assert ask_of(1, 0, 5) == Ask(1, 0, 5)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_request_is_a_fraction_or_memory() -> None:
 )
 def test_senseless_requests_are_refused(count: int, milli: int, memory_bytes: int) -> None:
     with pytest.raises(RefusalError) as caught:
-        ask_of(pb.OpenLeaseRequest(count=count, milli=milli, memory_bytes=memory_bytes))
+        ask_of(count, milli, memory_bytes)
     assert caught.value.code.name == "INVALID_ARGUMENT"
 
 

@@ -97,6 +97,26 @@ class GpuLeases:
         self._release(key)
         self._take(key, LeasedGpus(gpus, sizes))
 
+    def resize(self, key: str, ask: Ask) -> LeasedGpus:
+        """Give a placed request as much of its GPUs as `ask` says. More than is free, or than those are left that wait,
+        it does not get.
+
+        Raises NoRoomError; then nothing has changed.
+        """
+        placed = self._placed[key]
+        sizes = tuple(ask.bytes_of(self.gpus[gpu].shareable) for gpu in placed.gpus)
+        for gpu, size, has in zip(placed.gpus, sizes, placed.sizes, strict=True):
+            if size < MIN_SHARE_BYTES:
+                raise NoRoomError(f"a share has at least {format_bytes(MIN_SHARE_BYTES)}")
+            if size > has and self._waiting:
+                raise NoRoomError(f"what is free is for the {len(self._waiting)} requests that wait")
+            if size - has > self.gpus[gpu].free:
+                raise NoRoomError(f"{format_bytes(size - has)} more are not free: {self._free_on(gpu)}")
+        whole = LeasedGpus(placed.gpus, sizes)
+        self._release(key)
+        self._take(key, whole)
+        return whole
+
     def submit_again(self, key: str, placement: LeasedGpus) -> None:
         """Put a placed request at the end of the queue, for this much of the GPUs that it has a part of."""
         self._waiting[key] = placement

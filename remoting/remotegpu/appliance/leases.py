@@ -11,8 +11,8 @@ from typing import Final
 
 import grpc
 
-from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import GpuLeases, ImpossibleError, LeasedGpus
+from remotegpu.api.quantities import Ask, format_bytes
+from remotegpu.appliance.allocation import GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
 from remotegpu.appliance.budgets import part_of_sessions
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.exports import Exports
@@ -256,6 +256,27 @@ class Leases:
             self.end(lease_id, reason)
         await asyncio.gather(*self._endings)
 
+    def resize(self, lease: Lease, ask: Ask) -> None:
+        """Change how much of each of its GPUs a lease has. Its sessions keep what they were granted.
+
+        Raises RefusalError; then it has what it had.
+        """
+        if not lease.running.is_set():
+            message = "Suspended: a lease is resized while it runs: resume it first"
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+        for gpu, quota in zip(lease.placement.gpus, lease.quotas, strict=True):
+            if ask.bytes_of(self.allocator.gpus[gpu].shareable) < quota.used:
+                message = f"InUse: its programs have {format_bytes(quota.used)} of gpu {gpu}: end some, or take as much"
+                raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+        try:
+            lease.placement = self.allocator.resize(lease.lease_id, ask)
+        except NoRoomError as error:
+            raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+        lease.parts = self._parts(lease.placement)
+        for device, quota, size in zip(lease.devices, lease.quotas, lease.placement.sizes, strict=True):
+            device.memory_bytes = quota.limit = size
+        self._released()
+
     def lend(self, lease: Lease, kept: tuple[int, ...]) -> None:
         """Let others have the share of a suspended lease, but for the bytes that it keeps."""
         if lease.lease_id in self._live:
@@ -320,17 +341,21 @@ class Leases:
     def _create(self, lease_id: str, client: str, placement: LeasedGpus, secret: str = "") -> Lease:
         devices = devices_of_lease(self._gpus, placement.gpus, lease_id, placement.sizes)
         quotas = [Quota(size) for size in placement.sizes]
-        gpus = [self.allocator.gpus[gpu] for gpu in placement.gpus]
-        parts = tuple(
-            part_of_sessions(self._limits.sessions_per_gpu, size, gpu.shareable)
-            for gpu, size in zip(gpus, placement.sizes, strict=True)
-        )
         secret = secret or secrets.token_hex(32)
-        lease = Lease(lease_id, secret, client, placement, devices, quotas, Exports(quotas), parts)
+        lease = Lease(lease_id, secret, client, placement, devices, quotas, Exports(quotas))
+        lease.parts = self._parts(placement)
         self._live[lease_id] = lease
         self.none_left.clear()
         self._counters.leases.inc()
         return lease
+
+    def _parts(self, placement: LeasedGpus) -> tuple[int, ...]:
+        """Of each GPU's sessions those that the lease may have."""
+        gpus = [self.allocator.gpus[gpu] for gpu in placement.gpus]
+        return tuple(
+            part_of_sessions(self._limits.sessions_per_gpu, size, gpu.shareable)
+            for gpu, size in zip(gpus, placement.sizes, strict=True)
+        )
 
     def _expect_holder(self, lease: Lease, seconds: float) -> None:
         if lease.expiry is not None:

@@ -140,7 +140,7 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller("OpenLease", context)
         owner = await self._proven(caller, self._authority.borrower(caller))
         self._require_versions(request.versions)
-        ask = ask_of(request)
+        ask = ask_of(request.count, request.milli, request.memory_bytes)
         async for event in self._leases.open(ask, one_line(request.client, _MAX_NAME), owner, wait=request.wait):
             yield self._lease_event(event)
 
@@ -170,6 +170,15 @@ class ControlService(pb_grpc.ControlServicer):
         _log.info("audit: %s resumes lease %s (%s)", who, lease.lease_id[:8], lease.client)
         async for event in _progress(self._suspensions.resume(lease)):
             yield event
+
+    @_answering
+    async def ResizeLease(self, request: pb.ResizeLeaseRequest, context: Context) -> pb.ResizeLeaseReply:  # noqa: N802
+        lease, who = await self._seen("ResizeLease", request.lease_id, context)
+        before = lease.placement.sizes[0]
+        self._leases.resize(lease, ask_of(len(lease.placement.gpus), request.milli, request.memory_bytes))
+        after = lease.placement.sizes[0]
+        _log.info("audit: %s resizes lease %s from %d to %d bytes", who, lease.lease_id[:8], before, after)
+        return pb.ResizeLeaseReply(before_bytes=before, memory_bytes=after)
 
     @_answering
     async def InviteLease(self, _request: pb.InviteLeaseRequest, context: Context) -> pb.InviteLeaseReply:  # noqa: N802
@@ -262,6 +271,7 @@ class ControlService(pb_grpc.ControlServicer):
             reply.devices.append(
                 pb.DeviceState(
                     memory_used_bytes=quota.used,
+                    memory_bytes=quota.limit,
                     gpu_utilization_percent=now.gpu_utilization_percent,
                     memory_utilization_percent=now.memory_utilization_percent,
                     temperature_celsius=now.temperature_celsius,
@@ -408,14 +418,14 @@ def choose_environment(environments: Environments, wish: pb.Offload) -> tuple[En
     return environments.choose(wish.environment, wish.backends, theirs, allow_skew=wish.allow_skew)
 
 
-def ask_of(request: pb.OpenLeaseRequest) -> Ask:
-    """The request as an `Ask`, refused if it makes no sense."""
-    if not 1 <= request.count <= _MAX_COUNT:
-        message = f"{request.count} GPUs were asked for; ask for 1 to {_MAX_COUNT}"
-    elif bool(request.milli) == bool(request.memory_bytes):
+def ask_of(count: int, milli: int, memory_bytes: int) -> Ask:
+    """What was requested as an `Ask`, refused if it makes no sense."""
+    if not 1 <= count <= _MAX_COUNT:
+        message = f"{count} GPUs were asked for; ask for 1 to {_MAX_COUNT}"
+    elif bool(milli) == bool(memory_bytes):
         message = "a share is given by a fraction or by memory: exactly one of them"
-    elif request.milli > MILLI_PER_GPU:
-        message = f"{request.milli}/1000 is more than one GPU; a share is a part of one GPU, or several whole ones"
+    elif milli > MILLI_PER_GPU:
+        message = f"{milli}/1000 is more than one GPU; a share is a part of one GPU, or several whole ones"
     else:
-        return Ask(request.count, request.milli, request.memory_bytes)
+        return Ask(count, milli, memory_bytes)
     raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, message)

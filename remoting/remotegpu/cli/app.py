@@ -217,6 +217,27 @@ def resume(
 
 
 @app.command()
+def resize(
+    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    fraction: FractionOption = None,
+    memory: Annotated[str | None, typer.Option("-m", "--memory", help="Memory of each GPU, as 4GiB.")] = None,
+    appliance: ApplianceOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Give a lease more or less of its GPUs' memory, while its programs run."""
+    from remotegpu.cli import suspension  # noqa: PLC0415
+    from remotegpu.cli.run import parse_ask  # noqa: PLC0415
+
+    if (fraction is None) == (memory is None):
+        raise exits.CliError(exits.USAGE, "give the new size: -p FRACTION or -m MEMORY, as -m 8GiB")
+    ask = parse_ask(1, fraction, memory)
+    suspension.resize(required(appliance), read_access(token, token_file, ca, server_name), lease, ask)
+
+
+@app.command()
 def migrate(
     lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
     to: Annotated[

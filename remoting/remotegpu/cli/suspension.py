@@ -1,10 +1,10 @@
-"""`suspend` and `resume`."""
+"""`suspend`, `resume` and `resize`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from remotegpu.api.quantities import format_bytes
+from remotegpu.api.quantities import Ask, format_bytes
 from remotegpu.cli import exits
 from remotegpu.cli.leasing import WaitNotice
 from remotegpu.rpc import pb
@@ -26,6 +26,16 @@ def suspend(appliances: Sequence[str], access: Access, lease: str) -> None:
 def resume(appliances: Sequence[str], access: Access, lease: str) -> None:
     done = _change(appliances, access, lease, ApplianceClient.resume_lease)
     print(f"resumed {lease}: {format_bytes(done.image_bytes)} brought back, after {done.seconds:.1f} s")  # noqa: T201
+
+
+def resize(appliances: Sequence[str], access: Access, lease: str, ask: Ask) -> None:
+    client, lease_id = find_lease(appliances, access, lease)
+    try:
+        done = client.resize_lease(lease_id, ask)
+    finally:
+        client.close()
+    before, after = format_bytes(done.before_bytes), format_bytes(done.memory_bytes)
+    print(f"resized {lease}: {after} of each of its GPUs, where it had {before}")  # noqa: T201
 
 
 def _change(

@@ -159,6 +159,13 @@ class ApplianceClient:
         """As `suspend_lease`."""
         return self._streaming(self._stub.ResumeLease, pb.ResumeLeaseRequest(lease_id=lease_id))
 
+    def resize_lease(self, lease_id: str, ask: Ask) -> pb.ResizeLeaseReply:
+        """Another size of a lease's share of each of its GPUs."""
+        milli = 0 if ask.memory_bytes else ask.milli_per_gpu
+        request = pb.ResizeLeaseRequest(lease_id=lease_id, milli=milli, memory_bytes=ask.memory_bytes)
+        reply: pb.ResizeLeaseReply = self._ask(self._stub.ResizeLease, request)
+        return reply
+
     def invite_lease(self) -> str:
         """An invitation, with which a lease of another appliance may move here."""
         reply: pb.InviteLeaseReply = self._ask(self._stub.InviteLease, pb.InviteLeaseRequest())

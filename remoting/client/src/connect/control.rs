@@ -259,6 +259,7 @@ fn state(state: carrier::proto::DeviceState) -> DeviceState {
     };
     DeviceState {
         pcie: pcie(),
+        memory_bytes: state.memory_bytes,
         memory_used_bytes: state.memory_used_bytes,
         gpu_utilization_percent: state.gpu_utilization_percent,
         memory_utilization_percent: state.memory_utilization_percent,

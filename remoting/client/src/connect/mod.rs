@@ -99,6 +99,8 @@ impl SessionTicket {
 /// What changes on a device of the lease. `None`: the device does not tell.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DeviceState {
+    /// The share's size now.
+    pub memory_bytes: u64,
     pub memory_used_bytes: u64,
     pub gpu_utilization_percent: Option<u32>,
     pub memory_utilization_percent: Option<u32>,

@@ -16,8 +16,8 @@ fn state(device: nvmlDevice_t) -> Result<DeviceState, Code> {
 fn memory(device: nvmlDevice_t) -> Result<nvmlMemory_t, Code> {
     let library = library::current()?;
     let device = library.device(device)?;
-    let total = device.info.memory_bytes;
-    let used = device.state()?.memory_used_bytes.min(total);
+    let state = device.state()?;
+    let (total, used) = (state.memory_bytes, state.memory_used_bytes.min(state.memory_bytes));
     Ok(nvmlMemory_t { total, free: total - used, used })
 }
 

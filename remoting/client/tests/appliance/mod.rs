@@ -325,6 +325,9 @@ impl Control for FixedAnswers {
     async fn resume_lease(&self, _: Request<ResumeLeaseRequest>) -> Result<Response<Self::ResumeLeaseStream>, Status> {
         unused()
     }
+    async fn resize_lease(&self, _: Request<ResizeLeaseRequest>) -> Result<Response<ResizeLeaseReply>, Status> {
+        unused()
+    }
     async fn invite_lease(&self, _: Request<InviteLeaseRequest>) -> Result<Response<InviteLeaseReply>, Status> {
         unused()
     }

@@ -288,6 +288,24 @@ class MoveLeaseRequest(_message.Message):
     server_name: str
     def __init__(self, lease_id: _Optional[str] = ..., to: _Optional[str] = ..., invitation: _Optional[str] = ..., ca: _Optional[bytes] = ..., server_name: _Optional[str] = ...) -> None: ...
 
+class ResizeLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "milli", "memory_bytes")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    milli: int
+    memory_bytes: int
+    def __init__(self, lease_id: _Optional[str] = ..., milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class ResizeLeaseReply(_message.Message):
+    __slots__ = ("before_bytes", "memory_bytes")
+    BEFORE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    before_bytes: int
+    memory_bytes: int
+    def __init__(self, before_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
 class Progress(_message.Message):
     __slots__ = ("waiting", "done")
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -367,7 +385,7 @@ class DeviceStateReply(_message.Message):
     def __init__(self, devices: _Optional[_Iterable[_Union[DeviceState, _Mapping]]] = ...) -> None: ...
 
 class DeviceState(_message.Message):
-    __slots__ = ("memory_used_bytes", "gpu_utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_milliwatt", "power_limit_milliwatt", "sm_clock_mhz", "memory_clock_mhz", "processes", "pcie_generation", "pcie_width", "pcie_max_generation", "pcie_max_width")
+    __slots__ = ("memory_used_bytes", "gpu_utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_milliwatt", "power_limit_milliwatt", "sm_clock_mhz", "memory_clock_mhz", "processes", "pcie_generation", "pcie_width", "pcie_max_generation", "pcie_max_width", "memory_bytes")
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
@@ -381,6 +399,7 @@ class DeviceState(_message.Message):
     PCIE_WIDTH_FIELD_NUMBER: _ClassVar[int]
     PCIE_MAX_GENERATION_FIELD_NUMBER: _ClassVar[int]
     PCIE_MAX_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     memory_used_bytes: int
     gpu_utilization_percent: int
     memory_utilization_percent: int
@@ -394,7 +413,8 @@ class DeviceState(_message.Message):
     pcie_width: int
     pcie_max_generation: int
     pcie_max_width: int
-    def __init__(self, memory_used_bytes: _Optional[int] = ..., gpu_utilization_percent: _Optional[int] = ..., memory_utilization_percent: _Optional[int] = ..., temperature_celsius: _Optional[int] = ..., power_milliwatt: _Optional[int] = ..., power_limit_milliwatt: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., pcie_generation: _Optional[int] = ..., pcie_width: _Optional[int] = ..., pcie_max_generation: _Optional[int] = ..., pcie_max_width: _Optional[int] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., gpu_utilization_percent: _Optional[int] = ..., memory_utilization_percent: _Optional[int] = ..., temperature_celsius: _Optional[int] = ..., power_milliwatt: _Optional[int] = ..., power_limit_milliwatt: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., pcie_generation: _Optional[int] = ..., pcie_width: _Optional[int] = ..., pcie_max_generation: _Optional[int] = ..., pcie_max_width: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Process(_message.Message):
     __slots__ = ("pid", "name", "memory_bytes")

@@ -83,6 +83,11 @@ class ControlStub:
                 request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.MoveLeaseRequest.SerializeToString,
                 response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
                 _registered_method=True)
+        self.ResizeLease = channel.unary_unary(
+                '/remotegpu.v1.Control/ResizeLease',
+                request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResizeLeaseRequest.SerializeToString,
+                response_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResizeLeaseReply.FromString,
+                _registered_method=True)
         self.OpenSession = channel.unary_unary(
                 '/remotegpu.v1.Control/OpenSession',
                 request_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.OpenSessionRequest.SerializeToString,
@@ -188,6 +193,14 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResizeLease(self, request, context):
+        """Another size of a lease's share of each of its GPUs; for who may see the lease in Inventory. Its sessions keep what they
+        have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenSession(self, request, context):
         """Starts the worker, or for offload the acceptor, of one client process; the data connection follows with the ticket.
         """
@@ -273,6 +286,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.MoveLease,
                     request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.MoveLeaseRequest.FromString,
                     response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.SerializeToString,
+            ),
+            'ResizeLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResizeLease,
+                    request_deserializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResizeLeaseRequest.FromString,
+                    response_serializer=remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResizeLeaseReply.SerializeToString,
             ),
             'OpenSession': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSession,
@@ -552,6 +570,33 @@ class Control:
             '/remotegpu.v1.Control/MoveLease',
             remotegpu_dot_rpc_dot___generated_dot_control__pb2.MoveLeaseRequest.SerializeToString,
             remotegpu_dot_rpc_dot___generated_dot_control__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResizeLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/remotegpu.v1.Control/ResizeLease',
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResizeLeaseRequest.SerializeToString,
+            remotegpu_dot_rpc_dot___generated_dot_control__pb2.ResizeLeaseReply.FromString,
             options,
             channel_credentials,
             insecure,
