@@ -234,6 +234,8 @@ def resize(
     if (fraction is None) == (memory is None):
         raise exits.CliError(exits.USAGE, "give the new size: -p FRACTION or -m MEMORY, as -m 8GiB")
     ask = parse_ask(1, fraction, memory)
+    if ask.count > 1:
+        raise exits.CliError(exits.USAGE, f"-p {fraction}: a lease keeps its GPUs; give a part of each, at most 1")
     suspension.resize(required(appliance), read_access(token, token_file, ca, server_name), lease, ask)
 
 
