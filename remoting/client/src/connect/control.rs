@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::Duration;
 
-use carrier::{MOVED_METADATA, from_hex};
 use carrier::proto::control_client::ControlClient;
 use carrier::proto::{
     Device, DeviceStateRequest, HelloReply, HelloRequest, OpenSessionReply, OpenSessionRequest, Versions,
 };
+use carrier::{MOVED_METADATA, from_hex};
 use driverapi::nvml_links::PcieLink;
 use tokio::time::timeout;
 use tonic::metadata::{Ascii, MetadataValue};
