@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,7 @@ class Departures:
             raise _refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
             place = await asyncio.to_thread(other.receive_lease, self._described(lease, workers, to.invitation))
+            since = time.monotonic()
             answers = await self._send_all(workers, other, place)
             await self._settle(other, to.invitation, workers, answers)
         finally:
@@ -100,6 +102,8 @@ class Departures:
         for session in workers:
             self._sessions.leave(session)
         self._leases.moved(lease, text)
+        paused = time.monotonic() - since
+        _log.info("lease %s has moved to %s: it stood still for %.2f s", lease.lease_id[:8], to.endpoint, paused)
         return sum(whole_number(answer, "bytes") for answer in answers)
 
     def _described(self, lease: Lease, workers: list[Session], invitation: str) -> pb.ReceiveLeaseRequest:
