@@ -9,7 +9,6 @@ import pytest
 
 from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.landing import Node, Plugins, may_land, why_held_back
-from remotegpu_operator.kube import Api
 from remotegpu_operator.landing import Landing
 
 MILLI = "remotegpu/milli"
