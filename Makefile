@@ -113,14 +113,15 @@ target/undefended/.built: $(RUST_SOURCES)
 
 # The compiler of a release takes the flag where RUSTC_BOOTSTRAP allows it, and brings the sanitizer's library, but no
 # standard library that was built with it. Locks, channels and threads are understood all the same: they are compiled into
-# what uses them, or are the C library's. What a worker loads, the software GPU, is as it is built otherwise. Leaks are not
-# looked for: a session is a process, and tests' drivers forget what they gave.
+# what uses them, or are the C library's. What is taken for a race wrongly is in tools/thread_sanitizer.txt. What a worker
+# loads, the software GPU, is as it is built otherwise. Leaks are not looked for: a session is a process, and tests' drivers
+# forget what they gave.
 sanitize: sanitize-address sanitize-thread ## The tests of client and worker, and both of them, with the address and the thread sanitizer: an hour to build
 
 sanitize-thread: SANITIZER_FLAGS := -Cunsafe-allow-abi-mismatch=sanitizer
 sanitize-address sanitize-thread: sanitize-%: build
 	@echo "==> Client and worker under the $* sanitizer"
-	@ASAN_OPTIONS=detect_leaks=0 REMOTEGPU_TEST_DRIVER=$(CURDIR)/target/dist/native/libcuda.so.1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$* $(SANITIZER_FLAGS)" cargo test --profile sanitize --locked --quiet \
+	@ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=suppressions=$(CURDIR)/tools/thread_sanitizer.txt REMOTEGPU_TEST_DRIVER=$(CURDIR)/target/dist/native/libcuda.so.1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$* $(SANITIZER_FLAGS)" cargo test --profile sanitize --locked --quiet \
 	    --target x86_64-unknown-linux-gnu --target-dir target/sanitize-$* -p remotegpu-worker -p remotegpu-client
 
 # Files whose tests share a session, or have none, share a process: torch and a session take seconds to start.
