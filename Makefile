@@ -144,7 +144,7 @@ test-everything: build target/undefended/.built system-tools cluster-programs
 test-all: .venv/.installed ## Every test that needs no GPU: hours, and 14 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
-ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order sanitize-address
 
 # Fewer programs than `make test-order`, which takes an hour by itself.
 target/test-all/%/test-order.passed: export ORDER_PROGRAMS = 1000
