@@ -198,7 +198,7 @@ class Churn:
         self.rate = self.changes / (time.monotonic() - began)
 
     def _step(self, writers: ThreadPoolExecutor) -> None:
-        kind = self._chance.choices(["come", "end", "go"], [5 if len(self.live) < 300 else 3, 2, 2])[0]
+        kind = self._chance.choices(["come", "end", "go"], [5 if len(self.live) < 300 else 2, 2, 2])[0]
         if kind == "come" or not self.live:
             self.live.append(next(self._numbers))
             self._ask(writers, self.live[-1], start)
