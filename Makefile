@@ -113,15 +113,18 @@ target/undefended/.built: $(RUST_SOURCES)
 
 # The compiler of a release takes the flag where RUSTC_BOOTSTRAP allows it, and brings the sanitizer's library, but no
 # standard library that was built with it. Locks, channels and threads are understood all the same: they are compiled into
-# what uses them, or are the C library's. What a worker loads, the software GPU, is as it is built otherwise. Leaks are not
-# looked for: a session is a process, and tests' drivers forget what they gave.
+# what uses them, or are the C library's. What is taken for a race wrongly is in tools/thread_sanitizer.txt. What a worker
+# loads, the software GPU, is as it is built otherwise. Leaks are not looked for: a session is a process, and tests' drivers
+# forget what they gave. The thread sanitizer admits no memory where the software GPU has its own, so that its tests are
+# those that need none.
 sanitize: sanitize-address sanitize-thread ## The tests of client and worker, and both of them, with the address and the thread sanitizer: an hour to build
 
 sanitize-thread: SANITIZER_FLAGS := -Cunsafe-allow-abi-mismatch=sanitizer
+sanitize-thread: SANITIZER_TESTS := --test session --test connect --test gateway
 sanitize-address sanitize-thread: sanitize-%: build
 	@echo "==> Client and worker under the $* sanitizer"
-	@ASAN_OPTIONS=detect_leaks=0 REMOTEGPU_TEST_DRIVER=$(CURDIR)/target/dist/native/libcuda.so.1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$* $(SANITIZER_FLAGS)" cargo test --profile sanitize --locked --quiet \
-	    --target x86_64-unknown-linux-gnu --target-dir target/sanitize-$* -p remotegpu-worker -p remotegpu-client
+	@ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=suppressions=$(CURDIR)/tools/thread_sanitizer.txt REMOTEGPU_TEST_DRIVER=$(CURDIR)/target/dist/native/libcuda.so.1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$* $(SANITIZER_FLAGS)" cargo test --profile sanitize --locked --quiet \
+	    --target x86_64-unknown-linux-gnu --target-dir target/sanitize-$* -p remotegpu-worker -p remotegpu-client $(SANITIZER_TESTS)
 
 # Files whose tests share a session, or have none, share a process: torch and a session take seconds to start.
 TORCH_SMOKE := "amp checkpoint cuda loader names rng" "autograd endurance_torch interrupted_torch ops storage traps" \
@@ -143,7 +146,7 @@ test-everything: build target/undefended/.built system-tools cluster-programs
 test-all: .venv/.installed ## Every test that needs no GPU: hours, and 14 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
-ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order sanitize-address sanitize-thread
 
 # Fewer programs than `make test-order`, which takes an hour by itself.
 target/test-all/%/test-order.passed: export ORDER_PROGRAMS = 1000

@@ -12,6 +12,7 @@ import kopf
 
 from remotegpu_operator import metrics, probes
 from remotegpu_operator.authority import CertificateAuthority
+from remotegpu_operator.beside import beside
 from remotegpu_operator.builders.appliances import Installation
 from remotegpu_operator.claims import Claims
 from remotegpu_operator.events import Events
@@ -41,10 +42,8 @@ async def _run(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    api_configuration = await configuration()
-    async with Api(api_configuration, connections=4, seconds=CALL_SECONDS) as lease_api, Api(api_configuration) as api:
-        leadership = Leadership(lease_api, settings.namespace, settings.identity)
-        api.fenced(leadership.check)
+    async with Api(await configuration(), connections=4, seconds=CALL_SECONDS) as api:
+        leadership = Leadership(api, settings.namespace, settings.identity)
         async with probes.serve(settings.http_port, lambda: leadership.problem):
             stopping = asyncio.create_task(stop.wait())
             acquiring = asyncio.create_task(leadership.acquire())
@@ -54,7 +53,8 @@ async def _run(settings: Settings) -> int:
                 return 0
             _log.info("%s holds the Lease", settings.identity)
             metrics.LEADER.set(1)
-            leading = asyncio.create_task(_lead(settings, api))
+            # A thousand claims at once keep an event loop busy: the Lease is renewed by this one meanwhile.
+            leading = asyncio.create_task(beside(lambda: _lead(settings, leadership)))
             keeping = asyncio.create_task(leadership.keep())
             await asyncio.wait({stopping, leading, keeping}, return_when=asyncio.FIRST_COMPLETED)
             return await _end(leadership, leading, keeping, stopping)
@@ -85,7 +85,12 @@ async def _end(
     return 0
 
 
-async def _lead(settings: Settings, api: Api) -> None:
+async def _lead(settings: Settings, leadership: Leadership) -> None:
+    async with Api(await configuration(), leadership.check) as api:
+        await _work(settings, api)
+
+
+async def _work(settings: Settings, api: Api) -> None:
     changed = asyncio.Event()
     inventory = Inventory(settings.token_file, changed)
     authority = CertificateAuthority(

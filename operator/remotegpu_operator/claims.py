@@ -128,8 +128,9 @@ class Claims:
         )
 
     def _longest_wait(self) -> float:
-        """Of the claims that wait for a share, in seconds."""
-        waiting = [each.created for each in self._index.claims.values() if each.status.phase is Phase.PENDING]
+        """Of the claims that wait for a share, in seconds. Asked from another thread: the dict may change meanwhile."""
+        claims = list(self._index.claims.values())
+        waiting = [each.created for each in claims if each.status.phase is Phase.PENDING]
         if not waiting:
             return 0.0
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(min(waiting))

@@ -104,9 +104,6 @@ class Api:
         # As aiohttp asks for: connections under TLS close a moment later.
         await asyncio.sleep(0.25)
 
-    def fenced(self, fence: Callable[[], None]) -> None:
-        self._fence = fence
-
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         return await self._call("GET", resource, resource.path(namespace, name))
 

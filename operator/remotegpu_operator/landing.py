@@ -1,5 +1,6 @@
 """The nodes and the device plugins on them, kept up to date: whether a pod may be let go now."""
 
+import json
 from collections.abc import Callable
 from typing import Final
 
@@ -8,6 +9,7 @@ from remotegpu_operator.builders import landing
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.kube import NODES, PODS, Api, Object
 
+_MOST_ANSWERS: Final = 1000
 _PLUGINS: Final = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL}=deviceplugin"
 
 
@@ -17,6 +19,8 @@ class Landing:
         self._seen: dict[str, landing.Node] = {}
         # None: to be looked at anew.
         self._known: landing.Plugins | None = None
+        # By what pods ask of a node, as long as nodes and plugins stay as they are.
+        self._answers: dict[str, str] = {}
         self._nodes = Cache(api, NODES, self._node_changed, keep=_without_images)
         self._plugins = Cache(api, PODS, self._plugin_changed, namespace=namespace, labels=_PLUGINS)
         self.caches = (self._nodes, self._plugins)
@@ -25,7 +29,15 @@ class Landing:
         """Why the pod must not be let go now; empty if it may be."""
         if self._known is None:
             self._known = landing.Plugins.of(self._plugins)
-        return landing.why_held_back(pod, self._seen.values(), self._known)
+        asked = landing.asked_of_node(pod)
+        key = json.dumps(asked)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = landing.why_held_back(asked, self._seen.values(), self._known)
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = answer
+        return answer
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         thing = new or old
@@ -35,10 +47,12 @@ class Landing:
         if new is not None:
             self._seen[name] = landing.Node.of(new)
         if self._seen.get(name) != before:
+            self._answers.clear()
             self._on_change()
 
     def _plugin_changed(self, *_: Object | None) -> None:
         self._known = None
+        self._answers.clear()
         self._on_change()
 
 

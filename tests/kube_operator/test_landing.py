@@ -1,13 +1,15 @@
-"""Which nodes a pod may land on, and when its gate must stay: pure functions."""
+"""Which nodes a pod may land on, and when its gate must stay."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.landing import Node, Plugins, may_land, why_held_back
+from remotegpu_operator.landing import Landing
 
 MILLI = "remotegpu/milli"
 
@@ -111,3 +113,38 @@ def test_what_a_kubelet_says_that_would_not_start_a_pod() -> None:
     assert "no healthy devices present" in pods.turned_away(pod(nodeName="a") | {"status": said})
     assert not pods.turned_away(pod(nodeName="a") | {"status": {"phase": "Failed", "reason": "Evicted"}})
     assert not pods.turned_away(pod())
+
+
+def stored(name: str, version: int, **metadata: Any) -> dict[str, Any]:
+    about = {"name": name, "uid": name, "resourceVersion": str(version), **metadata}
+    offer = {MILLI: "2k"}
+    return {"metadata": about, "spec": {}, "status": {"capacity": offer, "allocatable": offer}}
+
+
+def stored_plugin(name: str, ready: str, version: int) -> dict[str, Any]:
+    about = {"name": f"plugin-{name}", "namespace": "system", "uid": f"plugin-{name}", "resourceVersion": str(version)}
+    return plugin(name, ready) | {"metadata": about}
+
+
+def test_many_pods_on_many_nodes_are_decided_soon_and_anew_when_a_node_or_plugin_changes() -> None:
+    changes: list[None] = []
+    landing = Landing(None, "system", lambda: changes.append(None))  # type: ignore[arg-type]
+    nodes, plugins = landing.caches
+    for number in range(1000):
+        zone = "a" if number < 999 else "b"
+        nodes.store(stored(f"n{number}", 1, labels={"zone": zone}))
+        plugins.store(stored_plugin(f"n{number}", "True", 1))
+    began = time.process_time()
+    on_b = pod(nodeSelector={"zone": "b"})
+    for number in range(5000):
+        assert not landing.why_held_back(on_b | {"metadata": {"name": f"p{number}"}})
+    assert time.process_time() - began < 1
+
+    plugins.store(stored_plugin("n999", "False", 2))
+    assert landing.why_held_back(on_b)
+    assert not landing.why_held_back(pod(**ON_A))
+    nodes.store(stored("n999", 2, labels={"zone": "c"}))
+    assert not landing.why_held_back(on_b)
+    plugins.forget("plugin-n1")
+    assert landing.why_held_back(pod(**ON_A))
+    assert changes

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.kubelab import SYSTEM, Kube
+from support.system import free_port, until
 
+from remotegpu_operator import __main__ as main
 from remotegpu_operator import leadership
 from remotegpu_operator.kube import Api, Object, configuration
 from remotegpu_operator.leadership import LEASE_SECONDS, TRUST_SECONDS, Leadership, NotLeaderError
+from remotegpu_operator.settings import Settings
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/remotegpu-operator"
 
@@ -154,3 +159,22 @@ def test_the_process_of_a_pod_that_restarts_need_not_wait(leases: Kube) -> None:
             await acquired(Leadership(api, SYSTEM, "operator-0"), LEASE_SECONDS / 2)
 
     asyncio.run(follow())
+
+
+def test_the_lease_is_renewed_while_the_work_takes_long(
+    leases: Kube, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    async def work(*_: object) -> None:
+        """Nothing else runs in its event loop meanwhile."""
+        first = leases.get(LEASE)["spec"]["renewTime"]
+        until(lambda: leases.get(LEASE)["spec"]["renewTime"] != first, 10, "the Lease is renewed")
+        seen.append(first)
+
+    monkeypatch.setattr(main, "_lead", work)
+    monkeypatch.setattr(main, "configuration", functools.partial(configuration, leases.kubeconfig))
+    settings = Settings(SYSTEM, "operator-0", "an image", "Always", folder / "token", http_port=free_port())
+    assert asyncio.run(main._run(settings)) == 0
+    assert seen
+    assert leases.get(LEASE)["spec"]["holderIdentity"] == ""

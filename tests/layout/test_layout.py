@@ -72,7 +72,7 @@ CONTRACTS: dict[str, set[str]] = {
     "client": {"carrier", "driverapi", "graphs", "protocol"},
     "smi": {"driverapi"},
     "bench": {"driverapi"},
-    "connect": {"client"},
+    "connect": {"carrier", "client"},
     "trace": {"driverapi"},
 }
 

@@ -58,6 +58,19 @@ def _serves(plugin: Object) -> bool:
     return ready and "deletionTimestamp" not in plugin["metadata"]
 
 
+def asked_of_node(pod: Object) -> Object:
+    """Of a pod all that is looked at here: the same for pods by the thousand."""
+    spec = pod["spec"]
+    affinity = {"nodeAffinity": (spec.get("affinity") or {}).get("nodeAffinity")}
+    return {
+        "spec": {
+            "nodeSelector": spec.get("nodeSelector"),
+            "tolerations": spec.get("tolerations"),
+            "affinity": affinity,
+        }
+    }
+
+
 def why_held_back(pod: Object, nodes: Collection[Node], plugins: Plugins) -> str:
     """Why the pod's gate must stay; empty if it need not."""
     unserved = (node for node in nodes if node.offers and node.name not in plugins.serving)

@@ -1,6 +1,6 @@
 //! The settings of every TCP connection between a client and an appliance.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io;
@@ -27,8 +27,8 @@ pub fn configure(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_user_timeout(&socket, SILENCE_MS)
 }
 
-/// Keeps a peer that answers but does not read, to be called about once a second while bytes may be waiting to be sent.
-/// True as long as it is such a peer.
+/// Keeps a peer that answers but does not read, to be called every few seconds while bytes may be waiting to be sent. True
+/// as long as it is such a peer.
 ///
 /// The kernel's timeout for unacknowledged bytes also ends connections whose other end only does not read: a program that
 /// was stopped in the middle of a copy. So it is lifted while all that was sent is acknowledged, more is waiting, and the
@@ -39,6 +39,18 @@ pub fn follow_window(socket: impl AsFd) -> bool {
     // Fails only for a connection that is gone, and its next use will fail.
     let _ = sockopt::set_tcp_user_timeout(&socket, if stopped { 0 } else { SILENCE_MS });
     stopped
+}
+
+/// Does `work` on a connection, and meanwhile gives time to a peer that does not read.
+pub async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
+    let mut clock = tokio::time::interval(Duration::from_secs(1));
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            _ = clock.tick() => follow_window(&socket),
+        };
+    }
 }
 
 struct TcpState {

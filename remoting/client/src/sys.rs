@@ -185,11 +185,11 @@ impl Watch {
         let _ = self.control(libc::EPOLL_CTL_MOD, libc::EPOLLONESHOT as u32);
     }
 
-    /// Returns when there is something to read and the watch was armed.
-    pub fn wait(&self) {
+    /// Returns when there is something to read and the watch was armed: true; or after `limit`: false.
+    pub fn wait(&self, limit: Duration) -> bool {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: room for one event. An interruption or error makes the caller look at the socket, which is harmless.
-        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, -1) };
+        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, limit.as_millis() as i32) != 0 }
     }
 
     fn control(&self, operation: i32, events: u32) -> io::Result<()> {

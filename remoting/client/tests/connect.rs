@@ -4,7 +4,7 @@ mod appliance;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use remotegpu_client::connect::{
     Ca, Carrier, ConnectError, ErrorKind, Share, Wish, device_state, hello, offload_hello, open_data_over, open_fds,
     open_offload_session, open_session,
 };
+use rustix::net::sockopt::tcp_user_timeout;
 
 const CARRIERS: [Carrier; 3] = [Carrier::Auto, Carrier::Direct, Carrier::Grpc];
 
@@ -85,6 +86,34 @@ fn the_last_words_of_a_worker_arrive() {
             assert_eq!(got, b"ending: drained", "{carrier:?}");
         }
     }
+}
+
+#[test]
+fn a_worker_that_does_not_read_is_waited_for() {
+    let [_, tls] = appliances();
+    let (mut client, mut worker) = connect(&tls, Carrier::Direct);
+    client.set_nonblocking(true).unwrap();
+    let (piece, mut sent, begun) = (noise(1 << 16), 0, Instant::now());
+    // Of all that is open here only this connection has a peer that does not read.
+    let lifted = || {
+        open_fds().any(|fd| {
+            // SAFETY: a descriptor of this process; one that was closed is an error.
+            tcp_user_timeout(unsafe { BorrowedFd::borrow_raw(fd) }) == Ok(0)
+        })
+    };
+    while !lifted() {
+        assert!(begun.elapsed() < Duration::from_secs(6), "the connection would be lost after 8 s");
+        match client.write(&piece) {
+            Ok(count) => sent += count,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    let reading = std::thread::spawn(move || std::io::copy(&mut worker, &mut std::io::sink()).unwrap());
+    while lifted() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(client);
+    assert_eq!(reading.join().unwrap(), sent as u64);
 }
 
 #[test]

@@ -6,12 +6,15 @@ use protocol::{
     NeedBytes, Open, Opened, Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, SupplyCancel, UNCOUNTED, Writer,
 };
 use remotegpu_client::session::{DeviceBox, HostBox, PeerSource, Progress, Session};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, tcp_user_timeout};
 use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 const EXTERNAL_DEVICE: u32 = 911;
 const LAUNCH_FAILED: u32 = 719;
@@ -65,10 +68,26 @@ impl Worker {
 
 /// A session whose arena is small and lies where nothing else is.
 fn start() -> (Arc<Session>, Worker) {
-    static ARENAS: AtomicU64 = AtomicU64::new(0x5100_0000_0000);
     let (ours, theirs) = UnixStream::pair().expect("socket pair");
+    start_on(ours.into(), theirs.into())
+}
+
+/// A session over TCP whose worker's kernel takes only some KiB; and the session's socket once more.
+fn start_on_tcp() -> (Arc<Session>, Worker, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listens");
+    set_socket_recv_buffer_size(&listener, 4096).expect("a small buffer");
+    let ours = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
+    carrier::configure(&ours).expect("a TCP socket");
+    let (seen, theirs) = (ours.try_clone().expect("a descriptor"), listener.accept().expect("accepts").0);
+    let (session, worker) = start_on(ours.into(), theirs.into());
+    (session, worker, seen)
+}
+
+fn start_on(ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
+    static ARENAS: AtomicU64 = AtomicU64::new(0x0100_0000_0000);
     let worker = thread::spawn(move || {
-        let mut worker = Worker { socket: theirs, decoder: Decoder::new() };
+        // Reads and writes go to the descriptor whatever its family.
+        let mut worker = Worker { socket: theirs.into(), decoder: Decoder::new() };
         let (header, open, _) = worker.expect::<Open>();
         assert_eq!((header.seq, open.wire_version), (1, protocol::WIRE_VERSION));
         let opened = Opened {
@@ -82,8 +101,17 @@ fn start() -> (Arc<Session>, Worker) {
         worker.push(1, &Reply { code: 0 }, &tail.bytes);
         worker
     });
-    let session = Session::start(OwnedFd::from(ours), "test", None).expect("starts");
+    let session = Session::start(ours, "test", None).expect("starts");
     (session, worker.join().expect("worker"))
+}
+
+/// Waits until the kernel gives up on the peer after so long without a sign that it reads; 0 is never.
+fn wait_for_timeout(socket: &TcpStream, milliseconds: u32) {
+    let begun = Instant::now();
+    while tcp_user_timeout(socket).expect("a TCP socket") != milliseconds {
+        assert!(begun.elapsed() < Duration::from_secs(6), "the connection would be lost after 8 s");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn extent(width: u64, height: u64) -> Extent {
@@ -153,7 +181,7 @@ fn commands_leave_although_nobody_waits() {
         session.post(7, &launch(round)).expect("posted");
         let (header, launch, _) = worker.expect::<Launch>();
         assert_eq!((header.stream_id, launch.kernel), (7, round));
-        thread::sleep(std::time::Duration::from_millis(20)); // long enough for the background thread to go to sleep
+        thread::sleep(Duration::from_millis(20)); // long enough for the background thread to go to sleep
     }
 }
 
@@ -300,6 +328,38 @@ fn the_window_holds_back_what_the_worker_has_no_room_for() {
         assert_eq!(worker.expect::<CopyToDevice>().2.len(), 1);
         assert_eq!(copied.recv(), Ok(Ok(())));
     });
+}
+
+#[test]
+fn a_worker_that_does_not_read_in_the_middle_of_a_copy_is_waited_for() {
+    let (session, mut worker, socket) = start_on_tcp();
+    let source = vec![3u8; 8 << 20];
+    let len = source.len() as u64;
+    let from = HostBox::linear(source.as_ptr().expose_provenance(), len);
+    thread::scope(|scope| {
+        let copying = scope.spawn(|| session.copy_to_device(1, &device(len), &from));
+        wait_for_timeout(&socket, 0);
+        let mut got = 0;
+        while got < len {
+            got += worker.expect::<CopyToDevice>().2.len() as u64;
+        }
+        assert_eq!(copying.join().expect("no panic"), Ok(()));
+    });
+    wait_for_timeout(&socket, 8_000);
+}
+
+#[test]
+fn commands_that_nobody_reads_are_waited_for_although_nobody_waits() {
+    const LAUNCHES: u32 = 10_000;
+    let (session, mut worker, socket) = start_on_tcp();
+    for kernel in 0..LAUNCHES {
+        session.post(1, &launch(kernel)).expect("posted");
+    }
+    wait_for_timeout(&socket, 0);
+    for kernel in 0..LAUNCHES {
+        assert_eq!(worker.expect::<Launch>().1.kernel, kernel);
+    }
+    wait_for_timeout(&socket, 8_000);
 }
 
 #[test]

@@ -3,13 +3,16 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 const PIECE: usize = 256 << 10;
 /// For how long the acceptor may still say something after the program has closed its end.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How often an acceptor that does not read is looked for.
+const WINDOW_EVERY: Duration = Duration::from_secs(1);
 
 /// Which end has closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +23,8 @@ pub enum Ended {
 
 /// Until either end closes. `connection` may be a socket of any family; `program` is left open.
 pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
-    let clones = (program.try_clone(), program.try_clone(), connection.try_clone());
-    let (Ok(from_program), Ok(to_program), Ok(from_acceptor)) = clones else { return Ended::Program };
+    let clones = (program.try_clone(), program.try_clone(), connection.try_clone(), connection.try_clone());
+    let (Ok(from_program), Ok(to_program), Ok(from_acceptor), Ok(socket)) = clones else { return Ended::Program };
     let (sender, ended) = mpsc::channel();
     let up = sender.clone();
     thread::spawn(move || {
@@ -32,7 +35,12 @@ pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
     thread::spawn(move || {
         let _ = sender.send(if copy(from_acceptor, &to_program) { Ended::Acceptor } else { Ended::Program });
     });
-    let first = ended.recv().unwrap_or(Ended::Program);
+    let first = loop {
+        match ended.recv_timeout(WINDOW_EVERY) {
+            Err(RecvTimeoutError::Timeout) => drop(carrier::follow_window(&socket)),
+            ended => break ended.unwrap_or(Ended::Program),
+        }
+    };
     if first == Ended::Program {
         // What was said last is on its way; the acceptor closes when it has got it.
         let _ = ended.recv_timeout(LAST_WORDS);
@@ -55,6 +63,12 @@ fn copy(mut from: UnixStream, mut to: &UnixStream) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::time::Instant;
+
+    use rustix::net::sockopt::tcp_user_timeout;
+
     use super::*;
 
     #[test]
@@ -81,6 +95,28 @@ mod tests {
         program.read_to_string(&mut last).unwrap();
         assert_eq!(last, "bye");
         echo.join().unwrap();
+        assert_eq!(passing.join().unwrap(), Ended::Program);
+    }
+
+    #[test]
+    fn an_acceptor_that_does_not_read_is_waited_for() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        carrier::configure(&near).unwrap();
+        let (seen, mut acceptor) = (near.try_clone().unwrap(), listener.accept().unwrap().0);
+        let (mut program, inner) = UnixStream::pair().unwrap();
+        // Reads and writes go to the descriptor whatever its family.
+        let passing = thread::spawn(move || both_ways(&inner, OwnedFd::from(near).into()));
+        let writing = thread::spawn(move || program.write_all(&vec![7; 16 << 20]).unwrap());
+        let begun = Instant::now();
+        while tcp_user_timeout(&seen).unwrap() != 0 {
+            assert!(begun.elapsed() < Duration::from_secs(6), "the connection would be lost after 8 s");
+            thread::sleep(Duration::from_millis(10));
+        }
+        drop(seen);
+        assert_eq!(std::io::copy(&mut acceptor, &mut std::io::sink()).unwrap(), 16 << 20);
+        writing.join().unwrap();
+        drop(acceptor);
         assert_eq!(passing.join().unwrap(), Ended::Program);
     }
 

@@ -1,7 +1,7 @@
 //! A TCP connection to an appliance, with TLS where the share asks for it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
@@ -131,11 +132,12 @@ impl Target {
         }
         let tcp = self.tcp().await?;
         let listed = Listed::new(tcp.as_raw_fd());
+        let followed = Followed::new(&tcp).map_err(thread::no_thread)?;
         let stream: Box<dyn Stream> = match &self.trust {
             Some(trust) => Box::new(trust.connect(tcp, &self.peer(), protocol).await?),
             None => Box::new(tcp),
         };
-        Ok(Connection { _listed: listed, answer: Answer::default(), stream })
+        Ok(Connection { _listed: listed, _followed: Some(followed), answer: Answer::default(), stream })
     }
 
     /// A gRPC channel over one connection. The answer's first bytes tell what the peer is, should it not be gRPC.
@@ -255,6 +257,25 @@ where
     }
 }
 
+/// Gives time to a peer that does not read, until it is dropped.
+struct Followed(JoinHandle<()>);
+
+impl Followed {
+    fn new(tcp: &TcpStream) -> io::Result<Self> {
+        let socket = tcp.as_fd().try_clone_to_owned()?;
+        Ok(Followed(tokio::spawn(async move {
+            let _listed = Listed::new(socket.as_raw_fd());
+            carrier::followed(socket, std::future::pending()).await
+        })))
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -280,13 +301,15 @@ impl Answer {
 pub struct Connection {
     // First, so that it leaves the list before the descriptor is closed.
     _listed: Listed,
+    _followed: Option<Followed>,
     answer: Answer,
     stream: Box<dyn Stream>,
 }
 
 impl Connection {
     pub fn local(stream: UnixStream) -> Self {
-        Connection { _listed: Listed::new(stream.as_raw_fd()), answer: Answer::default(), stream: Box::new(stream) }
+        let (listed, answer) = (Listed::new(stream.as_raw_fd()), Answer::default());
+        Connection { _listed: listed, _followed: None, answer, stream: Box::new(stream) }
     }
 }
 

@@ -9,12 +9,16 @@ use protocol::{
 };
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
 
 const BUFFER: usize = 256 << 10;
 /// Runs longer than this are received where they belong, shorter ones through the buffer.
 const DIRECT: usize = 16 << 10;
 /// Bytes of the field that stands before the bytes of `HostBytes`.
 const OFFSET_BYTES: usize = 8;
+
+/// After so long without a byte the background thread looks whether the worker reads.
+const WINDOW_EVERY: Duration = Duration::from_secs(2);
 
 /// Why the session cannot go on.
 type Broken = String;
@@ -175,7 +179,10 @@ impl Session {
 
     pub(super) fn read_in_background(&self) {
         while !self.is_lost() {
-            self.watch.wait();
+            if !self.watch.wait(WINDOW_EVERY) {
+                carrier::follow_window(&self.socket);
+                continue;
+            }
             // What fired once is not armed any more.
             if self.lead.try_enter(|| ()) {
                 self.read_available();

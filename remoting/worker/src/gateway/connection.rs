@@ -126,27 +126,15 @@ pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probat
         (Carrier::Frames, Stream::Tls(tls)) => {
             let (near, local) = UnixStream::pair()?;
             // Ends with either side; nothing is owed to anybody then.
-            tokio::spawn(followed(socket, carrier::pump(tls, near)));
+            tokio::spawn(carrier::followed(socket, carrier::pump(tls, near)));
             preface_follows(gateway, head, local, &probation).await
         }
         (Carrier::Http2, Stream::Plain(tcp)) => {
-            Ok(followed(socket, grpc::serve(gateway, Rewind::new(head, tcp), probation)).await?)
+            Ok(carrier::followed(socket, grpc::serve(gateway, Rewind::new(head, tcp), probation)).await?)
         }
         (Carrier::Http2, Stream::Tls(tls)) => {
-            Ok(followed(socket, grpc::serve(gateway, Rewind::new(head, tls), probation)).await?)
+            Ok(carrier::followed(socket, grpc::serve(gateway, Rewind::new(head, tls), probation)).await?)
         }
-    }
-}
-
-/// Does `work` on a connection that stays the gateway's, and gives time to a client that is only stopped.
-pub async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
-    let mut clock = tokio::time::interval(Duration::from_secs(1));
-    tokio::pin!(work);
-    loop {
-        tokio::select! {
-            done = &mut work => return done,
-            _ = clock.tick() => carrier::follow_window(&socket),
-        };
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls::crypto;
 
 use super::Gateway;
-use super::connection::{Carrier, First, Refused, Stream, first, followed};
+use super::connection::{Carrier, First, Refused, Stream, first};
 use super::probation::Probation;
 use super::rewind::Rewind;
 
@@ -113,5 +113,5 @@ pub async fn pass_on(
 ) -> Result<(), Refused> {
     let entry = Entry::new(&gateway.connections, probation);
     let service = gateway.connections.connect(entry.1, peer)?;
-    Ok(followed(socket, carrier::pump(stream, service)).await?)
+    Ok(carrier::followed(socket, carrier::pump(stream, service)).await?)
 }
