@@ -97,7 +97,9 @@ impl Host {
     fn read_sixteen(self) -> u128 {
         let piece: __m128i;
         // SAFETY: valid, see `checked`; the instruction takes any alignment, and reads alone.
-        unsafe { asm!("movdqu {}, [{}]", out(xmm_reg) piece, in(reg) self.0, options(nostack, preserves_flags, readonly)) };
+        unsafe {
+            asm!("movdqu {}, [{}]", out(xmm_reg) piece, in(reg) self.0, options(nostack, preserves_flags, readonly))
+        };
         // SAFETY: both are any 16 bytes.
         unsafe { transmute(piece) }
     }
