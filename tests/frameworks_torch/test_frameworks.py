@@ -120,10 +120,11 @@ def test_kernels_without_ptx_are_explained_in_one_line(finished: Finished, where
     assert "holds no PTX" in lines[0]
 
 
+@pytest.mark.parametrize("where", ["native", "share"])
 @pytest.mark.parametrize("segments", ["False", "True"])
-def test_tensors_go_to_another_process_of_the_share(run: Run, segments: str) -> None:
+def test_tensors_go_to_another_process(run: Run, where: str, segments: str) -> None:
     """By handles of cuIpc*, and by descriptors where segments are expandable."""
-    done = run("share", "processes.py", PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{segments}")
+    done = run(where, "processes.py", PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{segments}")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 

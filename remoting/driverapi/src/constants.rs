@@ -8,6 +8,9 @@ use std::ptr;
 /// Version of the interface these numbers were taken from.
 pub const CUDA_VERSION: u32 = 13050;
 
+/// The compute capability of the first GPUs with clusters, and the `.target` of PTX for them.
+pub const FIRST_WITH_CLUSTERS: u32 = 90;
+
 /// The streams that have no handle of their own: the null stream of old, and one per host thread.
 pub const CU_STREAM_LEGACY: CUstream = ptr::without_provenance_mut(1);
 pub const CU_STREAM_PER_THREAD: CUstream = ptr::without_provenance_mut(2);

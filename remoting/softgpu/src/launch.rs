@@ -366,6 +366,7 @@ mod tests {
     fn kernel() -> Kernel {
         Kernel {
             name: "k".to_owned(),
+            architecture: 80,
             params: vec![Param { offset: 0, size: 4, align: 4 }, Param { offset: 8, size: 8, align: 8 }],
             param_bytes: 16,
             static_shared: 1024,

@@ -119,6 +119,17 @@ fn without_a_cooperative_launch_there_is_no_grid_to_wait_for() {
 }
 
 #[test]
+fn a_kernel_keeps_the_architecture_that_it_was_compiled_for() {
+    // The library for dynamic parallelism, for which the others are linked, is for a later one.
+    let unit = |target: u32, name: &str| {
+        format!(".version 8.8\n.target sm_{target}\n.address_size 64\n.visible .entry {name}() {{ ret; }}")
+    };
+    let gpu = Gpu::new(&[&unit(80, "own"), &unit(121, "library")]);
+    let kernels = gpu.image.program().kernels().iter().map(|k| (k.name.as_str(), k.architecture));
+    assert_eq!(kernels.collect::<Vec<_>>(), [("own", 80), ("library", 121)]);
+}
+
+#[test]
 fn a_kernel_that_launches_kernels_is_refused() {
     let text = ".version 7.8\n.target sm_80\n.address_size 64
         .extern .func (.param .b32 error) __cudaCDP2LaunchDeviceV2(.param .b64 buffer, .param .b64 stream);

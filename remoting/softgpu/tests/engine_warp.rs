@@ -157,6 +157,37 @@ fn a_block_may_wait_for_a_later_one() {
     assert_eq!(output.u32s()[0], 7);
 }
 
+/// Block 0 stores vectors of equal elements until block 1 has loaded 100,000: how often that found two numbers in one.
+fn torn(access: &str, element: &str, registers: &[&str]) -> u32 {
+    let (first, last) = (registers[0], registers[registers.len() - 1]);
+    let (equal, all) = (vec![first; registers.len()].join(", "), registers.join(", "));
+    let kind = element.rsplit('.').next().unwrap();
+    let body = format!(
+        "ld.param.u64 %d3, [in]; mov.u32 %r1, %ctaid.x; mov.u32 %r2, 0; mov.u32 %r3, 0; setp.eq.u32 %p1, %r1, 0; @!%p1 bra READ;
+        WRITE: add.u32 %r2, %r2, 1; cvt.{kind}.u32 {first}, %r2; st.{access}.{element} [%d3], {{{equal}}};
+        ld.relaxed.gpu.global.u32 %r4, [%d3+32]; setp.eq.u32 %p2, %r4, 0; @%p2 bra WRITE; bra DONE;
+        READ: add.u32 %r2, %r2, 1; ld.{access}.{element} {{{all}}}, [%d3]; setp.ne.{kind} %p3, {first}, {last};
+        selp.u32 %r4, 1, 0, %p3; add.u32 %r3, %r3, %r4; setp.lt.u32 %p2, %r2, 100000; @%p2 bra READ;
+        st.global.u32 [%out], %r3; st.relaxed.gpu.global.u32 [%d3+32], 1; DONE:"
+    );
+    let (input, output) = (Buffer::of_u32(&[0; 16]), Buffer::new(64));
+    let mut gpu = Gpu::new(&[&kernel(&body)]);
+    // Each block then has an OS thread.
+    gpu.cooperative = true;
+    gpu.run("k", 2, 1, &[Arg::Ptr(&input), Arg::Ptr(&output)]);
+    output.u32s()[0]
+}
+
+#[test]
+fn strong_vectors_are_read_and_written_as_a_whole() {
+    // CUB hands a tile's state and value to later blocks in one such vector.
+    assert_eq!(torn("relaxed.gpu.global", "v2.u64", &["%d5", "%d6"]), 0);
+    assert_eq!(torn("relaxed.gpu.global", "v4.u32", &["%r5", "%r6", "%r7", "%r8"]), 0);
+    assert_eq!(torn("volatile.global", "v2.u32", &["%r5", "%r6"]), 0);
+    assert_eq!(torn("global.cg", "v2.u64", &["%d5", "%d6"]), 0);
+    assert_eq!(torn("relaxed.gpu.global", "v4.u16", &["%h5", "%h6", "%h7", "%h8"]), 0);
+}
+
 #[test]
 fn a_deadlock_is_a_fault() {
     let body = "setp.lt.u32 %p1, %t, 32; @%p1 bra A; bar.sync 1; bra B; A: bar.sync 2; B:";

@@ -55,29 +55,16 @@ impl Session {
             self.make_context(seq, c, 0);
             return Ok(Outcome::Held);
         }
-        let asked = c.clone();
+        let (asked, refused) = (c.clone(), c.clone());
         let ask = move |session: &mut Session| {
             let bytes = session.budgets.context_bytes;
             let device = asked.device;
             session.requests.grant(Asker::Context(seq, asked), device, bytes, bytes)
         };
-        // What earlier contexts had may be on its way back.
-        if self.memory.returning.is_empty() {
-            if !ask(self) {
-                return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY);
-            }
-        } else {
-            let c = c.clone();
-            self.helpers.start_in_order(
-                |_| (),
-                move |session: &mut Session, ()| {
-                    if !ask(session) {
-                        session.no_context(seq, &c, CUDA_ERROR_OUT_OF_MEMORY);
-                    }
-                },
-            );
+        match self.after_returns(ask, move |session| session.no_context(seq, &refused, CUDA_ERROR_OUT_OF_MEMORY)) {
+            Ok(()) => Ok(Outcome::Held),
+            Err(code) => self.poison_context(c.context, c.legacy_stream, code),
         }
-        Ok(Outcome::Held)
     }
 
     /// The appliance has charged what the driver takes for a further context of a device, or `size` is 0.

@@ -242,17 +242,25 @@ impl Session {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (device, least, want) = (c.device, c.least, c.want);
-        self.after_returns(seq, move |session| session.requests.grant(Asker::Client(seq), device, least, want))
+        self.after_returns(
+            move |session| session.requests.grant(Asker::Client(seq), device, least, want),
+            move |session| session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
+        )
     }
 
-    /// Asks the appliance when it has back what the client gave back before.
-    fn after_returns(&mut self, seq: u64, ask: impl FnOnce(&mut Session) -> bool + Send + 'static) -> Result<()> {
+    /// Asks the appliance when it has back what the client gave back before. If then it cannot be asked, `refused` says so;
+    /// at once it is an error.
+    pub fn after_returns(
+        &mut self,
+        ask: impl FnOnce(&mut Session) -> bool + Send + 'static,
+        refused: impl FnOnce(&mut Session) + Send + 'static,
+    ) -> Result<()> {
         if self.memory.returning.is_empty() {
             return if ask(self) { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) };
         }
         let then = move |session: &mut Session, ()| {
             if !ask(session) {
-                session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY);
+                refused(session);
             }
         };
         self.helpers.start_in_order(|_| (), then);
@@ -282,7 +290,10 @@ impl Session {
         if device >= self.device_count {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        self.after_returns(seq, move |session| session.requests.memory(seq, device))
+        self.after_returns(
+            move |session| session.requests.memory(seq, device),
+            move |session| session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
+        )
     }
 
     /// At the end of the session: everything granted goes back.

@@ -4,14 +4,12 @@ use crate::Code;
 use crate::devices::LaunchLimits;
 use crate::module::LaunchRules;
 use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
+use driverapi::constants::FIRST_WITH_CLUSTERS;
 use driverapi::errors::*;
 use protocol::{LaunchAttribute, LaunchShape};
 
 /// Every GPU with clusters takes as many blocks as this (CUDA C++ Programming Guide, "Thread Block Clusters").
 const PORTABLE_CLUSTER: u32 = 8;
-
-/// The compute capability of the first GPUs with clusters.
-const FIRST_WITH_CLUSTERS: u32 = 90;
 
 /// What a launch asks for.
 #[derive(Clone, Copy, Debug)]

@@ -20,14 +20,17 @@ const ALIGN: u64 = 256;
 /// The kernels and variables of all cubins. Of two with one name the first counts.
 pub fn describe(cubins: &[Cubin]) -> Linked {
     let (mut seen, mut known) = (HashSet::new(), HashSet::new());
-    let kernels: Vec<Kernel> =
-        cubins.iter().flat_map(|cubin| &cubin.kernels).filter(|k| seen.insert(k.name.as_str())).map(kernel).collect();
+    let kernels: Vec<Kernel> = cubins
+        .iter()
+        .flat_map(|cubin| cubin.kernels.iter().map(|found| (found, cubin.architecture)))
+        .filter(|(found, _)| seen.insert(found.name.as_str()))
+        .map(|(found, architecture)| kernel(found, architecture))
+        .collect();
     let variables: Vec<&Variable> = cubins
         .iter()
         .flat_map(|cubin| &cubin.variables)
         .filter(|v| !v.visible || known.insert(v.name.as_str()))
         .collect();
-    let architecture = cubins.iter().map(|cubin| cubin.architecture).max().unwrap_or(0);
     Linked {
         code: Code::default(),
         pool: Pool::default(),
@@ -35,16 +38,15 @@ pub fn describe(cubins: &[Cubin]) -> Linked {
         kernels,
         globals: variables.iter().map(|v| global(v)).collect(),
         contents: variables.iter().map(|v| Contents { bytes: v.contents.clone(), relocations: Vec::new() }).collect(),
-        target: architecture,
-        version: architecture,
     }
 }
 
-fn kernel(found: &cubin::Kernel) -> Kernel {
+fn kernel(found: &cubin::Kernel, architecture: u32) -> Kernel {
     let product = |extent: [u32; 3]| extent.iter().fold(1u32, |all, &n| all.saturating_mul(n));
     let declared = found.required_block.or(found.max_block).map_or(MAX_THREADS, product);
     Kernel {
         name: found.name.clone(),
+        architecture,
         params: found.params.iter().map(|p| Param { offset: p.offset, size: p.size, align: 1 }).collect(),
         param_bytes: found.param_bytes,
         static_shared: found.static_shared,

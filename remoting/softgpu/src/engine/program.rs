@@ -37,6 +37,8 @@ pub struct Param {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     pub name: String,
+    /// What it was compiled for: 80 for sm_80.
+    pub architecture: u32,
     pub params: Vec<Param>,
     pub param_bytes: u32,
     pub static_shared: u32,
@@ -102,16 +104,6 @@ impl Program {
 
     pub fn globals(&self) -> &[Global] {
         &self.linked.globals
-    }
-
-    /// The `.target`, 80 for sm_80.
-    pub fn target(&self) -> u32 {
-        self.linked.target
-    }
-
-    /// The `.version`, 84 for 8.4.
-    pub fn ptx_version(&self) -> u32 {
-        self.linked.version
     }
 
     /// Does anything in it call `malloc`?

@@ -11,12 +11,10 @@ use crate::engine::exec::{control, exec};
 use crate::engine::ptx::ast::{Function, Linkage, Module, Var, VarSpace};
 use crate::engine::ptx::parse;
 use crate::engine::{CompileError, Global, Kernel, Param, Space};
+use driverapi::constants::FIRST_WITH_CLUSTERS;
 
 /// The most shared memory a block may have.
 pub const MAX_SHARED: u32 = 227 << 10;
-
-/// The `.target` of the first GPUs with clusters.
-const FIRST_WITH_CLUSTERS: u32 = 90;
 
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +51,6 @@ pub struct Linked {
     pub entries: Vec<u32>,
     pub globals: Vec<Global>,
     pub contents: Vec<Contents>,
-    pub target: u32,
-    pub version: u32,
 }
 
 /// The names of all units.
@@ -246,8 +242,10 @@ fn build(
         if static_shared > MAX_SHARED {
             return invalid(format!("'{}' uses too much shared memory: {static_shared} bytes", at.function.name));
         }
+        let architecture = modules[at.unit].target;
         kernels.push(Kernel {
-            ignores_clusters: clusters[number].is_none() && modules[at.unit].target >= FIRST_WITH_CLUSTERS,
+            architecture,
+            ignores_clusters: clusters[number].is_none() && architecture >= FIRST_WITH_CLUSTERS,
             unsupported: refused[number].clone(),
             ..kernel(at.function, &code.functions[number], static_shared)
         });
@@ -262,16 +260,7 @@ fn build(
         visible: var.linkage != Linkage::Internal,
         managed: var.managed,
     });
-    Ok(Linked {
-        code,
-        pool: pool.finish(),
-        kernels,
-        entries,
-        globals: globals.collect(),
-        contents,
-        target: modules.iter().map(|m| m.target).max().unwrap_or(0),
-        version: modules.iter().map(|m| m.version).max().unwrap_or(0),
-    })
+    Ok(Linked { code, pool: pool.finish(), kernels, entries, globals: globals.collect(), contents })
 }
 
 /// Adds a function to the code, making its indices the program's.
@@ -335,6 +324,7 @@ fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32) -> Kerne
     let product = |extent: [u32; 3]| extent.iter().fold(1u32, |all, &n| all.saturating_mul(n));
     Kernel {
         name: function.name.to_owned(),
+        architecture: 0,
         params: layout.into_iter().map(|(offset, size, align)| Param { offset, size, align }).collect(),
         param_bytes,
         static_shared,

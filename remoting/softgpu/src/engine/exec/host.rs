@@ -1,5 +1,9 @@
 //! Accesses to memory through addresses that were checked.
 
+use std::arch::asm;
+use std::arch::x86_64::__m128i;
+use std::mem::transmute;
+
 /// The host address of memory that was found valid, for as many bytes as are accessed through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
@@ -64,5 +68,47 @@ impl Host {
     pub fn write_row<T: Integer, const N: usize>(self, row: &[T; N]) {
         // SAFETY: as in `read_row`.
         unsafe { (self.0 as *mut [T; N]).write_unaligned(*row) }
+    }
+
+    /// The next 2, 4, 8 or 16 bytes, none of which another thread changes in between.
+    #[inline(always)]
+    pub fn read_piece(self, bytes: usize) -> u128 {
+        match bytes {
+            2 => self.read::<u16>().into(),
+            4 => self.read::<u32>().into(),
+            8 => self.read::<u64>().into(),
+            _ => self.read_sixteen(),
+        }
+    }
+
+    /// Writes 2, 4, 8 or 16 bytes, of which no thread sees a part alone.
+    #[inline(always)]
+    pub fn write_piece(self, bytes: usize, piece: u128) {
+        match bytes {
+            2 => self.write(piece as u16),
+            4 => self.write(piece as u32),
+            8 => self.write(piece as u64),
+            _ => self.write_sixteen(piece),
+        }
+    }
+
+    /// In one instruction: processors with AVX let no thread see a part of 16 aligned bytes.
+    #[inline(always)]
+    fn read_sixteen(self) -> u128 {
+        let piece: __m128i;
+        // SAFETY: valid, see `checked`; the instruction takes any alignment, and reads alone.
+        unsafe {
+            asm!("movdqu {}, [{}]", out(xmm_reg) piece, in(reg) self.0, options(nostack, preserves_flags, readonly))
+        };
+        // SAFETY: both are any 16 bytes.
+        unsafe { transmute(piece) }
+    }
+
+    #[inline(always)]
+    fn write_sixteen(self, piece: u128) {
+        // SAFETY: both are any 16 bytes.
+        let piece: __m128i = unsafe { transmute(piece) };
+        // SAFETY: as in `read_sixteen`; all of this memory is writable.
+        unsafe { asm!("movdqu [{}], {}", in(reg) self.0, in(xmm_reg) piece, options(nostack, preserves_flags)) };
     }
 }

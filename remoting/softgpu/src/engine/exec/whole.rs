@@ -1,32 +1,35 @@
-//! Strong accesses to vectors of 32-bit elements: two elements at a time, as GPUs do it. The ISA promises less, but programs
-//! that hand data to each other beside a flag rely on it (NCCL's LL protocol).
+//! Accesses to vectors that other threads may meet: up to 16 bytes at once, as GPUs do it. The ISA promises less, but
+//! programs that hand data to each other beside a flag rely on it (CUB's tiles, NCCL's LL protocol).
 
+use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
-use super::lanes::{LANES, set_lanes};
-use super::memory::space;
+use super::lanes::{Lane, set_lanes};
+use super::memory::{Element, space};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
 
-/// Elements that are read or written at once.
-const PAIR: usize = 2;
-const PAIR_BYTES: usize = 8;
+/// What is read or written at once.
+const PIECE: usize = 16;
 
-/// `ld` of two or four 32-bit elements into the list.
-pub struct LoadWhole;
+/// `ld` of several elements into the list.
+pub struct LoadWhole<E>(PhantomData<E>);
 
-impl Handler for LoadWhole {
+impl<E: Element> Handler for LoadWhole<E> {
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let size = size_of::<E::Memory>();
         let targets = inst.targets.of(&block.launch.code.lists);
-        let addresses = match block.locate(inst, (targets.len() * 4) as u64, mask) {
+        let addresses = match block.locate(inst, (size * targets.len()) as u64, mask) {
             Ok(addresses) => addresses,
             Err(step) => return step,
         };
-        for (index, pair) in targets.chunks_exact(PAIR).enumerate() {
-            let values: [u64; LANES] = addresses.map(|host| host.plus(index * PAIR_BYTES).read());
-            block.set(pair[0], &values.map(|value| value as u32), mask);
-            block.set(pair[1], &values.map(|value| (value >> 32) as u32), mask);
+        for (index, targets) in targets.chunks(PIECE / size).enumerate() {
+            let pieces = addresses.map(|host| host.plus(index * PIECE).read_piece(size * targets.len()).to_le_bytes());
+            for (element, &target) in targets.iter().enumerate() {
+                let values = pieces.map(|piece| E::widen(E::from_bytes(&piece[element * size..][..size])));
+                block.set(target, &values, mask);
+            }
         }
         if inst.mods & space::ORDERED != 0 {
             fence(Ordering::SeqCst);
@@ -35,24 +38,30 @@ impl Handler for LoadWhole {
     }
 }
 
-/// `st` of two or four 32-bit elements from the list.
-pub struct StoreWhole;
+/// `st` of several elements from the list.
+pub struct StoreWhole<E>(PhantomData<E>);
 
-impl Handler for StoreWhole {
+impl<E: Element> Handler for StoreWhole<E> {
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let size = size_of::<E::Memory>();
         let sources = inst.sources.of(&block.launch.code.lists);
-        let addresses = match block.locate(inst, (sources.len() * 4) as u64, mask) {
+        let addresses = match block.locate(inst, (size * sources.len()) as u64, mask) {
             Ok(addresses) => addresses,
             Err(step) => return step,
         };
         if inst.mods & space::ORDERED != 0 {
             fence(Ordering::SeqCst);
         }
+        let of_element = u64::MAX >> (64 - 8 * size);
         for lane in set_lanes(mask) {
-            for (index, pair) in sources.chunks_exact(PAIR).enumerate() {
-                let [low, high] = [pair[0], pair[1]].map(|source| u64::from(block.src::<u32>(source)[lane]));
-                addresses[lane].plus(index * PAIR_BYTES).write(low | high << 32);
+            for (index, sources) in sources.chunks(PIECE / size).enumerate() {
+                let mut piece = 0;
+                for (element, &source) in sources.iter().enumerate() {
+                    let value = block.src::<E::Register>(source)[lane].to_bits() & of_element;
+                    piece |= u128::from(value) << (8 * size * element);
+                }
+                addresses[lane].plus(index * PIECE).write_piece(size * sources.len(), piece);
             }
         }
         Step::Next

@@ -1,7 +1,7 @@
 //! Loads, stores, asynchronous copies, fences and cache hints.
 
 use super::{Mods, operand};
-use crate::engine::code::{Exec, Inst, NONE};
+use crate::engine::code::{Inst, NONE};
 use crate::engine::compile::allocate::Class;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::control::Nop;
@@ -29,6 +29,19 @@ macro_rules! load_handler {
             (4, false, true) => exec::<$shape<U32Wide>>(),
             (4, true, true) => exec::<$shape<S32Wide>>(),
             (8, _, true) => exec::<$shape<B64>>(),
+            _ => return refuse("the type is not supported"),
+        }
+    };
+}
+
+/// The handler of a store, for the element's type.
+macro_rules! store_handler {
+    ($shape:ident, $ty:expr) => {
+        match $ty.bytes() {
+            1 => exec::<$shape<U8>>(),
+            2 => exec::<$shape<U16>>(),
+            4 => exec::<$shape<B32>>(),
+            8 => exec::<$shape<B64>>(),
             _ => return refuse("the type is not supported"),
         }
     };
@@ -65,8 +78,9 @@ const HINTS: [&str; 27] = [
     "L2::evict_last",
 ];
 
-/// Those of accesses that other threads may meet.
-const STRONG: [&str; 5] = ["relaxed", "volatile", "mmio", "acquire", "release"];
+/// Those of accesses that other threads may meet: strong ones, and those that pass by a multiprocessor's cache, which
+/// stood for strong ones before PTX had these.
+const MET: [&str; 7] = ["relaxed", "volatile", "mmio", "acquire", "release", "cg", "cv"];
 
 pub fn ignore_hints(mods: &mut Mods) {
     mods.ignore(&HINTS);
@@ -121,7 +135,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
 
 fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     let load = instr.op != "st";
-    let strong = STRONG.iter().any(|name| instr.mods.contains(name));
+    let met = MET.iter().any(|name| instr.mods.contains(name));
     ignore_hints(mods);
     let ordered = if mods.has("acquire") || mods.has("release") { space::ORDERED } else { 0 };
     let state = space_of(mods);
@@ -156,10 +170,11 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     }
     let fixed = inst.a == NONE && inst.mods & space::MASK == space::PARAM && inst.imm >= 0;
     inst.exec = match (load, fixed) {
-        _ if strong && vector > 1 && ty.bytes() == 4 && !wide => whole_handler(load),
         (true, true) => load_handler!(LoadParam, ty, wide),
+        (true, false) if met && vector > 1 => load_handler!(LoadWhole, ty, wide),
         (true, false) => load_handler!(Load, ty, wide),
-        _ => store_handler(ty)?,
+        (false, _) if met && vector > 1 => store_handler!(StoreWhole, ty),
+        (false, _) => store_handler!(Store, ty),
     };
     match registers.as_slice() {
         &[register] if load => inst.d = register,
@@ -183,20 +198,6 @@ fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lower
 /// The register of a stored element; of a wider one the low part is stored.
 fn source<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
     Ok((lower.src(element, ty)?, ty.bytes() == 8))
-}
-
-fn whole_handler(load: bool) -> Exec {
-    if load { exec::<LoadWhole>() } else { exec::<StoreWhole>() }
-}
-
-fn store_handler(ty: Ty) -> Lowering<Exec> {
-    Ok(match ty.bytes() {
-        1 => exec::<Store<U8>>(),
-        2 => exec::<Store<U16>>(),
-        4 => exec::<Store<B32>>(),
-        8 => exec::<Store<B64>>(),
-        _ => return refuse("the type is not supported"),
-    })
 }
 
 /// `cp.async` and its waits. The copy is done at once, so there is nothing to wait for.
