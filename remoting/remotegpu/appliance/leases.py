@@ -106,21 +106,7 @@ class Leases:
 
     async def open(self, ask: Ask, client: str, owner: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
         """Yield why it waits, once a second, and at last the lease."""
-        if self.draining:
-            message = "this appliance is draining and opens no new lease; try another one"
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
-        if len(self._live) + len(self._waiting) >= self._limits.leases:
-            raise self._refuse(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"this appliance has its limit of {self._limits.leases} leases; try again later",
-            )
-        most = max(1, self._limits.leases // 2)
-        if owner and self._places_of(owner) >= most:
-            raise self._refuse(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{owner} has its limit of {most} leases and waiting requests (half of --max-leases); "
-                "end some, or use another appliance",
-            )
+        self._require_place(owner)
         lease_id = secrets.token_hex(16)
         try:
             self.allocator.submit(lease_id, ask)
@@ -152,14 +138,13 @@ class Leases:
 
     def receive(self, lease_id: str, secret: str, client: str, ask: Ask, owner: str) -> Lease:
         """A lease that moves here, with its name and secret; nobody may hold it before `settled`."""
-        if self.draining:
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, "NoRoom: the appliance there is draining")
+        try:
+            self._require_place(owner)
+        except RefusalError as refusal:
+            raise RefusalError(refusal.code, f"NoRoom: {refusal.message}") from None
         if lease_id in self._live or lease_id in self._waiting or self.allocator.has(lease_id):
             message = "NoRoom: it is there already, or what it had there is still being freed"
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
-        if len(self._live) + len(self._waiting) >= self._limits.leases:
-            most = f"NoRoom: the appliance there has its limit of {self._limits.leases} leases"
-            raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, most)
         try:
             self.allocator.submit(lease_id, ask)
         except ImpossibleError as error:
@@ -189,6 +174,24 @@ class Leases:
             del self._moved[next(iter(self._moved))]
         self._gateway.moved(lease.lease_id, lease.secret, to)
         self.end(lease.lease_id, "it has moved to another appliance")
+
+    def _require_place(self, owner: str) -> None:
+        """Raises RefusalError if the appliance, or this owner, has as many leases as there may be."""
+        if self.draining:
+            message = "this appliance is draining and opens no new lease; try another one"
+            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+        if len(self._live) + len(self._waiting) >= self._limits.leases:
+            raise self._refuse(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this appliance has its limit of {self._limits.leases} leases; try again later",
+            )
+        most = max(1, self._limits.leases // 2)
+        if owner and self._places_of(owner) >= most:
+            raise self._refuse(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{owner} has its limit of {most} leases and waiting requests (half of --max-leases); "
+                "end some, or use another appliance",
+            )
 
     def _places_of(self, owner: str) -> int:
         waiting = sum(each == owner for each, _ in self._waiting.values())

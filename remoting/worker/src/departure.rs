@@ -11,6 +11,7 @@ use crate::requests::Request;
 use crate::session::Session;
 use crate::settings::Setting;
 use crate::suspend::settle;
+use crate::zeros::Filler;
 use driverapi::variables::Variables;
 use protocol::{
     Adopt, AdoptKept, ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, EventCreate, EventQuery, EventRecord,
@@ -41,6 +42,8 @@ struct Plan {
     /// An event of each context, for times.
     clocks: BTreeMap<u64, Handle>,
     gates: Vec<GateOpen>,
+    /// By device.
+    fillers: BTreeMap<u32, Filler>,
     /// What the slabs hold, and later what the variables do.
     places: Vec<Place>,
     adopt: Adopt,
@@ -187,6 +190,7 @@ impl Session {
             events,
             clocks,
             gates,
+            fillers: (0..self.device_count).filter_map(|device| Some((device, self.filler(device)?))).collect(),
             places,
             adopt,
             kept,
@@ -439,7 +443,7 @@ impl Plan {
                 }
             }
             for (address, size) in variables(driver, code, sent, there)? {
-                places.push(Place { address, size, device: *device, filler: None });
+                places.push(Place { address, size, device: *device, filler: self.fillers.get(device).copied() });
             }
         }
         Ok(places)
