@@ -154,8 +154,9 @@ def test_over_tls_and_through_grpc(tmp_path: Path) -> None:
 def test_what_cannot_be_the_same_there_is_refused_by_name(two: tuple[Appliance, Appliance]) -> None:
     one, other = two
     with keeping(one, 64, share="0.9") as program:
-        with keeping(other, 8):
+        with keeping(other, 8) as full:
             stays(one, other, "NoRoom")
+            end(full)
         computes(program)
         with appliance(memory_mib=512) as small:
             stays(one, small, "NoRoom")
