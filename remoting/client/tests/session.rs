@@ -8,7 +8,7 @@ use protocol::{
 use remotegpu_client::session::{DeviceBox, HostBox, PeerSource, Progress, Session};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, tcp_user_timeout};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -226,6 +226,17 @@ fn a_lost_connection_fails_everybody_who_waits_and_everything_after() {
     }
     assert_eq!(session.call(0, &StreamSynchronize { launches: UNCOUNTED }).map(drop), Err(EXTERNAL_DEVICE));
     assert_eq!(session.post(0, &launch(0)).map(drop), Err(EXTERNAL_DEVICE));
+}
+
+#[test]
+fn a_call_that_cannot_be_sent_fails_the_session_before_it_returns() {
+    for _ in 0..50 {
+        let (session, worker) = start();
+        // Sending fails, and there is nothing to read that would say so.
+        worker.socket.shutdown(Shutdown::Read).expect("shut down");
+        session.post(0, &launch(1)).expect("kept, or sent in the background");
+        assert_eq!((session.flush(), session.check()), (Err(EXTERNAL_DEVICE), Err(EXTERNAL_DEVICE)));
+    }
 }
 
 #[test]

@@ -282,7 +282,7 @@ impl Session {
     /// Called by the reader only, so that nothing is written to the program's memory after a call has failed.
     fn lose(&self, code: Code, reason: &str) {
         let code = if code == 0 { CUDA_ERROR_EXTERNAL_DEVICE } else { code };
-        let _ = self.failure.compare_exchange(0, code, SeqCst, SeqCst);
+        let code = self.failure.compare_exchange(0, code, SeqCst, SeqCst).err().unwrap_or(code);
         if !self.lost.swap(true, SeqCst) {
             if process::check_alive().is_ok() {
                 log::error(&format!(

@@ -314,7 +314,9 @@ impl Session {
             return (outbox, Ok(()));
         }
         outbox.give_up();
-        (outbox, Err(self.check().err().unwrap_or(CUDA_ERROR_EXTERNAL_DEVICE)))
+        // The reader has not noticed yet. What one call has answered, the next ones answer too.
+        let _ = self.failure.compare_exchange(0, CUDA_ERROR_EXTERNAL_DEVICE, SeqCst, SeqCst);
+        (outbox, self.check())
     }
 
     /// A connection has taken the place of the one that broke, and the worker has received so many bytes. For the reader
