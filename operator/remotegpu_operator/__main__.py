@@ -105,7 +105,7 @@ async def _work(settings: Settings, api: Api) -> None:
     )
     events = Events(api)
     pool_work = Pools(api, installation, authority, inventory, changed)
-    claim_work = Claims(api, events, settings.namespace, pool_work.status_is_stale)
+    claim_work = Claims(api, events, settings.namespace, pool_work.status_is_stale, inventory.move)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())

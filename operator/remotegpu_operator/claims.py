@@ -25,6 +25,7 @@ from remotegpu_operator.gates import Caches, Gates, Key
 from remotegpu_operator.index import Index
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.leadership import NotLeaderError
+from remotegpu_operator.moves import Carry, Moves
 from remotegpu_operator.suspensions import Suspensions
 from remotegpu_operator.workqueue import WorkQueue
 
@@ -44,8 +45,8 @@ _ASK_AGAIN_SECONDS: Final = 30.0
 
 
 class Claims:
-    def __init__(self, api: Api, events: Events, namespace: str, on_capacity: Callable[[], None]) -> None:
-        """`namespace`: that of the installation, where the device plugins are."""
+    def __init__(self, api: Api, events: Events, namespace: str, on_capacity: Callable[[], None], carry: Carry) -> None:
+        """`namespace`: that of the installation, where the device plugins are; `carry`: as `moves.Moves`."""
         self._api = api
         self._events = events
         self._on_capacity = on_capacity
@@ -70,6 +71,7 @@ class Claims:
             self._allocator,
             lambda uid: self._queue.add(("claim", uid)),
         )
+        self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
         self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
@@ -118,7 +120,7 @@ class Claims:
     def used_by(self, appliance: str) -> int:
         """How many claims have a share there and a pod that may use it."""
         return sum(
-            any(each.appliance == appliance for each in claim.status.allocations)
+            any(each.appliance == appliance for each in claim.status.held)
             for claim in self._index.claims.values()
             if claim.status.consumers
         ) + sum(
@@ -140,7 +142,7 @@ class Claims:
         self._all_appliances = {name: one for pool in self._appliances.values() for name, one in pool.items()}
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
         for claim in self._index.claims.values():
-            if any(each.appliance in changed for each in claim.status.allocations):
+            if any(each.appliance in changed for each in claim.status.held):
                 self._queue.add(("claim", claim.uid))
         self._settle.set()
 
@@ -154,6 +156,7 @@ class Claims:
             claim = gone
             metrics.CLAIMS.labels(claim.status.phase).dec()
             self._decisions.pop(claim.uid, None)
+            self._moves.forget(claim.uid)
             self._allocator.release(claim.uid)
         else:
             try:
@@ -180,8 +183,8 @@ class Claims:
             request = request_of(claim, self._priorities)
             why = self.suspensions.why(claim) if claim.status.phase is Phase.SUSPENDED else None
             stays = why is not None and why.lasts
-            if self._allocator.held(claim.uid) != claim.status.allocations or stays:
-                self._allocator.hold(request, claim.status.allocations)
+            if self._allocator.held(claim.uid) != claim.status.held or stays:
+                self._allocator.hold(request, claim.status.held)
             if request.again and not stays:
                 self._allocator.submit(request)
         elif claim.status.phase is Phase.EXPIRED and not self._index.own_pod_runs(claim):
@@ -314,6 +317,8 @@ class Claims:
         status = claim.status
         if status.phase is Phase.SUSPENDED:
             status = self._next_of_suspended(claim, decision, stamp)
+        elif status.move is not None:
+            status = self._moves.next(claim, self._all_appliances, stamp)
         elif status.phase in statuses.HOLDING:
             overdue = self._start_overdue(claim, now)
             failed = statuses.unhealthy(claim, self._all_appliances)
@@ -328,6 +333,8 @@ class Claims:
                 status = statuses.observed(claim, self._all_appliances, stamp, suspending=why is not None)
                 if why is not None and status.phase is Phase.ALLOCATED:
                     status = self.suspensions.status_of_one_that_ends(claim, why, stamp)
+                elif status == claim.status and status.phase is Phase.ALLOCATED:
+                    status = self._moves.next(claim, self._all_appliances, stamp)
         elif isinstance(decision, Placed):
             status = statuses.placed(claim, decision, self._all_appliances, stamp)
         elif isinstance(decision, Waiting):
@@ -371,7 +378,7 @@ class Claims:
         if status.phase is Phase.ALLOCATED and claim.status.phase is Phase.PENDING:
             age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(claim.created)
             metrics.ALLOCATION_SECONDS.observe(age.total_seconds())
-        warning = status.reason is not Reason.ALLOCATED
+        warning = status.reason not in (Reason.ALLOCATED, Reason.MOVING)
         self._events.about(GPUCLAIMS, stored, status.reason, status.message, warning=warning)
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, status.reason, status.message, warning=warning)

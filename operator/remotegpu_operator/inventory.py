@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from remotegpu.api.claims import GPUClaim
 from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import EnvironmentStatus, GpuStatus
 from remotegpu.rpc import pb
@@ -70,6 +72,8 @@ class Inventory:
         self._token_file = token_file
         self._changed = changed
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory")
+        self._movers = ThreadPoolExecutor(_THREADS, thread_name_prefix="move")
+        self._closed = threading.Event()
         self._contacts: dict[str, Contact] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # gRPC and Python's TLS take the authority from a file: one in memory, which no full disk can keep from us.
@@ -96,6 +100,36 @@ class Inventory:
     def contact(self, name: str) -> Contact | None:
         return self._contacts.get(name)
 
+    async def move(self, claim: GPUClaim, source: str, target: str) -> str:
+        """Have a claim's lease move from one appliance to another. Empty if it is there; else why it is not.
+
+        Another process of ours may have begun it, and it continues when this one ends.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._movers, self._move, claim, source, target)
+
+    def _move(self, claim: GPUClaim, source: str, target: str) -> str:
+        problem = ""
+        while not self._closed.is_set() and target in self._contacts:
+            try:
+                with contextlib.closing(self._client_of(target)) as there:
+                    arriving = _has(there.inventory(), claim.uid)
+                    if arriving is False:
+                        return ""
+                    if arriving is None and problem:
+                        return problem
+                    if arriving is None:
+                        with contextlib.closing(self._client_of(source)) as here:
+                            _move(here, there, claim.lease_id)
+                        return ""
+            except (ApplianceError, OSError, KeyError) as error:
+                # It may have happened all the same: the other appliance knows.
+                problem = str(error)
+            self._closed.wait(INTERVAL_SECONDS)
+        return problem or f"Unreachable: {target} has no address"
+
+    def _client_of(self, name: str) -> ApplianceClient:
+        return self._client(self._contacts[name].target, self._token_file.read_text().strip())
+
     async def all_tried(self, seconds: float) -> None:
         """Until every target was asked once, but not forever."""
         with contextlib.suppress(TimeoutError):
@@ -107,7 +141,9 @@ class Inventory:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._closed.set()
+        for threads in (self._threads, self._movers):
+            threads.shutdown(wait=False, cancel_futures=True)
         os.close(self._ca_file)
 
     async def _follow(self, contact: Contact) -> None:
@@ -144,6 +180,17 @@ class Inventory:
     def _client(self, target: Target, token: str) -> ApplianceClient:
         access = Access(token=token, ca=self._ca, server_name=server_name(target.name))
         return ApplianceClient(parse_endpoint(target.address), access)
+
+
+def _has(reply: pb.InventoryReply, uid: str) -> bool | None:
+    """Whether the lease of the claim is still on its way there; None if there is none."""
+    return next((lease.arriving for lease in reply.leases if lease.claim_uid == uid), None)
+
+
+def _move(here: ApplianceClient, there: ApplianceClient, lease_id: str) -> None:
+    with here.move_lease(lease_id, there, there.invite_lease(lease_id)) as events:
+        for _ in events:
+            pass
 
 
 def _ask(client: ApplianceClient) -> Report:

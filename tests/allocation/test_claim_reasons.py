@@ -308,3 +308,34 @@ def test_only_an_appliance_with_an_environment_serves_offload() -> None:
     # Two GPUs there are, and one of them is of no use to it: more than that it will never get.
     assert waits(pool, replace(asked, uid="two", name="two", ask=Ask(2, 100)))[0] is Reason.TOO_LARGE
     assert isinstance(settled(pool, request("cuda", Ask(2, 100)))["cuda"], Placed)
+
+
+def test_a_claim_moves_to_as_much_of_the_same_model_on_one_other_appliance() -> None:
+    small = appliance("small", gpu(3, gib=4), gpu(4, gib=4))
+    pool = allocator(
+        appliance("a", gpu(0), gpu(1)), appliance("b", gpu(2)), small, appliance("t4", gpu(5, model="Tesla T4"))
+    )
+    asked = request("train", Ask(1, 0, 6 * GIB))
+    assert isinstance(settled(pool, asked)["train"], Placed)
+    (here,) = pool.held(asked.uid) or ()
+    assert here.appliance == "a"
+    there = replace(here, appliance="b", node="node of b", gpu="GPU-2")
+    assert pool.elsewhere(asked.uid, "a", "") == pool.elsewhere(asked.uid, "a", "b") == (there,)
+    assert pool.elsewhere(asked.uid, "a", "small") == "NoRoom: small has not 6.0 GiB of NVIDIA A100 free"
+    assert "pool default has no appliance c" in str(pool.elsewhere(asked.uid, "a", "c"))
+    # What it moves to is taken, and costs its namespace nothing.
+    pool.hold(asked, (here, replace(there, milli=0)))
+    assert pool.capacity("default").allocated.memory == 12 * GIB
+    assert isinstance(settled(pool, request("other", Ask(1, 0, 3 * GIB), model="A100"))["other"], Placed)
+    pool.set_quotas("team", {"quota": 1750})
+    assert isinstance(settled(pool, request("more", Ask(1, 0, GIB)))["more"], Placed)
+
+
+def test_two_gpus_of_a_claim_move_together_or_not() -> None:
+    pool = allocator(appliance("a", gpu(0), gpu(1)), appliance("b", gpu(2), gpu(3)))
+    asked = request("pair", Ask(2, 600))
+    assert isinstance(settled(pool, asked)["pair"], Placed)
+    moved = pool.elsewhere(asked.uid, "a", "")
+    assert [each.gpu for each in moved if isinstance(each, Allocation)] == ["GPU-2", "GPU-3"]
+    assert isinstance(settled(pool, request("one", Ask(1, 500)))["one"], Placed)
+    assert str(pool.elsewhere(asked.uid, "a", "")).startswith("NoRoom: no other appliance of pool default")

@@ -29,6 +29,9 @@ class Anybody:
     async def borrower(self, caller: Caller) -> str:
         return ""
 
+    async def host(self, caller: Caller, lease_id: str) -> str:
+        return ""
+
     async def administrator(self, caller: Caller) -> None: ...
 
     async def onlooker(self, caller: Caller) -> str | None:
@@ -54,6 +57,7 @@ def caller(peer: str, connection: int | None = 1) -> Caller:
 
 CALLS: list[Callable[[Authority, Caller], Awaitable[Any]]] = [
     lambda of, who: of.borrower(who),
+    lambda of, who: of.host(who, "another's"),
     lambda of, who: of.administrator(who),
     lambda of, who: of.onlooker(who),
     lambda of, who: of.owner(who, "another's", "its secret"),
@@ -61,7 +65,7 @@ CALLS: list[Callable[[Authority, Caller], Awaitable[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=["open", "drain", "look", "end a lease", "end a session"])
+@pytest.mark.parametrize("call", CALLS, ids=["open", "receive", "drain", "look", "end a lease", "end a session"])
 def test_an_acceptor_may_do_nothing_but_use_a_lease(call: Callable[[Authority, Caller], Awaitable[Any]]) -> None:
     with pytest.raises(RefusalError) as refused:
         asyncio.run(cast(Any, call(authority(), caller("session:live"))))

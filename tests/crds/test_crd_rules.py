@@ -23,8 +23,8 @@ WHOLE = (
     " and their number as count"
 )
 FIXED = (
-    "of a claim only startDeadline, priority, priorityClassName, suspend and suspendable can be changed: delete it and"
-    " make a new one"
+    "of a claim only startDeadline, priority, priorityClassName, suspend, suspendable, movable and appliance can be"
+    " changed: delete it and make a new one"
 )
 PRIORITY = "give either priorityClassName or priority, one of the two"
 POOL_NAME = (

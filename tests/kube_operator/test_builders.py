@@ -238,7 +238,7 @@ def test_what_a_pool_shares() -> None:
             "policyTypes": ["Ingress"],
             "ingress": [
                 {
-                    "from": [clients, operator],
+                    "from": [clients, operator, {"podSelector": {"matchLabels": SELECTOR}}],
                     "ports": [{"protocol": "TCP", "port": 7070}, {"protocol": "TCP", "port": 7071}],
                 },
                 {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": 7072}]},
@@ -261,6 +261,10 @@ def test_a_policy_closes_the_way_out_but_for_names_and_the_api_server() -> None:
         {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
         {"to": [{"ipBlock": {"cidr": "10.0.0.9/32"}}], "ports": [{"protocol": "TCP", "port": 6443}]},
         {"to": [{"ipBlock": {"cidr": "fd00::1/128"}}], "ports": [{"protocol": "TCP", "port": 443}]},
+        {
+            "to": [{"podSelector": {"matchLabels": SELECTOR}}],
+            "ports": [{"protocol": "TCP", "port": 7070}, {"protocol": "TCP", "port": 7071}],
+        },
     ]
     # Not known: nothing is closed, or the appliances could ask nobody whose a token is.
     assert "egress" not in network_policy(pool(), INSTALLATION)["spec"]

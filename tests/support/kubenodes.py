@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -26,6 +27,9 @@ class Appliance(pb_grpc.ControlServicer):
         self.calls = 0
         # What a test says of them.
         self.leases: list[pb.Lease] = []
+        # What a test does when a lease is to move from here: why it does not, empty if it has.
+        self.on_move: Callable[[pb.MoveLeaseRequest], str] = lambda _: "no test says that it moves"
+        self.invited: list[str] = []
         self._token = token
         self._gpus = [
             pb.Gpu(
@@ -54,9 +58,27 @@ class Appliance(pb_grpc.ControlServicer):
             self._server.stop(0).wait()
             self._server = None
 
-    def Inventory(self, request: pb.InventoryRequest, context: grpc.ServicerContext) -> pb.InventoryReply:  # noqa: N802
+    def _check(self, context: grpc.ServicerContext) -> None:
         if ("authorization", f"Bearer {self._token}") not in context.invocation_metadata():
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not the operator's")
+
+    def InviteLease(  # noqa: N802
+        self, request: pb.InviteLeaseRequest, context: grpc.ServicerContext
+    ) -> pb.InviteLeaseReply:
+        self._check(context)
+        self.invited.append(request.lease_id)
+        return pb.InviteLeaseReply(invitation=f"by {self.name}")
+
+    def MoveLease(  # noqa: N802
+        self, request: pb.MoveLeaseRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.Progress]:
+        self._check(context)
+        if why := self.on_move(request):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+        yield pb.Progress(done=pb.Done())
+
+    def Inventory(self, request: pb.InventoryRequest, context: grpc.ServicerContext) -> pb.InventoryReply:  # noqa: N802
+        self._check(context)
         self.calls += 1
         versions = pb.Versions(wire=WIRE_VERSION, program="stand-in")
         return pb.InventoryReply(

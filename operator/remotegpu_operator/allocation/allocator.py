@@ -132,6 +132,41 @@ class Allocator:
         waiting = [each.request for each in self._refusals(pool) if each.reason is Reason.WAITING_FOR_CAPACITY]
         return victims(inventory, self._ledger, waiting, before)
 
+    def elsewhere(self, uid: str, source: str, target: str) -> tuple[Allocation, ...] | str:
+        """GPUs of another appliance (only of `target`, if it is named) that can take what a claim has on `source`, with
+        as much memory; or why there are none. Those that wait for a share are not asked: this one has its own already.
+        """
+        entry = self._ledger.get(uid)
+        if entry is None or (inventory := self._inventories.get(entry.request.pool)) is None:
+            return "its pool is not known"
+        if target and all(appliance.name != target for appliance in inventory.appliances):
+            return inventory.no_appliance(target)
+        mine = [each for each in entry.allocations if each.appliance == source]
+        taken = {each.appliance for each in entry.allocations}
+        fitting: list[tuple[int, str, tuple[Allocation, ...]]] = []
+        for name in {slot.appliance for slot in inventory.slots} - taken:
+            slots = [slot for slot in inventory.slots if slot.appliance == name and target in ("", name)]
+            if (found := self._like(mine, slots)) is not None:
+                left = sum(self._free(slot) for slot in slots if any(slot.gpu.uuid == each.gpu for each in found))
+                fitting.append((left, name, found))
+        if fitting:
+            return min(fitting)[2]
+        wanted = " and ".join(f"{format_bytes(each.memory)} of {each.model}" for each in mine)
+        who = f"{target} has not" if target else f"no other appliance of pool {entry.request.pool} has"
+        return f"NoRoom: {who} {wanted} free"
+
+    def _like(self, mine: Iterable[Allocation], slots: Iterable[Slot]) -> tuple[Allocation, ...] | None:
+        """For each of them as much of a GPU of the same model, of different ones."""
+        free, found = list(slots), []
+        for each in mine:
+            fits = [slot for slot in free if slot.gpu.model == each.model and self._free(slot) >= each.memory]
+            if not fits:
+                return None
+            slot = min(fits, key=lambda fit: (self._free(fit), fit.gpu.uuid))
+            free.remove(slot)
+            found.append(replace(each, appliance=slot.appliance, node=slot.node, gpu=slot.gpu.uuid))
+        return tuple(found)
+
     def waiting(self) -> list[Request]:
         """All that wait, pool by pool, in the order in which they are served."""
         return [request for _, queue in sorted(self._queues.items()) for request in queue]

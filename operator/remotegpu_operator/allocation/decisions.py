@@ -24,6 +24,8 @@ class Request:
     # Only an appliance with an environment serves it.
     offload: bool = False
     suspendable: bool = False
+    # The only one that serves it, if it names one.
+    appliance: str = ""
     # Appliances and GPUs that it has a part of, and must have again.
     again: tuple[tuple[str, str], ...] = ()
 
@@ -48,6 +50,7 @@ def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({}
         created=claim.created,
         offload=claim.spec.mode is Mode.OFFLOAD,
         suspendable=claim.spec.suspendable,
+        appliance=claim.spec.appliance,
         again=tuple((each.appliance, each.gpu) for each in claim.status.allocations)
         if claim.status.phase is Phase.SUSPENDED
         else (),

@@ -44,7 +44,7 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     # Claims come in few shapes, and nothing in here changes.
-    _known: dict[tuple[str, Ask, bool], Candidates] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, pool: str, appliances: Iterable[ApplianceStatus]) -> "Inventory":
@@ -57,7 +57,7 @@ class Inventory:
         return cls(pool, ordered, tuple(slots))
 
     def candidates(self, request: Request) -> Candidates:
-        shape = (request.model.casefold(), request.ask, request.offload)
+        shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
         if shape not in self._known:
             self._known[shape] = self._candidates(request)
         return self._known[shape]
@@ -69,6 +69,10 @@ class Inventory:
         serving = [i for i, slot in enumerate(self.slots) if slot.offload or not request.offload]
         if not serving:
             return Candidates(reason=Reason.NO_ENVIRONMENT, message=self._no_environment())
+        if request.appliance:
+            serving = [i for i in serving if self.slots[i].appliance == request.appliance]
+            if not serving:
+                return Candidates(reason=Reason.NO_MATCHING_GPU, message=self.no_appliance(request.appliance))
         matching = [i for i in serving if model in self.slots[i].gpu.model.casefold()]
         mixed = "" if ask.memory_bytes else mixed_memory(self.slots[i].gpu for i in matching)
         if mixed:
@@ -101,6 +105,10 @@ class Inventory:
             )
             return Reason.NO_MATCHING_GPU, said
         return Reason.TOO_LARGE, f"{ask} is more than pool {pool} ever has: its GPUs{of_model} share {sizes}"
+
+    def no_appliance(self, name: str) -> str:
+        names = some(appliance.name for appliance in self.appliances)
+        return f"pool {self.pool} has no appliance {name}: name another one in spec.appliance, or none; it has {names}"
 
     def _no_environment(self) -> str:
         return (

@@ -28,11 +28,11 @@ def placed(claim: GPUClaim, decision: Placed, appliances: Mapping[str, Appliance
         endpoints=endpoints(decision.allocations, appliances),
     )
     on = ", ".join(dict.fromkeys(f"{each.appliance} on node {each.node}" for each in decision.allocations))
-    return _with(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, f"{share}{whole}: {on}", now)
+    return with_reason(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, f"{share}{whole}: {on}", now)
 
 
 def waiting(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
-    return _with(claim, _empty(claim.status), Phase.PENDING, decision.reason, decision.message, now)
+    return with_reason(claim, _empty(claim.status), Phase.PENDING, decision.reason, decision.message, now)
 
 
 def suspended(claim: GPUClaim, why: Why, kept: Mapping[tuple[str, str], int], now: str) -> ClaimStatus:
@@ -47,29 +47,29 @@ def stays_suspended(claim: GPUClaim, status: ClaimStatus, why: Why, now: str) ->
     message = f"its programs wait, and others have the share: {why.message}"
     if (status.phase, status.reason, status.message) == (Phase.SUSPENDED, why.reason, message):
         return status
-    return _with(claim, status, Phase.SUSPENDED, why.reason, message, now)
+    return with_reason(claim, status, Phase.SUSPENDED, why.reason, message, now)
 
 
 def suspending(claim: GPUClaim, why: Why, problem: str, now: str) -> ClaimStatus:
     """It shall be suspended, and has its share as long as it is not."""
     reason = Reason.NOT_SUSPENDED if problem else Reason.SUSPENDING
-    message = problem[:_MOST_WHY] or f"its kernels end and its memory is copied, then others have it: {why.message}"
+    message = problem[:MOST_WHY] or f"its kernels end and its memory is copied, then others have it: {why.message}"
     if (claim.status.reason, claim.status.message) == (reason, message):
         return claim.status
-    return _with(claim, claim.status, Phase.ALLOCATED, reason, message, now)
+    return with_reason(claim, claim.status, Phase.ALLOCATED, reason, message, now)
 
 
 def resuming(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
     """It asks for its share again. That it gave way to another claim stays its reason."""
     gave_way = claim.status.reason is Reason.FOR_PRIORITY
     reason = claim.status.reason if gave_way else decision.reason
-    return _with(claim, claim.status, Phase.SUSPENDED, reason, decision.message, now)
+    return with_reason(claim, claim.status, Phase.SUSPENDED, reason, decision.message, now)
 
 
 def displaced(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
     """The GPUs it had serve it no more: it waits for others."""
     message = f"{why}: it waits for others"
-    return _with(claim, _empty(claim.status), Phase.PENDING, Reason.WAITING_FOR_CAPACITY, message, now)
+    return with_reason(claim, _empty(claim.status), Phase.PENDING, Reason.WAITING_FOR_CAPACITY, message, now)
 
 
 def unhealthy(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
@@ -81,7 +81,7 @@ def unhealthy(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str
         for gpu in (appliances[name].gpus if name in appliances else ())
         if gpu.uuid == uuid and not gpu.healthy
     ]
-    return ", ".join(failed)[:_MOST_WHY]
+    return ", ".join(failed)[:MOST_WHY]
 
 
 def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
@@ -89,7 +89,7 @@ def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
         f"the pod did not start within {deadline} s of getting its share: find out why with `kubectl describe pod "
         f"{claim.spec.pod.name if claim.spec.pod else ''}`; the share comes back when the pod starts"
     )
-    return _with(claim, _empty(claim.status), Phase.EXPIRED, Reason.START_DEADLINE_EXCEEDED, message, now)
+    return with_reason(claim, _empty(claim.status), Phase.EXPIRED, Reason.START_DEADLINE_EXCEEDED, message, now)
 
 
 def observed(
@@ -106,13 +106,13 @@ def observed(
         message = f"{names} does not answer: programs there have ended, and the share is kept until it is back"
         if status.phase is Phase.LOST:
             return status
-        return _with(claim, status, Phase.LOST, Reason.APPLIANCE_LOST, message, now)
+        return with_reason(claim, status, Phase.LOST, Reason.APPLIANCE_LOST, message, now)
     here = replace(status, endpoints=endpoints(status.allocations, appliances))
     if why := unhealthy(claim, appliances):
         message = f"{why}: no program can start on it; make the pod anew for another GPU, or wait until it is well"
-        return _with(claim, here, Phase.ALLOCATED, Reason.GPU_UNHEALTHY, message, now)
+        return with_reason(claim, here, Phase.ALLOCATED, Reason.GPU_UNHEALTHY, message, now)
     if well := _well_again(claim, suspending):
-        return _with(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, well, now)
+        return with_reason(claim, here, Phase.ALLOCATED, Reason.ALLOCATED, well, now)
     return status if here == status else here
 
 
@@ -131,10 +131,10 @@ def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> Claim
     if status.phase is not Phase.ALLOCATED:
         return status
     if why and status.reason is not Reason.NO_DEVICE_PLUGIN:
-        return _with(claim, status, Phase.ALLOCATED, Reason.NO_DEVICE_PLUGIN, why, now)
+        return with_reason(claim, status, Phase.ALLOCATED, Reason.NO_DEVICE_PLUGIN, why, now)
     if not why and status.reason is Reason.NO_DEVICE_PLUGIN:
         back = "the nodes that the pod may land on have the device plugin"
-        return _with(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, back, now)
+        return with_reason(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, back, now)
     return status
 
 
@@ -186,21 +186,27 @@ def serves(appliance: ApplianceStatus | None, gpu: str) -> bool:
 
 
 # The API server takes 1,024 characters of a message.
-_MOST_WHY: Final = 900
+MOST_WHY: Final = 900
 ALLOCATED_CONDITION: Final = "Allocated"
 READY_CONDITION: Final = "Ready"
 # A draining appliance accepts nothing new and keeps what it has.
 _SERVING: Final = frozenset({AppliancePhase.READY, AppliancePhase.DRAINING})
 
 
+# A claim that moves stands still for a moment, and continues.
+_USABLE: Final = frozenset({Reason.ALLOCATED, Reason.MOVING, Reason.NOT_MOVED})
+
+
 def _empty(status: ClaimStatus) -> ClaimStatus:
-    return replace(status, allocations=(), endpoints=(), consumers=())
+    return replace(status, allocations=(), move=None, endpoints=(), consumers=())
 
 
-def _with(claim: GPUClaim, status: ClaimStatus, phase: Phase, reason: Reason, message: str, now: str) -> ClaimStatus:
+def with_reason(
+    claim: GPUClaim, status: ClaimStatus, phase: Phase, reason: Reason, message: str, now: str
+) -> ClaimStatus:
     has_share = phase in HOLDING and phase is not Phase.SUSPENDED
     conditions = status.conditions
-    for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, reason is Reason.ALLOCATED)):
+    for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, reason in _USABLE)):
         allocated = kind == ALLOCATED_CONDITION and has_share
         conditions = with_condition(
             conditions,

@@ -78,6 +78,8 @@ def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
         spec["placement"] = "Spread"
     if ask.suspendable:
         spec["suspendable"] = True
+    if ask.movable:
+        spec["movable"] = True
     if priority := pod["spec"].get("priority"):
         spec["priority"] = priority
     spec["pod"] = {"name": metadata["name"], "uid": metadata["uid"]}

@@ -53,8 +53,11 @@ def service(pool: GPUPool, installation: Installation) -> Object:
 
 
 def network_policy(pool: GPUPool, installation: Installation) -> Object:
-    """Pods with a share and the operator may connect; metrics are for the namespace and for those who scrape. An
-    appliance itself, and with it its workers, reaches the API server and the resolver of names alone."""
+    """Pods with a share, the operator and the pool's other appliances may connect; metrics are for the namespace and
+    for those who scrape. An appliance itself, and with it its workers, reaches the API server, the resolver of names
+    and the pool's other appliances alone."""
+    appliances = {"podSelector": {"matchLabels": _selector(pool)}}
+    connections = [{"protocol": "TCP", "port": port} for port in (CONTROL_PORT, DATA_PORT)]
     operator = {"matchLabels": {NAME_LABEL: "remotegpu", COMPONENT_LABEL: "operator"}}
     clients = {"namespaceSelector": {}, "podSelector": {"matchLabels": {POD_LABEL: POD_LABEL_VALUE}}}
     monitors: list[Object] = [{"podSelector": {}}]
@@ -65,8 +68,8 @@ def network_policy(pool: GPUPool, installation: Installation) -> Object:
         "policyTypes": ["Ingress"],
         "ingress": [
             {
-                "from": [clients, {"podSelector": operator}],
-                "ports": [{"protocol": "TCP", "port": port} for port in (CONTROL_PORT, DATA_PORT)],
+                "from": [clients, {"podSelector": operator}, appliances],
+                "ports": connections,
             },
             {"from": monitors, "ports": [{"protocol": "TCP", "port": HTTP_PORT}]},
         ],
@@ -74,7 +77,8 @@ def network_policy(pool: GPUPool, installation: Installation) -> Object:
     if installation.api_servers:
         names = {"ports": [{"protocol": protocol, "port": _DNS_PORT} for protocol in ("UDP", "TCP")]}
         spec["policyTypes"].append("Egress")
-        spec["egress"] = [names, *map(_way_to, installation.api_servers)]
+        peers = {"to": [appliances], "ports": connections}
+        spec["egress"] = [names, *map(_way_to, installation.api_servers), peers]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -298,11 +298,9 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
 fn reconnect(appliance: &Appliance, ticket: SessionTicket) -> Reconnect {
     let (share, hello, grace) = (appliance.share.clone(), appliance.hello.clone(), ticket.grace);
     let connect = move |epoch, received| {
-        connect::reopen_data(&connect::renewed(&share), &hello, &ticket, epoch, received).map_err(|error| {
-            match error.kind {
-                ErrorKind::Gone => Retry::Never(error.message),
-                _ => Retry::Later(error.message),
-            }
+        connect::reopen_data(&share, &hello, &ticket, epoch, received).map_err(|error| match error.kind {
+            ErrorKind::Gone => Retry::Never(error.message),
+            _ => Retry::Later(error.message),
         })
     };
     Reconnect { grace, connect: Box::new(connect) }

@@ -1,7 +1,7 @@
 """GPUClaim as typed objects; `crds/gpuclaims.yaml` says what each field means."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ class Reason(StrEnum):
     APPLIANCE_LOST = "ApplianceLost"
     SUSPENDING = "Suspending"
     NOT_SUSPENDED = "NotSuspended"
+    MOVING = "Moving"
+    NOT_MOVED = "NotMoved"
     BY_USER = "ByUser"
     BY_SCHEDULE = "BySchedule"
     FOR_PRIORITY = "ForPriority"
@@ -89,6 +91,21 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """What the claim has on one appliance is on its way to another one."""
+
+    source: str
+    to: tuple[Allocation, ...]  # each takes the place of one of the source's, in their order
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "Move":
+        return cls(stored["source"], tuple(map(Allocation.from_object, stored["to"])))
+
+    def to_object(self) -> dict[str, Any]:
+        return {"source": self.source, "to": [allocation.to_object() for allocation in self.to]}
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where clients reach one appliance of the claim."""
 
@@ -134,6 +151,8 @@ class ClaimSpec:
     priority_class: str = ""  # a PriorityClass, whose value counts in place of `priority`
     suspend: bool = False
     suspendable: bool = False  # by a schedule of the pool, or for a claim of higher priority
+    movable: bool = False  # from an appliance that is to be replaced
+    appliance: str = ""  # where it is to be; empty: anywhere
     pod: PodReference | None = None
 
     @classmethod
@@ -149,6 +168,8 @@ class ClaimSpec:
             priority_class=stored.get("priorityClassName", ""),
             suspend=stored.get("suspend", False),
             suspendable=stored.get("suspendable", False),
+            movable=stored.get("movable", False),
+            appliance=stored.get("appliance", ""),
             pod=PodReference.from_object(stored["pod"]) if "pod" in stored else None,
         )
 
@@ -170,6 +191,10 @@ class ClaimSpec:
             written["suspend"] = True
         if self.suspendable:
             written["suspendable"] = True
+        if self.movable:
+            written["movable"] = True
+        if self.appliance:
+            written["appliance"] = self.appliance
         if self.pod is not None:
             written["pod"] = self.pod.to_object()
         return written
@@ -184,6 +209,7 @@ class ClaimStatus:
     message: str = ""
     conditions: tuple[Condition, ...] = ()
     allocations: tuple[Allocation, ...] = ()
+    move: Move | None = None
     endpoints: tuple[Endpoint, ...] = ()
     consumers: tuple[PodReference, ...] = ()
     observed_generation: int = 0
@@ -191,6 +217,11 @@ class ClaimStatus:
     @property
     def milli(self) -> int:
         return sum(allocation.milli for allocation in self.allocations)
+
+    @property
+    def held(self) -> tuple[Allocation, ...]:
+        """What nobody else may have: also what it moves to, which costs it nothing yet."""
+        return self.allocations + tuple(replace(each, milli=0) for each in (self.move.to if self.move else ()))
 
     @property
     def memory(self) -> int:
@@ -209,6 +240,7 @@ class ClaimStatus:
             message=stored.get("message", ""),
             conditions=tuple(map(Condition.from_object, stored.get("conditions", ()))),
             allocations=tuple(map(Allocation.from_object, stored.get("allocations", ()))),
+            move=None if stored.get("move") is None else Move.from_object(stored["move"]),
             endpoints=tuple(map(Endpoint.from_object, stored.get("endpoints", ()))),
             consumers=tuple(map(PodReference.from_object, stored.get("consumers", ()))),
             observed_generation=stored.get("observedGeneration", 0),
@@ -226,6 +258,8 @@ class ClaimStatus:
             "observedGeneration": self.observed_generation,
             "conditions": [condition.to_object() for condition in self.conditions],
             "allocations": [allocation.to_object() for allocation in self.allocations],
+            # A merge patch takes away what is null.
+            "move": None if self.move is None else self.move.to_object(),
             "endpoints": [endpoint.to_object() for endpoint in self.endpoints],
             "consumers": [consumer.to_object() for consumer in self.consumers],
         }

@@ -27,6 +27,7 @@ SPREAD_ANNOTATION: Final = "remotegpu.io/spread"
 # The ConfigMap with the file `remotegpu.yaml`: what the pod's programs run in an acceptor of the pool.
 OFFLOAD_ANNOTATION: Final = "remotegpu.io/offload"
 SUSPENDABLE_ANNOTATION: Final = "remotegpu.io/suspendable"
+MOVABLE_ANNOTATION: Final = "remotegpu.io/movable"
 USER_ANNOTATIONS: Final = (
     CLAIM_ANNOTATION,
     POOL_ANNOTATION,
@@ -35,6 +36,7 @@ USER_ANNOTATIONS: Final = (
     COUNT_ANNOTATION,
     SPREAD_ANNOTATION,
     SUSPENDABLE_ANNOTATION,
+    MOVABLE_ANNOTATION,
     OFFLOAD_ANNOTATION,
 )
 

@@ -15,6 +15,7 @@ from remotegpu.api.kubernetes import (
     MEMORY_ANNOTATION,
     MILLI,
     MODEL_ANNOTATION,
+    MOVABLE_ANNOTATION,
     OFFLOAD_ANNOTATION,
     POOL_ANNOTATION,
     RESOURCE_PREFIX,
@@ -50,6 +51,7 @@ class PodAsk:
     model: str = ""
     spread: bool = False
     suspendable: bool = False
+    movable: bool = False
     # The ConfigMap that says what runs in an acceptor; empty: the programs of the pod use CUDA.
     offload: str = ""
 
@@ -129,6 +131,7 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
         suspendable=_yes_or_no(
             annotations, SUSPENDABLE_ANNOTATION, "its share may be given to others, while it waits", "it may not"
         ),
+        movable=_yes_or_no(annotations, MOVABLE_ANNOTATION, "its share may move to another appliance", "it may not"),
         offload=_offload(annotations),
     )
 

@@ -10,11 +10,13 @@ from typing import Final
 import grpc
 
 from remotegpu.api.quantities import Ask
+from remotegpu.appliance.claim_leases import ClaimLeases
+from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.hardware import Snapshot
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.packets import Packet, one_line
-from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.state import Lease, Session
 from remotegpu.rpc import pb
@@ -36,6 +38,8 @@ class Arrival:
     """What is known of a lease that was invited."""
 
     owner: str
+    # In Kubernetes that of the claim.
+    lease_id: str = ""
     lease: Lease | None = None
     # With the ticket of its client, and what its worker will say.
     sessions: list[tuple[Session, str, asyncio.Future[Packet]]] = field(default_factory=list)
@@ -44,19 +48,22 @@ class Arrival:
 
 class Arrivals:
     def __init__(self, leases: Leases, sessions: Sessions, gateway: Gateway, snapshot: Snapshot) -> None:
+        # Set where leases are those of claims.
+        self.claims: ClaimLeases | None = None
         self._leases = leases
         self._sessions = sessions
         self._gateway = gateway
         self._snapshot = snapshot
         self._invited: dict[str, Arrival] = {}
 
-    def invite(self, owner: str) -> str:
-        """An invitation, with which one lease may move here; it will be `owner`'s. Raises RefusalError."""
+    def invite(self, owner: str, lease_id: str) -> str:
+        """An invitation, with which one lease may move here; it will be `owner`'s. In Kubernetes it is this lease of a
+        claim. Raises RefusalError."""
         if len(self._invited) >= _MOST_INVITATIONS:
             message = f"{_MOST_INVITATIONS} leases are about to move to this appliance; try again in a minute"
             raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         invitation = secrets.token_hex(32)
-        self._invited[invitation] = Arrival(owner)
+        self._invited[invitation] = Arrival(owner, lease_id)
         asyncio.get_running_loop().call_later(_INVITATION_SECONDS, self._expire, invitation)
         return invitation
 
@@ -77,16 +84,19 @@ class Arrivals:
         Raises RefusalError; then nothing is left here.
         """
         if arrival.lease is not None:
-            raise _refused("the invitation was used before: move the lease again")
+            raise refused("the invitation was used before: move the lease again")
         lease = arrival.lease = self._take_share(arrival, request)
         tickets = []
         try:
             for moving in request.sessions:
                 name = one_line(moving.process_name, _MOST_NAME)
-                session, ticket = await self._sessions.open(lease, moving.pid, name, session_id=moving.session_id)
+                session, ticket = await self._sessions.open(
+                    lease, moving.pid, name, moving.pod, session_id=moving.session_id
+                )
                 arrival.sessions.append((session, moving.ticket, self._sessions.expect(session)))
                 tickets.append(ticket)
         except SessionRefusedError as error:
+            self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
             self._leases.end(lease.lease_id, "it does not move here")
             raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         arrival.watch = asyncio.create_task(self._watch(arrival, lease))
@@ -95,26 +105,24 @@ class Arrivals:
 
     def _take_share(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> Lease:
         if not self._leases.grace_seconds:
-            raise _refused("NoGrace: the appliance there keeps no session without a connection (--grace 0s)")
+            raise refused("NoGrace: the appliance there keeps no session without a connection (--grace 0s)")
         names = [(request.lease_id, 32), (request.lease_secret, 64)]
         names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
         if not all(len(name) == length and _HEX.issuperset(name) for name, length in names):
             raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "a lease, a session or a ticket has no right name")
         if any(self._sessions.find(each.session_id) for each in request.sessions):
-            raise _refused("a session of it is there already")
+            raise refused("a session of it is there already")
         ours, theirs = self._snapshot.driver_version, request.driver_version
         if ours != theirs:
-            raise _refused(f"OtherDriver: CUDA {theirs} is provided here and {ours} there")
-        sizes = {device.memory_bytes for device in request.devices}
-        if len(sizes) != 1:
-            raise _refused("UnequalShares: its shares of GPUs are not of one size")
-        ask = Ask(len(request.devices), 0, sizes.pop())
+            raise refused(f"OtherDriver: CUDA {theirs} is provided here and {ours} there")
+        claim = self._claim_of(arrival, request)
+        wanted = _ask_of(request) if claim is None or self.claims is None else self.claims.placement(claim)
         client = one_line(request.client, _MOST_NAME)
-        lease = self._leases.receive(request.lease_id, request.lease_secret, client, ask, arrival.owner)
+        lease = self._leases.receive(request.lease_id, request.lease_secret, client, arrival.owner, wanted, claim)
         for device, was in zip(lease.devices, request.devices, strict=True):
             if why := _difference(was, device):
                 self._leases.end(lease.lease_id, "it does not move here")
-                raise _refused(why)
+                raise refused(why)
             # Its programs know the device so.
             device.uuid, device.pci_domain, device.pci_bus, device.pci_device = (
                 was.uuid,
@@ -126,6 +134,17 @@ class Arrivals:
                 device.attributes[attribute] = was.attributes[attribute]
         return lease
 
+    def _claim_of(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> Claim | None:
+        """The claim that moves here; None outside of Kubernetes."""
+        if self.claims is None:
+            return None
+        claim = self.claims.claim(request.lease_id)
+        if claim is None or not claim.arrives or request.lease_id != arrival.lease_id:
+            raise refused("NotExpected: no claim of this name is to move there")
+        if [size for _, size in claim.places] != [device.memory_bytes for device in request.devices]:
+            raise refused("OtherSizes: its shares of GPUs here are not what the claim has there")
+        return claim
+
     async def settle(self, arrival: Arrival, *, keep: bool) -> None:
         """Raises RefusalError if it was to be kept, and something of it has not arrived; then nothing is left here."""
         invitation = next(name for name, each in self._invited.items() if each is arrival)
@@ -136,12 +155,14 @@ class Arrivals:
         why = await self._incomplete(arrival) if keep else "it stays where it was"
         if not why and self._leases.by_id(lease.lease_id) is not lease:
             why = "the lease has ended"
+        if not why and self.claims is not None and self.claims.claim(lease.lease_id) is None:
+            why = "its claim is not to move there any more"
         if arrival.watch is not None:
             arrival.watch.cancel()
         if why:
             self._leases.end(lease.lease_id, why)
             if keep:
-                raise _refused(f"NotArrived: {why}")
+                raise refused(f"NotArrived: {why}")
             return
         for session, ticket, _ in arrival.sessions:
             self._gateway.replace_ticket(session.session_id, ticket)
@@ -164,6 +185,13 @@ class Arrivals:
         self._leases.end(lease.lease_id, "the appliance that it moves from is gone")
 
 
+def _ask_of(request: pb.ReceiveLeaseRequest) -> Ask:
+    sizes = {device.memory_bytes for device in request.devices}
+    if len(sizes) != 1:
+        raise refused("UnequalShares: its shares of GPUs are not of one size")
+    return Ask(len(request.devices), 0, sizes.pop())
+
+
 def _difference(was: pb.Device, device: pb.Device) -> str:
     """What a program would notice; empty if nothing."""
     if was.name != device.name:
@@ -173,7 +201,3 @@ def _difference(was: pb.Device, device: pb.Device) -> str:
         if here != there:
             return f"OtherGpuModel: CUdevice_attribute {attribute} is {here} here and {there} there"
     return ""
-
-
-def _refused(message: str) -> RefusalError:
-    return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -48,6 +48,9 @@ class Authority(Protocol):
     async def borrower(self, caller: Caller) -> str:
         """May the caller open a lease? The name of whose it will be."""
 
+    async def host(self, caller: Caller, lease_id: str) -> str:
+        """May the caller have a lease move here? The name of whose it will be. In Kubernetes it is that of a claim."""
+
     async def administrator(self, caller: Caller) -> None:
         """May the caller drain everything?"""
 
@@ -75,6 +78,10 @@ class SecretAuthority:
 
     async def borrower(self, caller: Caller) -> str:
         return self._holder(caller).name
+
+    async def host(self, caller: Caller, lease_id: str) -> str:
+        del lease_id
+        return await self.borrower(caller)
 
     async def administrator(self, caller: Caller) -> None:
         holder = self._holder(caller)
@@ -125,6 +132,10 @@ class WithAcceptors:
     async def borrower(self, caller: Caller) -> str:
         self._no_acceptor(caller)
         return await self._others.borrower(caller)
+
+    async def host(self, caller: Caller, lease_id: str) -> str:
+        self._no_acceptor(caller)
+        return await self._others.host(caller, lease_id)
 
     async def administrator(self, caller: Caller) -> None:
         self._no_acceptor(caller)

@@ -33,6 +33,18 @@ class ClaimAuthority:
         )
         raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message)
 
+    async def host(self, caller: Caller, lease_id: str) -> str:
+        await self.administrator(caller)
+        claim = await self._claims.wait_for(lambda: self._arriving(lease_id), _WATCH_LAG_SECONDS)
+        if claim is None:
+            message = "no such claim is to move to this appliance"
+            raise self._refuse(caller, grpc.StatusCode.NOT_FOUND, message, claim=lease_id)
+        return ""
+
+    def _arriving(self, lease_id: str) -> Claim | None:
+        claim = self._claims.claim(lease_id)
+        return claim if claim is not None and claim.arrives else None
+
     async def administrator(self, caller: Caller) -> None:
         identity = await self._identity(caller)
         if identity.account != self._operator:
@@ -46,6 +58,9 @@ class ClaimAuthority:
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
         """Cheap checks come first: nobody can make us ask the API server without naming a claim that is here."""
         del secret
+        if moved := self._claims.moved(lease_id):
+            await self._identity(caller)
+            raise moved
         claim = await self._claims.wait_for(lambda: self._claims.claim(lease_id), _WATCH_LAG_SECONDS)
         if claim is None:
             if not self._claims.known:

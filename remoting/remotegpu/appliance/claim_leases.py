@@ -10,6 +10,7 @@ from remotegpu.api.claims import lease_id_of
 from remotegpu.appliance.allocation import LeasedGpus, NoRoomError
 from remotegpu.appliance.claims import BadClaimError, Claim, claim_of_appliance
 from remotegpu.appliance.leases import Leases
+from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.suspension import Suspensions
 from remotegpu.appliance.views import PhysicalGpu
@@ -64,6 +65,13 @@ class ClaimLeases:
     def claim(self, lease_id: str) -> Claim | None:
         return self._claims.get(lease_id)
 
+    def placement(self, claim: Claim) -> LeasedGpus:
+        return LeasedGpus(tuple(self._index[gpu] for gpu, _ in claim.places), tuple(size for _, size in claim.places))
+
+    def moved(self, lease_id: str) -> RefusalError | None:
+        """For a caller who may know it: that the lease was here and has moved; None if it has not."""
+        return self._leases.moved_to(lease_id)
+
     def lease(self, lease_id: str) -> Lease | None:
         return self._leases.by_id(lease_id)
 
@@ -105,12 +113,12 @@ class ClaimLeases:
     def _place(self) -> None:
         """Make a lease of each claim that has none. What is still being freed is waited for."""
         for lease_id, claim in self._claims.items():
-            # What had a lease before this appliance was started has nothing to be kept.
-            if claim.suspended or self._leases.by_id(lease_id) is not None:
+            # What had a lease before this appliance was started has nothing to be kept. What moves is made by that, or
+            # is no longer here.
+            if claim.suspended or claim.arrives or claim.leaves or self._leases.by_id(lease_id) is not None:
                 continue
-            gpus = tuple(self._index[gpu] for gpu, _ in claim.places)
             try:
-                self._leases.place(claim, LeasedGpus(gpus, tuple(size for _, size in claim.places)))
+                self._leases.place(claim, self.placement(claim))
             except NoRoomError as error:
                 if not self._leases.ending:
                     self._complain(lease_id, str(claim), str(error))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remotegpu.api.claims import Allocation, Mode, Phase, PodReference, Reason, lease_id_of
+from remotegpu.api.claims import Allocation, Mode, Move, Phase, PodReference, Reason, lease_id_of
 from remotegpu.api.kubernetes import OFFLOAD_ANNOTATION
 
 
@@ -26,6 +26,8 @@ class Claim:
     places: tuple[tuple[str, int], ...]  # GPUs of this appliance, and the bytes on each
     mode: Mode = Mode.DRIVER
     suspended: str = ""  # why it is, or shall be; then the bytes of `places` may be those that it keeps
+    arrives: bool = False  # from another appliance, which has its sessions as yet
+    leaves: bool = False  # for another appliance
 
     def has_place_of(self, other: "Claim") -> bool:
         """Is it on the GPUs on which the other one is, with as much of them when neither is suspended?"""
@@ -51,7 +53,11 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
     ends = phase == Phase.SUSPENDED or status.get("reason") in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
     suspended = f"as GPUClaim {metadata['name']} says" if ends else ""
     try:
-        allocations = map(Allocation.from_object, status.get("allocations") or ())
+        allocations = tuple(map(Allocation.from_object, status.get("allocations") or ()))
+        move = None if status.get("move") is None else Move.from_object(status["move"])
+        arrives = move is not None and any(each.appliance == appliance for each in move.to)
+        if move is not None and arrives:
+            allocations = move.to
         places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
         consumers = frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
     except (KeyError, TypeError) as error:
@@ -60,7 +66,17 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         raise BadClaimError("its status names a GPU twice")
     if not places:
         return None
-    return Claim(metadata["uid"], metadata["namespace"], metadata["name"], consumers, places, _mode(claim), suspended)
+    return Claim(
+        metadata["uid"],
+        metadata["namespace"],
+        metadata["name"],
+        consumers,
+        places,
+        _mode(claim),
+        suspended,
+        arrives=arrives,
+        leaves=move is not None and move.source == appliance,
+    )
 
 
 def refusal_of_mode(claim: Claim | None, *, offload: bool) -> str:

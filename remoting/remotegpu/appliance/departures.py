@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.hardware import Snapshot
 from remotegpu.appliance.leases import Leases, Waiting
 from remotegpu.appliance.packets import Packet, one_line, whole_number
-from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
+from remotegpu.appliance.refusal import RefusalError, refused
+from remotegpu.appliance.sessions import DRAIN_SECONDS, Sessions
 from remotegpu.appliance.state import Lease, Session
 from remotegpu.appliance.suspension import Bytes, Suspensions
 from remotegpu.rpc import pb
@@ -29,10 +27,6 @@ from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Endpoi
 
 _log = logging.getLogger(__name__)
 
-# What was given to the GPU may take so long to complete, as the worker is told.
-_DRAIN_SECONDS: Final = 60
-_SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
-_LEAST_SECONDS: Final = 60.0
 # The other appliance starts workers, or waits until all has arrived.
 _CALL_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
@@ -71,13 +65,13 @@ class Departures:
 
     async def _move(self, lease: Lease, to: Destination) -> Bytes:
         if lease.suspended is not None:
-            raise _refused("Suspended: it stays here; resume it first, then move it")
+            raise refused("Suspended: it stays here; resume it first, then move it")
         lease.running.clear()
         try:
             with _authority(to) as access:
                 return await self._move_with(lease, to, access)
         except ApplianceError as error:
-            raise _refused(f"{error}; it stays here") from None
+            raise refused(f"{error}; it stays here") from None
         finally:
             lease.running.set()
 
@@ -85,11 +79,16 @@ class Departures:
         other = ApplianceClient(parse_endpoint(to.endpoint), access, _CALL_SECONDS)
         workers = await self._suspensions.workers(lease)
         if any(not self._gateway.ticket(session.session_id) for session in workers):
-            raise _refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
+            raise refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
             place = await asyncio.to_thread(other.receive_lease, self._described(lease, workers, to.invitation))
             since = time.monotonic()
-            answers = await self._send_all(workers, other, place)
+            try:
+                answers = await self._send_all(workers, other, place)
+            except RefusalError:
+                with contextlib.suppress(ApplianceError):
+                    await asyncio.to_thread(other.settle_lease, to.invitation, keep=False)
+                raise
             await self._settle(other, to.invitation, workers, answers)
         finally:
             other.close()
@@ -120,6 +119,7 @@ class Departures:
                     ticket=self._gateway.ticket(session.session_id),
                     pid=session.client_pid,
                     process_name=session.process_name,
+                    pod=session.pod,
                 )
                 for session in workers
             ],
@@ -139,14 +139,9 @@ class Departures:
             return await asyncio.gather(*(self._send(session, ours) for session, ours in pairs))
 
     async def _send(self, session: Session, connection: socket.socket) -> Packet:
-        most = _LEAST_SECONDS + _DRAIN_SECONDS + session.granted_bytes / _SLOWEST_BYTES_PER_SECOND
-        order = {"op": "move", "seconds": _DRAIN_SECONDS}
-        try:
-            return await asyncio.wait_for(self._sessions.ask(session, order, [connection.fileno()]), most)
-        except TimeoutError:
-            why = f"its worker did not move it within {most:.0f} s"
-            await self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
-            return {}
+        order = {"op": "move", "seconds": DRAIN_SECONDS}
+        fds, size = [connection.fileno()], session.granted_bytes
+        return await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS)
 
     async def _settle(
         self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
@@ -164,7 +159,7 @@ class Departures:
             for session, answer in zip(workers, answers, strict=True):
                 if answer.get("op") == "moved" and session.process is not None:
                     session.process.send({"op": "stay"})
-            raise _refused(f"{why}; it stays here, and its programs go on")
+            raise refused(f"{why}; it stays here, and its programs go on")
 
 
 @contextlib.contextmanager
@@ -235,8 +230,4 @@ async def _ended(pumps: "asyncio.Future[tuple[None, None]]") -> None:
 
 def _not_accepted(other: ApplianceClient, port: int) -> RefusalError:
     where = Endpoint(other.endpoint.host, port)
-    return _refused(f"the data port {where} of the other appliance did not accept a session; it stays here")
-
-
-def _refused(message: str) -> RefusalError:
-    return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+    return refused(f"the data port {where} of the other appliance did not accept a session; it stays here")

@@ -53,6 +53,7 @@ def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
         claim=str(lease.claim or ""),
         claim_uid=lease.claim.uid if lease.claim else "",
         problem=lease.problem,
+        arriving=lease.arriving,
         places=[
             pb.Place(gpu=gpus[gpu].uuid_text, leased_bytes=size, used_bytes=now)
             for gpu, size, now in zip(lease.placement.gpus, sizes, used, strict=True)

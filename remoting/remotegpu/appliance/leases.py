@@ -92,11 +92,9 @@ class Leases:
 
     def find(self, lease_id: str, secret: str) -> Lease:
         lease = self._live.get(lease_id)
-        if lease is None and lease_id in self._moved:
-            known, to = self._moved[lease_id]
-            if hmac.compare_digest(known.encode(), secret.encode()):
-                metadata = ((_MOVED_METADATA, to),)
-                raise RefusalError(grpc.StatusCode.NOT_FOUND, f"the lease has moved to {to}", metadata)
+        moved = self.moved_to(lease_id)
+        if moved is not None and hmac.compare_digest(self._moved[lease_id][0].encode(), secret.encode()):
+            raise moved
         if lease is None or not hmac.compare_digest(lease.secret.encode(), secret.encode()):
             raise self._refuse(
                 grpc.StatusCode.NOT_FOUND,
@@ -136,15 +134,32 @@ class Leases:
                 self.settle()
         yield lease
 
-    def receive(self, lease_id: str, secret: str, client: str, ask: Ask, owner: str) -> Lease:
-        """A lease that moves here, with its name and secret; nobody may hold it before `settled`."""
+    def receive(
+        self, lease_id: str, secret: str, client: str, owner: str, wanted: Ask | LeasedGpus, claim: Claim | None = None
+    ) -> Lease:
+        """A lease that moves here, with its name and secret; nobody may use it before `settled`. That of a claim gets
+        exactly the GPUs of the claim."""
         try:
-            self._require_place(owner)
+            if claim is None:
+                self._require_place(owner)
         except RefusalError as refusal:
             raise RefusalError(refusal.code, f"NoRoom: {refusal.message}") from None
         if lease_id in self._live or lease_id in self._waiting or self.allocator.has(lease_id):
             message = "NoRoom: it is there already, or what it had there is still being freed"
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+        placement = wanted if isinstance(wanted, LeasedGpus) else self._placed_now(lease_id, owner, wanted)
+        if isinstance(wanted, LeasedGpus):
+            try:
+                self.allocator.place(lease_id, wanted)
+            except NoRoomError as error:
+                raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+        lease = self._create(lease_id, client, placement, secret)
+        lease.owner, lease.claim, lease.arriving = owner, claim, True
+        lease.running.clear()
+        return lease
+
+    def _placed_now(self, lease_id: str, owner: str, ask: Ask) -> LeasedGpus:
+        """Raises RefusalError if it would have to wait."""
         try:
             self.allocator.submit(lease_id, ask)
         except ImpossibleError as error:
@@ -157,15 +172,16 @@ class Leases:
             reason = self.allocator.reason(lease_id)
             self.allocator.withdraw(lease_id)
             raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {reason}")
-        lease = self._create(lease_id, client, placed.result(), secret)
-        lease.owner = owner
-        return lease
+        return placed.result()
 
     def settled(self, lease: Lease) -> None:
         """A lease that moves here has arrived; its holder connects again."""
         self._moved.pop(lease.lease_id, None)
-        self._gateway.admit_lease(lease.lease_id, lease.secret)
-        self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
+        lease.arriving = False
+        lease.running.set()
+        if lease.claim is None:
+            self._gateway.admit_lease(lease.lease_id, lease.secret)
+            self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
 
     def moved(self, lease: Lease, to: str) -> None:
         """The lease is at another appliance, and `to` says where."""
@@ -174,6 +190,13 @@ class Leases:
             del self._moved[next(iter(self._moved))]
         self._gateway.moved(lease.lease_id, lease.secret, to)
         self.end(lease.lease_id, "it has moved to another appliance")
+
+    def moved_to(self, lease_id: str) -> RefusalError | None:
+        """That the lease has moved, for the client library as well; None if it has not."""
+        if lease_id not in self._moved:
+            return None
+        _, to = self._moved[lease_id]
+        return RefusalError(grpc.StatusCode.NOT_FOUND, f"the lease has moved to {to}", ((_MOVED_METADATA, to),))
 
     def _require_place(self, owner: str) -> None:
         """Raises RefusalError if the appliance, or this owner, has as many leases as there may be."""
@@ -200,6 +223,7 @@ class Leases:
     def place(self, claim: Claim, placement: LeasedGpus) -> None:
         """Make the lease of a claim; raises NoRoomError."""
         self.allocator.place(claim.lease_id, placement)
+        self._moved.pop(claim.lease_id, None)
         lease = self._create(claim.lease_id, f"claim {claim}", placement)
         lease.claim = claim
         _log.info("lease %s of claim %s begins", lease.lease_id[:8], claim)

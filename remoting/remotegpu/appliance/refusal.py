@@ -25,6 +25,11 @@ class RefusalError(Exception):
         self.metadata = metadata
 
 
+def refused(message: str) -> RefusalError:
+    """For what cannot be done as things are."""
+    return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+
+
 class RefusalLog:
     """Some lines about each peer; of the others, at the end of a period, how many they are."""
 

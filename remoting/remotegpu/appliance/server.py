@@ -195,6 +195,7 @@ class Appliance:
         if settings.kubernetes is not None and api_server is not None:
             named = settings.kubernetes
             self._claims = ClaimLeases(named.name, self._leases, self._suspensions, self._hardware.snapshot.gpus)
+            self._arrivals.claims = self._claims
             self._reviews = Reviews(api_server.review, named.believe_seconds, self._counters)
             authority = ClaimAuthority(self._claims, self._reviews, named.operator, self._counters)
         _require_free(settings.host, settings.port)

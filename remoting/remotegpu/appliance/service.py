@@ -181,10 +181,10 @@ class ControlService(pb_grpc.ControlServicer):
         return pb.ResizeLeaseReply(before_bytes=before, memory_bytes=after)
 
     @_answering
-    async def InviteLease(self, _request: pb.InviteLeaseRequest, context: Context) -> pb.InviteLeaseReply:  # noqa: N802
+    async def InviteLease(self, request: pb.InviteLeaseRequest, context: Context) -> pb.InviteLeaseReply:  # noqa: N802
         caller = _caller("InviteLease", context)
-        owner = await self._proven(caller, self._authority.borrower(caller))
-        return pb.InviteLeaseReply(invitation=self._arrivals.invite(owner))
+        owner = await self._proven(caller, self._authority.host(caller, request.lease_id))
+        return pb.InviteLeaseReply(invitation=self._arrivals.invite(owner, request.lease_id))
 
     @_answering
     async def ReceiveLease(  # noqa: N802
@@ -205,7 +205,7 @@ class ControlService(pb_grpc.ControlServicer):
 
     @_streaming
     async def MoveLease(self, request: pb.MoveLeaseRequest, context: Context) -> AsyncIterator[pb.Progress]:  # noqa: N802
-        lease, who = await self._seen("MoveLease", request.lease_id, context)
+        lease, who = await self._seen("MoveLease", request.lease_id, context, claimed=True)
         _log.info("audit: %s moves lease %s (%s) to %s", who, lease.lease_id[:8], lease.client, request.to)
         to = Destination(request.to, request.invitation, request.ca, request.server_name)
         async for event in _progress(self._departures.move(lease, to)):
@@ -345,14 +345,14 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller(method, context)
         return await self._proven(caller, self._authority.tenant(caller, request.lease_id, request.lease_secret))
 
-    async def _seen(self, method: str, lease_id: str, context: Context) -> tuple[Lease, str]:
-        """A lease that the caller sees, and who that is, for people."""
+    async def _seen(self, method: str, lease_id: str, context: Context, *, claimed: bool = False) -> tuple[Lease, str]:
+        """A lease that the caller sees, and who that is, for people. `claimed`: it may be that of a claim."""
         owner = await self._onlooker(method, context)
         lease = self._leases.by_id(lease_id)
         if lease is None or owner not in (None, lease.owner):
             message = "no such lease, or not yours: `remotegpu smi` lists them"
             raise RefusalError(grpc.StatusCode.NOT_FOUND, message)
-        if lease.claim is not None:
+        if lease.claim is not None and not claimed:
             message = f"it is the lease of claim {lease.claim}: change the GPUClaim instead"
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
         return lease, "an administrator" if owner is None else owner

@@ -26,6 +26,11 @@ CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 # The ticket is good for 10 s; a worker whose client has not come by then has none.
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
+# What was given to the GPU may take so long to complete before a session is suspended or moved.
+DRAIN_SECONDS: Final = 60
+# A worker that copies more slowly is not believed to copy at all.
+_SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
+_ANSWER_SECONDS: Final = 60.0
 _ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "moved", "notmoved", "adopted")
 # A session that has had no connection for so long gives way where its lease is short of something. A network that is
 # cut is cut for all of a lease: whoever comes back first must not end the others.
@@ -169,13 +174,22 @@ class Sessions:
             await self.end(session, 0, "closed by its client")
             return await session.process.wait()
 
-    async def ask(self, session: Session, packet: Packet, fds: Sequence[int] = ()) -> Packet:
-        """Have a worker suspend, resume or move its session: what it says of that, or nothing if it ends."""
+    async def ask(
+        self, session: Session, packet: Packet, fds: Sequence[int] = (), *, size: int, seconds: float = 0.0
+    ) -> Packet:
+        """Have a worker suspend, resume or move its session: what it says of that, or nothing if it ends. One that does
+        not answer in time is ended: `seconds` for what was given to the GPU, and some for `size` bytes of memory."""
         if session.process is None or session.session_id not in self._live:
             return {}
         answer = self.expect(session)
         session.process.send(packet, fds)
-        return await answer
+        most = _ANSWER_SECONDS + seconds + size / _SLOWEST_BYTES_PER_SECOND
+        try:
+            return await asyncio.wait_for(answer, most)
+        except TimeoutError:
+            why = f"its worker did not {packet['op']} it within {most:.0f} s"
+            await self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+            return {}
 
     def expect(self, session: Session) -> asyncio.Future[Packet]:
         """What a worker will say of its session next, or nothing if it ends."""

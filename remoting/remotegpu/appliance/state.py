@@ -63,6 +63,7 @@ class Lease:
     suspended: Suspended | None = None
     problem: str = ""  # why it could not be suspended or resumed
     running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
+    arriving: bool = False  # its sessions are on their way from another appliance
 
     def __post_init__(self) -> None:
         self.running.set()

@@ -10,20 +10,15 @@ from typing import Final
 import grpc
 
 from remotegpu.api.quantities import format_bytes
-from remotegpu.appliance.images import ImageFile, Images, NoRoomError
+from remotegpu.appliance.images import Images, NoRoomError
 from remotegpu.appliance.leases import Leases, Waiting
 from remotegpu.appliance.packets import Packet, one_line, whole_number
-from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
+from remotegpu.appliance.refusal import RefusalError, refused
+from remotegpu.appliance.sessions import DRAIN_SECONDS, Sessions
 from remotegpu.appliance.state import Lease, Session, Suspended
 
 _log = logging.getLogger(__name__)
 
-# What was given to the GPU may take so long to complete, as the worker is told.
-_DRAIN_SECONDS: Final = 60
-# A worker that copies more slowly is not believed to copy at all.
-_SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
-_LEAST_SECONDS: Final = 30.0
 _TELL_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
@@ -96,7 +91,7 @@ class Suspensions:
         """Do one thing with a lease at a time."""
         if lease.lease_id in self._work:
             work.close()
-            raise _refused("it is being suspended, resumed or moved already; wait until that is done")
+            raise refused("it is being suspended, resumed or moved already; wait until that is done")
         task = self._work[lease.lease_id] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._work.pop(lease.lease_id, None))
         since = time.monotonic()
@@ -135,7 +130,7 @@ class Suspensions:
             raise
         if refusals := [answer for answer in answers if answer]:
             await asyncio.gather(*(self._restore(session) for session in workers if session.image is not None))
-            raise _refused(f"{refusals[0]}; its programs go on")
+            raise refused(f"{refusals[0]}; its programs go on")
         return sum(session.image.bytes for session in workers if session.image is not None)
 
     async def workers(self, lease: Lease) -> list[Session]:
@@ -144,7 +139,7 @@ class Suspensions:
         living = [session for session in lease.sessions.values() if not session.ended]
         for session in living:
             if session.on_gpu and session.process is not None and session.process.kind != "worker":
-                raise _refused("Offload: a session of offload uses the GPU itself (exclusive or direct)")
+                raise refused("Offload: a session of offload uses the GPU itself (exclusive or direct)")
         return [session for session in living if session.process is not None and session.process.kind == "worker"]
 
     async def _save(self, session: Session, reason: str) -> str:
@@ -152,8 +147,9 @@ class Suspensions:
         image = session.image
         if image is None:
             return ""
-        order = {"op": "suspend", "reason": reason, "seconds": _DRAIN_SECONDS}
-        answer = await self._ask(session, order, image, _DRAIN_SECONDS)
+        order = {"op": "suspend", "reason": reason, "seconds": DRAIN_SECONDS}
+        fds, size = [image.file.fileno()], image.bytes
+        answer = await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS)
         match answer.get("op"):
             case "suspended":
                 image.trim(whole_number(answer, "bytes"))
@@ -168,12 +164,12 @@ class Suspensions:
 
     async def _resume(self, lease: Lease) -> Bytes:
         if not await self._leases.reclaim(lease):
-            raise _refused("the lease has ended")
+            raise refused("the lease has ended")
         waiting = [session for session in lease.sessions.values() if session.image is not None]
         saved = sum(session.image.bytes for session in waiting if session.image is not None)
         failures = [why for why in await asyncio.gather(*(self._restore(session) for session in waiting)) if why]
         if failures:
-            raise _refused(f"{failures[0]}; its share is held: resume it again, or end its programs")
+            raise refused(f"{failures[0]}; its share is held: resume it again, or end its programs")
         lease.suspended, lease.problem = None, ""
         lease.running.set()
         _log.info("lease %s is resumed: %s brought back", lease.lease_id[:8], format_bytes(saved))
@@ -184,21 +180,11 @@ class Suspensions:
         image = session.image
         if image is None:
             return ""
-        answer = await self._ask(session, {"op": "resume"}, image, 0)
+        answer = await self._sessions.ask(session, {"op": "resume"}, size=image.bytes)
         if answer.get("op") == "notresumed":
             return one_line(answer.get("reason"), _MOST_REASON)
         _drop(session)
         return ""
-
-    async def _ask(self, session: Session, order: Packet, image: ImageFile, seconds: float) -> Packet:
-        fds = [image.file.fileno()] if order["op"] == "suspend" else []
-        most = _LEAST_SECONDS + seconds + image.bytes / _SLOWEST_BYTES_PER_SECOND
-        try:
-            return await asyncio.wait_for(self._sessions.ask(session, order, fds), most)
-        except TimeoutError:
-            why = f"its worker did not {order['op']} it within {most:.0f} s"
-            await self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
-            return {}
 
 
 def _kept(answer: Packet, devices: int) -> tuple[int, ...]:
@@ -213,7 +199,3 @@ def _drop(session: Session) -> None:
         session.image.close()
         session.image = None
     session.kept = (0,) * len(session.lease.quotas)
-
-
-def _refused(message: str) -> RefusalError:
-    return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -166,9 +166,9 @@ class ApplianceClient:
         reply: pb.ResizeLeaseReply = self._ask(self._stub.ResizeLease, request)
         return reply
 
-    def invite_lease(self) -> str:
-        """An invitation, with which a lease of another appliance may move here."""
-        reply: pb.InviteLeaseReply = self._ask(self._stub.InviteLease, pb.InviteLeaseRequest())
+    def invite_lease(self, lease_id: str = "") -> str:
+        """An invitation, with which a lease of another appliance may move here; in Kubernetes that of a claim."""
+        reply: pb.InviteLeaseReply = self._ask(self._stub.InviteLease, pb.InviteLeaseRequest(lease_id=lease_id))
         return reply.invitation
 
     def receive_lease(self, request: pb.ReceiveLeaseRequest) -> pb.ReceiveLeaseReply:

@@ -17,7 +17,7 @@ use super::descriptors::Listed;
 use super::error::{ConnectError, ErrorKind, with_causes};
 use super::handed::Asking;
 use super::pod::Claim;
-use super::shares::Share;
+use super::shares::{Place, Share};
 use super::thread;
 use super::tls::{self, Trust};
 
@@ -35,7 +35,7 @@ pub struct Target {
     /// Connections are asked for here, and not made.
     asking: Option<Asking>,
     /// For whose sake.
-    pub lease_id: String,
+    pub place: Place,
 }
 
 impl Target {
@@ -55,8 +55,8 @@ impl Target {
             Trust { ca: ca.clone(), name }
         });
         let (port, claim) = (port.unwrap_or(control), share.claim.clone());
-        let (asking, lease_id) = (share.asking.clone(), share.lease_id.clone());
-        Ok(Target { host: host.to_owned(), port, trust, claim, asking, lease_id })
+        let (asking, place) = (share.asking.clone(), share.place());
+        Ok(Target { host: host.to_owned(), port, trust, claim, asking, place })
     }
 
     /// What to do about a lease that is refused.

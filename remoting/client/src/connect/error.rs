@@ -17,7 +17,7 @@ pub enum ErrorKind {
     Refused,
     /// The appliance has no such session any more.
     Gone,
-    /// The lease is at another appliance, which [`super::shares::renewed`] names from now on.
+    /// The lease is at another appliance, which [`super::shares::followed`] names from now on.
     Moved,
     /// The two programs are of versions that do not fit.
     Version,

@@ -28,7 +28,7 @@ pub use error::{ConnectError, ErrorKind};
 pub use handed::Asking;
 pub use offload::{Environment, Wish, close_offload_session, offload_hello, open_offload_session};
 pub use pod::Claim;
-pub use shares::{Ca, Share, renewed, shares};
+pub use shares::{Ca, Share, shares};
 
 /// For one call, connecting and TLS included.
 const TIMEOUT: Duration = Duration::from_secs(5);

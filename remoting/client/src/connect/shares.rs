@@ -73,12 +73,22 @@ pub fn shares() -> Result<Vec<Share>, ConnectError> {
     })
 }
 
-/// The same share as what describes it says now: in a pod the appliance may have another address meanwhile, and other
-/// authorities may have signed its certificate.
-pub fn renewed(share: &Share) -> Share {
-    let described = share.claim.as_ref().and_then(|_| pod::shares().ok().flatten()).unwrap_or_default();
-    let same = |other: &Share| other.lease_id == share.lease_id && other.server_name == share.server_name;
-    described.into_iter().find(same).unwrap_or_else(|| share.clone())
+/// The same share as what describes it says now: in a pod the appliance may have another address meanwhile, other
+/// authorities may have signed its certificate, or the only share of the claim may be at another appliance.
+fn renewed(share: Share, described: &[Share]) -> Share {
+    let same = |other: &&Share| other.lease_id == share.lease_id && other.server_name == share.server_name;
+    match (described.iter().find(same), described) {
+        (Some(now), _) => now.clone(),
+        (None, [only]) if only.lease_id == share.lease_id => only.clone(),
+        (None, _) => share,
+    }
+}
+
+/// A lease and the appliance that has it. A claim has a lease of one name on each of its appliances.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    lease_id: String,
+    appliance: String,
 }
 
 /// Where a lease is that was at another appliance.
@@ -89,15 +99,18 @@ pub struct Moved {
     pub server_name: Option<String>,
 }
 
-/// By lease.
-static MOVED: Mutex<BTreeMap<String, Moved>> = Mutex::new(BTreeMap::new());
+/// By where the lease was. No way leads back to where it is.
+static MOVED: Mutex<BTreeMap<Place, Moved>> = Mutex::new(BTreeMap::new());
 
-/// An appliance says that a lease has moved, as [`carrier::MOVED`] describes. `None` if that makes no sense.
-pub fn note_moved(lease_id: &str, from: &str, told: &[u8]) -> Option<()> {
+/// An appliance says that a lease has moved from there, as [`carrier::MOVED`] describes. `None` if that makes no sense.
+pub fn note_moved(place: &Place, from: &str, told: &[u8]) -> Option<()> {
     let moved: Moved = serde_json::from_slice(told).ok()?;
     address(&moved.endpoint)?;
     let to = moved.endpoint.clone();
-    let before = MOVED.lock().unwrap_or_else(PoisonError::into_inner).insert(lease_id.to_owned(), moved.clone());
+    let appliance = moved.server_name.clone().unwrap_or_else(|| to.clone());
+    let mut all = MOVED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.remove(&Place { appliance, ..place.clone() });
+    let before = all.insert(place.clone(), moved.clone());
     if before.as_ref() != Some(&moved) {
         log::error(&format!("the share on appliance {from} has moved to {to}; the program continues"));
     }
@@ -106,13 +119,13 @@ pub fn note_moved(lease_id: &str, from: &str, told: &[u8]) -> Option<()> {
 
 /// The share at the appliance where its lease is now, and the data port there if it has moved.
 pub fn followed(share: &Share) -> (Share, Option<u16>) {
-    let moved = MOVED.lock().unwrap_or_else(PoisonError::into_inner).get(&share.lease_id).cloned();
-    match moved {
-        Some(Moved { endpoint, data_port, server_name }) => {
-            (Share { endpoint, server_name, ..share.clone() }, Some(data_port))
-        }
-        None => (share.clone(), None),
+    let described = share.claim.as_ref().and_then(|_| pod::shares().ok().flatten()).unwrap_or_default();
+    let all = MOVED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut share, mut port) = (share.clone(), None);
+    while let Some(Moved { endpoint, data_port, server_name }) = all.get(&share.place()).cloned() {
+        (share, port) = (Share { endpoint, server_name, ..share }, Some(data_port));
     }
+    (renewed(share, &described), port)
 }
 
 fn parse(text: &str) -> Result<Vec<Share>, ConnectError> {
@@ -134,6 +147,11 @@ impl Share {
     /// Host (an IPv6 address without its brackets) and port of the control service.
     pub(super) fn address(&self) -> Option<(&str, u16)> {
         address(&self.endpoint)
+    }
+
+    pub(super) fn place(&self) -> Place {
+        let appliance = self.server_name.clone().unwrap_or_else(|| self.endpoint.clone());
+        Place { lease_id: self.lease_id.clone(), appliance }
     }
 }
 
@@ -185,12 +203,29 @@ mod tests {
 
     #[test]
     fn a_lease_that_has_moved_is_followed() {
-        let share = Share { lease_id: "moved".into(), ..share("127.0.0.1:7070") };
-        assert_eq!(followed(&share), (share.clone(), None));
-        assert_eq!(note_moved("moved", "127.0.0.1:7070", b"{}"), None);
-        let told = br#"{"endpoint":"other:7072","data_port":7073,"server_name":null}"#;
-        note_moved("moved", "127.0.0.1:7070", told).unwrap();
-        assert_eq!(followed(&share), (Share { endpoint: "other:7072".into(), ..share }, Some(7073)));
+        let at = |endpoint: &str| Share { lease_id: "moved".into(), ..share(endpoint) };
+        let told = |endpoint: &str| format!(r#"{{"endpoint":"{endpoint}","data_port":9,"server_name":null}}"#);
+        let moves = |from: &str, to: &str| note_moved(&at(from).place(), from, told(to).as_bytes()).unwrap();
+        assert_eq!(note_moved(&at("a:1").place(), "a:1", b"{}"), None);
+        assert_eq!(followed(&at("a:1")), (at("a:1"), None));
+        moves("a:1", "b:2");
+        moves("b:2", "c:3");
+        assert_eq!(followed(&at("a:1")), (at("c:3"), Some(9)));
+        moves("c:3", "a:1");
+        assert_eq!(followed(&at("a:1")), (at("a:1"), None));
+        assert_eq!(followed(&at("b:2")), (at("a:1"), Some(9)));
+        // The lease that a claim has on another appliance stays there.
+        assert_eq!(followed(&at("d:4")), (at("d:4"), None));
+    }
+
+    #[test]
+    fn the_pod_says_where_its_share_is_now() {
+        let named = |endpoint: &str, name: &str| Share { server_name: Some(name.into()), ..share(endpoint) };
+        let (was, there) = (named("10.0.0.1:7070", "a"), named("10.0.0.9:7070", "b"));
+        let here = named("10.0.0.2:7070", "a");
+        assert_eq!(renewed(was.clone(), &[there.clone(), here.clone()]), here);
+        assert_eq!(renewed(was.clone(), std::slice::from_ref(&there)), there);
+        assert_eq!(renewed(was.clone(), &[there.clone(), there]), was);
     }
 
     #[test]

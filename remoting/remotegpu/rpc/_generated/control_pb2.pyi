@@ -213,8 +213,10 @@ class ResumeLeaseRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
 
 class InviteLeaseRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
 
 class InviteLeaseReply(_message.Message):
     __slots__ = ("invitation",)
@@ -243,16 +245,18 @@ class ReceiveLeaseRequest(_message.Message):
     def __init__(self, invitation: _Optional[str] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., client: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[MovingSession, _Mapping]]] = ...) -> None: ...
 
 class MovingSession(_message.Message):
-    __slots__ = ("session_id", "ticket", "pid", "process_name")
+    __slots__ = ("session_id", "ticket", "pid", "process_name", "pod")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NAME_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     pid: int
     process_name: str
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ...) -> None: ...
+    pod: str
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., pod: _Optional[str] = ...) -> None: ...
 
 class ReceiveLeaseReply(_message.Message):
     __slots__ = ("data_port", "tickets")
@@ -473,7 +477,7 @@ class Gpu(_message.Message):
     def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., total_bytes: _Optional[int] = ..., shareable_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes", "suspended", "image_bytes", "problem")
+    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes", "suspended", "image_bytes", "problem", "arriving")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -488,6 +492,7 @@ class Lease(_message.Message):
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    ARRIVING_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     client: str
     gpus: _containers.RepeatedScalarFieldContainer[int]
@@ -502,7 +507,8 @@ class Lease(_message.Message):
     suspended: str
     image_bytes: int
     problem: str
-    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ..., suspended: _Optional[str] = ..., image_bytes: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    arriving: bool
+    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ..., suspended: _Optional[str] = ..., image_bytes: _Optional[int] = ..., problem: _Optional[str] = ..., arriving: _Optional[bool] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("gpu", "leased_bytes", "used_bytes")

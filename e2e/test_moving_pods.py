@@ -1,0 +1,121 @@
+"""A claim moves from one appliance to another while its pod computes: as it names that one, or as its appliance is
+replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+from support.kubectl import ROOT, Kubectl, Object
+from support.manifests import pod
+from support.namespace import Namespace
+from support.system import until
+
+from remotegpu.api.kubernetes import CLAIMS, MOVABLE_ANNOTATION, POOL_ANNOTATION, POOLS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool of one GPU on each of two nodes."""
+
+    kubectl: Kubectl
+    name: str
+
+    def appliances(self) -> dict[str, Object]:
+        status = (self.kubectl.get(POOLS, self.name) or {}).get("status") or {}
+        return {each["name"]: each for each in status.get("appliances") or ()}
+
+    def is_ready(self) -> bool:
+        phases = [each["phase"] for each in self.appliances().values()]
+        return phases == ["Ready", "Ready"]
+
+    def pod(self, name: str, fraction: str, *command: str) -> Object:
+        annotations = {POOL_ANNOTATION: self.name, MOVABLE_ANNOTATION: "true"}
+        return pod(name, ["python", "-u", *command], fraction=fraction, annotations=annotations)
+
+
+@pytest.fixture
+def two_gpus(kubectl: Kubectl, namespace: Namespace) -> Iterator[Pool]:
+    manifest = yaml.safe_load((ROOT / "examples" / "04-sharing" / "pool.yaml").read_text())
+    name = manifest["metadata"]["name"] = "moving"
+    manifest["spec"]["nodeSelector"] = {"kubernetes.io/os": "linux"}
+    kubectl.apply(manifest)
+    pool = Pool(kubectl, name)
+    until(pool.is_ready, 120, "its appliances are ready")
+    yield pool
+    namespace("delete", "pod", "--all", "--now", seconds=120)
+    kubectl("delete", POOLS, name, seconds=120)
+
+
+def status(namespace: Namespace, claim: str) -> Object:
+    found = namespace.get(CLAIMS, claim)
+    assert found
+    return dict(found["status"])
+
+
+def place(namespace: Namespace, claim: str) -> str:
+    (allocation,) = status(namespace, claim)["allocations"]
+    return str(allocation["appliance"])
+
+
+def computing(namespace: Namespace, pool: Pool, rounds: int) -> str:
+    """A pod that computes, and the name of its claim."""
+    namespace.create(pool.pod("trainer", "0.75", "/programs/counting.py", str(rounds)))
+    namespace.wait_for_line("trainer", "checked 10", seconds=90)
+    (claim,) = [each["metadata"]["name"] for each in namespace.claims()]
+    return str(claim)
+
+
+def send(namespace: Namespace, claim: str, appliance: str) -> None:
+    namespace("patch", CLAIMS, claim, "--type=merge", "-p", f'{{"spec": {{"appliance": "{appliance}"}}}}')
+
+
+def test_a_claim_moves_to_the_appliance_that_it_names_and_back(namespace: Namespace, two_gpus: Pool) -> None:
+    claim = computing(namespace, two_gpus, 400)
+    first = place(namespace, claim)
+    (second,) = two_gpus.appliances().keys() - {first}
+    send(namespace, claim, second)
+    until(lambda: place(namespace, claim) == second, 60, "the claim is on the other appliance")
+    until(lambda: "has moved" in namespace.logs("trainer"), 20, "its program says so")
+    # Who has the first GPU now keeps the claim from coming back, until it ends.
+    namespace.create(two_gpus.pod("visitor", "0.9", "/programs/counting.py", "100000"))
+    namespace.wait_for_line("visitor", "checked 10", seconds=90)
+    send(namespace, claim, first)
+    until(lambda: status(namespace, claim)["reason"] == "NotMoved", 30, "it cannot go back")
+    assert "NoRoom" in status(namespace, claim)["message"]
+    namespace("delete", "pod", "visitor", "--now", seconds=60)
+    until(lambda: place(namespace, claim) == first, 90, "it is back")
+    # A program of the pod that starts now finds it there.
+    assert "right" in namespace("exec", "trainer", "--", "python", "/programs/counting.py", "10", seconds=60)
+    namespace.wait_for_line("trainer", "right", seconds=120)
+    until(lambda: not namespace.claims(), 20, "completed pods hold nothing")
+
+
+def test_an_appliance_is_replaced_while_programs_that_were_on_it_compute(
+    namespace: Namespace, two_gpus: Pool, kubectl: Kubectl
+) -> None:
+    claim = computing(namespace, two_gpus, 1200)
+    before = two_gpus.appliances().keys()
+    pods = {each["metadata"]["uid"] for each in appliance_pods(kubectl, two_gpus.name)}
+    # The operator that began it may go.
+    kubectl("patch", POOLS, two_gpus.name, "--type=merge", "-p", '{"spec": {"temporaryStorage": "1Gi"}}')
+    until(lambda: status(namespace, claim).get("move") or "has moved" in namespace.logs("trainer"), 90, "it moves")
+    kubectl("-n", "remotegpu-system", "delete", "pod", "-l", "app.kubernetes.io/component=operator", "--wait=false")
+
+    def replaced() -> bool:
+        now = appliance_pods(kubectl, two_gpus.name)
+        return not pods & {each["metadata"]["uid"] for each in now} and two_gpus.is_ready()
+
+    until(replaced, 180, "both appliances are replaced")
+    assert namespace.phase("trainer") == "Running", "and its program has not ended"
+    assert before == two_gpus.appliances().keys()
+    until(lambda: status(namespace, claim)["reason"] == "Allocated", 30, "its claim is well")
+    namespace.wait_for_line("trainer", "right", seconds=120)
+
+
+def appliance_pods(kubectl: Kubectl, pool: str) -> list[Object]:
+    return kubectl.all("pods", "remotegpu-system", {"remotegpu.io/pool": pool})

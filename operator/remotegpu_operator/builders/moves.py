@@ -1,0 +1,67 @@
+"""Which part of a claim is to move to another appliance, and what its status is then. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from remotegpu.api.claims import Allocation, ClaimStatus, GPUClaim, Mode, Move, Phase, Reason
+from remotegpu.api.pools import AppliancePhase, ApplianceStatus
+from remotegpu_operator.builders import claims as statuses
+
+
+def source(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
+    """The appliance that the claim is to leave; empty if it is to stay. A claim that names its appliance goes there;
+    one that is movable leaves an appliance that takes nothing new."""
+    names = statuses.appliances_of(claim)
+    if claim.spec.appliance:
+        return next((name for name in names if name != claim.spec.appliance), "")
+    if not claim.spec.movable:
+        return ""
+    closed = (name for name in names if name in appliances and appliances[name].phase is AppliancePhase.DRAINING)
+    return next(closed, "")
+
+
+def refusal(claim: GPUClaim) -> str:
+    """Why the claim does not move, whatever there is elsewhere; empty if nothing is against it."""
+    if claim.spec.mode is Mode.OFFLOAD:
+        return "Offload: a claim of mode offload does not move; it goes when its pods end"
+    if claim.spec.appliance and len(statuses.appliances_of(claim)) > 1:
+        return "SeveralAppliances: its GPUs are on several appliances, and do not move to one: leave out spec.appliance"
+    return ""
+
+
+def moving(claim: GPUClaim, source: str, to: tuple[Allocation, ...], now: str) -> ClaimStatus:
+    """It has its share where it was until its programs are at the other one."""
+    status = replace(claim.status, move=Move(source, to))
+    message = f"its programs move from {source} to {_place(to)}"
+    return statuses.with_reason(claim, status, Phase.ALLOCATED, Reason.MOVING, message, now)
+
+
+def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
+    to = iter(move.to)
+    allocations = tuple(next(to) if each.appliance == move.source else each for each in claim.status.allocations)
+    endpoints = statuses.endpoints(allocations, appliances)
+    status = replace(claim.status, allocations=allocations, endpoints=endpoints, move=None)
+    message = f"its programs have moved from {move.source} to {_place(move.to)}"
+    return statuses.with_reason(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, message, now)
+
+
+def not_moved(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
+    """It has its share where it was, and is tried again."""
+    status = replace(claim.status, move=None)
+    message = f"it stays on {', '.join(statuses.appliances_of(claim))}: {why}"[: statuses.MOST_WHY]
+    if (status.reason, status.message) == (Reason.NOT_MOVED, message):
+        return status
+    return statuses.with_reason(claim, status, Phase.ALLOCATED, Reason.NOT_MOVED, message, now)
+
+
+def stays(claim: GPUClaim, now: str) -> ClaimStatus:
+    """Nothing wants it to move any more."""
+    if claim.status.reason is not Reason.NOT_MOVED:
+        return claim.status
+    return statuses.with_reason(
+        claim, claim.status, Phase.ALLOCATED, Reason.ALLOCATED, "it is not to be moved any more", now
+    )
+
+
+def _place(to: tuple[Allocation, ...]) -> str:
+    return f"{to[0].appliance} on node {to[0].node}"
