@@ -119,3 +119,28 @@ def test_an_appliance_is_replaced_while_programs_that_were_on_it_compute(
 
 def appliance_pods(kubectl: Kubectl, pool: str) -> list[Object]:
     return kubectl.all("pods", "remotegpu-system", {"remotegpu.io/pool": pool})
+
+
+def test_a_claim_gets_more_of_its_gpu_and_gives_back_what_its_programs_do_not_have(
+    namespace: Namespace, two_gpus: Pool
+) -> None:
+    """Each GPU has 1 GiB; the programs of the pod have some MiB of it."""
+    claim = computing(namespace, two_gpus, 400)
+
+    def becomes(fraction: str, reason: str, milli: int) -> str:
+        namespace("patch", CLAIMS, claim, "--type=merge", "-p", f'{{"spec": {{"fraction": "{fraction}"}}}}')
+
+        def reached() -> bool:
+            now = status(namespace, claim)
+            return (now["reason"], now["milli"]) == (reason, milli)
+
+        until(reached, 40, f"its share is {milli} thousandths")
+        # As a program that starts now sees it.
+        return namespace("exec", "trainer", "--", "nvidia-smi", seconds=60)
+
+    assert " 972MiB |" in becomes("0.95", "Allocated", 950)
+    assert " 102MiB |" in becomes("0.1", "Allocated", 100)
+    assert " 102MiB |" in becomes("0.002", "NotResized", 100)
+    assert "InUse" in status(namespace, claim)["message"]
+    becomes("0.1", "Allocated", 100)
+    namespace.wait_for_line("trainer", "right", seconds=120)

@@ -26,6 +26,7 @@ from remotegpu_operator.index import Index
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.leadership import NotLeaderError
 from remotegpu_operator.moves import Carry, Moves
+from remotegpu_operator.resizes import Resizes
 from remotegpu_operator.suspensions import Suspensions
 from remotegpu_operator.workqueue import WorkQueue
 
@@ -72,6 +73,7 @@ class Claims:
             lambda uid: self._queue.add(("claim", uid)),
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
+        self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
         self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
@@ -157,6 +159,7 @@ class Claims:
             metrics.CLAIMS.labels(claim.status.phase).dec()
             self._decisions.pop(claim.uid, None)
             self._moves.forget(claim.uid)
+            self.resizes.forget(claim.uid)
             self._allocator.release(claim.uid)
         else:
             try:
@@ -335,6 +338,8 @@ class Claims:
                     status = self.suspensions.status_of_one_that_ends(claim, why, stamp)
                 elif status == claim.status and status.phase is Phase.ALLOCATED:
                     status = self._moves.next(claim, self._all_appliances, stamp)
+                    if status == claim.status and status.reason is not Reason.NOT_MOVED:
+                        status = self.resizes.next(claim, stamp)
         elif isinstance(decision, Placed):
             status = statuses.placed(claim, decision, self._all_appliances, stamp)
         elif isinstance(decision, Waiting):
@@ -378,7 +383,7 @@ class Claims:
         if status.phase is Phase.ALLOCATED and claim.status.phase is Phase.PENDING:
             age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(claim.created)
             metrics.ALLOCATION_SECONDS.observe(age.total_seconds())
-        warning = status.reason not in (Reason.ALLOCATED, Reason.MOVING)
+        warning = status.reason not in (Reason.ALLOCATED, Reason.MOVING, Reason.RESIZING)
         self._events.about(GPUCLAIMS, stored, status.reason, status.message, warning=warning)
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, status.reason, status.message, warning=warning)

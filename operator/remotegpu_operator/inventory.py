@@ -47,6 +47,8 @@ class Report:
     draining: bool
     # By the uid of the claim.
     suspended: Mapping[str, Suspended] = field(default_factory=dict)
+    # What the leases of claims have: bytes by claim and GPU.
+    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -225,4 +227,9 @@ def report_of(reply: pb.InventoryReply) -> Report:
         for lease in reply.leases
         if lease.claim_uid and (lease.suspended or lease.problem)
     }
-    return Report(gpus, environments, reply.draining, suspended)
+    sizes = {
+        lease.claim_uid: {place.gpu: place.leased_bytes for place in lease.places}
+        for lease in reply.leases
+        if lease.claim_uid and not lease.suspended
+    }
+    return Report(gpus, environments, reply.draining, suspended, sizes)

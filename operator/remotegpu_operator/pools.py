@@ -290,7 +290,11 @@ class Pools:
                     self._dirty.set()
                 by_pool[pool].append(status)
                 contact = self._inventory.contact(name)
-                claims.suspensions.told(name, contact.report.suspended if contact and contact.report else {})
+                if contact is not None and (report := contact.report) is not None:
+                    claims.suspensions.told(name, report.suspended)
+                    claims.resizes.told(name, report.sizes, {uid: s.problem for uid, s in report.suspended.items()})
+                else:
+                    claims.suspensions.told(name, {})
         for pool_name, found in by_pool.items():
             claims.set_pool(self._pools[pool_name], sorted(found, key=lambda each: each.name))
 

@@ -76,6 +76,7 @@ CLAIM_STATUS = ClaimStatus(
     message="it has its share",
     conditions=(READY,),
     allocations=(Allocation("appliance", "node-1", "GPU-1", "NVIDIA A100", 2 * GIB, 250),),
+    resize=(Allocation("appliance", "node-1", "GPU-1", "NVIDIA A100", 4 * GIB, 500),),
     move=Move("appliance", (Allocation("another", "node-2", "GPU-2", "NVIDIA A100", 2 * GIB, 250),)),
     endpoints=(Endpoint("appliance", "10.244.1.5:7070", "appliance.appliance.remotegpu.io"),),
     consumers=(PodReference("train", "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"),),

@@ -23,9 +23,10 @@ WHOLE = (
     " and their number as count"
 )
 FIXED = (
-    "of a claim only startDeadline, priority, priorityClassName, suspend, suspendable, movable and appliance can be"
-    " changed: delete it and make a new one"
+    "of a claim the pool, the GPUs and who may use it cannot be changed, only how much of them it has, when and where:"
+    " delete it and make a new one"
 )
+NUMBER = "a claim keeps the number of its GPUs, and a fraction above 1 is such a number: delete it and make a new one"
 PRIORITY = "give either priorityClassName or priority, one of the two"
 POOL_NAME = (
     "a pool's name is part of the names of Services: use at most 40 lower-case letters, digits and dashes, beginning"
@@ -108,8 +109,8 @@ def test_invalid_shares_are_refused_with_a_valid_example(served: Served, spec: d
     assert sentence in refusal(served.create, "GPUClaim", spec)
 
 
-def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
-    """The allocation stands for it; only what has no part in it can change."""
+def test_a_claim_keeps_which_gpus_it_asked_for(served: Served) -> None:
+    """The allocation stands for it; how much of them it has can change."""
     pod = {"name": "train", "uid": "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"}
     by_fraction = served.create("GPUClaim", {"fraction": "0.25", "model": "A100", "pod": pod})
     by_memory = served.create("GPUClaim", {"memory": "4Gi"})
@@ -117,12 +118,11 @@ def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
         (
             by_fraction,
             (
-                *({"pool": "other"}, {"model": "H100"}, {"model": None}, {"fraction": "0.5"}, {"count": 2}),
-                *({"fraction": None, "memory": "4Gi"}, {"placement": "Spread"}, {"pod": None}, {"pod": {"uid": "x"}}),
-                {"mode": "offload"},
+                *({"pool": "other"}, {"model": "H100"}, {"model": None}, {"count": 2}, {"mode": "offload"}),
+                *({"placement": "Spread"}, {"pod": None}, {"pod": {"uid": "x"}}),
             ),
         ),
-        (by_memory, ({"memory": "8Gi"}, {"memory": None, "fraction": 1}, {"model": "H100"}, {"pod": pod})),
+        (by_memory, ({"model": "H100"}, {"pod": pod})),
     ):
         for change in changes:
             assert FIXED in refusal(served.patch, claim, {"spec": change}), change
@@ -130,6 +130,19 @@ def test_a_claim_keeps_what_it_asked_for(served: Served) -> None:
         assert refusal(served.patch, claim, {"spec": {"priority": 0, "priorityClassName": "urgent"}}) == ACCEPTED
         assert refusal(served.patch, claim, {"spec": {"startDeadline": None, "priorityClassName": None}}) == ACCEPTED
         assert refusal(served.patch, claim, {"metadata": {"labels": {"team": "vision"}}}) == ACCEPTED
+    sizes: list[tuple[Any, dict[str, Any], str]] = [
+        (by_fraction, {"fraction": "0.5"}, ACCEPTED),
+        (by_fraction, {"fraction": "2"}, NUMBER),
+        (by_fraction, {"fraction": "1.5"}, "is no share"),
+        (by_fraction, {"fraction": None, "memory": "4Gi"}, ACCEPTED),
+        (by_memory, {"memory": "8Gi"}, ACCEPTED),
+        (by_memory, {"memory": None, "fraction": 3}, NUMBER),
+        (by_memory, {"memory": None, "fraction": 1}, ACCEPTED),
+        (served.create("GPUClaim", {"fraction": "3"}), {"fraction": "1"}, NUMBER),
+    ]
+    for claim, change, said in sizes:
+        answer = refusal(served.patch, claim, {"spec": change})
+        assert (answer == ACCEPTED) if said == ACCEPTED else (said in answer), change
 
 
 @pytest.mark.parametrize(

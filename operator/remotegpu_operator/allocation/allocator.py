@@ -155,6 +155,29 @@ class Allocator:
         who = f"{target} has not" if target else f"no other appliance of pool {entry.request.pool} has"
         return f"NoRoom: {who} {wanted} free"
 
+    def resized(self, request: Request) -> tuple[Allocation, ...] | str:
+        """What a claim has, as large as it asks for now; or why it does not get so much. What it has already is not
+        asked for again, and others that wait come first."""
+        entry, inventory = self._ledger.get(request.uid), self._inventories.get(request.pool)
+        if entry is None or inventory is None:
+            return "its pool is not known"
+        indices = inventory.slots_at((each.appliance, each.gpu) for each in entry.allocations)
+        if not len(indices) == len(entry.allocations) == request.ask.count:
+            return "its GPUs are not all there"
+        slots = [inventory.slots[index] for index in indices]
+        wanted = tuple(_allocation(slot, request.ask) for slot in slots)
+        if said := self._over_quota(request, sum(each.milli for each in wanted) - entry.milli):
+            return said
+        wants = [inventory.candidates(each).mask for each in self._queues.get(request.pool, ())]
+        for index, slot, each, has in zip(indices, slots, wanted, entry.allocations, strict=True):
+            if each.memory > has.memory and any(mask >> index & 1 for mask in wants):
+                return f"NoRoom: what {each.gpu} of {each.appliance} has free is for claims that wait"
+            left = slot.gpu.shareable - self._ledger.memory(slot.appliance, each.gpu)
+            if each.memory - has.memory > left:
+                free = format_bytes(max(0, left))
+                return f"NoRoom: {format_bytes(each.memory - has.memory)} more of {each.gpu} are not free, {free} are"
+        return wanted
+
     def _like(self, mine: Iterable[Allocation], slots: Iterable[Slot]) -> tuple[Allocation, ...] | None:
         """For each of them as much of a GPU of the same model, of different ones."""
         free, found = list(slots), []

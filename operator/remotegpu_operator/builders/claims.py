@@ -194,17 +194,19 @@ _SERVING: Final = frozenset({AppliancePhase.READY, AppliancePhase.DRAINING})
 
 
 # A claim that moves stands still for a moment, and continues.
-_USABLE: Final = frozenset({Reason.ALLOCATED, Reason.MOVING, Reason.NOT_MOVED})
+_USABLE: Final = frozenset({Reason.ALLOCATED, Reason.MOVING, Reason.NOT_MOVED, Reason.RESIZING, Reason.NOT_RESIZED})
 
 
 def _empty(status: ClaimStatus) -> ClaimStatus:
-    return replace(status, allocations=(), move=None, endpoints=(), consumers=())
+    return replace(status, allocations=(), resize=(), move=None, endpoints=(), consumers=())
 
 
 def with_reason(
     claim: GPUClaim, status: ClaimStatus, phase: Phase, reason: Reason, message: str, now: str
 ) -> ClaimStatus:
     has_share = phase in HOLDING and phase is not Phase.SUSPENDED
+    if phase is not Phase.ALLOCATED:
+        status = replace(status, resize=())
     conditions = status.conditions
     for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, reason in _USABLE)):
         allocated = kind == ALLOCATED_CONDITION and has_share

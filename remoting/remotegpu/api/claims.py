@@ -40,6 +40,8 @@ class Reason(StrEnum):
     NOT_SUSPENDED = "NotSuspended"
     MOVING = "Moving"
     NOT_MOVED = "NotMoved"
+    RESIZING = "Resizing"
+    NOT_RESIZED = "NotResized"
     BY_USER = "ByUser"
     BY_SCHEDULE = "BySchedule"
     FOR_PRIORITY = "ForPriority"
@@ -210,6 +212,7 @@ class ClaimStatus:
     conditions: tuple[Condition, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     move: Move | None = None
+    resize: tuple[Allocation, ...] = ()  # what becomes of the allocations; empty: they stay as they are
     endpoints: tuple[Endpoint, ...] = ()
     consumers: tuple[PodReference, ...] = ()
     observed_generation: int = 0
@@ -220,8 +223,10 @@ class ClaimStatus:
 
     @property
     def held(self) -> tuple[Allocation, ...]:
-        """What nobody else may have: also what it moves to, which costs it nothing yet."""
-        return self.allocations + tuple(replace(each, milli=0) for each in (self.move.to if self.move else ()))
+        """What nobody else may have: also what it moves to, which costs it nothing yet, and what it grows to."""
+        moves = tuple(replace(each, milli=0) for each in (self.move.to if self.move else ()))
+        pairs = zip(self.allocations, self.resize or self.allocations, strict=True)
+        return tuple(max(pair, key=lambda each: each.memory) for pair in pairs) + moves
 
     @property
     def memory(self) -> int:
@@ -240,6 +245,7 @@ class ClaimStatus:
             message=stored.get("message", ""),
             conditions=tuple(map(Condition.from_object, stored.get("conditions", ()))),
             allocations=tuple(map(Allocation.from_object, stored.get("allocations", ()))),
+            resize=tuple(map(Allocation.from_object, stored.get("resize") or ())),
             move=None if stored.get("move") is None else Move.from_object(stored["move"]),
             endpoints=tuple(map(Endpoint.from_object, stored.get("endpoints", ()))),
             consumers=tuple(map(PodReference.from_object, stored.get("consumers", ()))),
@@ -259,6 +265,7 @@ class ClaimStatus:
             "conditions": [condition.to_object() for condition in self.conditions],
             "allocations": [allocation.to_object() for allocation in self.allocations],
             # A merge patch takes away what is null.
+            "resize": [allocation.to_object() for allocation in self.resize] or None,
             "move": None if self.move is None else self.move.to_object(),
             "endpoints": [endpoint.to_object() for endpoint in self.endpoints],
             "consumers": [consumer.to_object() for consumer in self.consumers],

@@ -97,14 +97,13 @@ class GpuLeases:
         self._release(key)
         self._take(key, LeasedGpus(gpus, sizes))
 
-    def resize(self, key: str, ask: Ask) -> LeasedGpus:
-        """Give a placed request as much of its GPUs as `ask` says. More than is free, or than those are left that wait,
-        it does not get.
+    def resize(self, key: str, sizes: tuple[int, ...]) -> LeasedGpus:
+        """Give a placed request so many bytes of its GPUs. More than is free, or than those are left that wait, it does
+        not get.
 
         Raises NoRoomError; then nothing has changed.
         """
         placed = self._placed[key]
-        sizes = tuple(ask.bytes_of(self.gpus[gpu].shareable) for gpu in placed.gpus)
         for gpu, size, has in zip(placed.gpus, sizes, placed.sizes, strict=True):
             if size < MIN_SHARE_BYTES:
                 raise NoRoomError(f"a share has at least {format_bytes(MIN_SHARE_BYTES)}")

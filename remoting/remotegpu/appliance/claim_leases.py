@@ -32,6 +32,7 @@ class ClaimLeases:
         self._claims: dict[str, Claim] = {}  # by the id of their lease
         self._complained: dict[str, str] = {}
         self._change = asyncio.Event()
+        self._placing = False
         self.known = False
         self.trouble = "the claims were not read yet"
         leases.when_released(self._place)
@@ -104,6 +105,18 @@ class ClaimLeases:
         self._leases.update_claim(claim)
         if lease := self._leases.by_id(lease_id):
             self._suspensions.want(lease, claim.suspended)
+            self._resize(lease, claim)
+
+    def _resize(self, lease: Lease, claim: Claim) -> None:
+        """What it cannot have, or does not give back, the operator hears; it has what it had then."""
+        if claim.suspended or lease.suspended is not None or lease.arriving:
+            return
+        lease.resize_problem = ""
+        if claim.sizes != lease.placement.sizes:
+            try:
+                self._leases.resize(lease, claim.sizes)
+            except RefusalError as refusal:
+                lease.resize_problem = refusal.message
 
     def _forget(self, lease_id: str, why: str) -> None:
         self._complained.pop(lease_id, None)
@@ -112,17 +125,29 @@ class ClaimLeases:
 
     def _place(self) -> None:
         """Make a lease of each claim that has none. What is still being freed is waited for."""
+        if self._placing:
+            return
+        self._placing = True
+        try:
+            self._place_all()
+        finally:
+            self._placing = False
+        self._tell()
+
+    def _place_all(self) -> None:
         for lease_id, claim in self._claims.items():
+            lease = self._leases.by_id(lease_id)
+            if lease is not None and lease.resize_problem:
+                self._resize(lease, claim)
             # What had a lease before this appliance was started has nothing to be kept. What moves is made by that, or
             # is no longer here.
-            if claim.suspended or claim.arrives or claim.leaves or self._leases.by_id(lease_id) is not None:
+            if claim.suspended or claim.arrives or claim.leaves or lease is not None:
                 continue
             try:
                 self._leases.place(claim, self.placement(claim))
             except NoRoomError as error:
                 if not self._leases.ending:
                     self._complain(lease_id, str(claim), str(error))
-        self._tell()
 
     def _complain(self, lease_id: str, name: str, why: str) -> None:
         if self._complained.get(lease_id) != why:

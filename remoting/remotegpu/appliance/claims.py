@@ -28,12 +28,16 @@ class Claim:
     suspended: str = ""  # why it is, or shall be; then the bytes of `places` may be those that it keeps
     arrives: bool = False  # from another appliance, which has its sessions as yet
     leaves: bool = False  # for another appliance
+    resize: tuple[int, ...] = ()  # the bytes of its places that it shall have; empty: those that it has
 
     def has_place_of(self, other: "Claim") -> bool:
-        """Is it on the GPUs on which the other one is, with as much of them when neither is suspended?"""
-        if self.suspended or other.suspended:
-            return [gpu for gpu, _ in self.places] == [gpu for gpu, _ in other.places]
-        return self.places == other.places
+        """Is it on the GPUs on which the other one is? Perhaps with more or less of them."""
+        return [gpu for gpu, _ in self.places] == [gpu for gpu, _ in other.places]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of its places."""
+        return self.resize or tuple(size for _, size in self.places)
 
     @property
     def lease_id(self) -> str:
@@ -59,6 +63,8 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         if move is not None and arrives:
             allocations = move.to
         places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
+        resize = map(Allocation.from_object, status.get("resize") or ())
+        sizes = tuple(each.memory for each in resize if each.appliance == appliance)
         consumers = frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
     except (KeyError, TypeError) as error:
         raise BadClaimError(f"its status cannot be read: {error!r}") from None
@@ -76,6 +82,7 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         suspended,
         arrives=arrives,
         leaves=move is not None and move.source == appliance,
+        resize=sizes,
     )
 
 

@@ -52,7 +52,7 @@ def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
         image_bytes=suspended.bytes if suspended else 0,
         claim=str(lease.claim or ""),
         claim_uid=lease.claim.uid if lease.claim else "",
-        problem=lease.problem,
+        problem=lease.problem or lease.resize_problem,
         arriving=lease.arriving,
         places=[
             pb.Place(gpu=gpus[gpu].uuid_text, leased_bytes=size, used_bytes=now)

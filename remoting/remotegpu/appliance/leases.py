@@ -283,20 +283,24 @@ class Leases:
             self.end(lease_id, reason)
         await asyncio.gather(*self._endings)
 
-    def resize(self, lease: Lease, ask: Ask) -> None:
-        """Change how much of each of its GPUs a lease has. Its sessions keep what they were granted.
+    def sizes(self, lease: Lease, ask: Ask) -> tuple[int, ...]:
+        """Bytes of each of its GPUs, if it had so much of them."""
+        return tuple(ask.bytes_of(self.allocator.gpus[gpu].shareable) for gpu in lease.placement.gpus)
+
+    def resize(self, lease: Lease, sizes: tuple[int, ...]) -> None:
+        """Change how many bytes of each of its GPUs a lease has. Its sessions keep what they were granted.
 
         Raises RefusalError; then it has what it had.
         """
         if not lease.running.is_set():
             message = "Suspended: a lease is resized while it runs: resume it first"
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
-        for gpu, quota in zip(lease.placement.gpus, lease.quotas, strict=True):
-            if ask.bytes_of(self.allocator.gpus[gpu].shareable) < quota.used:
+        for gpu, quota, size in zip(lease.placement.gpus, lease.quotas, sizes, strict=True):
+            if size < quota.used:
                 message = f"InUse: its programs have {format_bytes(quota.used)} of gpu {gpu}: end some, or take as much"
                 raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
         try:
-            lease.placement = self.allocator.resize(lease.lease_id, ask)
+            lease.placement = self.allocator.resize(lease.lease_id, sizes)
         except NoRoomError as error:
             raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         lease.parts = self._parts(lease.placement)

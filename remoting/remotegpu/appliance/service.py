@@ -175,7 +175,8 @@ class ControlService(pb_grpc.ControlServicer):
     async def ResizeLease(self, request: pb.ResizeLeaseRequest, context: Context) -> pb.ResizeLeaseReply:  # noqa: N802
         lease, who = await self._seen("ResizeLease", request.lease_id, context)
         before = lease.placement.sizes[0]
-        self._leases.resize(lease, ask_of(len(lease.placement.gpus), request.milli, request.memory_bytes))
+        ask = ask_of(len(lease.placement.gpus), request.milli, request.memory_bytes)
+        self._leases.resize(lease, self._leases.sizes(lease, ask))
         after = lease.placement.sizes[0]
         _log.info("audit: %s resizes lease %s from %d to %d bytes", who, lease.lease_id[:8], before, after)
         return pb.ResizeLeaseReply(before_bytes=before, memory_bytes=after)

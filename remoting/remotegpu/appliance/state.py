@@ -62,6 +62,7 @@ class Lease:
     claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
     suspended: Suspended | None = None
     problem: str = ""  # why it could not be suspended or resumed
+    resize_problem: str = ""  # why it has not the size that its claim says
     running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
     arriving: bool = False  # its sessions are on their way from another appliance
 
