@@ -125,7 +125,7 @@ def test_a_claim_gets_more_of_its_gpu_and_gives_back_what_its_programs_do_not_ha
     namespace: Namespace, two_gpus: Pool
 ) -> None:
     """Each GPU has 1 GiB; the programs of the pod have some MiB of it."""
-    claim = computing(namespace, two_gpus, 400)
+    claim = computing(namespace, two_gpus, 1000)
 
     def becomes(fraction: str, reason: str, milli: int) -> str:
         namespace("patch", CLAIMS, claim, "--type=merge", "-p", f'{{"spec": {{"fraction": "{fraction}"}}}}')

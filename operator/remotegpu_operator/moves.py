@@ -4,16 +4,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Move
 from remotegpu.api.pools import ApplianceStatus
 from remotegpu_operator.allocation import Allocator, request_of
+from remotegpu_operator.attempts import Attempts
 from remotegpu_operator.builders import moves
 
 _log = logging.getLogger(__name__)
-
-_AGAIN_SECONDS: Final = 15.0
 
 # Has a claim's lease move from one appliance to another: why it did not; empty if it is there.
 Carry = Callable[[GPUClaim, str, str], Awaitable[str]]
@@ -32,12 +30,11 @@ class Moves:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # By claim: which move ended, and why it failed.
         self._ended: dict[str, tuple[Move, str]] = {}
-        # When one that failed is tried again.
-        self._again: dict[str, float] = {}
+        self._attempts = Attempts(look)
 
     def forget(self, uid: str) -> None:
         self._ended.pop(uid, None)
-        self._again.pop(uid, None)
+        self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
         """The status of a claim that has its share."""
@@ -47,7 +44,7 @@ class Moves:
         if not source:
             self.forget(claim.uid)
             return moves.stays(claim, now)
-        if time.monotonic() < self._again.get(claim.uid, 0.0):
+        if self._attempts.too_early(claim):
             return claim.status
         to = moves.refusal(claim) or self._allocator.elsewhere(claim.uid, source, claim.spec.appliance)
         if isinstance(to, str):
@@ -81,6 +78,5 @@ class Moves:
             self._look(claim.uid)
 
     def _not_moved(self, claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-        self._again[claim.uid] = time.monotonic() + _AGAIN_SECONDS
-        asyncio.get_running_loop().call_later(_AGAIN_SECONDS + 0.1, self._look, claim.uid)
+        self._attempts.failed(claim)
         return moves.not_moved(claim, why, now)

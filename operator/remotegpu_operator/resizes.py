@@ -1,16 +1,12 @@
 """Claims whose share changes while their programs run. The claim's status says what it shall be; the appliances carry
 it out and say what the leases have."""
 
-import asyncio
-import time
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim
 from remotegpu_operator.allocation import Allocator, request_of
+from remotegpu_operator.attempts import Attempts
 from remotegpu_operator.builders import resizes
-
-_AGAIN_SECONDS: Final = 15.0
 
 Sizes = Mapping[str, Mapping[str, int]]
 
@@ -23,7 +19,7 @@ class Resizes:
         self._look = look
         # By appliance: what the leases of claims have of its GPUs, and why they have not what they should.
         self._told: dict[str, tuple[Sizes, Mapping[str, str]]] = {}
-        self._again: dict[str, float] = {}
+        self._attempts = Attempts(look)
 
     def told(self, appliance: str, sizes: Sizes, problems: Mapping[str, str]) -> None:
         old_sizes, old_problems = self._told.get(appliance, ({}, {}))
@@ -33,13 +29,13 @@ class Resizes:
                 self._look(uid)
 
     def forget(self, uid: str) -> None:
-        self._again.pop(uid, None)
+        self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, now: str) -> ClaimStatus:
         """The status of a claim that has its share and does not move."""
         if claim.status.resize:
             return self._follow(claim, now)
-        if time.monotonic() < self._again.get(claim.uid, 0.0):
+        if self._attempts.too_early(claim):
             return claim.status
         request = request_of(claim, self._priorities)
         wanted = self._allocator.resized(request)
@@ -61,6 +57,5 @@ class Resizes:
         return claim.status
 
     def _not_resized(self, claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-        self._again[claim.uid] = time.monotonic() + _AGAIN_SECONDS
-        asyncio.get_running_loop().call_later(_AGAIN_SECONDS + 0.1, self._look, claim.uid)
+        self._attempts.failed(claim)
         return resizes.not_resized(claim, why, now)
