@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Another worker that says nothing for so long is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Another worker that says nothing for so long is given up. It may compile a large module meanwhile.
+const PATIENCE: Duration = Duration::from_secs(100);
 const READ: usize = 256 << 10;
 
 /// The other worker's answer: its code, and the fields behind it.

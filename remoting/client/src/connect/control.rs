@@ -160,7 +160,7 @@ where
 /// What a failed call means to the user.
 pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> ConnectError {
     if let Some(told) = status.metadata().get(MOVED_METADATA)
-        && note_moved(&target.place, &target.peer(), told.as_bytes()).is_some()
+        && note_moved(&target.place, told.as_bytes()).is_some()
     {
         return ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {}", target.peer()));
     }

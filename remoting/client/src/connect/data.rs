@@ -230,7 +230,7 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: 
                 receive(socket, &mut told, limit).map(|()| told)
             });
             let peer = target.peer();
-            match told.ok().and_then(|told| note_moved(&target.place, &peer, &told)) {
+            match told.ok().and_then(|told| note_moved(&target.place, &told)) {
                 Some(()) => Err(ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {peer}"))),
                 None => Err(ConnectError::new(
                     ErrorKind::Unreachable,

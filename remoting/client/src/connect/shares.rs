@@ -103,15 +103,18 @@ pub struct Moved {
 static MOVED: Mutex<BTreeMap<Place, Moved>> = Mutex::new(BTreeMap::new());
 
 /// An appliance says that a lease has moved from there, as [`carrier::MOVED`] describes. `None` if that makes no sense.
-pub fn note_moved(place: &Place, from: &str, told: &[u8]) -> Option<()> {
+pub fn note_moved(place: &Place, told: &[u8]) -> Option<()> {
     let moved: Moved = serde_json::from_slice(told).ok()?;
     address(&moved.endpoint)?;
-    let to = moved.endpoint.clone();
-    let appliance = moved.server_name.clone().unwrap_or_else(|| to.clone());
+    let to = Place {
+        appliance: moved.server_name.clone().unwrap_or_else(|| moved.endpoint.clone()),
+        lease_id: place.lease_id.clone(),
+    };
     let mut all = MOVED.lock().unwrap_or_else(PoisonError::into_inner);
-    all.remove(&Place { appliance, ..place.clone() });
+    all.remove(&to);
     let before = all.insert(place.clone(), moved.clone());
     if before.as_ref() != Some(&moved) {
+        let (from, to) = (&place.appliance, to.appliance);
         log::error(&format!("the share on appliance {from} has moved to {to}; the program continues"));
     }
     Some(())
@@ -205,8 +208,8 @@ mod tests {
     fn a_lease_that_has_moved_is_followed() {
         let at = |endpoint: &str| Share { lease_id: "moved".into(), ..share(endpoint) };
         let told = |endpoint: &str| format!(r#"{{"endpoint":"{endpoint}","data_port":9,"server_name":null}}"#);
-        let moves = |from: &str, to: &str| note_moved(&at(from).place(), from, told(to).as_bytes()).unwrap();
-        assert_eq!(note_moved(&at("a:1").place(), "a:1", b"{}"), None);
+        let moves = |from: &str, to: &str| note_moved(&at(from).place(), told(to).as_bytes()).unwrap();
+        assert_eq!(note_moved(&at("a:1").place(), b"{}"), None);
         assert_eq!(followed(&at("a:1")), (at("a:1"), None));
         moves("a:1", "b:2");
         moves("b:2", "c:3");
