@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 from support.certificates import certificate
 from support.faultproxy import FaultProxy, Line, Way
+from support.leases import end, keeping, lease, leases, tell
 from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
 
 BUSY, DENIED = 75, 77
@@ -27,16 +28,6 @@ DIGITS = ROOT / "examples/01-digits/train.py"
 def two() -> Iterator[tuple[Appliance, Appliance]]:
     with appliance(memory_mib=1024) as one, appliance(memory_mib=1024) as other:
         yield one, other
-
-
-def leases(remote: Appliance) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = remote.inventory()["appliances"][0]["leases"]
-    return found
-
-
-def lease(remote: Appliance) -> str:
-    (one,) = leases(remote)
-    return str(one["lease_id"])[:8]
 
 
 def migrate(one: Appliance, other: Appliance, *options: str) -> subprocess.CompletedProcess[str]:
@@ -58,34 +49,13 @@ def stays(one: Appliance, other: Appliance, reason: str) -> None:
     assert "it stays here" in refused.stderr
 
 
-def tell(program: subprocess.Popen[str], text: str = "again\n") -> None:
-    assert program.stdin is not None
-    program.stdin.write(text)
-    program.stdin.flush()
-
-
 def computes(program: subprocess.Popen[str]) -> None:
     tell(program)
     assert line(program) == "ok"
 
 
-def end(program: subprocess.Popen[str]) -> str:
-    """The program ends well; what it wrote on standard error."""
-    _, errors = program.communicate(timeout=60)
-    assert program.returncode == 0, errors
-    return errors
-
-
 def nothing_is_left(remote: Appliance) -> None:
     until(lambda: not leases(remote) and remote.leased_bytes() == 0 and not remote.workers(), 20, "nothing is left")
-
-
-@contextlib.contextmanager
-def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subprocess.Popen[str]]:
-    """A program that has memory, and checks it for each line that it is told."""
-    with remote.start("keep_and_check.py", str(mib), share=share, stdin=subprocess.PIPE) as program:
-        assert line(program) == "ready"
-        yield program
 
 
 def test_a_program_continues_where_its_lease_is_moved(two: tuple[Appliance, Appliance]) -> None:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from support.leases import lease, tell
 from support.system import MIB, Appliance, appliance, line
 
 BUSY, USAGE = 75, 2
@@ -17,27 +18,18 @@ def remote() -> Iterator[Appliance]:
         yield it
 
 
-def lease(remote: Appliance) -> str:
-    (one,) = remote.inventory()["appliances"][0]["leases"]
-    return str(one["lease_id"])[:8]
-
-
 def resize(remote: Appliance, *size: str) -> subprocess.CompletedProcess[str]:
     return remote.cli("resize", lease(remote), *size)
 
 
 def seen(program: subprocess.Popen[str]) -> list[int]:
     """What the program says: MiB that it has, that are free, in all, and in all as NVML and a new process see it."""
-    assert program.stdin is not None
-    program.stdin.write("say\n")
-    program.stdin.flush()
+    tell(program, "say\n")
     return [int(number) for number in line(program).split()]
 
 
 def allocate(program: subprocess.Popen[str], mib: int) -> str:
-    assert program.stdin is not None
-    program.stdin.write(f"{mib}\n")
-    program.stdin.flush()
+    tell(program, f"{mib}\n")
     return line(program)
 
 

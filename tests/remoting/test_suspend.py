@@ -10,9 +10,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.leases import end, keeping, lease, leases, tell
 from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
 
 BUSY, USAGE = 75, 2
@@ -27,41 +27,10 @@ def remote() -> Iterator[Appliance]:
         yield it
 
 
-def leases(remote: Appliance) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = remote.inventory()["appliances"][0]["leases"]
-    return found
-
-
-def lease(remote: Appliance) -> str:
-    (one,) = leases(remote)
-    return str(one["lease_id"])[:8]
-
-
 def change(remote: Appliance, what: str, name: str) -> str:
     done = remote.cli(what, name, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def tell(program: subprocess.Popen[str], text: str = "again\n") -> None:
-    assert program.stdin is not None
-    program.stdin.write(text)
-    program.stdin.flush()
-
-
-@contextlib.contextmanager
-def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subprocess.Popen[str]]:
-    """A program that has memory, and checks it for each line that it is told."""
-    with remote.start("keep_and_check.py", str(mib), share=share, stdin=subprocess.PIPE) as program:
-        assert line(program) == "ready"
-        yield program
-
-
-def end(program: subprocess.Popen[str]) -> str:
-    """The program ends well; what it wrote on standard error."""
-    _, errors = program.communicate(timeout=60)
-    assert program.returncode == 0, errors
-    return errors
 
 
 def test_another_program_has_the_gpu_meanwhile(remote: Appliance) -> None:

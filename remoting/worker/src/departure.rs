@@ -5,7 +5,7 @@ use crate::arrival::{MOST_KEPT, now};
 use crate::calls::replies;
 use crate::driver::{Driver, Handle};
 use crate::image::{Failed, Place, read};
-use crate::objects::{Context, LoadedModule, RealEvent};
+use crate::objects::{Context, DISABLE_TIMING, LoadedModule, RealEvent};
 use crate::replay::{Replay, answered};
 use crate::requests::Request;
 use crate::session::Session;
@@ -24,8 +24,6 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-
-const DISABLE_TIMING: u32 = 2;
 
 /// Everything that a session is, as the commands that make it, in their order.
 struct Plan {

@@ -74,7 +74,7 @@ pub struct EventPool {
     free: Rc<RefCell<[Vec<Handle>; 2]>>,
 }
 
-const DISABLE_TIMING: u32 = 2;
+pub const DISABLE_TIMING: u32 = 2;
 
 impl EventPool {
     pub fn new(context: Handle) -> EventPool {

@@ -1,0 +1,42 @@
+"""Leases of an appliance, and programs that hold one and do what they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from support.system import Appliance, line
+
+
+def leases(remote: Appliance) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = remote.inventory()["appliances"][0]["leases"]
+    return found
+
+
+def lease(remote: Appliance) -> str:
+    """The name of the only one."""
+    (one,) = leases(remote)
+    return str(one["lease_id"])[:8]
+
+
+def tell(program: subprocess.Popen[str], text: str = "again\n") -> None:
+    assert program.stdin is not None
+    program.stdin.write(text)
+    program.stdin.flush()
+
+
+def end(program: subprocess.Popen[str]) -> str:
+    """The program ends well; what it wrote on standard error."""
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 0, errors
+    return errors
+
+
+@contextlib.contextmanager
+def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subprocess.Popen[str]]:
+    """A program that has memory, and checks it for each line that it is told."""
+    with remote.start("keep_and_check.py", str(mib), share=share, stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        yield program
