@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +142,52 @@ def test_a_worker_that_dies_while_it_is_suspended_is_an_error(remote: Appliance)
         assert program.returncode != 0
         assert str(STICKY) in errors
     until(lambda: remote.leased_bytes() == 0, 20, "nothing is left")
+
+
+@pytest.mark.parametrize("what", ["suspend", "resume"])
+def test_a_worker_that_is_killed_on_the_way_takes_nothing_from_the_other(
+    remote: Appliance, tmp_path: Path, what: str
+) -> None:
+    """Of two programs of a lease one loses its worker, at moments that are spread over what is done to the lease."""
+    keep = f"{sys.executable} {PROGRAMS}/keep_and_check.py 100"
+    names = ("one", "two")
+    each = [f"{keep} < {tmp_path}/{name}.in > {tmp_path}/{name}.out 2>&1 &" for name in names]
+    for name in names:
+        os.mkfifo(tmp_path / f"{name}.in")
+    for moment in range(8):
+        for name in names:
+            (tmp_path / f"{name}.out").write_text("")
+        with (
+            remote.start("sh", "-c", " ".join([*each, "wait"]), share="0.5") as programs,
+            (tmp_path / "one.in").open("w") as one,
+            (tmp_path / "two.in").open("w") as two,
+        ):
+
+            def said(name: str) -> list[str]:
+                return (tmp_path / f"{name}.out").read_text().splitlines()
+
+            until(lambda: [said(name) for name in names] == [["ready"]] * 2, 60, "both have their memory")
+            lease_id = lease(remote)
+            if what == "resume":
+                change(remote, "suspend", lease_id)
+            victim, _ = remote.workers()
+            command = [REMOTEGPU, what, "--appliance", remote.endpoint, lease_id]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as changing:
+                begun = time.monotonic()
+                until(lambda moment=moment, begun=begun: time.monotonic() >= begun + moment * 0.06, 5, "its moment")  # type: ignore[misc]
+                os.kill(victim, signal.SIGKILL)
+                changing.communicate(timeout=100)
+            # Whatever became of that, it runs at the end.
+            if leases(remote)[0]["suspended"]:
+                change(remote, "resume", lease_id)
+            for program in (one, two):
+                program.write("again\n")
+            one.close()
+            two.close()
+            programs.communicate(timeout=60)
+            last = sorted(said(name)[-1] for name in names)
+            assert last[1] == "ok" and str(STICKY) in last[0], last
+        until(lambda: remote.leased_bytes() == 0 and not remote.workers(), 20, "nothing is left")
 
 
 def test_programs_that_share_memory_are_refused_by_name(remote: Appliance) -> None:

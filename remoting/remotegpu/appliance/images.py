@@ -29,6 +29,10 @@ class ImageFile:
         self.bytes = size
         self._place = place
 
+    @property
+    def closed(self) -> bool:
+        return self.file.closed
+
     def trim(self, size: int) -> None:
         """It holds no more than this."""
         if size < self.bytes:

@@ -123,11 +123,11 @@ class Suspensions:
         try:
             for session in workers:
                 session.image = await asyncio.to_thread(self._images.create, session.granted_bytes)
-            answers = await asyncio.gather(*(self._save(session, reason) for session in workers))
         except BaseException:
             for session in workers:
                 _drop(session)
             raise
+        answers = await asyncio.gather(*(self._save(session, reason) for session in workers))
         if refusals := [answer for answer in answers if answer]:
             await asyncio.gather(*(self._restore(session) for session in workers if session.image is not None))
             raise refused(f"{refusals[0]}; its programs go on")
@@ -145,13 +145,14 @@ class Suspensions:
     async def _save(self, session: Session, reason: str) -> str:
         """Why it could not be saved; empty if it was, or has ended."""
         image = session.image
-        if image is None:
+        # The image of one that ends goes with it.
+        if image is None or image.closed:
             return ""
         order = {"op": "suspend", "reason": reason, "seconds": DRAIN_SECONDS}
         fds, size = [image.file.fileno()], image.bytes
         answer = await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS)
         match answer.get("op"):
-            case "suspended":
+            case "suspended" if not image.closed:
                 image.trim(whole_number(answer, "bytes"))
                 session.kept = _kept(answer, len(session.lease.quotas))
                 return ""
