@@ -101,7 +101,7 @@ fn start_on(ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
         worker.push(1, &Reply { code: 0 }, &tail.bytes);
         worker
     });
-    let session = Session::start(ours, "test", None).expect("starts");
+    let session = Session::start(ours, "test", protocol::WIRE_VERSION, None).expect("starts");
     (session, worker.join().expect("worker"))
 }
 
