@@ -314,6 +314,8 @@ messages! {
     0xc008 Ending { code: u32, reason: String }
     /// The share is suspended, and nothing runs until another one comes without a reason.
     0xc009 Held { reason: String }
+    /// A line for a person, which only the appliance's log would have otherwise.
+    0xc00a Notice { line: String }
 }
 
 record! {
