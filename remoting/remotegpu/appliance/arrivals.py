@@ -50,6 +50,10 @@ class Arrivals:
         self._snapshot = snapshot
         self._invited: dict[str, Arrival] = {}
 
+    @property
+    def expected(self) -> bool:
+        return bool(self._invited)
+
     def invite(self, owner: str) -> str:
         """An invitation, with which one lease may move here; it will be `owner`'s. Raises RefusalError."""
         if len(self._invited) >= _MOST_INVITATIONS:

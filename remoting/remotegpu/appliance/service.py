@@ -7,7 +7,7 @@ import logging
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -37,6 +37,8 @@ _MAX_COUNT = 1024
 _MAX_NAME = 200
 # How long a request to open a session of a suspended lease is kept, before it is answered that it is.
 _SUSPENDED_SECONDS = 1.0
+
+PROGRAM: Final = f"remotegpu {__version__}"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
@@ -117,7 +119,7 @@ class ControlService(pb_grpc.ControlServicer):
             wire=WIRE_VERSION,
             oldest=OLDEST_WIRE,
             table_hash=hardware.snapshot.table_hash,
-            program=f"remotegpu {__version__}",
+            program=PROGRAM,
         )
 
     @_answering
