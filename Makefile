@@ -106,7 +106,7 @@ shard-security: target/undefended/.built test-decoders-longer
 
 shard-suspension: release-fixture
 
-release-fixture: build ## Build the release before this one, for tests of neighbouring versions: two minutes the first time
+release-fixture: build ## Build the release before this one, for tests of neighbouring versions: some minutes the first time
 	@tools/release_fixture.sh
 
 undefended: target/undefended/.built ## A worker and a gateway that can leave out a defence, for tests/attacker: some minutes the first time

@@ -14,7 +14,7 @@ git cat-file -e "$commit^{commit}" 2>/dev/null || {
     exit 0
 }
 SECONDS=0
-echo "==> The release before this one, ${commit:0:12} (about two minutes)"
+echo "==> The release before this one, ${commit:0:12} (some minutes)"
 rm -rf "$fixture/source" "$release"
 mkdir -p "$fixture/source" "$release/bin" "$release/client" "$release/python" "$fixture/cargo/release"
 git archive "$commit" | tar -x -C "$fixture/source"
@@ -29,6 +29,6 @@ cp "$fixture/cargo/release/libremotegpu_client.so" "$release/client/libcuda.so.1
 ln -s libcuda.so.1 "$release/client/libnvidia-ml.so.1"
 cp -r "$fixture/source/remoting/remotegpu" "$release/python/"
 for part in native frameworks lib; do ln -s "../../dist/$part" "$release/$part"; done
-rm -rf "$fixture/source"
+rm -rf "$fixture/source" "$fixture/cargo"
 echo "$commit" >"$release/commit"
 echo "    $SECONDS s"
