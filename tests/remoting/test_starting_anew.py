@@ -75,12 +75,13 @@ def test_what_was_known_is_known(remote: Appliance) -> None:
     ):
         assert {line(program) for program in (stays, dies, killed)} == {"ready"}
         before, used = leases(remote), remote.used_bytes()
-        # The second one's holder and program vanish: its grace runs while the appliance starts anew.
-        os.killpg(dies.pid, signal.SIGKILL)
         start_anew(remote)
         names = [lease["lease_id"] for lease in before]
         assert [lease["lease_id"] for lease in leases(remote)] == names
         assert remote.used_bytes() == used
+        # The second one's holder and program vanish: its grace runs while the appliance starts anew.
+        os.killpg(dies.pid, signal.SIGKILL)
+        start_anew(remote)
         until(lambda: len(leases(remote)) == 2, 20, "the lease without a holder ends after its grace")
         computes(stays)
         # A worker that dies is noticed, and so is a gateway.
