@@ -248,6 +248,7 @@ class Appliance:
             stack.push_async_callback(self._gateway.stop)
             await server.start()
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
+            asked = self._hear_hang_ups()
             if handed is None:
                 await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
             else:
@@ -260,7 +261,7 @@ class Appliance:
             follow = None
             if api_server is not None and self._claims is not None:
                 follow = asyncio.create_task(api_server.follow_claims(self._claims))
-            await self._until_stopped(server, follow)
+            await self._until_stopped(server, asked, follow)
 
     def _adopt(self, handed: State) -> None:
         self._leases.adopt(handed["leases"])
@@ -312,13 +313,23 @@ class Appliance:
             "gateway": self._gateway.handed(),
         }
 
-    async def _until_stopped(self, server: grpc.aio.Server, follow: asyncio.Task[None] | None) -> None:
-        loop = asyncio.get_running_loop()
+    def _hear_hang_ups(self) -> asyncio.Event:
+        """Set whenever the appliance is asked to start anew. When its terminal hangs up it ends."""
         asked, had_terminal = asyncio.Event(), _has_terminal()
-        hang_up = self._drain.signalled
-        loop.add_signal_handler(
-            signal.SIGHUP, lambda: hang_up() if had_terminal and not _has_terminal() else asked.set()
-        )
+
+        def hear() -> None:
+            if had_terminal and not _has_terminal():
+                self._drain.signalled()
+            else:
+                asked.set()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hear)
+        return asked
+
+    async def _until_stopped(
+        self, server: grpc.aio.Server, asked: asyncio.Event, follow: asyncio.Task[None] | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.signalled)
         if self._settings.parent_fd is not None:
