@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread release-fixture chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -99,10 +99,15 @@ shard-torch-a shard-torch-b: build target/frameworks/.installed
 	    TIMEFORMAT="    $$each: %R s, its processes %U s and %S s of CPU"; \
 	    time target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
 
-shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension: build system-tools cluster-programs
+shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension shard-versions: build system-tools cluster-programs
 	@$(PYTHON) -m pytest --part $(@:shard-%=%)
 
 shard-security: target/undefended/.built test-decoders-longer
+
+shard-versions: release-fixture
+
+release-fixture: build ## Build the release before this one, for tests of neighbouring versions: some minutes the first time
+	@tools/release_fixture.sh
 
 undefended: target/undefended/.built ## A worker and a gateway that can leave out a defence, for tests/attacker: some minutes the first time
 
@@ -137,7 +142,7 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 	done; exit "$$status"
 
 # A person's `make test-all`, and nothing that CI runs.
-test-everything: build target/undefended/.built system-tools cluster-programs
+test-everything: build target/undefended/.built release-fixture system-tools cluster-programs
 	@echo "==> Python and program tests: core and every shard"
 	@$(PYTHON) -m pytest
 	@echo "==> Tests marked thorough"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from io import FileIO
 from pathlib import Path
@@ -90,3 +91,33 @@ def test_nothing_stays_when_all_have_ended(steps: list[tuple[str, str, int]]) ->
     for session in "abc":
         exports.forget(session)
     assert (quota.used, len(exports)) == (0, 0)
+
+
+def test_what_is_handed_over_goes_on(quota: Quota, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("kept", "let_go")]
+    for folder in folders:
+        folder.mkdir()
+    before, files = Exports([quota]), [opened(folder) for folder in folders]
+    kept, let_go = (before.add("a", 0, SLAB, file) for file in files)
+    assert kept is not None
+    assert let_go is not None
+    assert before.hold("b", let_go) is not None
+    before.release("a", let_go)
+    handed = json.loads(json.dumps(before.handed()))
+    assert os.get_inheritable(files[0].fileno())
+    after = Exports([quota])
+    # The process that goes on has the descriptors, and nobody who closes them.
+    handed[0]["file"] = os.dup(files[0].fileno())
+    after.adopt(handed)
+    assert not os.get_inheritable(handed[0]["file"])
+    assert after.hold("c", let_go) is None, "its exporter has let it go"
+    held = after.hold("c", kept)
+    assert held is not None
+    assert os.path.sameopenfile(held.file.fileno(), files[0].fileno())
+    assert quota.used == 4 * SLAB
+    after.release("b", let_go)
+    after.release("a", kept)
+    assert quota.used == 3 * SLAB
+    after.release("c", kept)
+    assert (quota.used, len(after)) == (2 * SLAB, 0)
+    files[0].close()

@@ -31,11 +31,34 @@ def test_equal_versions_fit_and_a_caller_without_frames_has_no_table() -> None:
     assert refusal_of_versions(OURS, pb.Versions(wire=1)) == ""
 
 
-@pytest.mark.parametrize(("wire", "table_hash"), [(2, 0xABC), (1, 0xDEF)])
-def test_other_versions_are_refused_with_both_named(wire: int, table_hash: int) -> None:
+@pytest.mark.parametrize(
+    ("oldest", "wire", "fits"),
+    [(10, 11, True), (11, 12, True), (9, 10, True), (0, 11, True), (0, 10, True), (12, 13, False), (8, 9, False)],
+)
+def test_neighbours_fit_whatever_the_newer_one_has_besides(oldest: int, wire: int, fits: bool) -> None:
+    ours = pb.Versions(wire=11, oldest=10, table_hash=0xABC, program="remotegpu 0.1.0")
+    theirs = pb.Versions(wire=wire, oldest=oldest, table_hash=0xABC if wire == 11 else 0xDEF)
+    assert (refusal_of_versions(ours, theirs) == "") == fits
+    assert (refusal_of_versions(theirs, ours) == "") == fits
+
+
+@pytest.mark.parametrize(
+    ("wire", "table_hash", "upgrade"),
+    [(3, 0xABC, "upgrade the appliance"), (1, 0xDEF, "the same build"), (9, 0, "upgrade the appliance")],
+)
+def test_other_versions_are_refused_with_both_named(wire: int, table_hash: int, upgrade: str) -> None:
     refusal = refusal_of_versions(OURS, pb.Versions(wire=wire, table_hash=table_hash))
-    assert "(wire 1, table 0000000000000abc)" in refusal
-    assert f"(wire {wire}, table {table_hash:016x})" in refusal
+    assert "(wire 1 to 1, table 0000000000000abc)" in refusal
+    assert f"(wire {wire} to {wire}, table {table_hash:016x})" in refusal
+    assert upgrade in refusal
+
+
+def test_a_client_two_versions_old_is_told_to_upgrade() -> None:
+    ours = pb.Versions(wire=11, oldest=10, table_hash=0xABC, program="remotegpu 0.1.0")
+    refusal = refusal_of_versions(ours, pb.Versions(wire=9, table_hash=0xABC, program="remotegpu 0.0.9"))
+    assert "remotegpu 0.1.0 (wire 10 to 11" in refusal
+    assert "remotegpu 0.0.9 (wire 9 to 9" in refusal
+    assert "upgrade the client" in refusal
 
 
 def test_a_request_is_a_fraction_or_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -62,3 +63,18 @@ def test_from_a_given_base_there_are_ids_for_as_many_sessions_as_all_blocks_have
 
 def test_with_base_zero_workers_keep_the_appliances_id() -> None:
     assert Uids(0).take() is None
+
+
+def test_what_is_handed_over_stays_taken() -> None:
+    before = Uids(blocks=BLOCKS)
+    first = before.take()
+    handed = json.loads(json.dumps(before.handed()))
+    # The process that goes on has the descriptors, and nobody who closes them.
+    handed["blocks"] = [(start, stop, os.dup(holder), used) for start, stop, holder, used in handed["blocks"]]
+    before.close()
+    after, other = Uids.adopted(handed), Uids(blocks=BLOCKS)
+    assert (first, after.take(), other.take()) == (BLOCKS[0], BLOCKS[0] + 1, BLOCKS[1])
+    after.give_back(first)
+    assert after.take() == first
+    after.close()
+    other.close()

@@ -9,6 +9,7 @@ from support.stand_in import StandIn
 from support.system import free_port
 
 from remotegpu.api.quantities import Ask
+from remotegpu.rpc import WIRE_VERSION
 
 MIB = 1 << 20
 
@@ -105,5 +106,5 @@ def test_an_installation_without_the_software_gpu_is_well(appliance: StandIn, tm
 
 
 def test_version(appliance: StandIn) -> None:
-    assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == 9
-    assert appliance.cli("version").stdout.startswith("remotegpu 0.1.0 (wire 9)")
+    assert json.loads(appliance.cli("version", "--json").stdout)["wire"] == WIRE_VERSION
+    assert appliance.cli("version").stdout.startswith(f"remotegpu 0.1.0 (wire {WIRE_VERSION})")

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from remotegpu_codegen import client, numbers, protocol, sources, worker
+from remotegpu_codegen import client, numbers, sources, worker
 from remotegpu_codegen.registry import (
     Class,
     Parameter,
@@ -87,14 +87,6 @@ def test_a_number_is_never_given_to_another_symbol() -> None:
 def test_the_lock_survives_being_written() -> None:
     lock = {7: "cuGone", 9: "cuAsk"}
     assert numbers.parse(numbers.render(lock)) == lock
-
-
-def test_the_table_hash_changes_with_the_wire_and_with_nothing_else() -> None:
-    before = protocol.table_hash(table(FILL, ASK))
-    refused = {"number": 20, "symbol": "cuNo", "since": 2000, "class": "refused", "reason": "it is not provided"}
-    assert protocol.table_hash(table(ASK, FILL, FILL_NOW, refused)) == before
-    for change in ({"number": 8}, {"parameters": ["dptr address", "u16 value", "size count", "stream stream"]}):
-        assert protocol.table_hash(table(FILL | change, ASK)) != before
 
 
 @pytest.mark.parametrize(

@@ -288,8 +288,9 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
     stats::round_trip();
     let ticket = connect::open_session(share, hello).map_err(|error| report(&error))?;
     let socket = connect::open_data(share, hello, &ticket).map_err(|error| report(&error))?;
+    let wire = ticket.wire;
     let reconnect = (!ticket.grace.is_zero()).then(|| reconnect(appliance, ticket));
-    Session::start(socket, &share.endpoint, reconnect).map_err(|line| {
+    Session::start(socket, &share.endpoint, wire, reconnect).map_err(|line| {
         log::error(&line);
         CUDA_ERROR_DEVICE_UNAVAILABLE
     })

@@ -255,7 +255,7 @@ fn refusals_name_the_reason() {
             says(result, ErrorKind::Refused, &[&share.endpoint, "no such lease", "remotegpu run"]);
         }
         let old = Share { lease_secret: "another version".into(), ..share.clone() };
-        says(hello(&old), ErrorKind::Version, &["remotegpu 9.9.9", "remotegpu 0.1.0", "same version"]);
+        says(hello(&old), ErrorKind::Version, &["remotegpu 9.9.9", "remotegpu 0.1.0", "do not fit"]);
         let full = Share { lease_secret: "full".into(), ..share.clone() };
         says(open_session(&full, &appliance.hello()), ErrorKind::Busy, &["8 of 8 sessions"]);
         for carrier in CARRIERS {

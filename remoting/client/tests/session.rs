@@ -84,12 +84,17 @@ fn start_on_tcp() -> (Arc<Session>, Worker, TcpStream) {
 }
 
 fn start_on(ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
+    start_in(protocol::WIRE_VERSION, ours, theirs)
+}
+
+/// A session that speaks this version of the wire.
+fn start_in(wire: u32, ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
     static ARENAS: AtomicU64 = AtomicU64::new(0x0100_0000_0000);
     let worker = thread::spawn(move || {
         // Reads and writes go to the descriptor whatever its family.
         let mut worker = Worker { socket: theirs.into(), decoder: Decoder::new() };
         let (header, open, _) = worker.expect::<Open>();
-        assert_eq!((header.seq, open.wire_version), (1, protocol::WIRE_VERSION));
+        assert_eq!((header.seq, open.wire_version, Some(open.table_hash)), (1, wire, protocol::table_hash(wire)));
         let opened = Opened {
             arena_base: ARENAS.fetch_add(1 << 32, SeqCst),
             arena_size: 1 << 30,
@@ -101,7 +106,7 @@ fn start_on(ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
         worker.push(1, &Reply { code: 0 }, &tail.bytes);
         worker
     });
-    let session = Session::start(ours, "test", None).expect("starts");
+    let session = Session::start(ours, "test", wire, None).expect("starts");
     (session, worker.join().expect("worker"))
 }
 
@@ -124,6 +129,25 @@ fn device(len: u64) -> DeviceBox {
 
 fn launch(kernel: u32) -> Launch {
     Launch { kernel, ..Launch::default() }
+}
+
+#[test]
+fn a_worker_of_an_older_version_is_sent_nothing_that_it_lacks() {
+    const NOT_SUPPORTED: u32 = 801;
+    for wire in protocol::OLDEST_WIRE..=protocol::WIRE_VERSION {
+        let (ours, theirs) = UnixStream::pair().expect("socket pair");
+        let (session, mut worker) = start_in(wire, ours.into(), theirs.into());
+        for (code, bytes) in protocol::samples() {
+            let sent = session.tell_raw(code, 0, &bytes);
+            if protocol::since(code) > wire {
+                assert_eq!(sent, Err(NOT_SUPPORTED), "code {code:#x} in version {wire}");
+            } else {
+                sent.expect("sent");
+                let frame = worker.next().expect("a frame");
+                assert_eq!(frame.header.code, code, "and nothing before it, in version {wire}");
+            }
+        }
+    }
 }
 
 #[test]

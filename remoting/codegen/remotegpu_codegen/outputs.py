@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from remotegpu_codegen import client, numbers, proc_table, protocol, registry, report, sources, trace, worker
+from remotegpu_codegen import client, numbers, proc_table, protocol, registry, report, sources, trace, wire, worker
 
 
 def outputs(remoting: Path) -> dict[str, str]:
@@ -16,13 +16,21 @@ def outputs(remoting: Path) -> dict[str, str]:
     table = registry.load(folder)
     lock_file = folder / "numbers.lock"
     lock = numbers.parse(lock_file.read_text() if lock_file.exists() else "")
+    spoken = wire.versions(yaml.safe_load((folder / "wire.yaml").read_text()))
+    wire_lock_file = folder / "wire.lock"
+    old = wire.parse(wire_lock_file.read_text() if wire_lock_file.exists() else "")
+    travels = wire.shapes((remoting / "protocol/src/message.rs").read_text(), table)
+    wire_lock = wire.extend(old, travels, spoken.newest)
     calls = yaml.safe_load((folder / "calls.yaml").read_text())
     client_by_hand, softgpu_by_hand = (sources.exported_by_hand(remoting / crate) for crate in ("client", "softgpu"))
     return {
         "registry/numbers.lock": numbers.render(numbers.extend(lock, table.driver)),
+        "registry/wire.lock": wire.render(wire_lock),
         "registry/REPORT.md": report.render(table, client_by_hand, softgpu_by_hand, calls),
         "driverapi/src/proc_table_generated.rs": proc_table.rust(table),
         "protocol/src/functions_generated.rs": protocol.rust(table),
+        "protocol/src/versions_generated.rs": wire.rust(wire_lock, spoken),
+        "remotegpu/rpc/_generated/versions.py": wire.python(spoken),
         "client/src/generated.rs": client.rust(table),
         "client/src/nvml_generated.rs": client.nvml_rust(table),
         "client/exports_generated": client.exports(table),

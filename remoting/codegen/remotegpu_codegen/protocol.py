@@ -1,13 +1,7 @@
-"""Numbers and names of the generated functions, and the hash by which both ends know that their tables agree."""
+"""Numbers and names of the generated functions."""
 
 from remotegpu_codegen.registry import Registry
-from remotegpu_codegen.text import banner, constant, fingerprint
-
-
-def table_hash(registry: Registry) -> str:
-    """Changes exactly when a frame of one table could be misread with the other."""
-    rows = sorted((f.number, f.symbol, f.handling.value, *map(str, f.parameters)) for f in registry.travelling)
-    return fingerprint(repr(rows))
+from remotegpu_codegen.text import banner, constant
 
 
 def rust(registry: Registry) -> str:
@@ -20,9 +14,6 @@ def rust(registry: Registry) -> str:
 pub mod function {{
 {numbers}
 }}
-
-/// Both ends name theirs; they work together only if it is the same.
-pub const TABLE_HASH: u64 = 0x{table_hash(registry)};
 
 /// The CUDA function of a number, for messages to people.
 pub fn function_name(number: u32) -> Option<&'static str> {{

@@ -29,9 +29,6 @@ pub mod function {
     pub const CU_OCCUPANCY_MAX_ACTIVE_CLUSTERS: u32 = 482;
 }
 
-/// Both ends name theirs; they work together only if it is the same.
-pub const TABLE_HASH: u64 = 0xb27f3163ad1e2deb;
-
 /// The CUDA function of a number, for messages to people.
 pub fn function_name(number: u32) -> Option<&'static str> {
     match number {

@@ -13,18 +13,18 @@ mod wire;
 
 #[rustfmt::skip]
 mod functions_generated;
+#[rustfmt::skip]
+mod versions_generated;
 
 pub use bundle::{bundle_images, bundled_images};
 pub use frame::{Decoder, FrameError, HEADER_BYTES, Header, MAX_PAYLOAD};
-pub use functions_generated::{TABLE_HASH, function, function_name};
+pub use functions_generated::{function, function_name};
 pub use kept::{Kept, OutOfRange};
 pub use message::*;
 pub use preface::{PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES};
 pub use recording::Recording;
+pub use versions_generated::{OLDEST_WIRE, TABLE_HASH, WIRE_VERSION, since, table_hash};
 pub use wire::{DecodeError, Reader, Wire, Writer};
-
-/// Raised only by an incompatible change of the frames or commands; both ends name theirs when they refuse each other.
-pub const WIRE_VERSION: u32 = 9;
 
 /// After so many received bytes without a frame that could say so, an end sends `Acknowledge`.
 pub const ACKNOWLEDGE_BYTES: u64 = 1 << 20;

@@ -2,6 +2,8 @@
 //!
 //! Ids of contexts, streams, events and modules are minted by the client and never reused within a session. Kernels are
 //! named by their module and their place in the list that the load replied. Device addresses lie in the session's arena.
+//! What an older version of the wire has stays as it is: what is to change gets another code and name
+//! (`remoting/registry/wire.lock`, `make generate`).
 
 use crate::wire::{DecodeError, Reader, Wire, Writer};
 
@@ -126,7 +128,8 @@ record! {
 
 messages! {
     // ---- session
-    /// First command. A worker whose version or table differs refuses with both named (`Ending`).
+    /// First command: the version of the wire that the session speaks, and its `table_hash`. A worker that does not speak it
+    /// refuses with both named (`Ending`).
     0x8000 Open { wire_version: u32, table_hash: u64, client_pid: u32, client_name: String }
     /// The arena lies where the client cannot have it: choose another base. Replies `Opened`.
     0x8001 Rebase { avoid: u64 }
@@ -311,6 +314,8 @@ messages! {
     0xc008 Ending { code: u32, reason: String }
     /// The share is suspended, and nothing runs until another one comes without a reason.
     0xc009 Held { reason: String }
+    /// A line for a person, which only the appliance's log would have otherwise.
+    0xc00a Notice { line: String }
 }
 
 record! {

@@ -56,6 +56,10 @@ class Arrivals:
         self._snapshot = snapshot
         self._invited: dict[str, Arrival] = {}
 
+    @property
+    def expected(self) -> bool:
+        return bool(self._invited)
+
     def invite(self, owner: str, lease_id: str) -> str:
         """An invitation, with which one lease may move here; it will be `owner`'s. In Kubernetes it is this lease of a
         claim. Raises RefusalError."""

@@ -86,6 +86,11 @@ class Cgroups:
             raise
         return Group(tuple(folders))
 
+    def find(self, name: str) -> Group:
+        """The group that this process made under a name."""
+        folders = (parent.folder / f"{_PREFIX}{os.getpid()}-{name}" for parent in self._parents)
+        return Group(tuple(folder for folder in folders if folder.is_dir()))
+
 
 class LeaseGroups:
     """The groups of leases: all workers of one count in it together."""
@@ -108,6 +113,11 @@ class LeaseGroups:
         except OSError as error:
             # Its memory is still measured, and its threads are limited by its uid.
             _log.warning("worker %d has no cgroup: %s", pid, error.strerror or error)
+
+    def adopt(self, lease_id: str) -> None:
+        """Go on with the group that this process made for a lease before it executed itself."""
+        if self._cgroups.controllers and lease_id not in self._groups:
+            self._groups[lease_id] = self._cgroups.find(lease_id[:16])
 
     async def leave(self, lease_id: str) -> None:
         """The last process of the lease has ended."""

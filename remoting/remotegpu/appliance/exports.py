@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 
 from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.handover import State, kept, taken
 
 # Each keeps a descriptor of the appliance open.
 _MOST = 256
@@ -37,6 +38,29 @@ class Exports:
 
     def __len__(self) -> int:
         return len(self._live)
+
+    def handed(self) -> list[State]:
+        return [
+            {
+                "token": token,
+                "device": export.device,
+                "size": export.size,
+                "file": None if export.file.closed else kept(export.file.fileno()),
+                "exporter": export.exporter,
+                "holders": sorted(export.holders),
+            }
+            for token, export in self._live.items()
+        ]
+
+    def adopt(self, exports: list[State]) -> None:
+        """Go on with what `handed` tells of. What of it counts in the quotas is there."""
+        for each in exports:
+            # What its exporter has let go of is nobody's to import; others have it still.
+            file = FileIO(os.open(os.devnull, os.O_RDONLY) if each["file"] is None else taken(each["file"]))
+            if each["file"] is None:
+                file.close()
+            export = Export(each["device"], each["size"], file, each["exporter"], set(each["holders"]))
+            self._live[each["token"]] = export
 
     def add(self, session: str, device: int, size: int, file: FileIO) -> str | None:
         """A token for what a session exports. None if the session was not granted that much, or there are too many."""

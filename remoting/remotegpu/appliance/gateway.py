@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from remotegpu.appliance.handover import Adopted, NoHandoverError, Process, State, kept, taken
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair, whole_number
 from remotegpu.appliance.workers import exit_text
 
@@ -101,7 +102,7 @@ class Gateway:
         self.port = 0
         self.control_port = 0
         self._channel: PacketChannel | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._listening: asyncio.Future[tuple[int, int]] | None = None
         self._watch: asyncio.Task[None] | None = None
         # The gateway's end of each session that may come again, with its ticket: for the next gateway.
@@ -124,6 +125,25 @@ class Gateway:
         """Listen on the ports, 0 for any free one. From here on `listener` gets the gateway's events."""
         self.port, self.control_port = port, control_port
         process = await self._start(host, listener)
+        self._watch = asyncio.create_task(self._restart_when_it_dies(host, listener, process))
+
+    def handed(self) -> State:
+        """What `adopt` goes on with. Acceptors are not in it."""
+        if self._channel is None or self._channel.closed or self._process is None:
+            raise NoHandoverError("the gateway is being started: try again")
+        sessions = [(name, ticket, kept(data.fileno())) for name, (ticket, data) in self._sessions.items()]
+        ports = {"port": self.port, "control_port": self.control_port}
+        found = {"pid": self._process.pid, "control": kept(self._channel.fileno()), "moved": self._moved}
+        return {**ports, **found, "sessions": sessions}
+
+    def adopt(self, state: State, host: str, listener: Listener) -> None:
+        """Go on with the gateway that `handed` tells of."""
+        self.port, self.control_port = state["port"], state["control_port"]
+        self._moved = {name: (ticket, to) for name, (ticket, to) in state["moved"].items()}
+        self._sessions = {name: (ticket, socket.socket(fileno=taken(data))) for name, ticket, data in state["sessions"]}
+        process = self._process = Adopted(state["pid"])
+        control = socket.socket(fileno=taken(state["control"]))
+        self._channel = PacketChannel(control, lambda packet, _: self._receive(packet, listener), self._closed)
         self._watch = asyncio.create_task(self._restart_when_it_dies(host, listener, process))
 
     async def stop(self) -> None:
@@ -255,7 +275,7 @@ class Gateway:
         if self._listening is not None and not self._listening.done():
             self._listening.set_exception(ConnectionError())
 
-    async def _restart_when_it_dies(self, host: str, listener: Listener, process: asyncio.subprocess.Process) -> None:
+    async def _restart_when_it_dies(self, host: str, listener: Listener, process: Process) -> None:
         deaths: list[float] = []
         while True:
             code = await process.wait()

@@ -18,6 +18,7 @@ from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.handover import State
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
@@ -277,6 +278,44 @@ class Leases:
         lease.running.set()
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
         return self._spawn(self._release(lease, reason))
+
+    async def finish_ends(self) -> None:
+        """Wait until those that end are gone."""
+        await asyncio.gather(*self._endings)
+
+    def handed(self) -> State:
+        """What `adopt` goes on with."""
+        return {"leases": [self._handed(lease) for lease in self._live.values()], "moved": self._moved}
+
+    def _handed(self, lease: Lease) -> State:
+        expiry = lease.expiry
+        return {
+            "lease_id": lease.lease_id,
+            "secret": lease.secret,
+            "client": lease.client,
+            "owner": lease.owner,
+            "gpus": lease.placement.gpus,
+            "sizes": lease.placement.sizes,
+            "granted": [quota.granted for quota in lease.quotas],
+            "exports": lease.exports.handed(),
+            "since": lease.since,
+            "problem": lease.problem,
+            "expires_in": None if expiry is None else max(0.0, expiry.when() - asyncio.get_running_loop().time()),
+        }
+
+    def adopt(self, state: State) -> None:
+        """Go on with the leases that `handed` tells of; the gateway knows them."""
+        self._moved = {name: (secret, to) for name, (secret, to) in state["moved"].items()}
+        for each in state["leases"]:
+            placement = LeasedGpus(tuple(each["gpus"]), tuple(each["sizes"]))
+            self.allocator.place(each["lease_id"], placement)
+            lease = self._create(each["lease_id"], each["client"], placement, each["secret"])
+            lease.owner, lease.since, lease.problem = each["owner"], each["since"], each["problem"]
+            for quota, granted in zip(lease.quotas, each["granted"], strict=True):
+                quota.granted.update(granted)
+            lease.exports.adopt(each["exports"])
+            if each["expires_in"] is not None:
+                self._expect_holder(lease, each["expires_in"])
 
     async def end_all(self, reason: str) -> None:
         for lease_id in list(self._live):

@@ -32,6 +32,9 @@ class PacketChannel:
         self._loop.add_reader(sock, self._readable)
         self.closed = False
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
         """Send without waiting. A peer that does not even read its control socket is as good as gone."""
         if self.closed:

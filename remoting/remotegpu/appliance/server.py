@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc.aio
 
@@ -39,14 +39,15 @@ from remotegpu.appliance.gateway import (
     SessionConnected,
 )
 from remotegpu.appliance.gpu_health import GpuHealth
-from remotegpu.appliance.hardware import Hardware, probe, self_test, worker_environment
+from remotegpu.appliance.handover import NoHandoverError, State, check_new_code, execute, received
+from remotegpu.appliance.hardware import Hardware, SelfTest, probe, self_test, worker_environment
 from remotegpu.appliance.http import HttpServer
 from remotegpu.appliance.images import Images
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, Gauges
 from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.reviews import Reviews
-from remotegpu.appliance.service import ControlService
+from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings, physical_bytes
 from remotegpu.appliance.staging import Staging, StagingError, sweep
@@ -90,12 +91,12 @@ def run(settings: Settings) -> None:
     level = logging.ERROR if settings.quiet else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        asyncio.run(_run(settings))
-    except (BackendError, GatewayError, StagingError) as error:
+        asyncio.run(_run(settings, received()))
+    except (BackendError, GatewayError, NoHandoverError, StagingError) as error:
         raise StartError(str(error)) from None
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, handed: State | None) -> None:
     dist = find_dist()
     tokens = _read_tokens(settings.tokens)
     certificate = _certificate(settings)
@@ -104,23 +105,35 @@ async def _run(settings: Settings) -> None:
         if api_server is not None:
             stack.push_async_callback(api_server.close)
         sweep()
-        staging = Staging()
+        staging = Staging() if handed is None else Staging.adopted(handed["staging"])
         stack.callback(staging.remove)
         backend = make_backend(settings, dist, staging)
         stack.callback(backend.close)
         worker = staging.readable(dist.program("remotegpu-worker"))
-        hardware = await probe(backend, worker, test=settings.self_test)
+        if handed is None:
+            hardware = await probe(backend, worker, test=settings.self_test)
+        else:
+            hardware = await _hardware_again(backend, worker, handed["hardware"])
         if settings.landlock is Landlock.REQUIRE and not hardware.snapshot.landlock:
             raise StartError(
                 "this kernel has no Landlock, which keeps sessions from each other's files and from ours: use Linux "
                 "5.13 or later with Landlock among its security modules, or let sessions do without: --landlock warn"
             )
-        uids = Uids(settings.uid_base)
+        uids = Uids(settings.uid_base) if handed is None else Uids.adopted(handed["uids"])
         stack.callback(uids.close)
         socket_file = staging.private("control") / "socket"
         gateway = Gateway(dist.program("remotegpu-gateway"), certificate, socket_file)
         appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging)
-        await appliance.serve(tokens, api_server, socket_file)
+        await appliance.serve(tokens, api_server, socket_file, handed)
+
+
+async def _hardware_again(backend: Backend, worker: Path, handed: State) -> Hardware:
+    """What was found at the start, of the GPUs that there are now; sessions use them, so they are not tested."""
+    snapshot = (await probe(backend, worker, test=False)).snapshot
+    before, now = handed["gpus"], [gpu.uuid_text for gpu in snapshot.gpus]
+    if before != now:
+        raise NoHandoverError(f"the GPUs are not those of before: {', '.join(before)} then, {', '.join(now)} now")
+    return Hardware(snapshot, [SelfTest(handed["overhead_bytes"], problem) for problem in handed["problems"]])
 
 
 class Appliance:
@@ -140,6 +153,8 @@ class Appliance:
         self._gateway = gateway
         self._backend = backend
         self._hardware = hardware
+        self._uids = uids
+        self._staging = staging
         self._counters = Counters()
         gpus, overhead = hardware.snapshot.gpus, hardware.overhead_bytes
         limits = settings.limits
@@ -189,6 +204,7 @@ class Appliance:
         tokens: TokenFile | None,
         api_server: "ApiServer | None",
         socket_file: Path,
+        handed: State | None,
     ) -> None:
         settings = self._settings
         authority: Authority = SecretAuthority(self._leases, tokens, self._counters)
@@ -198,7 +214,8 @@ class Appliance:
             self._arrivals.claims = self._claims
             self._reviews = Reviews(api_server.review, named.believe_seconds, self._counters)
             authority = ClaimAuthority(self._claims, self._reviews, named.operator, self._counters)
-        _require_free(settings.host, settings.port)
+        if handed is None:
+            _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
         # Port 0 is any free one, for data as well.
         default = settings.port + 1 if settings.port else 0
@@ -232,18 +249,87 @@ class Appliance:
             stack.push_async_callback(self._gateway.stop)
             await server.start()
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
-            await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
+            asked = self._hear_hang_ups()
+            if handed is None:
+                await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
+            else:
+                self._adopt(handed)
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
             self._unwatched = self._follow_xids()
             # Their self-tests open sessions, as tenants do.
             await self._environments.start()
-            self._announce()
+            self._announce(handed)
             follow = None
             if api_server is not None and self._claims is not None:
                 follow = asyncio.create_task(api_server.follow_claims(self._claims))
-            await self._until_stopped(follow)
+            await self._until_stopped(server, asked, follow)
 
-    async def _until_stopped(self, follow: asyncio.Task[None] | None) -> None:
+    def _adopt(self, handed: State) -> None:
+        self._leases.adopt(handed["leases"])
+        self._sessions.adopt(handed["sessions"])
+        self._gateway.adopt(handed["gateway"], self._settings.host, self._gateway_event)
+        leases, sessions = len(self._leases.all()), len(self._sessions.all())
+        _log.info("goes on as %s with %d leases and %d sessions", PROGRAM, leases, sessions)
+
+    async def _start_anew(self, server: grpc.aio.Server, asked: asyncio.Event) -> NoReturn:
+        """Whenever it is asked for: go on as the code that is installed then, without ending a session."""
+        while True:
+            await asked.wait()
+            asked.clear()
+            try:
+                self._check_handover()
+                await check_new_code()
+                self._check_handover()
+            except NoHandoverError as error:
+                _log.warning("does not start anew, and goes on as before: %s", error)
+                continue
+            _log.info("starts anew: calls of the next seconds are refused, sessions go on")
+            await server.stop(_CALLS_GRACE_SECONDS)
+            await self._leases.finish_ends()
+            await self._sessions.finish_ends()
+            execute(self._handed())
+
+    def _check_handover(self) -> None:
+        """Raises NoHandoverError if there is something that cannot be handed over."""
+        if self._settings.kubernetes is not None or self._settings.offload:
+            raise NoHandoverError("only an appliance without --kubernetes and --offload can; start it anew instead")
+        if self._leases.draining:
+            raise NoHandoverError("it is draining")
+        if self._arrivals.expected:
+            raise NoHandoverError("a lease moves here: try again in a minute")
+        if not all(lease.running.is_set() for lease in self._leases.all()):
+            raise NoHandoverError("a lease is suspended, or moves: resume it, or try again when it is there")
+
+    def _handed(self) -> State:
+        return {
+            "hardware": {
+                "gpus": [gpu.uuid_text for gpu in self._hardware.snapshot.gpus],
+                "overhead_bytes": self._hardware.overhead_bytes,
+                "problems": [gpu.unhealthy for gpu in self._leases.allocator.gpus],
+            },
+            "staging": self._staging.handed(),
+            "uids": self._uids.handed(),
+            "leases": self._leases.handed(),
+            "sessions": self._sessions.handed(),
+            "gateway": self._gateway.handed(),
+        }
+
+    def _hear_hang_ups(self) -> asyncio.Event:
+        """Set whenever the appliance is asked to start anew. When its terminal hangs up it ends."""
+        asked, had_terminal = asyncio.Event(), _has_terminal()
+
+        def hear() -> None:
+            if had_terminal and not _has_terminal():
+                self._drain.signalled()
+            else:
+                asked.set()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hear)
+        return asked
+
+    async def _until_stopped(
+        self, server: grpc.aio.Server, asked: asyncio.Event, follow: asyncio.Task[None] | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.signalled)
@@ -251,6 +337,7 @@ class Appliance:
             loop.add_reader(self._settings.parent_fd, self._drain.begin, 0)
         watches = [asyncio.create_task(self._health.watch(self._leases.settle))] + ([follow] if follow else [])
         watches.append(asyncio.create_task(self._sessions.measure()))
+        watches.append(asyncio.create_task(self._start_anew(server, asked)))
         drained = asyncio.create_task(self._drain.finished())
         endings: list[asyncio.Future[Any]] = [drained, *watches, self._gateway.failed]
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
@@ -335,14 +422,23 @@ class Appliance:
             )
             raise StartError(message) from None
 
-    def _announce(self) -> None:
+    def _announce(self, handed: State | None) -> None:
         port, data_port = self._gateway.control_port, self._gateway.port
         gpus, host = len(self._hardware.snapshot.gpus), self._settings.host
         _log.info("ready: %d %s GPUs on %s:%d, data on port %d", gpus, self._backend.name, host, port, data_port)
-        if self._settings.ready_fd is not None:
+        if self._settings.ready_fd is not None and handed is None:
             line = json.dumps({"endpoint": f"{host}:{port}", "data_port": data_port})
             with contextlib.suppress(OSError), open(self._settings.ready_fd, "w") as ready:  # noqa: PTH123
                 ready.write(line + "\n")
+
+
+def _has_terminal() -> bool:
+    """Whether there is a terminal that this process ends with."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def _api_server() -> "ApiServer":

@@ -7,7 +7,7 @@ import logging
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -29,7 +29,7 @@ from remotegpu.appliance.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.suspension import Suspensions
 from remotegpu.extensions import Environment, Environments, NoEnvironmentError
-from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
+from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ _MAX_COUNT = 1024
 _MAX_NAME = 200
 # How long a request to open a session of a suspended lease is kept, before it is answered that it is.
 _SUSPENDED_SECONDS = 1.0
+
+PROGRAM: Final = f"remotegpu {__version__}"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
@@ -114,7 +116,10 @@ class ControlService(pb_grpc.ControlServicer):
         self._drain = drain
         self._checks = checks
         self._versions = pb.Versions(
-            wire=WIRE_VERSION, table_hash=hardware.snapshot.table_hash, program=f"remotegpu {__version__}"
+            wire=WIRE_VERSION,
+            oldest=OLDEST_WIRE,
+            table_hash=hardware.snapshot.table_hash,
+            program=PROGRAM,
         )
 
     @_answering
@@ -218,7 +223,10 @@ class ControlService(pb_grpc.ControlServicer):
             return pb.OpenSessionReply(refusal=refusal)
         tenant = await self._tenant("OpenSession", request, context)
         offload = request.HasField("offload")
-        if tenant.acceptor:
+        if offload and request.versions.wire != self._versions.wire:
+            named = f"the appliance is {_named(self._versions)}, the client is {_named(request.versions)}"
+            refusal = f"offload needs one version on both ends: {named}; install the same one on both"
+        elif tenant.acceptor:
             refusal = "a session of offload opens no other: open it in the program" if offload else ""
         else:
             refusal = refusal_of_mode(tenant.lease.claim, offload=offload)
@@ -248,6 +256,7 @@ class ControlService(pb_grpc.ControlServicer):
             ticket=ticket,
             data_port=self._data_port(),
             grace_seconds=session.grace_seconds,
+            wire=min(self._versions.wire, request.versions.wire),
             environment=pb.Environment(**environment.to_dict()) if environment else None,
         )
 
@@ -404,13 +413,27 @@ def peer_and_connection(name: str) -> tuple[str, int | None]:
 
 
 def refusal_of_versions(ours: pb.Versions, theirs: pb.Versions) -> str:
-    """Empty if both ends fit. A table hash of 0 is someone who sends no frames, as the CLI."""
-    named = f"the appliance is {ours.program} (wire {ours.wire}, table {ours.table_hash:016x})"
-    other = f"the client is {theirs.program or 'unnamed'} (wire {theirs.wire}, table {theirs.table_hash:016x})"
-    same_table = not (ours.table_hash and theirs.table_hash) or ours.table_hash == theirs.table_hash
-    if ours.wire == theirs.wire and same_table:
+    """Empty if there is a version that both ends speak. Where both have the same newest one, it must be the same to
+    both; a table hash of 0 is someone who sends no frames, as the CLI.
+    """
+    if ours.wire == theirs.wire:
+        fits = not (ours.table_hash and theirs.table_hash) or ours.table_hash == theirs.table_hash
+        what = "install the same build on both ends"
+    else:
+        fits = min(ours.wire, theirs.wire) >= max(_oldest(ours), _oldest(theirs))
+        what = f"upgrade the {'client' if theirs.wire < ours.wire else 'appliance'}"
+    if fits:
         return ""
-    return f"versions do not fit: {named}, {other}; install the same version on both ends"
+    return f"versions do not fit: the appliance is {_named(ours)}, the client is {_named(theirs)}; {what}"
+
+
+def _oldest(versions: pb.Versions) -> int:
+    return versions.oldest or versions.wire
+
+
+def _named(versions: pb.Versions) -> str:
+    wire = f"wire {_oldest(versions)} to {versions.wire}"
+    return f"{versions.program or 'unnamed'} ({wire}, table {versions.table_hash:016x})"
 
 
 def choose_environment(environments: Environments, wish: pb.Offload) -> tuple[Environment, Launch]:

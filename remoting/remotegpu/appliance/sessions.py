@@ -1,6 +1,7 @@
 """Sessions: one client process, one worker or acceptor process. What a worker asks for is answered here."""
 
 import asyncio
+import functools
 import logging
 import secrets
 import time
@@ -11,13 +12,14 @@ from typing import Final, NoReturn
 from remotegpu.appliance.budgets import HostMemory, held_by, tenant_of
 from remotegpu.appliance.cgroups import LeaseGroups
 from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.handover import NoHandoverError, State
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import Packet, one_line, whole_number
 from remotegpu.appliance.processes import Launch, ProcessError
 from remotegpu.appliance.settings import Limits
 from remotegpu.appliance.state import Lease, Session, SessionProcess
 from remotegpu.appliance.uids import NoUidsError, Uids
-from remotegpu.appliance.workers import exit_text
+from remotegpu.appliance.workers import Worker, exit_text
 
 _log = logging.getLogger(__name__)
 
@@ -202,6 +204,31 @@ class Sessions:
         if session.process is not None:
             session.process.send({"op": "leave"})
 
+    def handed(self) -> list[State]:
+        """What `adopt` goes on with. Raises NoHandoverError if there is something that cannot be handed over."""
+        return [_handed(session) for session in self._live.values()]
+
+    def adopt(self, sessions: list[State]) -> None:
+        """Go on with the sessions that `handed` tells of, and their workers."""
+        leases = {lease.lease_id: lease for lease in self.leases()}
+        for each in sessions:
+            lease = leases[each["lease_id"]]
+            session = Session(
+                each["session_id"], lease, each["client_pid"], each["process_name"], each["uid"], each["pod"]
+            )
+            session.since, session.lost_since, session.stats = each["since"], each["lost_since"], each["stats"]
+            session.grace_seconds, session.on_gpu = each["grace_seconds"], each["on_gpu"]
+            self._live[session.session_id] = lease.sessions[session.session_id] = session
+            self.none_left.clear()
+            process = Worker.adopted(each["process"], functools.partial(self._receive, session))
+            session.process = process
+            self._groups.adopt(lease.lease_id)
+            self._spawn(self._watch(session, process))
+            if each["connected"]:
+                session.connected.set()
+            else:
+                asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
+
     async def end_group(self, lease: Lease) -> None:
         """The lease has no session any more, and gets none."""
         await self._groups.leave(lease.lease_id)
@@ -219,6 +246,12 @@ class Sessions:
                     _log.warning("session %s ends: %s", session.session_id[:8], reason)
                     self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, reason))
             await asyncio.sleep(_MEASURE_SECONDS)
+
+    async def finish_ends(self) -> None:
+        """Wait until those that end, and those that just began, are gone or there."""
+        while between := [session for session in self.all() if session.ended or session.process is None]:
+            await asyncio.gather(*(self.end(session, 0, "it has ended") for session in between if session.ended))
+            await asyncio.sleep(0.01)
 
     def connected(self, session_id: str) -> None:
         if session := self._live.get(session_id):
@@ -401,6 +434,27 @@ class Sessions:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _handed(session: Session) -> State:
+    process = session.process
+    if not isinstance(process, Worker) or session.ended or session.image is not None:
+        raise NoHandoverError(f"session {session.session_id[:8]} is beginning, ending, suspended or no worker's")
+    return {
+        "session_id": session.session_id,
+        "lease_id": session.lease.lease_id,
+        "client_pid": session.client_pid,
+        "process_name": session.process_name,
+        "uid": session.uid,
+        "pod": session.pod,
+        "since": session.since,
+        "lost_since": session.lost_since,
+        "stats": session.stats,
+        "grace_seconds": session.grace_seconds,
+        "on_gpu": session.on_gpu,
+        "connected": session.connected.is_set(),
+        "process": process.handed(),
+    }
 
 
 def _share(session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from remotegpu.appliance.handover import State, kept, taken
+
 _PREFIX: Final = "remotegpu-appliance-"
 _log = logging.getLogger(__name__)
 
@@ -44,9 +46,11 @@ class Staging:
         if os.geteuid() != 0 or _readable_by_all(path):
             return path
         copy = self.folder(path.parent.name) / path.name
-        shutil.copyfile(path, copy)
-        copy.chmod(0o755)
-        return copy
+        # Beside one that runs, as after a handover.
+        new = copy.with_name(f"{copy.name}.new")
+        shutil.copyfile(path, new)
+        new.chmod(0o755)
+        return new.rename(copy)
 
     @_explained()
     def folder(self, name: str) -> Path:
@@ -64,6 +68,17 @@ class Staging:
         folder = self.folder(name)
         folder.chmod(0o700)
         return folder
+
+    def handed(self) -> State:
+        return {"folder": str(self._folder), "lock": None if self._lock is None else kept(self._lock)}
+
+    @classmethod
+    def adopted(cls, state: State) -> "Staging":
+        """The folder that `handed` tells of."""
+        staging = cls()
+        staging._folder = Path(state["folder"])
+        staging._lock = None if state["lock"] is None else taken(state["lock"])
+        return staging
 
     def remove(self) -> None:
         if self._folder is not None:

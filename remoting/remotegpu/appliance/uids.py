@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from remotegpu.appliance.handover import State, kept, taken
+
 # Each appliance takes one, and another when it has that many sessions.
 BLOCK: Final = 256
 BLOCKS: Final = range(64000, 59999, -BLOCK)
@@ -97,6 +99,22 @@ class Uids:
         if not block.used and block is not self._blocks[0]:
             block.close()
             self._blocks.remove(block)
+
+    def handed(self) -> State:
+        def holder(block: _Block) -> int | None:
+            return None if block.holder is None else kept(block.holder.fileno())
+
+        return {"blocks": [(b.ids.start, b.ids.stop, holder(b), sorted(b.used)) for b in self._blocks]}
+
+    @classmethod
+    def adopted(cls, state: State) -> "Uids":
+        """Those that `handed` tells of."""
+        uids = cls(0)
+        for start, stop, holder, used in state["blocks"]:
+            held = None if holder is None else socket.socket(fileno=taken(holder))
+            uids._blocks.append(_Block(range(start, stop), held, set(used)))
+        uids._choices = BLOCKS if any(block.holder for block in uids._blocks) else ()
+        return uids
 
     def close(self) -> None:
         """Lets other appliances have the blocks."""

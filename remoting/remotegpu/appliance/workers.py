@@ -9,6 +9,7 @@ from io import FileIO
 from pathlib import Path
 
 from remotegpu.api.names import VISIBLE_DEVICES_ENV
+from remotegpu.appliance.handover import Adopted, Process, State, kept, taken
 from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel, packet_pair
 from remotegpu.appliance.processes import ProcessError
 from remotegpu.appliance.state import Session
@@ -28,7 +29,7 @@ class Worker:
 
     kind = "worker"
 
-    def __init__(self, process: asyncio.subprocess.Process, control: socket.socket, on_packet: OnPacket) -> None:
+    def __init__(self, process: Process, control: socket.socket, on_packet: OnPacket) -> None:
         self.process = process
         self.pid = process.pid
         self._ready = asyncio.get_running_loop().create_future()
@@ -70,6 +71,16 @@ class Worker:
 
     def close(self) -> None:
         self._channel.close()
+
+    def handed(self) -> State:
+        return {"pid": self.pid, "control": kept(self._channel.fileno())}
+
+    @classmethod
+    def adopted(cls, state: State, on_packet: OnPacket) -> "Worker":
+        """One that `handed` tells of, and that is ready."""
+        worker = cls(Adopted(state["pid"]), socket.socket(fileno=taken(state["control"])), on_packet)
+        worker._ready.set_result(None)
+        return worker
 
     def _receive(self, packet: Packet, file: FileIO | None) -> None:
         if packet.get("op") == "ready" and not self._ready.done():

@@ -15,7 +15,7 @@ import grpc
 
 from remotegpu.api.names import CA_ENV, TOKEN_ENV
 from remotegpu.api.quantities import Ask
-from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
+from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
 
 DEFAULT_PORT: Final = 7070
 
@@ -115,7 +115,7 @@ class ApplianceClient:
         self._channel = _channel(endpoint, access)
         self._stub = pb_grpc.ControlStub(self._channel)
         self._metadata = (("authorization", f"Bearer {access.token}"),) if access.token else ()
-        self.versions = pb.Versions(wire=WIRE_VERSION, program="remotegpu CLI")
+        self.versions = pb.Versions(wire=WIRE_VERSION, oldest=OLDEST_WIRE, program="remotegpu CLI")
 
     def close(self) -> None:
         self._channel.close()

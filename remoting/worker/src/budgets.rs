@@ -59,7 +59,7 @@ impl Budgets {
         Some(())
     }
 
-    /// A line for the appliance's log, once for each kind: the program is only told that memory is out.
+    /// A line for people, once for each kind: the program is only told that memory is out.
     pub fn complain(&mut self, kind: &'static str, most: u64) -> Option<String> {
         let line = || format!("the session has its budget of {most} {kind}; see --session-budget of the appliance");
         self.told.insert(kind).then(line)

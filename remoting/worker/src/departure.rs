@@ -16,8 +16,8 @@ use driverapi::variables::Variables;
 use protocol::{
     Adopt, AdoptKept, ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, EventCreate, EventQuery, EventRecord,
     EventTime, FailedObject, GateOpen, Grant, GraphBuild, HEADER_BYTES, KernelDescribe, MAX_PAYLOAD, Message,
-    ModuleGlobal, ModuleLoad, ModuleLoaded, Open, Opened, PeerAccess, SlabMap, StreamCreate, Symbol, TABLE_HASH,
-    UNCOUNTED, WIRE_VERSION, Writer, bundled_images, function,
+    ModuleGlobal, ModuleLoad, ModuleLoaded, Open, Opened, PeerAccess, SlabMap, StreamCreate, Symbol, UNCOUNTED, Writer,
+    bundled_images, function, table_hash,
 };
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -29,6 +29,8 @@ use std::sync::Arc;
 struct Plan {
     arena: (u64, u64),
     granularity: u64,
+    /// The version of the wire that the client speaks.
+    wire: u32,
     grants: Vec<Grant>,
     contexts: Vec<(ContextCreate, Handle, Vec<ContextLimit>)>,
     streams: Vec<StreamCreate>,
@@ -178,6 +180,7 @@ impl Session {
         let plan = Plan {
             arena,
             granularity: self.memory.granularity,
+            wire: self.out.wire,
             grants,
             contexts,
             streams,
@@ -354,8 +357,8 @@ impl Plan {
 
     fn open(&self, there: &mut Replay) -> Result<(), Failed> {
         let open = Open {
-            wire_version: WIRE_VERSION,
-            table_hash: TABLE_HASH,
+            wire_version: self.wire,
+            table_hash: table_hash(self.wire).unwrap_or_default(),
             client_pid: std::process::id(),
             client_name: "a session that moves".into(),
         };

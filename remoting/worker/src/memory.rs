@@ -8,7 +8,7 @@ use crate::session::{Outcome, Session};
 use crate::slabs::overlap;
 use crate::zeros::scrub;
 use driverapi::errors::*;
-use protocol::{Grant, Open, Opened, SlabMap, SlabMove, WIRE_VERSION};
+use protocol::{Grant, OLDEST_WIRE, Open, Opened, SlabMap, SlabMove, WIRE_VERSION, table_hash};
 
 /// Places that few programs use. The driver takes them as hints.
 const HINTS: [u64; 7] = [0x7000, 0x6000, 0x5000, 0x4000, 0x3000, 0x2000, 0x1000];
@@ -80,20 +80,32 @@ pub fn unmap(driver: &Driver, address: u64, size: u64, memory: u64) -> Result<()
     driver.memory_release(memory).and(unmapped)
 }
 
+/// Does this end speak the version that the client does?
+///
+/// # Errors
+/// A sentence that names both, and what to do.
+fn fits(c: &Open) -> std::result::Result<(), String> {
+    let (client, wire, theirs) = (&c.client_name, c.wire_version, c.table_hash);
+    match table_hash(wire) {
+        Some(ours) if ours == theirs => Ok(()),
+        Some(ours) => Err(format!(
+            "wire version {wire} of the client ({client}) is {theirs:016x}, the appliance's is {ours:016x}: \
+             install the same build of remotegpu on both"
+        )),
+        None => Err(format!(
+            "the client ({client}) speaks wire version {wire}, the appliance {OLDEST_WIRE} to {WIRE_VERSION}: upgrade the {}",
+            if wire < OLDEST_WIRE { "client" } else { "appliance" }
+        )),
+    }
+}
+
 impl Session {
     pub fn open(&mut self, seq: u64, c: &Open) {
-        if (c.wire_version, c.table_hash) != (WIRE_VERSION, protocol::TABLE_HASH) {
-            let reason = format!(
-                "the client ({}) speaks wire version {} with function table {:016x}, the appliance version {WIRE_VERSION} \
-                 with {:016x}: install the same version of remotegpu on both",
-                c.client_name,
-                c.wire_version,
-                c.table_hash,
-                protocol::TABLE_HASH
-            );
+        if let Err(reason) = fits(c) {
             return self.end(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, &reason);
         }
         self.opened = true;
+        self.out.wire = c.wire_version;
         let granularity = (0..self.device_count as i32)
             .map(|i| self.driver.device(i).and_then(|d| self.driver.granularity(d)))
             .try_fold(0, |most, g| g.map(|g| most.max(g as u64)));

@@ -27,7 +27,9 @@ use crate::suspend::Hold;
 use crate::text::Text;
 use crate::writer::Outbox;
 use driverapi::errors::*;
-use protocol::{ContextSynchronize, Ending, Header, Message, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer};
+use protocol::{
+    ContextSynchronize, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -157,6 +159,7 @@ impl Session {
     /// The client has all that it may have of a kind.
     pub fn out_of(&mut self, kind: &'static str, most: u64) -> Code {
         if let Some(line) = self.budgets.complain(kind, most) {
+            self.out.push(Notice::CODE, 0, &Notice { line: line.clone() }, &[]);
             self.requests.push(Request::Log { line });
         }
         CUDA_ERROR_OUT_OF_MEMORY

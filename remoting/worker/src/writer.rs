@@ -2,7 +2,7 @@
 //! received them.
 
 use crate::staging::Buffer;
-use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Kept, Message, OutOfRange, Wire, Writer};
+use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Kept, Message, OLDEST_WIRE, OutOfRange, Wire, Writer, since};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
@@ -24,8 +24,9 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-#[derive(Default)]
 pub struct Outbox {
+    /// The version of the wire that the client speaks.
+    pub wire: u32,
     kept: Kept<Piece>,
     /// Bytes of the client that were received, and how many of them it has been told of.
     received: u64,
@@ -33,6 +34,12 @@ pub struct Outbox {
     pub bytes_out: u64,
     /// What was sent is kept until it is acknowledged.
     keeps: bool,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Outbox { wire: OLDEST_WIRE, kept: Kept::default(), received: 0, told: 0, bytes_out: 0, keeps: false }
+    }
 }
 
 impl Outbox {
@@ -98,8 +105,11 @@ impl Outbox {
         self.kept.rewind(received)
     }
 
-    /// Queues the frame of `message`, followed by `tail`.
+    /// Queues the frame of `message`, followed by `tail`; nothing if the client's version has no such message.
     pub fn push(&mut self, code: u32, seq: u64, message: &impl Wire, tail: &[u8]) {
+        if since(code) > self.wire {
+            return;
+        }
         let header = self.header(code, seq, message.size() + tail.len());
         self.join(header, message, tail);
     }

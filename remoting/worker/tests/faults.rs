@@ -6,8 +6,8 @@ use common::client::{CONTEXT, Client, encoded, row};
 use common::session::{A, B, LIMIT, PROFILES, SLAB, start, start_on};
 use common::worker::{Socket, Worker};
 use protocol::{
-    ContextCreate, ContextDestroy, ContextSynchronize, CopyToHost, Ending, Grant, Launch, Message, Open, SlabMap,
-    StreamSynchronize, UNCOUNTED,
+    ContextCreate, ContextDestroy, ContextSynchronize, CopyToHost, Ending, Grant, Launch, Message, OLDEST_WIRE, Open,
+    SlabMap, StreamSynchronize, TABLE_HASH, UNCOUNTED, WIRE_VERSION,
 };
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use std::time::{Duration, Instant};
@@ -39,12 +39,21 @@ fn ending(client: &mut Client<Socket>) -> (u32, String) {
 
 #[test]
 fn sessions_end_with_a_reason() {
-    let mut worker = Worker::start("normal", LIMIT);
-    let open = Open { wire_version: 99, table_hash: 1, client_pid: 1, client_name: "old program".into() };
-    worker.client.send(0, &open, &[]);
-    let (code, reason) = ending(&mut worker.client);
-    assert!(code == 803 && reason.contains("99") && reason.contains("old program"), "{reason}");
-    assert!(worker.process.wait().expect("exit").success());
+    let (oldest, newest) = (OLDEST_WIRE, WIRE_VERSION);
+    let ours = format!("the appliance {oldest} to {newest}");
+    for (wire_version, says, upgrade) in [
+        (oldest - 1, &ours, "upgrade the client"),
+        (newest + 1, &ours, "upgrade the appliance"),
+        (newest, &format!("{TABLE_HASH:016x}"), "the same build"),
+    ] {
+        let mut worker = Worker::start("normal", LIMIT);
+        let open = Open { wire_version, table_hash: 1, client_pid: 1, client_name: "a program".into() };
+        worker.client.send(0, &open, &[]);
+        let (code, reason) = ending(&mut worker.client);
+        let named = [&wire_version.to_string(), "a program", says, upgrade];
+        assert!(code == 803 && named.iter().all(|word| reason.contains(word)), "{reason}");
+        assert!(worker.process.wait().expect("exit").success());
+    }
 
     let mut t = start("normal");
     t.client().send_raw(Launch::CODE, A, vec![1, 2, 3]);

@@ -8,8 +8,8 @@ use common::worker::{Socket, Worker, command};
 use protocol::{
     Callback, CallbackDone, Consumed, ContextCreate, ContextDestroy, ContextLimit, ContextSynchronize, CopyOnDevice,
     CopyToDevice, CopyToHost, EventCreate, EventRecord, EventSynchronize, Extent, Fenced, Grant, HostFunction,
-    MemoryQuery, MemoryState, Message, ModuleGlobal, ModuleUnload, Opened, Reader, Rebase, StreamSynchronize, Symbol,
-    Text, UNCOUNTED, function,
+    MemoryQuery, MemoryState, Message, ModuleGlobal, ModuleUnload, Notice, OLDEST_WIRE, Opened, Reader, Rebase,
+    StreamSynchronize, Symbol, Text, UNCOUNTED, WIRE_VERSION, function, since,
 };
 
 #[test]
@@ -355,10 +355,16 @@ fn a_further_context_of_a_device_is_charged_to_the_share() {
 
 #[test]
 fn a_session_has_no_more_objects_than_its_budget() {
+    for wire_version in OLDEST_WIRE..=WIRE_VERSION {
+        has_no_more_than_its_budget(wire_version);
+    }
+}
+
+fn has_no_more_than_its_budget(wire_version: u32) {
     let options = ["--budget", "streams=3", "--budget", "events=2", "--budget", "contexts=2"];
     let mut worker = Worker::start_told("normal", LIMIT, &[], &options);
     let client = &mut worker.client;
-    client.open();
+    client.open_in(wire_version);
     // What was refused is told once more by the next command that waits.
     let told_late = |client: &mut Client<Socket>| {
         client.call(0, &ContextSynchronize { context: CONTEXT, launches: UNCOUNTED }, &[]).0
@@ -377,10 +383,15 @@ fn a_session_has_no_more_objects_than_its_budget() {
         client.send(0, &ContextCreate { context, legacy_stream: 100 + context, ..Default::default() }, &[]);
         assert_eq!(client.call(0, &ContextSynchronize { context, launches: UNCOUNTED }, &[]).0, code);
     }
+    let notices = client.inbox.iter().filter(|r| r.code == Notice::CODE);
+    let notices: Vec<_> = notices.map(|r| Notice::decode(&r.payload).expect("a notice").0.line).collect();
     let told = worker.hang_up();
     let lines: Vec<_> = told.iter().map(|packet| packet["line"].to_string()).collect();
+    // The client is told as the appliance is, if its version has such a message.
+    let times = usize::from(wire_version >= since(Notice::CODE));
     for kind in ["3 streams", "2 events", "2 contexts"] {
         assert_eq!(lines.iter().filter(|line| line.contains(kind)).count(), 1, "{kind}: {lines:?}");
+        assert_eq!(notices.iter().filter(|line| line.contains(kind)).count(), times, "{kind}: {notices:?}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Calls of the control service.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::error::Error;
 use std::time::Duration;
@@ -177,9 +178,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
             ErrorKind::NotAnAppliance,
             format!("{peer} speaks gRPC but has no such remotegpu service; correct the port (control, not data)"),
         ),
-        Code::FailedPrecondition => {
-            (ErrorKind::Version, format!("{peer} and this client do not fit: {said}; install the same version on both"))
-        }
+        Code::FailedPrecondition => (ErrorKind::Version, format!("{peer} and this client do not fit: {said}")),
         Code::ResourceExhausted | Code::Unavailable => {
             (ErrorKind::Busy, format!("{peer} has no room for this process: {said}; try again later"))
         }
@@ -192,6 +191,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
 pub fn versions() -> Versions {
     Versions {
         wire: protocol::WIRE_VERSION,
+        oldest: protocol::OLDEST_WIRE,
         table_hash: protocol::TABLE_HASH,
         program: concat!("remotegpu ", env!("CARGO_PKG_VERSION")).to_owned(),
     }
@@ -201,17 +201,32 @@ fn check_versions(peer: &str, reply: &HelloReply, ours: &Versions) -> Result<(),
     let theirs = reply.versions.clone().unwrap_or_default();
     let why = if !reply.refusal.is_empty() {
         reply.refusal.clone()
-    } else if ours.wire != theirs.wire || (ours.table_hash != 0 && ours.table_hash != theirs.table_hash) {
-        format!("it is {}, this client is {}", name(&theirs), name(ours))
-    } else {
+    } else if fits(ours, &theirs) {
         return Ok(());
+    } else {
+        let what = match theirs.wire.cmp(&ours.wire) {
+            Ordering::Less => "upgrade the appliance",
+            Ordering::Equal => "install the same build on both",
+            Ordering::Greater => "upgrade the client",
+        };
+        format!("it is {}, this client is {}: {what}", name(&theirs), name(ours))
     };
-    let message = format!("{peer} and this client do not fit: {why}; install the same version on both");
-    Err(ConnectError::new(ErrorKind::Version, message))
+    Err(ConnectError::new(ErrorKind::Version, format!("{peer} and this client do not fit: {why}")))
+}
+
+/// Is there a version that both speak? Where both have the same newest one, it must be the same to both.
+fn fits(a: &Versions, b: &Versions) -> bool {
+    let same = a.wire != b.wire || a.table_hash == b.table_hash || a.table_hash == 0 || b.table_hash == 0;
+    same && a.wire.min(b.wire) >= oldest(a).max(oldest(b))
+}
+
+fn oldest(versions: &Versions) -> u32 {
+    if versions.oldest == 0 { versions.wire } else { versions.oldest }
 }
 
 fn name(versions: &Versions) -> String {
-    format!("{} (wire {}, table {:016x})", versions.program, versions.wire, versions.table_hash)
+    let (program, oldest, wire) = (&versions.program, oldest(versions), versions.wire);
+    format!("{program} (wire {oldest} to {wire}, table {:016x})", versions.table_hash)
 }
 
 pub fn malformed(share: &Share) -> ConnectError {
@@ -240,7 +255,7 @@ pub fn ticket(share: &Share, hello: &Hello, reply: &OpenSessionReply) -> Result<
     let (Some(session_id), Some(ticket), Ok(port)) = parts else { return Err(malformed(share)) };
     let data_port = if port == 0 { hello.data_port } else { port };
     let grace = Duration::from_secs(reply.grace_seconds.into());
-    Ok(SessionTicket { session_id, ticket, data_port, grace })
+    Ok(SessionTicket { session_id, ticket, data_port, grace, wire: reply.wire })
 }
 
 fn state(state: carrier::proto::DeviceState) -> DeviceState {

@@ -86,6 +86,8 @@ pub struct SessionTicket {
     pub data_port: u16,
     /// How long the session lives without a connection.
     pub grace: Duration,
+    /// The version of the wire that the session speaks.
+    pub wire: u32,
 }
 
 impl SessionTicket {

@@ -33,9 +33,7 @@ use copies::Source;
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
 use held::Held;
 use jobs::Jobs;
-use protocol::{
-    ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, TABLE_HASH, UNCOUNTED, WIRE_VERSION,
-};
+use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, UNCOUNTED, table_hash};
 use receive::Receiver;
 use send::{Outbox, Wake};
 use std::collections::{BTreeMap, HashMap};
@@ -93,6 +91,8 @@ pub struct Session {
     socket: OwnedFd,
     /// Which appliance, for people.
     peer: String,
+    /// The version of the wire that the worker speaks with us.
+    wire: u32,
     outbox: Mutex<Outbox>,
     /// There is a connection again, the share is no longer suspended, or the session is lost.
     reconnected: Condvar,
@@ -164,17 +164,19 @@ pub fn is_any_waiting() -> bool {
 }
 
 impl Session {
-    /// Starts a session on a connected socket whose other end is a worker. With `reconnect` it outlives the connection.
+    /// Starts a session on a connected socket whose other end is a worker; both speak `wire`. With `reconnect` it outlives
+    /// the connection.
     ///
     /// # Errors
     /// A line for people, if the worker does not answer as it should.
-    pub fn start(socket: OwnedFd, peer: &str, reconnect: Option<Reconnect>) -> Result<Arc<Session>, String> {
+    pub fn start(socket: OwnedFd, peer: &str, wire: u32, reconnect: Option<Reconnect>) -> Result<Arc<Session>, String> {
         let fd = socket.as_raw_fd();
         let watch = sys::Watch::new(fd).map_err(|error| format!("cannot watch the connection to {peer}: {error}"))?;
         process::close_in_children(fd);
         let session = Arc::new(Session {
             socket,
             peer: peer.to_owned(),
+            wire,
             outbox: Mutex::default(),
             reconnected: Condvar::new(),
             held: Held::default(),
@@ -220,8 +222,8 @@ impl Session {
 
     fn open(&self) -> Result<Opened, Code> {
         let open = Open {
-            wire_version: WIRE_VERSION,
-            table_hash: TABLE_HASH,
+            wire_version: self.wire,
+            table_hash: table_hash(self.wire).unwrap_or_default(),
             client_pid: std::process::id(),
             client_name: process::name(),
         };

@@ -2,10 +2,10 @@
 
 use super::copies::Source;
 use super::{HostBox, Pending, Reply, Session, Waiter, lock};
-use crate::{stats, sys};
+use crate::{log, stats, sys};
 use protocol::{
     Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, Held, HostBytes, Message,
-    NeedBytes, Text, message_name,
+    NeedBytes, Notice, Text, message_name,
 };
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -285,6 +285,11 @@ impl Session {
             Held::CODE => {
                 let (held, _) = Held::decode(payload).map_err(unreadable)?;
                 self.hold(&held.reason);
+                Ok(())
+            }
+            Notice::CODE => {
+                let (notice, _) = Notice::decode(payload).map_err(unreadable)?;
+                log::error(&format!("appliance {}: {}", self.peer, notice.line));
                 Ok(())
             }
             Acknowledge::CODE => Ok(()),

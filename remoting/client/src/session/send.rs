@@ -3,11 +3,11 @@
 use super::streams::Streams;
 use super::{Pending, QUIET_SECONDS, Session, lock};
 use crate::Code;
-use crate::{stats, sys};
-use driverapi::errors::CUDA_ERROR_EXTERNAL_DEVICE;
+use crate::{log, stats, sys};
+use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use protocol::{
     ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, Probe,
-    StreamQuery, StreamSynchronize, Writer,
+    StreamQuery, StreamSynchronize, Writer, function_name, message_name, since,
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -232,7 +232,7 @@ impl Session {
         flush: bool,
         body: impl FnOnce(&mut Writer),
     ) -> Result<u64, Code> {
-        if let Err(code) = self.check() {
+        if let Err(code) = self.check().and_then(|()| self.check_wire(code)) {
             pending.into_iter().for_each(|pending| pending.reject(code));
             return Err(code);
         }
@@ -264,6 +264,21 @@ impl Session {
             pending.into_iter().for_each(|pending| pending.reject(code));
         }
         sent.map(|()| number)
+    }
+
+    /// Does the worker's version have such a command?
+    fn check_wire(&self, code: u32) -> Result<(), Code> {
+        if since(code) <= self.wire {
+            return Ok(());
+        }
+        let (name, peer, wire) = (function_name(code).or(message_name(code)), &self.peer, self.wire);
+        log::error_unless_repeated(&format!(
+            "{} came with wire version {}, appliance {peer} speaks {wire}: upgrade the appliance; the program gets \
+             CUDA_ERROR_NOT_SUPPORTED",
+            name.unwrap_or("a command"),
+            since(code)
+        ));
+        Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 
     fn wake_sender(&self, outbox: &mut Outbox) {

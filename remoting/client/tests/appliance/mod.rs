@@ -143,6 +143,7 @@ impl Appliance {
             ticket: TICKET,
             data_port: self.data_port,
             grace: std::time::Duration::ZERO,
+            wire: protocol::WIRE_VERSION,
         }
     }
 
@@ -299,6 +300,7 @@ impl Control for FixedAnswers {
             ticket: to_hex(&TICKET),
             data_port: self.data_port.into(),
             grace_seconds: 0,
+            wire: protocol::WIRE_VERSION,
             suspended: String::new(),
             refusal: if request.lease_secret == "full" { "8 of 8 sessions".into() } else { String::new() },
             environment: request.offload.map(|wish| Environment { name: wish.environment, ..environment() }),

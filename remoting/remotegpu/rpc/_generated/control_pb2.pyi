@@ -13,14 +13,16 @@ class Piece(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Versions(_message.Message):
-    __slots__ = ("wire", "table_hash", "program")
+    __slots__ = ("wire", "table_hash", "program", "oldest")
     WIRE_FIELD_NUMBER: _ClassVar[int]
     TABLE_HASH_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
     wire: int
     table_hash: int
     program: str
-    def __init__(self, wire: _Optional[int] = ..., table_hash: _Optional[int] = ..., program: _Optional[str] = ...) -> None: ...
+    oldest: int
+    def __init__(self, wire: _Optional[int] = ..., table_hash: _Optional[int] = ..., program: _Optional[str] = ..., oldest: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("name", "uuid", "memory_bytes", "pci_domain", "pci_bus", "pci_device", "attributes", "gpu_uuid", "peers")
@@ -343,7 +345,7 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended")
+    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -351,6 +353,7 @@ class OpenSessionReply(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     data_port: int
@@ -358,7 +361,8 @@ class OpenSessionReply(_message.Message):
     environment: Environment
     grace_seconds: int
     suspended: str
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ...) -> None: ...
+    wire: int
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ..., wire: _Optional[int] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id", "lease_secret")

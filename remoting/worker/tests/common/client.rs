@@ -3,7 +3,7 @@
 use driverapi::device_bytes::device_bytes;
 use protocol::{
     ContextCreate, Decoder, Ending, HEADER_BYTES, Header, ImageChunk, KernelDescribe, KernelInfo, Message, ModuleLoad,
-    ModuleLoaded, Open, Opened, Reader, Reply, SlabMap, StreamCreate, TABLE_HASH, WIRE_VERSION, Wire, Writer,
+    ModuleLoaded, Open, Opened, Reader, Reply, SlabMap, StreamCreate, WIRE_VERSION, Wire, Writer, table_hash,
 };
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -92,8 +92,13 @@ impl<L: Link> Client<L> {
 
     /// Opens a session with a context and its legacy stream.
     pub fn open(&mut self) -> Opened {
-        let open =
-            Open { wire_version: WIRE_VERSION, table_hash: TABLE_HASH, client_pid: 1, client_name: "test".into() };
+        self.open_in(WIRE_VERSION)
+    }
+
+    /// The same as a client that speaks this version of the wire.
+    pub fn open_in(&mut self, wire_version: u32) -> Opened {
+        let table_hash = table_hash(wire_version).expect("a version that is spoken");
+        let open = Open { wire_version, table_hash, client_pid: 1, client_name: "test".into() };
         let (code, tail) = self.call(0, &open, &[]);
         assert_eq!(code, 0);
         self.send(

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Builds the release before this one, from the commit that remoting/registry/wire.yaml names, into
+# target/fixture/release: client, worker, gateway and the Python of command line and appliance, laid out as target/dist.
+# The software GPU is this tree's: it is no end of the wire. Needs `make build`, whose dependencies are not compiled again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+commit=$(sed -n 's/^previous: *//p' remoting/registry/wire.yaml)
+fixture=$PWD/target/fixture
+release=$fixture/release
+[ "$(cat "$release/commit" 2>/dev/null)" != "$commit" ] || exit 0
+git cat-file -e "$commit^{commit}" 2>/dev/null || {
+    echo "release-fixture: commit $commit is not in this clone, so its tests are skipped; \`git fetch --unshallow\` fetches it"
+    exit 0
+}
+SECONDS=0
+echo "==> The release before this one, ${commit:0:12} (some minutes)"
+rm -rf "$fixture/source" "$release"
+mkdir -p "$fixture/source" "$release/bin" "$release/client" "$release/python" "$fixture/cargo/release"
+git archive "$commit" | tar -x -C "$fixture/source"
+# Links, since cargo writes nothing anew that it finds up to date, and names the crates of another folder differently.
+for part in deps build .fingerprint; do
+    [ -e "$fixture/cargo/release/$part" ] || cp -al "target/release/$part" "$fixture/cargo/release/" 2>/dev/null || true
+done
+cargo build --release --locked --quiet -p remotegpu-worker -p remotegpu-client \
+    --manifest-path "$fixture/source/Cargo.toml" --target-dir "$fixture/cargo"
+cp "$fixture/cargo/release/remotegpu-worker" "$fixture/cargo/release/remotegpu-gateway" "$release/bin/"
+cp "$fixture/cargo/release/libremotegpu_client.so" "$release/client/libcuda.so.1"
+ln -s libcuda.so.1 "$release/client/libnvidia-ml.so.1"
+cp -r "$fixture/source/remoting/remotegpu" "$release/python/"
+for part in native frameworks lib; do ln -s "../../dist/$part" "$release/$part"; done
+rm -rf "$fixture/source" "$fixture/cargo"
+echo "$commit" >"$release/commit"
+echo "    $SECONDS s"
