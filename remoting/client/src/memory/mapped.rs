@@ -236,17 +236,14 @@ impl Mirror {
         }
     }
 
-    /// False if the devices have to be settled first.
-    fn send_changes(&mut self, session: &Arc<Session>, how: Sending) -> Result<bool, Code> {
+    fn send_changes(&mut self, session: &Arc<Session>) -> Result<(), Code> {
         let Mirror { all, carriers, .. } = self;
         for mapped in all.iter_mut().filter(|mapped| mapped.is_of(session)) {
             let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == mapped.live.id) else { continue };
             let mut runs = differences(&mapped.shadow, mapped.host_bytes());
-            if runs.len() > MOST_RUNS && how != Sending::Apart {
-                // Between the changes lies what the device may be writing, unless it is idle.
-                if how == Sending::Fast && !carrier.live.is_idle() {
-                    return Ok(false);
-                }
+            // Between the changes lies what the device may be writing, unless it is idle. It is not waited for: it may
+            // itself wait for what the program does next.
+            if runs.len() > MOST_RUNS && carrier.live.is_idle() {
                 mapped.fetch(carrier.stream_id)?;
                 let changes = differences(&mapped.shadow, mapped.host_bytes());
                 runs = changes.first().zip(changes.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
@@ -260,19 +257,8 @@ impl Mirror {
                 carrier.sent()?;
             }
         }
-        Ok(true)
+        Ok(())
     }
-}
-
-/// How separate changes are sent, if there are many.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sending {
-    /// As one, if nothing is lost.
-    Fast,
-    /// As one: the device is idle.
-    Settled,
-    /// Each by itself, however many: the device must not be waited for.
-    Apart,
 }
 
 /// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
@@ -429,13 +415,19 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         return Ok(());
     }
     let mut mirror = lock(&MIRROR);
-    if !mirror.send_changes(session, Sending::Fast)? {
-        drop(mirror);
-        settle(session)?;
-        mirror = lock(&MIRROR);
-        mirror.send_changes(session, Sending::Settled)?;
-    }
+    mirror.send_changes(session)?;
     mirror.hold(session, stream_id)
+}
+
+/// Sends what the host wrote, to whom it may concern.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn send(session: &Arc<Session>) -> Result<(), Code> {
+    if COUNT.load(SeqCst) == 0 {
+        return Ok(());
+    }
+    lock(&MIRROR).send_changes(session)
 }
 
 /// What is given to the stream after this sees the mirrors that there are by now.
@@ -456,7 +448,7 @@ pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
     }
     let streams: Vec<u64> = {
         let mirror = &mut *lock(&MIRROR);
-        mirror.send_changes(session, Sending::Apart)?;
+        mirror.send_changes(session)?;
         let carriers = mirror.carriers.iter().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session));
         carriers.map(|carrier| carrier.stream_id).collect()
     };
