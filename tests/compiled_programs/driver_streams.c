@@ -168,6 +168,62 @@ static void events(void)
     OK(cuStreamDestroy(other));
 }
 
+/* Each way to learn that a stream is done, and then what holds it up again: it is no longer done; the
+ * others are. */
+enum { BY_STREAM, BY_CONTEXT, BY_QUERY, BY_COPY, WAYS };
+
+static void learn(int way, CUstream stream)
+{
+    unsigned word;
+    if (way == BY_STREAM) OK(cuStreamSynchronize(stream));
+    if (way == BY_CONTEXT) OK(cuCtxSynchronize());
+    while (way == BY_QUERY && cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {}
+    if (way == BY_COPY) {
+        OK(cuMemcpyDtoHAsync(&word, memory, 4, stream));
+        OK(cuStreamSynchronize(stream));
+    }
+}
+
+static void held_up_again(void)
+{
+    CUstream streams[3] = {CU_STREAM_LEGACY};
+    CUevent before, behind;
+    OK(cuStreamCreate(&streams[1], CU_STREAM_DEFAULT));
+    OK(cuStreamCreate(&streams[2], CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&before, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&behind, CU_EVENT_DISABLE_TIMING));
+    for (int way = 0; way < WAYS; way++) {
+        for (int held = 0; held < 3; held++) {
+            for (int i = 0; i < 3; i++) {
+                OK(cuMemsetD32Async(memory, 1, 1, streams[i]));
+                OK(cuEventRecord(before, streams[i]));
+                learn(way, streams[i]);
+                OK(cuEventQuery(before));
+                OK(cuStreamQuery(streams[i]));
+            }
+            gate = 0;
+            OK(cuLaunchHostFunc(streams[held], wait_at_gate, NULL));
+            OK(cuEventRecord(behind, streams[held]));
+            OK(cuEventQuery(before));
+            for (int i = 0; i < 3; i++) {
+                /* Whether the legacy stream's next work waits for another is not whether its own is done. */
+                if (i == 0 && held == 1) continue;
+                EXPECT(i == held ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS, cuStreamQuery(streams[i]));
+            }
+            EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(behind));
+            gate = 1;
+            OK(cuEventSynchronize(behind));
+            OK(cuEventQuery(behind));
+            OK(cuStreamSynchronize(streams[held]));
+            OK(cuStreamQuery(streams[held]));
+        }
+    }
+    OK(cuEventDestroy(before));
+    OK(cuEventDestroy(behind));
+    OK(cuStreamDestroy(streams[1]));
+    OK(cuStreamDestroy(streams[2]));
+}
+
 int main(void)
 {
     CUcontext context = start();
@@ -176,6 +232,7 @@ int main(void)
     capturing();
     host_functions();
     events();
+    held_up_again();
     OK(cuMemFree(memory));
     OK(cuDevicePrimaryCtxRelease(0));
     return passed();

@@ -1,5 +1,6 @@
 /* Streams that wait for words, and write them. */
 #include "driver.h"
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 
@@ -165,7 +166,7 @@ static void set(void *word)
 }
 
 /* What the stream does behind its wait sees what the program wrote before the word, and nothing else stands still. */
-enum { COUNT = 1024 };
+enum { COUNT = 4096 };
 
 static void waits_for_words_of_the_host(void)
 {
@@ -233,6 +234,144 @@ static void waits_for_words_of_the_host(void)
     free(registered);
 }
 
+/* What a thread of the program's own finds when the context is idle: whether the word was written by then. */
+static CUcontext context;
+static volatile unsigned *the_word;
+static volatile int is_waiting;
+
+static void *wait_for_the_context(void *unused)
+{
+    (void)unused;
+    OK(cuCtxSetCurrent(context));
+    is_waiting = 1;
+    OK(cuCtxSynchronize());
+    REQUIRE(*the_word == 1);
+    return NULL;
+}
+
+static void until(void *set)
+{
+    while (!*(volatile int *)set) sched_yield();
+}
+
+/* Other streams, and calls that wait for nothing, go on while a stream waits for what the program does next: a word of
+ * page-locked memory, a word of device memory, a host function that has not returned. */
+enum { OF_THE_HOST, OF_THE_DEVICE, HOST_FUNCTION, WAYS };
+
+static void change(volatile unsigned *data)
+{
+    for (unsigned i = 0; i < COUNT; i += 2) data[i]++;
+}
+
+static void others_go_on(void)
+{
+    unsigned *host, *data, found, factor = 2;
+    CUdeviceptr at, data_at, pooled;
+    CUmodule module;
+    CUfunction scale;
+    CUevent before, behind, other;
+    CUgraph graph;
+    CUgraphExec executable;
+    pthread_t thread;
+    OK(cuCtxGetCurrent(&context));
+    OK(cuModuleLoadData(&module, scale_ptx));
+    OK(cuModuleGetFunction(&scale, module, "scale"));
+    OK(cuMemHostAlloc((void **)&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    OK(cuMemHostAlloc((void **)&data, 4 * COUNT, CU_MEMHOSTALLOC_DEVICEMAP));
+    OK(cuMemHostGetDevicePointer(&at, host, 0));
+    OK(cuMemHostGetDevicePointer(&data_at, data, 0));
+    OK(cuEventCreate(&before, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&behind, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&other, CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamBeginCapture(writing, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemsetD32Async(words + 4 * 20, 77, 1, writing));
+    OK(cuStreamEndCapture(writing, &graph));
+    OK(cuGraphInstantiate(&executable, graph, 0));
+    void *parameters[] = {&data_at, &factor};
+    the_word = host;
+
+    for (int way = 0; way < WAYS; way++) {
+        volatile int go = 0;
+        memset(host, 0, 4096);
+        memset(data, 0, 4 * COUNT);
+        clear();
+        /* As often as it will be called below, so that kernel and memory are there. */
+        OK(cuLaunchKernel(scale, COUNT / 64, 1, 1, 64, 1, 1, 0, writing, parameters, NULL));
+        OK(cuMemAllocAsync(&pooled, 4, writing));
+        OK(cuMemFreeAsync(pooled, writing));
+        OK(cuCtxSynchronize());
+        OK(cuEventRecord(before, waiting));
+        if (way == OF_THE_HOST) OK(cuStreamWaitValue32(waiting, at, 1, CU_STREAM_WAIT_VALUE_EQ));
+        if (way == OF_THE_DEVICE) OK(cuStreamWaitValue32(waiting, words, 1, CU_STREAM_WAIT_VALUE_EQ));
+        if (way == HOST_FUNCTION) OK(cuLaunchHostFunc(waiting, until, (void *)&go));
+        change(data);
+        OK(cuMemsetD32Async(words + 4 * 9, 7, 1, waiting));
+        OK(cuEventRecord(behind, waiting));
+
+        change(data);
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+        change(data);
+        EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(behind));
+        OK(cuEventSynchronize(before));
+        change(data);
+        OK(cuMemsetD32Async(words + 4 * 10, 8, 1, writing));
+        OK(cuEventRecord(other, writing));
+        OK(cuEventSynchronize(other));
+        change(data);
+        OK(cuStreamSynchronize(writing));
+        change(data);
+        REQUIRE(word(10) == 8 && word(9) == 0);
+        change(data);
+        found = 60 + way;
+        OK(cuMemcpyHtoD(words + 4 * 11, &found, 4));
+        change(data);
+        OK(cuMemcpyDtoHAsync(&found, words + 4 * 11, 4, writing));
+        OK(cuStreamSynchronize(writing));
+        REQUIRE(found == 60u + way);
+        change(data);
+        OK(cuMemsetD32(words + 4 * 12, 9, 1));
+        REQUIRE(word(12) == 9);
+        change(data);
+        OK(cuMemAllocAsync(&pooled, 4, writing));
+        OK(cuMemFreeAsync(pooled, writing));
+        change(data);
+        OK(cuGraphLaunch(executable, writing));
+        change(data);
+        /* The kernel sees all that was written before it was launched. */
+        for (unsigned i = 0; i < COUNT; i++) data[i] = i;
+        for (unsigned i = 0; i < COUNT; i += 2) data[i] = 3 * i;
+        OK(cuLaunchKernel(scale, COUNT / 64, 1, 1, 64, 1, 1, 0, writing, parameters, NULL));
+        OK(cuStreamSynchronize(writing));
+        REQUIRE(word(20) == 77);
+        for (unsigned i = 0; i < COUNT; i++) REQUIRE(data[i] == 2 * (i % 2 ? i : 3 * i) + 5);
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+
+        /* Who waits for the context waits for the stream. */
+        is_waiting = 0;
+        REQUIRE(pthread_create(&thread, NULL, wait_for_the_context, NULL) == 0);
+        while (!is_waiting) sched_yield();
+        change(data);
+        OK(cuMemsetD32Async(words + 4 * 10, 10, 1, writing));
+        OK(cuStreamSynchronize(writing));
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+        change(data);
+        *the_word = 1;
+        go = 1;
+        if (way == OF_THE_DEVICE) OK(cuStreamWriteValue32(writing, words, 1, 0));
+        REQUIRE(pthread_join(thread, NULL) == 0);
+        OK(cuStreamQuery(waiting));
+        REQUIRE(word(9) == 7);
+    }
+    OK(cuGraphExecDestroy(executable));
+    OK(cuGraphDestroy(graph));
+    OK(cuEventDestroy(before));
+    OK(cuEventDestroy(behind));
+    OK(cuEventDestroy(other));
+    OK(cuMemFreeHost(host));
+    OK(cuMemFreeHost(data));
+    OK(cuModuleUnload(module));
+}
+
 static void mistakes(void)
 {
     CUdeviceptr managed;
@@ -259,6 +398,7 @@ int main(void)
     batches();
     words_of_the_host();
     waits_for_words_of_the_host();
+    others_go_on();
     mistakes();
     OK(cuStreamDestroy(waiting));
     OK(cuStreamDestroy(writing));

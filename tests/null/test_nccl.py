@@ -12,13 +12,16 @@ import pytest
 from null.counting import PROGRAMS, PYTHON
 from support.system import REMOTEGPU
 
+RUN_SECONDS = 200
+# At most two runs.
+pytestmark = pytest.mark.timeout(2 * RUN_SECONDS + 20)
 SENTENCE = "NCCL among ranks that do not reach each other's GPU memory ("
 
 
 def run(program: str, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     assert PYTHON.exists(), "run `make test-null-frameworks`, which installs the wheels"
     command = [REMOTEGPU, "run", *options, "--", str(PYTHON), str(PROGRAMS / program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
 
 
 @pytest.mark.null_frameworks

@@ -28,6 +28,12 @@ def test_polling_an_event_makes_one_round_trip_however_often_it_is_recorded(remo
     assert often["round_trips"] == once["round_trips"]
 
 
+def test_what_a_wait_has_told_is_not_asked(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / n, "query_complete.py", n) for n in ("1", "11"))
+    waits = 7
+    assert often["round_trips"] - once["round_trips"] == 10 * waits
+
+
 def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> None:
     once, often = (statistics(remote, tmp_path / n, "load_again.py", n) for n in ("1", "11"))
     assert once["bytes_sent"] > 100_000 > 50 * (often["bytes_sent"] - once["bytes_sent"])

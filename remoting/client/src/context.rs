@@ -157,6 +157,20 @@ impl Live {
     pub fn synchronised(&self) -> u64 {
         self.synchronised.load(SeqCst)
     }
+
+    /// Is this command, which a stream of the context was given, known to be complete?
+    pub fn is_complete(&self, stream_id: u64, command: u64) -> bool {
+        command <= self.synchronised() || command <= self.session.complete_in_stream(stream_id)
+    }
+
+    /// Is everything known to be complete that the stream waits for? For the legacy stream that is what any was given.
+    pub fn is_stream_complete(&self, stream_id: u64) -> bool {
+        let last = match stream_id == self.legacy_stream {
+            true => self.session.newest_in_streams(),
+            false => self.session.last_in_stream(stream_id),
+        };
+        self.is_complete(stream_id, last)
+    }
 }
 
 impl Context {

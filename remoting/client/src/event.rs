@@ -23,8 +23,9 @@ static EVENTS: Table<Event> = Table::new(Kind::Event);
 struct Record {
     /// Number of the latest record, 0 if there was none.
     generation: u64,
-    /// The command that records it.
+    /// The command that records it, and its stream.
     command: u64,
+    stream_id: u64,
     /// The latest record that the worker was asked about.
     asked: u64,
     /// A command behind the first question: from there on the worker reports every record by itself.
@@ -39,9 +40,9 @@ const LOOP: Duration = Duration::from_micros(10);
 const PATIENCE: Duration = Duration::from_micros(100);
 
 impl Record {
-    fn add(&mut self, generation: u64, command: u64) {
+    fn add(&mut self, generation: u64, command: u64, stream_id: u64) {
         self.generation = generation;
-        self.command = command;
+        (self.command, self.stream_id) = (command, stream_id);
         self.refused_at = None;
     }
 
@@ -146,7 +147,7 @@ pub fn record_by(
     let generations: Vec<_> = records.iter().map(|record| record.generation + 1).collect();
     let command = send(&generations)?;
     for (record, generation) in records.iter_mut().zip(generations) {
-        record.add(generation, command);
+        record.add(generation, command, target.stream_id);
     }
     Ok(())
 }
@@ -197,12 +198,12 @@ impl Event {
             shared_event::announce(self, generation)?;
         }
         let command = self.live.session.post(target.stream_id, &EventRecord { event: self.id, generation, flags })?;
-        record.add(generation, command);
+        record.add(generation, command, target.stream_id);
         Ok(())
     }
 
     fn is_done(&self, record: &Record) -> bool {
-        record.generation <= self.progress.done.load(SeqCst) || record.command <= self.live.synchronised()
+        record.generation <= self.progress.done.load(SeqCst) || self.live.is_complete(record.stream_id, record.command)
     }
 
     /// Has the latest record completed? Asks once for an event; then the worker tells by itself.

@@ -114,11 +114,29 @@ fn per_thread_stream(live: &Arc<Live>) -> Result<u64, Code> {
         .unwrap_or(Err(CUDA_ERROR_DEINITIALIZED))
 }
 
+/// A stream that is about to be given work: what the program wrote, and the copies that it takes for complete, come
+/// before that.
+///
+/// # Errors
+/// As [`find`].
+pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code> {
+    let (target, stream) = look_up(handle, default)?;
+    if let Some(stream) = stream.filter(|stream| stream.flags & CU_STREAM_NON_BLOCKING != 0) {
+        target.live.wait_for_copies(stream.id, &stream.copies_seen)?;
+    }
+    mapped::before_work(&target.live.session, target.stream_id)?;
+    Ok(target)
+}
+
 /// What a stream handle means for the calling thread.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`, or why there is no context.
-pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code> {
+pub fn find(handle: CUstream, default: DefaultStream) -> Result<Target, Code> {
+    look_up(handle, default).map(|(target, _)| target)
+}
+
+fn look_up(handle: CUstream, default: DefaultStream) -> Result<(Target, Option<Arc<Stream>>), Code> {
     let default = match (handle.addr(), default) {
         (0, default) => default,
         (1, _) => DefaultStream::Legacy,
@@ -128,11 +146,7 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
             let stream = STREAMS.get(other).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
             context::usable(&stream.live)?;
             let Stream { id: stream_id, flags, priority, .. } = *stream;
-            if flags & CU_STREAM_NON_BLOCKING != 0 {
-                stream.live.wait_for_copies(stream_id, &stream.copies_seen)?;
-            }
-            mapped::before_work(&stream.live.session, stream_id)?;
-            return Ok(Target { live: Arc::clone(&stream.live), stream_id, flags, priority });
+            return Ok((Target { live: Arc::clone(&stream.live), stream_id, flags, priority }, Some(stream)));
         }
     };
     let live = context::current()?;
@@ -140,8 +154,7 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
         DefaultStream::Legacy => live.legacy_stream,
         DefaultStream::PerThread => per_thread_stream(&live)?,
     };
-    mapped::before_work(&live.session, stream_id)?;
-    Ok(Target { live, stream_id, flags: CU_STREAM_DEFAULT, priority: LEAST_PRIORITY })
+    Ok((Target { live, stream_id, flags: CU_STREAM_DEFAULT, priority: LEAST_PRIORITY }, None))
 }
 
 impl Target {

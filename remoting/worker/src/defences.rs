@@ -46,12 +46,11 @@ pub const fn stands(_defence: Defence) -> bool {
 }
 
 #[cfg(feature = "undefended")]
-pub use undefended::stands;
+pub use undefended::{TAKEN_OVER, obey, stands};
 
 #[cfg(feature = "undefended")]
 mod undefended {
     use super::{ALL, Defence};
-    use crate::session::Session;
     use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
     use std::sync::LazyLock;
 
@@ -63,17 +62,15 @@ mod undefended {
         *LACKS != Some(defence)
     }
 
-    impl Session {
-        /// The code of a command that no client has: the worker does what the payload says, as for a tenant that has found
-        /// a way to run code in it. Replies a text.
-        pub const TAKEN_OVER: u32 = 0xbfff;
+    /// The code of a command that no client has.
+    pub const TAKEN_OVER: u32 = 0xbfff;
 
-        pub fn taken_over(&mut self, seq: u64, order: &[u8]) {
-            let order = String::from_utf8_lossy(order);
-            let (verb, object) = order.split_once(' ').unwrap_or((&order, ""));
-            let said = attempt(verb, object).unwrap_or_else(|error| format!("refused: {error}"));
-            self.reply_with(seq, 0, &said, &[]);
-        }
+    /// Does what the payload of that command says, as for a tenant that has found a way to run code here, and tells what
+    /// came of it.
+    pub fn obey(order: &[u8]) -> String {
+        let order = String::from_utf8_lossy(order);
+        let (verb, object) = order.split_once(' ').unwrap_or((&order, ""));
+        attempt(verb, object).unwrap_or_else(|error| format!("refused: {error}"))
     }
 
     fn attempt(verb: &str, object: &str) -> std::io::Result<String> {

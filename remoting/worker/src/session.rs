@@ -208,8 +208,8 @@ impl Session {
         }
         self.last_seq = header.seq;
         #[cfg(feature = "undefended")]
-        if header.code == Session::TAKEN_OVER {
-            return self.taken_over(header.seq, payload.bytes());
+        if header.code == crate::defences::TAKEN_OVER {
+            return self.reply_with(header.seq, 0, &crate::defences::obey(payload.bytes()), &[]);
         }
         let frame = match Frame::decode(header, payload) {
             Ok(frame) => frame,

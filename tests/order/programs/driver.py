@@ -13,6 +13,8 @@ OK, INVALID_VALUE, INVALID_HANDLE, NOT_READY = 0, 1, 400, 600
 MAX_DYNAMIC_SHARED = 8
 STACK_SIZE, PRINTF_FIFO, MALLOC_HEAP = 0, 1, 2
 NON_BLOCKING = 1
+DEVICE_MAP = 2
+AT_LEAST = 0
 DISABLE_TIMING = 2
 
 P = c_void_p
@@ -42,6 +44,8 @@ PROTOTYPES = {
     "cuStreamSynchronize": [P],
     "cuStreamQuery": [P],
     "cuStreamWaitEvent": [P, P, c_uint],
+    "cuStreamWaitValue32_v2": [P, U, c_uint, c_uint],
+    "cuStreamWriteValue32_v2": [P, U, c_uint, c_uint],
     "cuEventCreate": [P, c_uint],
     "cuEventDestroy_v2": [P],
     "cuEventRecord": [P, P],
@@ -55,6 +59,7 @@ PROTOTYPES = {
     "cuDeviceGetDefaultMemPool": [P, c_int],
     "cuMemPoolTrimTo": [P, c_size_t],
     "cuMemHostAlloc": [P, c_size_t, c_uint],
+    "cuMemHostGetDevicePointer_v2": [P, P, c_uint],
     "cuMemFreeHost": [P],
     "cuMemcpyHtoDAsync_v2": [U, P, c_size_t, P],
     "cuMemcpyDtoHAsync_v2": [P, U, c_size_t, P],

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from driver import (
+    AT_LEAST,
+    DEVICE_MAP,
     DISABLE_TIMING,
     HERE,
     HOST_FUNCTION,
@@ -40,6 +42,8 @@ CELLS, SLOTS = 12, 6
 #: A stream takes about 1,024 operations before a caller blocks; a caller that blocks behind a gate would wait forever.
 MOST_BEHIND_A_GATE = 300
 LAUNCHES_IN_FLIGHT = 900
+#: Words of mirrored memory that the program changes at once, each apart from the others.
+SCATTERED = 1500
 OPT_IN_SHARED = 97
 
 
@@ -103,7 +107,12 @@ class Program:
         self.slots = [Place() for _ in range(SLOTS)]
         ctypes.memset(self.pinned, 0, 8 * SLOTS)
         self.events: list[Event] = []
-        self.gates: dict[int, threading.Event] = {}
+        self.gates: dict[int, Callable[[], object]] = {}
+        self.opener = cuda.made("cuStreamCreate", NON_BLOCKING)
+        self.mapped = cuda.made("cuMemHostAlloc", 8 * (1 + SCATTERED), DEVICE_MAP)
+        ctypes.memset(self.mapped, 0, 8 * (1 + SCATTERED))
+        self.words = [cuda.made("cuMemHostGetDevicePointer_v2", self.mapped, 0), cuda.made("cuMemAlloc_v2", 8)]
+        cuda.ok("cuMemsetD32_v2", self.words[1], 0, 2)
         self.logs: dict[int, tuple[list[int], list[int]]] = {}
         self.pool = cuda.made("cuDeviceGetDefaultMemPool", 0)
         self.scenes = Scenes(cuda, self.step, host_functions, self.expect)
@@ -432,18 +441,35 @@ class Program:
         slot.value = (slot.value * 3 + add) & MASK
 
     def close_gate(self, stream: Stream | None = None) -> None:
+        """A host function that does not return, or a word of page-locked or device memory that is not written yet."""
         if not self.order.closed:
             stream = stream or self.some_stream()
             opened = threading.Event()
             gate = self.host.leave(opened.wait)
-            self.gates[gate] = opened
-            self.call("cuLaunchHostFunc", stream.handle, self.host.function, gate)
+            kind = self.random.choice(["function", "page-locked", "device"])
+            if kind == "function":
+                self.gates[gate] = opened.set
+                self.call("cuLaunchHostFunc", stream.handle, self.host.function, gate)
+            elif kind == "page-locked":
+                word = ctypes.cast(self.mapped, ctypes.POINTER(ctypes.c_uint32))
+                self.gates[gate] = lambda: word.__setitem__(0, gate)
+                self.call("cuStreamWaitValue32_v2", stream.handle, self.words[0], gate, AT_LEAST)
+            else:
+                write = ("cuStreamWriteValue32_v2", self.opener, self.words[1], gate, 0)
+                self.gates[gate] = lambda: self.call(*write)
+                self.call("cuStreamWaitValue32_v2", stream.handle, self.words[1], gate, AT_LEAST)
             self.order.close_gate(stream, gate)
             stream.queued = 0
 
+    def scatter(self) -> None:
+        """Many separate changes of memory that has a mirror: no later call waits for a gate because of them."""
+        words = ctypes.cast(self.mapped, ctypes.POINTER(ctypes.c_uint32))
+        for i in range(1, 1 + SCATTERED):
+            words[2 * i] += 1
+
     def open_gates(self) -> None:
         for gate, opened in self.gates.items():
-            opened.set()
+            opened()
             self.order.open_gate(gate, [event.record for event in self.events if event.record])
         self.gates.clear()
 
@@ -567,7 +593,7 @@ class Program:
         load_module: 1, launch_ticking: 5, read_counter: 0.3, unload_module: 1.5, fill: 4, copy_in: 4,
         copy_in_pageable: 2, copy_out: 4, copy_across: 3, write_slot: 3, read_slot: 4, call_host: 3, close_gate: 2,
         open_gates: 1, record: 6, wait: 6, query_event: 4, query_stream: 2, elapse: 3, foreign: 1, temporary: 4,
-        scene: 0.3, trim: 0.5, make_stream: 1.5, destroy_stream: 1.5, renew_event: 2,
+        scene: 0.3, scatter: 1, trim: 0.5, make_stream: 1.5, destroy_stream: 1.5, renew_event: 2,
         synchronise_stream: 0.6, synchronise_event: 0.6, synchronise_context: 0.2,
     }  # fmt: skip
 

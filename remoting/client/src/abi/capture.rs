@@ -45,7 +45,7 @@ stream_exports! {
     }
 
     fn cuStreamEndCapture | cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgraph) |default| {
-        let stream_id = stream::resolve(stream, default)?.stream_id;
+        let stream_id = stream::find(stream, default)?.stream_id;
         let ended = GRAPHS.end_capture(stream_id);
         // Who captured into a graph of its own has it already.
         if !graph.is_null() {
@@ -137,7 +137,7 @@ fn begin(
     after: &[Dependency],
     mode: c_uint,
 ) -> Result<(), Code> {
-    let target = stream::resolve(stream, default)?;
+    let target = stream::find(stream, default)?;
     let (mode, thread) = (Mode::from_code(mode)?, thread::current().id());
     GRAPHS.with(|captures| captures.begin(for_capture(&target), mode, thread, graph, after))
 }
@@ -148,7 +148,7 @@ fn update(stream: CUstream, default: DefaultStream, after: &[Dependency], flags:
         CU_STREAM_SET_CAPTURE_DEPENDENCIES => true,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
-    let stream_id = stream::resolve(stream, default)?.stream_id;
+    let stream_id = stream::find(stream, default)?.stream_id;
     GRAPHS.with(|captures| captures.update(stream_id, after, replace))
 }
 
@@ -176,7 +176,7 @@ type Told = (Vec<usize>, Vec<CUgraphEdgeData>);
 static TOLD: Mutex<Option<HashMap<u64, Told>>> = Mutex::new(None);
 
 unsafe fn tell(stream: CUstream, default: DefaultStream, to: Answers) -> Result<(), Code> {
-    let stream = for_capture(&stream::resolve(stream, default)?);
+    let stream = for_capture(&stream::find(stream, default)?);
     if to.status.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

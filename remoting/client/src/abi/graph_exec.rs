@@ -151,7 +151,7 @@ stream_exports! {
         params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) |default| {
         let given = input(params.cast_const())?;
-        stream::resolve(given.hUploadStream, default)?;
+        stream::find(given.hUploadStream, default)?;
         let done = instantiate(executable, graph, given.flags);
         let result_out = if done.is_ok() { CUDA_GRAPH_INSTANTIATE_SUCCESS } else { CUDA_GRAPH_INSTANTIATE_ERROR };
         write(params, CUDA_GRAPH_INSTANTIATE_PARAMS { result_out, hErrNode_out: null_mut(), ..given })?;
@@ -160,7 +160,7 @@ stream_exports! {
 
     fn cuGraphUpload | cuGraphUpload_ptsz(executable: CUgraphExec, stream: CUstream) |default| {
         executable::get(executable.addr())?;
-        stream::resolve(stream, default).map(drop)
+        stream::find(stream, default).map(drop)
     }
 
     fn cuGraphLaunch | cuGraphLaunch_ptsz(executable: CUgraphExec, stream: CUstream) |default| {

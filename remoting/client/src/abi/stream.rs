@@ -6,6 +6,7 @@ use crate::boundary::{write, write_optional};
 use crate::graph::{self, GRAPHS, Work};
 use crate::host_function::HostCall;
 use crate::memory::mapped;
+use crate::stream::Target;
 use crate::{context, event, exports, stream, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -27,50 +28,49 @@ exports! {
     fn cuStreamDestroy_v2(stream: CUstream) { destroy(stream) }
 
     fn cuStreamGetGreenCtx(stream: CUstream, context: *mut CUgreenCtx) {
-        stream::resolve(stream, LEGACY)?;
+        stream::find(stream, LEGACY)?;
         write(context, null_mut())
     }
 }
 
 stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
-        let target = stream::resolve(stream, default)?;
+        let target = asked(stream, default)?;
         graph::check_stream(&target)?;
         target.live.session.synchronise_stream(target.stream_id)?;
         mapped::after_wait(&target.live.session)
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) |default| {
-        let target = stream::resolve(stream, default)?;
+        let target = asked(stream, default)?;
         graph::check_stream(&target)?;
         let session = &target.live.session;
-        // What the legacy stream waits for is not only its own.
-        if target.stream_id == target.live.legacy_stream || !session.is_stream_complete(target.stream_id) {
-            let last = session.last_in_stream(target.stream_id);
+        if !target.live.is_stream_complete(target.stream_id) {
+            let before = session.newest_in_streams();
             session.call(target.stream_id, &StreamQuery {})?.success()?;
-            session.note_complete(target.stream_id, last);
+            session.note_complete(target.stream_id, before);
         }
         mapped::after_wait(session)
     }
 
     fn cuStreamGetPriority | cuStreamGetPriority_ptsz(stream: CUstream, priority: *mut c_int) |default| {
-        write(priority, stream::resolve(stream, default)?.priority)
+        write(priority, stream::find(stream, default)?.priority)
     }
 
     fn cuStreamGetFlags | cuStreamGetFlags_ptsz(stream: CUstream, flags: *mut c_uint) |default| {
-        write(flags, stream::resolve(stream, default)?.flags)
+        write(flags, stream::find(stream, default)?.flags)
     }
 
     fn cuStreamGetId | cuStreamGetId_ptsz(stream: CUstream, id: *mut u64) |default| {
-        write(id, stream::resolve(stream, default)?.stream_id)
+        write(id, stream::find(stream, default)?.stream_id)
     }
 
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream: CUstream, device: *mut CUdevice) |default| {
-        write(device, stream::resolve(stream, default)?.live.device.ordinal)
+        write(device, stream::find(stream, default)?.live.device.ordinal)
     }
 
     fn cuStreamGetCtx | cuStreamGetCtx_ptsz(stream: CUstream, context: *mut CUcontext) |default| {
-        write(context, without_provenance_mut(stream::resolve(stream, default)?.live.handle))
+        write(context, without_provenance_mut(stream::find(stream, default)?.live.handle))
     }
 
     fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz(
@@ -78,7 +78,7 @@ stream_exports! {
         context: *mut CUcontext,
         green: *mut CUgreenCtx,
     ) |default| {
-        let target = stream::resolve(stream, default)?;
+        let target = stream::find(stream, default)?;
         write_optional(context, without_provenance_mut(target.live.handle));
         write_optional(green, null_mut());
         Ok(())
@@ -151,6 +151,13 @@ fn destroy(stream: CUstream) -> Result<(), Code> {
     let id = stream::destroy(stream)?;
     GRAPHS.with(|captures| captures.forget_stream(id));
     Ok(())
+}
+
+/// A stream that is waited for or asked about, and is given nothing.
+fn asked(stream: CUstream, default: DefaultStream) -> Result<Target, Code> {
+    let target = stream::find(stream, default)?;
+    mapped::send(&target.live.session)?;
+    Ok(target)
 }
 
 fn launch_host_function(

@@ -18,7 +18,7 @@ stream_exports! {
         attribute: c_uint,
         value: *mut CUlaunchAttributeValue,
     ) |default| {
-        let target = stream::resolve(stream, default)?;
+        let target = stream::find(stream, default)?;
         check(attribute)?;
         write(value, CUlaunchAttributeValue { pad: get(&target, attribute) })
     }
@@ -28,14 +28,14 @@ stream_exports! {
         attribute: c_uint,
         value: *const CUlaunchAttributeValue,
     ) |default| {
-        let target = stream::resolve(stream, default)?;
+        let target = stream::find(stream, default)?;
         check(attribute)?;
         target.set_attribute(attribute, input(value)?.pad);
         Ok(())
     }
 
     fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz(to: CUstream, from: CUstream) |default| {
-        stream::resolve(to, default)?.copy_attributes(&stream::resolve(from, default)?);
+        stream::find(to, default)?.copy_attributes(&stream::find(from, default)?);
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 const WORD: usize = 4;
 /// Most of the memory has not changed, which is told by this much at once.
 const PAGE: usize = 4096;
-/// More separate changes than this are sent as one when the device is idle.
+/// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
 const MOST_RUNS: usize = 1024;
 
 struct Mapped {
@@ -44,8 +44,9 @@ struct Carrier {
     event: u64,
     generation: u64,
     seen: HashMap<u64, u64>,
-    /// Something may have written on the device since the bytes last came back.
-    dirty: bool,
+    /// When the bytes last came back, all that streams were given up to this command was complete: nothing but a later
+    /// one can have written on the device since.
+    fetched: u64,
 }
 
 struct Mirror {
@@ -134,10 +135,11 @@ impl Mapped {
 impl Carrier {
     fn new(live: &Arc<Live>) -> Result<Carrier, Code> {
         let stream_id = live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY)?;
+        live.session.own_stream(stream_id);
         let event = mint();
         live.session.post(0, &EventCreate { event, context: live.id, flags: CU_EVENT_DISABLE_TIMING })?;
         let (live, seen) = (Arc::clone(live), HashMap::new());
-        Ok(Carrier { live, stream_id, event, generation: 0, seen, dirty: false })
+        Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0 })
     }
 
     fn sent(&mut self) -> Result<(), Code> {
@@ -193,7 +195,6 @@ impl Mirror {
     fn hold(&mut self, session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         for carrier in self.carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
             carrier.hold(stream_id)?;
-            carrier.dirty = true;
         }
         Ok(())
     }
@@ -236,20 +237,15 @@ impl Mirror {
         }
     }
 
-    /// False if the devices have to be settled first.
-    fn send_changes(&mut self, session: &Arc<Session>, how: Sending) -> Result<bool, Code> {
+    fn send_changes(&mut self, session: &Arc<Session>) -> Result<(), Code> {
         let Mirror { all, carriers, .. } = self;
         for mapped in all.iter_mut().filter(|mapped| mapped.is_of(session)) {
             let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == mapped.live.id) else { continue };
             let mut runs = differences(&mapped.shadow, mapped.host_bytes());
-            if runs.len() > MOST_RUNS && how != Sending::Apart {
-                // Between the changes lies what the device may be writing, unless it is idle.
-                if how == Sending::Fast && !carrier.live.is_idle() {
-                    return Ok(false);
-                }
-                mapped.fetch(carrier.stream_id)?;
-                let changes = differences(&mapped.shadow, mapped.host_bytes());
-                runs = changes.first().zip(changes.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
+            // Between the changes lies what the device may be writing. It is not waited for: it may itself wait for what
+            // the program does next.
+            if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
+                runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
             }
             for run in &runs {
                 let now = mapped.host_bytes();
@@ -260,19 +256,8 @@ impl Mirror {
                 carrier.sent()?;
             }
         }
-        Ok(true)
+        Ok(())
     }
-}
-
-/// How separate changes are sent, if there are many.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sending {
-    /// As one, if nothing is lost.
-    Fast,
-    /// As one: the device is idle.
-    Settled,
-    /// Each by itself, however many: the device must not be waited for.
-    Apart,
 }
 
 /// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
@@ -378,7 +363,9 @@ pub fn forget(host: usize) -> Result<(), Code> {
 pub fn end_in(live: &Arc<Live>) {
     let context = live.id;
     let mirror = &mut *lock(&MIRROR);
-    mirror.carriers.retain(|carrier| carrier.live.id != context);
+    for carrier in mirror.carriers.extract_if(.., |carrier| carrier.live.id == context) {
+        live.session.disown_stream(carrier.stream_id);
+    }
     for mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
         // A session that has failed has nothing to give back.
         let _ = mirror.release(&mapped);
@@ -429,13 +416,19 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         return Ok(());
     }
     let mut mirror = lock(&MIRROR);
-    if !mirror.send_changes(session, Sending::Fast)? {
-        drop(mirror);
-        settle(session)?;
-        mirror = lock(&MIRROR);
-        mirror.send_changes(session, Sending::Settled)?;
-    }
+    mirror.send_changes(session)?;
     mirror.hold(session, stream_id)
+}
+
+/// Sends what the host wrote, to whom it may concern.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn send(session: &Arc<Session>) -> Result<(), Code> {
+    if COUNT.load(SeqCst) == 0 {
+        return Ok(());
+    }
+    lock(&MIRROR).send_changes(session)
 }
 
 /// What is given to the stream after this sees the mirrors that there are by now.
@@ -456,7 +449,7 @@ pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
     }
     let streams: Vec<u64> = {
         let mirror = &mut *lock(&MIRROR);
-        mirror.send_changes(session, Sending::Apart)?;
+        mirror.send_changes(session)?;
         let carriers = mirror.carriers.iter().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session));
         carriers.map(|carrier| carrier.stream_id).collect()
     };
@@ -471,13 +464,19 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
     }
-    let idle = context::all_live().iter().filter(|live| Arc::ptr_eq(&live.session, session)).all(|live| live.is_idle());
+    let newest = session.newest_in_streams();
+    let all_live = context::all_live();
+    let lives = all_live.iter().filter(|live| Arc::ptr_eq(&live.session, session));
+    let is_quiet = session.is_quiet(lives.map(|live| live.synchronised()).min().unwrap_or(0));
     let Mirror { all, carriers, .. } = &mut *lock(&MIRROR);
-    for carrier in carriers.iter_mut().filter(|carrier| carrier.dirty && Arc::ptr_eq(&carrier.live.session, session)) {
+    let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);
+    for carrier in carriers.iter_mut().filter(of_session).filter(|carrier| carrier.fetched < newest) {
         for mapped in all.iter_mut().filter(|mapped| mapped.live.id == carrier.live.id) {
             mapped.fetch(carrier.stream_id)?;
         }
-        carrier.dirty = !idle;
+        if is_quiet {
+            carrier.fetched = newest;
+        }
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::Code;
 use crate::stats;
 use protocol::{
     BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToHost, Extent, Message, NeedBytes, SEND_WINDOW, SupplyBytes,
+    Writer,
 };
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -93,9 +94,11 @@ impl Session {
     /// The copy's code.
     pub fn copy_to_host(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
         let slot = Slot::new();
-        self.ask_for_bytes(stream_id, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
+        let command = self.ask_for_bytes(stream_id, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
         stats::round_trip();
-        self.wait(&slot)?.success().map(drop)
+        self.wait(&slot)?.success()?;
+        self.note_complete(stream_id, command);
+        Ok(())
     }
 
     /// Copies; the bytes land before anything that completes later in stream order.
@@ -103,7 +106,7 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn copy_to_host_later(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
-        self.ask_for_bytes(stream_id, to, from, 0, Waiter::Nobody)
+        self.ask_for_bytes(stream_id, to, from, 0, Waiter::Nobody).map(drop)
     }
 
     /// As many bytes as `to` has, from `offset` on of the packed form of `from`.
@@ -114,15 +117,17 @@ impl Session {
         from: &DeviceBox,
         offset: u64,
         waiter: Waiter,
-    ) -> Result<(), Code> {
+    ) -> Result<u64, Code> {
         let DeviceBox { context, address, ref extent } = *from;
         let message = CopyToHost { context, address, extent: extent.clone(), offset, len: to.packed() };
         let flush = !matches!(waiter, Waiter::Nobody);
-        self.append(CopyToHost::CODE, stream_id, &[], Some(Pending::Landing(*to, waiter)), flush, |w| {
+        let message = |w: &mut Writer| {
             w.put(&message);
-        })?;
+        };
+        let landing = Some(Pending::Landing(*to, waiter));
+        let number = self.append(CopyToHost::CODE, stream_id, &[], landing, flush, message)?;
         self.note_work();
-        Ok(())
+        Ok(number)
     }
 
     /// Is there room to send this much at once?

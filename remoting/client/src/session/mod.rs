@@ -327,12 +327,12 @@ impl Session {
     /// # Errors
     /// As [`Session::synchronise`].
     pub fn synchronise_stream(&self, stream_id: u64) -> Result<(), Code> {
-        let last = self.last_in_stream(stream_id);
+        let before = self.newest_in_streams();
         let reply = self.call_frame(StreamSynchronize::CODE, stream_id, |w| {
             w.put(&StreamSynchronize { launches: self.launches.load(SeqCst) });
         })?;
         self.synchronised(&reply)?;
-        self.note_complete(stream_id, last);
+        self.note_complete(stream_id, before);
         Ok(())
     }
 
@@ -368,21 +368,39 @@ impl Session {
         }
     }
 
-    /// The last command in a stream, as far as that is remembered.
-    pub fn last_in_stream(&self, stream_id: u64) -> Option<u64> {
+    /// The last command that any stream was given.
+    pub fn newest_in_streams(&self) -> u64 {
+        lock(&self.outbox).streams.newest()
+    }
+
+    /// Is everything known to be complete that streams of the program were given, if all commands up to this one are?
+    pub fn is_quiet(&self, synchronised: u64) -> bool {
+        lock(&self.outbox).streams.is_quiet(synchronised)
+    }
+
+    /// A stream of the library's own: what it is given is no work of the program's.
+    pub fn own_stream(&self, stream_id: u64) {
+        lock(&self.outbox).streams.own(stream_id);
+    }
+
+    /// It is gone.
+    pub fn disown_stream(&self, stream_id: u64) {
+        lock(&self.outbox).streams.disown(stream_id);
+    }
+
+    /// The last command that a stream was given, or a later one of another.
+    pub fn last_in_stream(&self, stream_id: u64) -> u64 {
         lock(&self.outbox).streams.last(stream_id)
     }
 
-    /// A stream's commands up to this one are complete.
-    pub fn note_complete(&self, stream_id: u64, last: Option<u64>) {
-        if let Some(last) = last {
-            lock(&self.outbox).streams.note_complete(stream_id, last);
-        }
+    /// A stream has been waited for: what it and those that it waits for were given up to this command is complete.
+    pub fn note_complete(&self, stream_id: u64, number: u64) {
+        lock(&self.outbox).streams.note_complete(stream_id, number);
     }
 
-    /// Is everything known to be complete that the stream was ever given?
-    pub fn is_stream_complete(&self, stream_id: u64) -> bool {
-        lock(&self.outbox).streams.is_complete(stream_id)
+    /// The command up to which all is known to be complete that a stream and those that it waits for were given.
+    pub fn complete_in_stream(&self, stream_id: u64) -> u64 {
+        lock(&self.outbox).streams.complete(stream_id)
     }
 
     /// As [`Session::call`] for a generated function.

@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::defences::{Defence, stands};
 
-use super::control::Event;
+use super::events::Event;
 use super::probation::Probation;
 use super::registry::{Admitted, Refusal};
 use super::rewind::Rewind;

@@ -9,6 +9,7 @@ mod acceptors;
 mod connection;
 mod control;
 mod crowd;
+mod events;
 mod grpc;
 mod listen;
 mod options;
@@ -29,7 +30,7 @@ use tokio::sync::Notify;
 
 pub use options::{KeyPair, Options};
 
-use control::Event;
+use events::{Event, Events};
 use listen::Port;
 use probation::{Door, Most};
 use registry::Registry;
@@ -54,7 +55,7 @@ struct Gateway {
     registry: Mutex<Registry<OwnedFd>>,
     /// Wakes those who came before the order that admits them.
     ordered: Notify,
-    events: control::Events,
+    events: Events,
     tls: Option<tls::Certificate>,
     connections: service::Connections,
     acceptors: Arc<Door>,
@@ -75,7 +76,7 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     let tls = options.tls.map(tls::Certificate::load).transpose()?;
     let data = listen::bind(&options.listen).await?;
     let control_port = listen::bind(&options.control_listen).await?;
-    let (events, outgoing) = control::channel();
+    let (events, outgoing) = events::channel();
     let ports = Event::Listening { port: data.local_addr()?.port(), control: control_port.local_addr()?.port() };
     events.send(ports).await;
     let gateway = Arc::new(Gateway {

@@ -1,0 +1,89 @@
+//! What happens at the gateway and the appliance is told.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::refusals::Refusals;
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Event {
+    Listening {
+        port: u16,
+        control: u16,
+    },
+    SessionConnected {
+        id: String,
+    },
+    LeaseHeld {
+        id: String,
+    },
+    LeaseGone {
+        id: String,
+    },
+    Synced {
+        number: u64,
+    },
+    Refused {
+        peer: String,
+        reason: String,
+    },
+    /// Refusals that there was no `refused` of.
+    RefusedMore {
+        count: u64,
+    },
+}
+
+/// The way to the appliance for everything that happens at the gateway.
+#[derive(Debug)]
+pub struct Events {
+    sender: mpsc::Sender<Event>,
+    refusals: Mutex<Refusals>,
+}
+
+pub fn channel() -> (Events, mpsc::Receiver<Event>) {
+    let (sender, receiver) = mpsc::channel(1024);
+    (Events { sender, refusals: Mutex::default() }, receiver)
+}
+
+impl Events {
+    /// Waits if the appliance is behind: these must not be lost.
+    pub async fn send(&self, event: Event) {
+        // The receiver lives as long as the process serves.
+        let _ = self.sender.send(event).await;
+    }
+
+    /// For a person's eyes: strangers may not fill a log nor memory, nor keep the gateway waiting. What is not told in
+    /// full is counted.
+    pub fn refused(&self, peer: impl ToString, reason: impl ToString) {
+        let mut refusals = self.refusals();
+        if refusals.tell(Instant::now()) {
+            let event = Event::Refused { peer: peer.to_string(), reason: reason.to_string() };
+            if self.sender.try_send(event).is_err() {
+                refusals.lost();
+            }
+        }
+    }
+
+    pub fn left_out(&self) -> Option<Event> {
+        self.refusals().left_out(Instant::now()).map(|count| Event::RefusedMore { count })
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_the_form_of_the_interface() {
+        let event = Event::SessionConnected { id: "ab".into() };
+        assert_eq!(serde_json::to_string(&event).unwrap(), r#"{"op":"session_connected","id":"ab"}"#);
+    }
+}
