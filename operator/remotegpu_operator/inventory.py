@@ -76,6 +76,8 @@ class Inventory:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory")
         self._movers = ThreadPoolExecutor(_THREADS, thread_name_prefix="move")
         self._closed = threading.Event()
+        # By which somebody waits for a move.
+        self._moving: set[ApplianceClient] = set()
         self._contacts: dict[str, Contact] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # gRPC and Python's TLS take the authority from a file: one in memory, which no full disk can keep from us.
@@ -120,14 +122,23 @@ class Inventory:
                     if arriving is None and problem:
                         return problem
                     if arriving is None:
-                        with contextlib.closing(self._client_of(source)) as here:
-                            _move(here, there, claim.lease_id)
+                        self._carry(source, there, claim.lease_id)
                         return ""
             except (ApplianceError, OSError, KeyError) as error:
                 # It may have happened all the same: the other appliance knows.
                 problem = str(error)
             self._closed.wait(INTERVAL_SECONDS)
         return problem or f"Unreachable: {target} has no address"
+
+    def _carry(self, source: str, there: ApplianceClient, lease_id: str) -> None:
+        with contextlib.closing(self._client_of(source)) as here:
+            self._moving.add(here)
+            try:
+                with here.move_lease(lease_id, there, there.invite_lease(lease_id)) as events:
+                    for _ in events:
+                        pass
+            finally:
+                self._moving.discard(here)
 
     def _client_of(self, name: str) -> ApplianceClient:
         return self._client(self._contacts[name].target, self._token_file.read_text().strip())
@@ -144,6 +155,8 @@ class Inventory:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._closed.set()
+        for client in list(self._moving):
+            client.close()
         for threads in (self._threads, self._movers):
             threads.shutdown(wait=False, cancel_futures=True)
         os.close(self._ca_file)
@@ -187,12 +200,6 @@ class Inventory:
 def _has(reply: pb.InventoryReply, uid: str) -> bool | None:
     """Whether the lease of the claim is still on its way there; None if there is none."""
     return next((lease.arriving for lease in reply.leases if lease.claim_uid == uid), None)
-
-
-def _move(here: ApplianceClient, there: ApplianceClient, lease_id: str) -> None:
-    with here.move_lease(lease_id, there, there.invite_lease(lease_id)) as events:
-        for _ in events:
-            pass
 
 
 def _ask(client: ApplianceClient) -> Report:

@@ -73,6 +73,10 @@ class Moves:
             took = time.monotonic() - since
             to = move.to[0].appliance
             _log.info("claim %s: from %s to %s in %.1f s: %s", claim.key, move.source, to, took, why or "it has moved")
+        except Exception as error:
+            # Without an end it would be begun again at once.
+            _log.exception("claim %s: from %s", claim.key, move.source)
+            self._ended[claim.uid] = move, f"the operator failed, see its log: {error!r}"
         finally:
             del self._tasks[claim.uid]
             self._look(claim.uid)
