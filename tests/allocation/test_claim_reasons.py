@@ -339,3 +339,21 @@ def test_two_gpus_of_a_claim_move_together_or_not() -> None:
     assert [each.gpu for each in moved if isinstance(each, Allocation)] == ["GPU-2", "GPU-3"]
     assert isinstance(settled(pool, request("one", Ask(1, 500)))["one"], Placed)
     assert str(pool.elsewhere(asked.uid, "a", "")).startswith("NoRoom: no other appliance of pool default")
+
+
+def test_a_claim_is_resized_when_it_asks_for_it_and_not_when_its_gpu_shares_a_little_less() -> None:
+    pool = allocator(appliance("a", gpu(0)))
+    asked = request("train", Ask(milli_per_gpu=250))
+    assert isinstance(settled(pool, asked)["train"], Placed)
+    (has,) = pool.held(asked.uid) or ()
+    pool.set_pool("default", [appliance("a", replace(gpu(0), shareable=8 * GIB - 100 * MIB))])
+    assert pool.resized(asked) == (has,)
+    grown = pool.resized(replace(asked, ask=Ask(milli_per_gpu=500)))
+    assert grown == (replace(has, memory=(8 * GIB - 100 * MIB) // 2, milli=500),)
+    assert "NoRoom" not in str(pool.resized(replace(asked, ask=Ask(1, 0, GIB))))
+    # Others that wait come first, but for what is given back.
+    assert isinstance(settled(pool, request("waits", Ask(milli_per_gpu=900)))["waits"], Waiting)
+    assert "for claims that wait" in str(pool.resized(replace(asked, ask=Ask(milli_per_gpu=500))))
+    assert isinstance(pool.resized(replace(asked, ask=Ask(1, 0, GIB))), tuple)
+    pool.set_quotas("team", {"quota": 300})
+    assert "ResourceQuota quota" in str(pool.resized(replace(asked, ask=Ask(milli_per_gpu=400))))

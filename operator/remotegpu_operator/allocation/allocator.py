@@ -164,19 +164,27 @@ class Allocator:
         indices = inventory.slots_at((each.appliance, each.gpu) for each in entry.allocations)
         if not len(indices) == len(entry.allocations) == request.ask.count:
             return "its GPUs are not all there"
-        slots = [inventory.slots[index] for index in indices]
-        wanted = tuple(_allocation(slot, request.ask) for slot in slots)
-        if said := self._over_quota(request, sum(each.milli for each in wanted) - entry.milli):
-            return said
-        wants = [inventory.candidates(each).mask for each in self._queues.get(request.pool, ())]
-        for index, slot, each, has in zip(indices, slots, wanted, entry.allocations, strict=True):
-            if each.memory > has.memory and any(mask >> index & 1 for mask in wants):
-                return f"NoRoom: what {each.gpu} of {each.appliance} has free is for claims that wait"
-            left = slot.gpu.shareable - self._ledger.memory(slot.appliance, each.gpu)
-            if each.memory - has.memory > left:
-                free = format_bytes(max(0, left))
-                return f"NoRoom: {format_bytes(each.memory - has.memory)} more of {each.gpu} are not free, {free} are"
-        return wanted
+        pairs = zip(indices, entry.allocations, strict=True)
+        # A GPU may share a little more or less than when it was given: that alone changes nothing.
+        wanted = tuple(
+            has if _is(has, request.ask) else _allocation(inventory.slots[index], request.ask) for index, has in pairs
+        )
+        more = [each.memory - has.memory for each, has in zip(wanted, entry.allocations, strict=True)]
+        milli = sum(each.milli for each in wanted) - entry.milli
+        return (milli > 0 and self._over_quota(request, milli)) or self._no_room(inventory, indices, more) or wanted
+
+    def _no_room(self, inventory: Inventory, indices: list[int], more: list[int]) -> str:
+        """Why claims do not get so many more bytes of GPUs that they have; empty if they can."""
+        wants = [inventory.candidates(each).mask for each in self._queues.get(inventory.pool, ())]
+        for index, size in zip(indices, more, strict=True):
+            slot = inventory.slots[index]
+            name = f"{slot.gpu.uuid} of {slot.appliance}"
+            if size > 0 and any(mask >> index & 1 for mask in wants):
+                return f"NoRoom: what {name} has free is for claims that wait"
+            left = slot.gpu.shareable - self._ledger.memory(slot.appliance, slot.gpu.uuid)
+            if size > left:
+                return f"NoRoom: {format_bytes(size)} more of {name} are not free, {format_bytes(max(0, left))} are"
+        return ""
 
     def _like(self, mine: Iterable[Allocation], slots: Iterable[Slot]) -> tuple[Allocation, ...] | None:
         """For each of them as much of a GPU of the same model, of different ones."""
@@ -373,6 +381,10 @@ class Allocator:
 
 def _turn(request: Request) -> tuple[int, str, str, str, str]:
     return request.turn
+
+
+def _is(allocation: Allocation, ask: Ask) -> bool:
+    return allocation.memory == ask.memory_bytes if ask.memory_bytes else allocation.milli == ask.milli_per_gpu
 
 
 def _place(fit: Fit) -> int:

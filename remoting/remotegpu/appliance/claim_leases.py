@@ -32,7 +32,7 @@ class ClaimLeases:
         self._claims: dict[str, Claim] = {}  # by the id of their lease
         self._complained: dict[str, str] = {}
         self._change = asyncio.Event()
-        self._placing = False
+        self._placing = self._to_place = False
         self.known = False
         self.trouble = "the claims were not read yet"
         leases.when_released(self._place)
@@ -125,11 +125,15 @@ class ClaimLeases:
 
     def _place(self) -> None:
         """Make a lease of each claim that has none. What is still being freed is waited for."""
+        self._to_place = True
         if self._placing:
             return
         self._placing = True
         try:
-            self._place_all()
+            # What is resized on the way may leave room for others.
+            while self._to_place:
+                self._to_place = False
+                self._place_all()
         finally:
             self._placing = False
         self._tell()
