@@ -91,6 +91,7 @@ POOL_SPECS = (
         priority_class_name="gpus",
         temporary_storage=GIB,
         managed_memory=GIB,
+        move_bandwidth=GIB,
         image="appliance:1",
         image_pull_policy="Never",
         gpus_per_node=4,

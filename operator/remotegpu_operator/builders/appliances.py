@@ -244,6 +244,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options |= {"--gpus": str(plan.gpus), "--memory": str(spec.software.memory)}
         if spec.software.threads:
             options["--threads"] = str(spec.software.threads)
+    if spec.move_bandwidth is not None:
+        options["--move-bandwidth"] = str(spec.move_bandwidth)
     if spec.managed_memory is not None:
         options["--managed-memory"] = str(spec.managed_memory)
     if spec.limits.sessions_per_gpu:

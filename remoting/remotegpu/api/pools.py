@@ -172,6 +172,7 @@ class PoolSpec:
     suspend_for_priority: bool = False
     start_deadline: int = 300  # seconds
     connection_grace: int = 60  # seconds
+    move_bandwidth: int | None = None  # bytes per second of a claim that moves; None: no limit
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
     priority_class_name: str | None = None  # None: the cluster's default
@@ -196,6 +197,7 @@ class PoolSpec:
             suspend_for_priority=stored.get("suspendForPriority", False),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             connection_grace=parse_duration(stored["connectionGrace"]) if "connectionGrace" in stored else 60,
+            move_bandwidth=int(parse_quantity(stored["moveBandwidth"])) if "moveBandwidth" in stored else None,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
             priority_class_name=stored.get("priorityClassName"),
@@ -221,6 +223,7 @@ class PoolSpec:
             suspendForPriority=self.suspend_for_priority or None,
             startDeadline=format_duration(self.start_deadline),
             connectionGrace=format_duration(self.connection_grace),
+            moveBandwidth=None if self.move_bandwidth is None else format_quantity(self.move_bandwidth),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,
             priorityClassName=self.priority_class_name,

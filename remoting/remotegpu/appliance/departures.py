@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import ssl
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -32,6 +33,8 @@ _CALL_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
 _READ_BYTES: Final = 256 << 10
+# Bytes per second (socket(7) of Linux 4.13; Python has no name for it).
+_SO_MAX_PACING_RATE: Final = 47
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,16 @@ class Destination:
 
 class Departures:
     def __init__(
-        self, leases: Leases, sessions: Sessions, suspensions: Suspensions, gateway: Gateway, snapshot: Snapshot
+        self,
+        leases: Leases,
+        sessions: Sessions,
+        suspensions: Suspensions,
+        gateway: Gateway,
+        snapshot: Snapshot,
+        bytes_per_second: int | None,
     ) -> None:
+        """`bytes_per_second`: most that one lease sends; None for no limit."""
+        self._bytes_per_second = bytes_per_second
         self._leases = leases
         self._sessions = sessions
         self._suspensions = suspensions
@@ -133,7 +144,8 @@ class Departures:
             connections = []
             for session, ticket in zip(workers, place.tickets, strict=True):
                 preface = b"RGP1" + bytes.fromhex(session.session_id) + bytes.fromhex(ticket)
-                ours = await _connect(other, place.data_port, preface, stack)
+                rate = self._bytes_per_second and max(1, self._bytes_per_second // len(workers))
+                ours = await _connect(other, place.data_port, preface, stack, rate)
                 connections.append(stack.enter_context(ours))
             pairs = zip(workers, connections, strict=True)
             return await asyncio.gather(*(self._send(session, ours) for session, ours in pairs))
@@ -141,7 +153,9 @@ class Departures:
     async def _send(self, session: Session, connection: socket.socket) -> Packet:
         order = {"op": "move", "seconds": DRAIN_SECONDS}
         fds, size = [connection.fileno()], session.granted_bytes
-        return await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS)
+        # What is sent as slowly as it may be is not late.
+        slowly = size * len(session.lease.sessions) / self._bytes_per_second if self._bytes_per_second else 0.0
+        return await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS + slowly)
 
     async def _settle(
         self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
@@ -175,9 +189,9 @@ def _authority(to: Destination) -> Iterator[Access]:
 
 
 async def _connect(
-    other: ApplianceClient, port: int, preface: bytes, stack: contextlib.AsyncExitStack
+    other: ApplianceClient, port: int, preface: bytes, stack: contextlib.AsyncExitStack, rate: int | None
 ) -> socket.socket:
-    """A connection to a worker there, for one of ours; TLS is done here."""
+    """A connection to a worker there, for one of ours; TLS is done here. The kernel keeps to the rate."""
     tls = other.access.tls_context()
     if tls is None:
         plain = await asyncio.to_thread(other.connect_data, port, tls=False)
@@ -185,16 +199,25 @@ async def _connect(
         with contextlib.suppress(OSError):
             plain.sendall(preface)
             if await asyncio.to_thread(plain.recv, 1) == b"K":
+                _pace(plain, rate)
                 plain.settimeout(None)
                 return plain
         plain.close()
         raise _not_accepted(other, port)
-    return await _connect_tls(other, port, preface, tls, stack)
+    ours, carrying = await _connect_tls(other, port, preface, tls, stack)
+    _pace(carrying, rate)
+    return ours
+
+
+def _pace(carrying: socket.socket, rate: int | None) -> None:
+    if rate is not None:
+        carrying.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate.to_bytes(8, sys.byteorder))
 
 
 async def _connect_tls(
     other: ApplianceClient, port: int, preface: bytes, tls: ssl.SSLContext, stack: contextlib.AsyncExitStack
-) -> socket.socket:
+) -> tuple[socket.socket, socket.socket]:
+    """Our end, and the socket that carries it."""
     host, name = other.endpoint.host, other.access.server_name or other.endpoint.host
     try:
         far_reader, far_writer = await asyncio.wait_for(
@@ -211,7 +234,7 @@ async def _connect_tls(
     near_reader, near_writer = await asyncio.open_connection(sock=near, limit=_READ_BYTES)
     pumps = asyncio.gather(_pump(near_reader, far_writer), _pump(far_reader, near_writer))
     stack.push_async_callback(_ended, pumps)
-    return ours
+    return ours, far_writer.get_extra_info("socket")
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -191,7 +191,9 @@ class Appliance:
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         snapshot = hardware.snapshot
         self._arrivals = Arrivals(self._leases, self._sessions, gateway, snapshot)
-        self._departures = Departures(self._leases, self._sessions, self._suspensions, gateway, snapshot)
+        self._departures = Departures(
+            self._leases, self._sessions, self._suspensions, gateway, snapshot, settings.move_bytes_per_second
+        )
         # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)

@@ -409,6 +409,10 @@ def appliance(
     suspend_disk: Annotated[
         str, typer.Option(metavar="FOLDER=SIZE", help="Where suspended leases go for which memory has no room.")
     ] = "",
+    move_bandwidth: Annotated[
+        str,
+        typer.Option(help="Most that a lease sends in a second when it moves to another appliance. Default: no limit."),
+    ] = "",
     offload: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]PYTHON[:BACKEND]", help="An interpreter for offload sessions; repeatable."),
@@ -465,6 +469,7 @@ def appliance(
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
         images=_image_room(suspend_memory, suspend_disk),
+        move_bytes_per_second=_bytes("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
         uid_base=uid_base,
         landlock=landlock,
         self_test=self_test,
