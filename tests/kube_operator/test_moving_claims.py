@@ -15,6 +15,8 @@ from support.system import until
 
 from remotegpu.rpc import pb
 
+pytestmark = pytest.mark.timeout(240)
+
 MINE = CLAIMS.format("team")
 
 

@@ -144,6 +144,7 @@ def test_a_worker_that_dies_while_it_is_suspended_is_an_error(remote: Appliance)
     until(lambda: remote.leased_bytes() == 0, 20, "nothing is left")
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", ["suspend", "resume"])
 def test_a_worker_that_is_killed_on_the_way_takes_nothing_from_the_other(
     remote: Appliance, tmp_path: Path, what: str
