@@ -153,10 +153,9 @@ def test_a_worker_that_is_killed_on_the_way_takes_nothing_from_the_other(
     keep = f"{sys.executable} {PROGRAMS}/keep_and_check.py 100"
     names = ("one", "two")
     each = [f"{keep} < {tmp_path}/{name}.in > {tmp_path}/{name}.out 2>&1 &" for name in names]
-    for name in names:
-        os.mkfifo(tmp_path / f"{name}.in")
     for moment in range(8):
         for name in names:
+            os.mkfifo(tmp_path / f"{name}.in")
             (tmp_path / f"{name}.out").write_text("")
         with (
             remote.start("sh", "-c", " ".join([*each, "wait"]), share="0.5") as programs,
@@ -168,6 +167,9 @@ def test_a_worker_that_is_killed_on_the_way_takes_nothing_from_the_other(
                 return (tmp_path / f"{name}.out").read_text().splitlines()
 
             until(lambda: [said(name) for name in names] == [["ready"]] * 2, 60, "both have their memory")
+            # Both ends are open, and nobody else is to find them.
+            for name in names:
+                (tmp_path / f"{name}.in").unlink()
             lease_id = lease(remote)
             if what == "resume":
                 change(remote, "suspend", lease_id)

@@ -141,7 +141,8 @@ import os
 seen = []
 for folder in ({folder!r}, "/tmp", "/var/tmp", "/dev/shm", *[os.path.dirname({folder!r})] * {way.alone!r}):
     for path, _, names in os.walk(folder):
-        for name in names:
+        # To open a pipe that somebody left would wait for its other end.
+        for name in filter(lambda name: os.path.isfile(os.path.join(path, name)), names):
             try:
                 seen.append(open(os.path.join(path, name)).read(100))
             except (OSError, UnicodeDecodeError):
