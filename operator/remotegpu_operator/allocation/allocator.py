@@ -175,6 +175,9 @@ class Allocator:
 
     def _no_room(self, inventory: Inventory, indices: list[int], more: list[int]) -> str:
         """Why claims do not get so many more bytes of GPUs that they have; empty if they can."""
+        # Nearly always nothing is asked for, and to look through the queue for each claim would be slow.
+        if all(size <= 0 for size in more):
+            return ""
         wants = [inventory.candidates(each).mask for each in self._queues.get(inventory.pool, ())]
         for index, size in zip(indices, more, strict=True):
             slot = inventory.slots[index]
