@@ -144,3 +144,22 @@ def test_a_claim_gets_more_of_its_gpu_and_gives_back_what_its_programs_do_not_ha
     assert "InUse" in status(namespace, claim)["message"]
     becomes("0.1", "Allocated", 100)
     namespace.wait_for_line("trainer", "right", seconds=120)
+
+
+def test_a_suspended_claim_moves_and_stays_suspended(namespace: Namespace, two_gpus: Pool) -> None:
+    claim = computing(namespace, two_gpus, 400)
+    first = place(namespace, claim)
+    namespace("patch", CLAIMS, claim, "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    until(lambda: status(namespace, claim)["phase"] == "Suspended", 60, "it is suspended")
+    # Others have its GPU.
+    namespace.create(two_gpus.pod("visitor", "0.9", "/programs/counting.py", "100000"))
+    (second,) = two_gpus.appliances().keys() - {first}
+    send(namespace, claim, second)
+
+    def is_suspended_there() -> bool:
+        now = status(namespace, claim)
+        return (place(namespace, claim), now["phase"]) == (second, "Suspended") and "move" not in now
+
+    until(is_suspended_there, 90, "it is suspended on the other appliance")
+    namespace("patch", CLAIMS, claim, "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    namespace.wait_for_line("trainer", "right", seconds=120)

@@ -188,7 +188,7 @@ class Claims:
             stays = why is not None and why.lasts
             if self._allocator.held(claim.uid) != claim.status.held or stays:
                 self._allocator.hold(request, claim.status.held)
-            if request.again and not stays:
+            if request.again and not stays and claim.status.move is None:
                 self._allocator.submit(request)
         elif claim.status.phase is Phase.EXPIRED and not self._index.own_pod_runs(claim):
             self._allocator.release(claim.uid)
@@ -350,10 +350,15 @@ class Claims:
         )
 
     def _next_of_suspended(self, claim: GPUClaim, decision: Placed | Waiting | None, stamp: str) -> ClaimStatus:
+        if claim.status.move is not None:
+            return self._moves.next(claim, self._all_appliances, stamp)
         if statuses.gone_for_good(claim, self._all_appliances):
             return statuses.displaced(claim, "the GPUs on which its programs waited are no longer in the pool", stamp)
         if isinstance(decision, Placed):
             return statuses.placed(claim, decision, self._all_appliances, stamp)
+        status = self._moves.next(claim, self._all_appliances, stamp)
+        if status != claim.status or status.reason is Reason.NOT_MOVED:
+            return status
         why = self.suspensions.why(claim)
         if why is not None and why.lasts:
             return statuses.stays_suspended(claim, claim.status, why, stamp)

@@ -61,8 +61,8 @@ def make(kube: Kube, name: str, fraction: str, **spec: object) -> Object:
     return becomes(kube, name, "Allocated")
 
 
-def becomes(kube: Kube, name: str, reason: str) -> Object:
-    wanted = ("Allocated", reason)
+def becomes(kube: Kube, name: str, reason: str, *, phase: str = "Allocated") -> Object:
+    wanted = (phase, reason)
     until(lambda: state(kube.get(f"{MINE}/{name}")) == wanted, 30, f"{name} is {wanted}")
     found: Object = kube.get(f"{MINE}/{name}")
     return found
@@ -145,6 +145,59 @@ def test_a_movable_claim_leaves_an_appliance_that_is_replaced(kube: Kube, two: T
     there.draining = True
     until(lambda: "NoRoom" in becomes(kube, "movable", "NotMoved")["status"]["message"], 30, "it cannot go back yet")
     assert place(becomes(kube, "other", "Allocated")) == there.name, "nobody said that it may move"
+
+
+def suspended(kube: Kube, here: Appliance, stored: Object) -> Object:
+    """A claim that is suspended on this appliance."""
+    kube.merge(f"{MINE}/{stored['metadata']['name']}", {"spec": {"suspend": True}})
+    becomes(kube, stored["metadata"]["name"], "Suspending")
+    (allocation,) = stored["status"]["allocations"]
+    place = pb.Place(gpu=allocation["gpu"], leased_bytes=MIB)
+    here.leases = [pb.Lease(claim_uid=stored["metadata"]["uid"], suspended="by a test", places=[place])]
+    return becomes(kube, stored["metadata"]["name"], "ByUser", phase="Suspended")
+
+
+def test_a_suspended_claim_moves_with_room_for_all_of_its_share(kube: Kube, two: Two) -> None:
+    stored = make(kube, "first", "0.75", movable=True)
+    here, there = two[place(stored)], two.other(place(stored))
+    suspended(kube, here, stored)
+    visitor = make(kube, "visitor", "0.5", appliance=here.name)
+    other = make(kube, "other", "0.5", appliance=there.name)
+    asked, may_end = threading.Event(), threading.Event()
+
+    def move(_: pb.MoveLeaseRequest) -> str:
+        asked.set()
+        assert may_end.wait(30)
+        return ""
+
+    here.on_move = move
+    here.draining = True
+    refused = becomes(kube, "first", "NotMoved", phase="Suspended")["status"]
+    assert "NoRoom" in refused["message"] and "768.0 MiB" in refused["message"], refused
+    kube("DELETE", f"{MINE}/other")
+    moving = becomes(kube, "first", "Moving", phase="Suspended")
+    assert asked.wait(30)
+    (to,) = moving["status"]["move"]["to"]
+    assert (to["appliance"], to["milli"], to["memory"]) == (there.name, 750, 768 * MIB)
+    ready = {each["type"]: each["status"] for each in moving["status"]["conditions"]}
+    assert ready == {"Allocated": "False", "Ready": "False"}
+    kube("POST", MINE, claim("late", "default", fraction="0.5", appliance=there.name))
+    until(lambda: state(kube.get(f"{MINE}/late")) == ("Pending", "WaitingForCapacity"), 15, "it is kept there")
+    may_end.set()
+    # There it runs for a moment, until its new appliance has suspended it as well.
+    arrived = becomes(kube, "first", "Suspending")
+    assert (place(arrived), arrived["status"]["milli"]) == (there.name, 750)
+    assert place(becomes(kube, "visitor", "Allocated")) == place(visitor) != place(other)
+
+
+def test_what_is_suspended_continues_on_an_appliance_that_is_replaced(kube: Kube, two: Two) -> None:
+    stored = make(kube, "first", "0.75")
+    here = two[place(stored)]
+    suspended(kube, here, stored)
+    here.draining = True
+    until(lambda: "Draining" in str(kube.get(f"{POOLS}/default")["status"]), 20, "it is known to drain")
+    kube.merge(f"{MINE}/first", {"spec": {"suspend": False}})
+    assert place(becomes(kube, "first", "Allocated")) == here.name
 
 
 def test_another_operator_finds_where_the_claim_is(server: ApiServer, kube: Kube, folder: Path) -> None:

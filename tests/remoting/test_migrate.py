@@ -164,14 +164,60 @@ def test_what_cannot_be_the_same_there_is_refused_by_name(two: tuple[Appliance, 
     nothing_is_left(other)
 
 
-def test_who_is_suspended_is_resumed_first(two: tuple[Appliance, Appliance]) -> None:
+def test_what_is_suspended_continues_where_it_is_moved(two: tuple[Appliance, Appliance]) -> None:
     one, other = two
-    with keeping(one, 8) as program:
+    with keeping(one, 400, share="0.9") as program:
         assert one.cli("suspend", lease(one), timeout=60).returncode == 0
-        stays(one, other, "Suspended: it stays here; resume it first")
-        assert one.cli("resume", lease(one), timeout=60).returncode == 0
-        moved(one, other)
+        tell(program)
+        # Another program has the memory that it had.
+        with keeping(one, 400, share="0.9") as visitor:
+            (suspended,) = [str(each["lease_id"]) for each in leases(one) if each["suspended"]]
+            with keeping(other, 8) as full:
+                refused = one.cli("migrate", suspended, "--to", other.endpoint, timeout=100)
+                assert (refused.returncode, "NoRoom" in refused.stderr) == (BUSY, True), refused.stderr
+                (still,) = [str(each["lease_id"]) for each in leases(one) if each["suspended"]]
+                assert still == suspended
+                end(full)
+            done = one.cli("migrate", suspended, "--to", other.endpoint, timeout=100)
+            assert done.returncode == 0, done.stderr
+            assert "400.0 MiB" in done.stdout
+            assert line(program) == "ok"
+            assert not any(each["suspended"] for each in leases(one) + leases(other))
+            computes(visitor)
+            end(visitor)
+        nothing_is_left(one)
+        # It can be suspended there as anywhere, and comes back.
+        assert other.cli("suspend", lease(other), timeout=60).returncode == 0
+        moved(other, one)
         computes(program)
+        errors = end(program)
+    assert errors.count("has moved to") == 2
+    assert errors.count("is back after") == 2
+    nothing_is_left(one)
+    nothing_is_left(other)
+
+
+def test_what_is_suspended_stays_so_if_its_move_fails(two: tuple[Appliance, Appliance]) -> None:
+    one, _ = two
+    with appliance(memory_mib=1024) as there, slowly(there) as (place, data), keeping(one, 200) as program:
+        name = lease(one)
+        assert one.cli("suspend", name, timeout=60).returncode == 0
+        tell(program)
+        moving = subprocess.Popen(
+            [REMOTEGPU, "migrate", "--appliance", one.endpoint, name, "--to", place.endpoint],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: there.used_bytes() > 100 * MIB, 30, "its memory is there")
+        data.cut()
+        _, errors = moving.communicate(timeout=100)
+        assert moving.returncode == BUSY, errors
+        (state,) = leases(one)
+        assert state["suspended"]
+        assert one.cli("resume", name, timeout=60).returncode == 0
+        assert line(program) == "ok"
+        computes(program)
+        nothing_is_left(there)
         end(program)
 
 

@@ -103,7 +103,9 @@ def test_nothing_is_lost_doubled_or_changed(seconds: float, tmp_path: Path) -> N
             if what == "cut":
                 chance.choice(here.proxies).cut()
                 done["cut"] += 1
-            elif chosen := [each for each in here.leases() if bool(each.suspended) == (what == "resume")]:
+            elif chosen := [
+                each for each in here.leases() if what == "migrate" or bool(each.suspended) == (what == "resume")
+            ]:
                 there = chance.choice([place for place in places if place is not here])
                 done[what] += here.change(what, chance.choice(chosen).lease_id, there)
         for place in places:

@@ -134,7 +134,8 @@ class Allocator:
 
     def elsewhere(self, uid: str, source: str, target: str) -> tuple[Allocation, ...] | str:
         """GPUs of another appliance (only of `target`, if it is named) that can take what a claim has on `source`, with
-        as much memory; or why there are none. Those that wait for a share are not asked: this one has its own already.
+        as much memory, for a suspended one as much as it asks for; or why there are none. Those that wait for a share
+        are not asked: this one has its own already.
         """
         entry = self._ledger.get(uid)
         if entry is None or (inventory := self._inventories.get(entry.request.pool)) is None:
@@ -142,6 +143,11 @@ class Allocator:
         if target and all(appliance.name != target for appliance in inventory.appliances):
             return inventory.no_appliance(target)
         mine = [each for each in entry.allocations if each.appliance == source]
+        if entry.request.again:
+            indices = inventory.slots_at((each.appliance, each.gpu) for each in mine)
+            mine = [_allocation(inventory.slots[index], entry.request.ask) for index in indices]
+            if said := self._over_quota(entry.request, sum(each.milli for each in mine)):
+                return f"QuotaExceeded: {said}"
         taken = {each.appliance for each in entry.allocations}
         fitting: list[tuple[int, str, tuple[Allocation, ...]]] = []
         for name in {slot.appliance for slot in inventory.slots} - taken:
@@ -303,8 +309,8 @@ class Allocator:
         for index, wanted in zip(indices, allocations, strict=True):
             slot = inventory.slots[index]
             left = slot.gpu.shareable - self._ledger.memory_of_others(request.uid, slot.appliance, wanted.gpu)
-            if slot.closed or left < wanted.memory or walk.kept & mask:
-                free = slot.closed or f"{format_bytes(max(0, left))} of it is free"
+            if slot.broken or left < wanted.memory or walk.kept & mask:
+                free = slot.broken or f"{format_bytes(max(0, left))} of it is free"
                 queue = f", {walk.ahead(mask)} ahead" if walk.kept & mask else ""
                 said = f"{request.ask} of {wanted.gpu} on {wanted.appliance}, where its programs wait: {free}{queue}"
                 walk.keep(mask)

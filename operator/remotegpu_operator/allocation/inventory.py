@@ -16,12 +16,14 @@ _SAME_MEMORY: Final = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One GPU. `closed` says why it takes nothing new; empty if it does."""
+    """One GPU. `closed` says why it takes nothing new, `broken` why what is suspended on it cannot continue; empty if
+    nothing is in the way."""
 
     appliance: str
     node: str
     gpu: GpuStatus
     closed: str
+    broken: str
     # Its appliance has an environment for offload.
     offload: bool = False
 
@@ -50,7 +52,14 @@ class Inventory:
     def of(cls, pool: str, appliances: Iterable[ApplianceStatus]) -> "Inventory":
         ordered = tuple(sorted(appliances, key=lambda appliance: appliance.name))
         slots = (
-            Slot(appliance.name, appliance.node, gpu, _closed(appliance, gpu), bool(appliance.environments))
+            Slot(
+                appliance.name,
+                appliance.node,
+                gpu,
+                _closed(appliance, gpu),
+                _broken(appliance, gpu),
+                bool(appliance.environments),
+            )
             for appliance in ordered
             for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
         )
@@ -152,7 +161,13 @@ def some(texts: Iterable[str], most: int = 3) -> str:
 
 
 def _closed(appliance: ApplianceStatus, gpu: GpuStatus | None) -> str:
-    if appliance.phase != AppliancePhase.READY:
+    if appliance.phase is AppliancePhase.DRAINING:
+        return f"{appliance.name} is {appliance.phase}"
+    return _broken(appliance, gpu)
+
+
+def _broken(appliance: ApplianceStatus, gpu: GpuStatus | None) -> str:
+    if appliance.phase not in (AppliancePhase.READY, AppliancePhase.DRAINING):
         return f"{appliance.name} is {appliance.phase}"
     if gpu is None:
         return f"{appliance.name} has no GPU"

@@ -208,7 +208,7 @@ def with_reason(
     if phase is not Phase.ALLOCATED:
         status = replace(status, resize=())
     conditions = status.conditions
-    for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, reason in _USABLE)):
+    for kind, true in ((ALLOCATED_CONDITION, has_share), (READY_CONDITION, has_share and reason in _USABLE)):
         allocated = kind == ALLOCATED_CONDITION and has_share
         conditions = with_condition(
             conditions,

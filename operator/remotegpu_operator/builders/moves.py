@@ -33,10 +33,11 @@ def moving(claim: GPUClaim, source: str, to: tuple[Allocation, ...], now: str) -
     """It has its share where it was until its programs are at the other one."""
     status = replace(claim.status, move=Move(source, to))
     message = f"its programs move from {source} to {_place(to)}"
-    return statuses.with_reason(claim, status, Phase.ALLOCATED, Reason.MOVING, message, now)
+    return statuses.with_reason(claim, status, status.phase, Reason.MOVING, message, now)
 
 
 def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
+    """It has its share there. One that was suspended runs, and is suspended there if it is to be."""
     to = iter(move.to)
     allocations = tuple(next(to) if each.appliance == move.source else each for each in claim.status.allocations)
     endpoints = statuses.endpoints(allocations, appliances)
@@ -46,21 +47,21 @@ def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus]
 
 
 def not_moved(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-    """It has its share where it was, and is tried again."""
+    """It is where it was, and is tried again."""
     status = replace(claim.status, move=None)
     message = f"it stays on {', '.join(statuses.appliances_of(claim))}: {why}"[: statuses.MOST_WHY]
     if (status.reason, status.message) == (Reason.NOT_MOVED, message):
         return status
-    return statuses.with_reason(claim, status, Phase.ALLOCATED, Reason.NOT_MOVED, message, now)
+    return statuses.with_reason(claim, status, status.phase, Reason.NOT_MOVED, message, now)
 
 
 def stays(claim: GPUClaim, now: str) -> ClaimStatus:
     """Nothing wants it to move any more."""
     if claim.status.reason is not Reason.NOT_MOVED:
         return claim.status
-    return statuses.with_reason(
-        claim, claim.status, Phase.ALLOCATED, Reason.ALLOCATED, "it is not to be moved any more", now
-    )
+    phase, message = claim.status.phase, "it is not to be moved any more"
+    reason = Reason.WAITING_FOR_CAPACITY if phase is Phase.SUSPENDED else Reason.ALLOCATED
+    return statuses.with_reason(claim, claim.status, phase, reason, message, now)
 
 
 def _place(to: tuple[Allocation, ...]) -> str:

@@ -55,7 +55,6 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         return None
     # The operator decides: what the claim's spec says, it has seen or will see.
     ends = phase == Phase.SUSPENDED or status.get("reason") in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
-    suspended = f"as GPUClaim {metadata['name']} says" if ends else ""
     try:
         allocations = tuple(map(Allocation.from_object, status.get("allocations") or ()))
         move = None if status.get("move") is None else Move.from_object(status["move"])
@@ -72,6 +71,8 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         raise BadClaimError("its status names a GPU twice")
     if not places:
         return None
+    # What arrives runs, and is suspended afterwards.
+    suspended = f"as GPUClaim {metadata['name']} says" if ends and not arrives else ""
     return Claim(
         metadata["uid"],
         metadata["namespace"],

@@ -75,8 +75,7 @@ class Departures:
             yield event
 
     async def _move(self, lease: Lease, to: Destination) -> Bytes:
-        if lease.suspended is not None:
-            raise refused("Suspended: it stays here; resume it first, then move it")
+        runs = lease.suspended is None
         lease.running.clear()
         try:
             with _authority(to) as access:
@@ -84,7 +83,8 @@ class Departures:
         except ApplianceError as error:
             raise refused(f"{error}; it stays here") from None
         finally:
-            lease.running.set()
+            if runs:
+                lease.running.set()
 
     async def _move_with(self, lease: Lease, to: Destination, access: Access) -> Bytes:
         other = ApplianceClient(parse_endpoint(to.endpoint), access, _CALL_SECONDS)
@@ -173,7 +173,7 @@ class Departures:
             for session, answer in zip(workers, answers, strict=True):
                 if answer.get("op") == "moved" and session.process is not None:
                     session.process.send({"op": "stay"})
-            raise refused(f"{why}; it stays here, and its programs go on")
+            raise refused(f"{why}; it stays here as it was")
 
 
 @contextlib.contextmanager

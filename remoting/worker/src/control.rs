@@ -78,7 +78,7 @@ impl Session {
             Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),
             Order::Resume => self.resume(),
             Order::Move { seconds } => self.move_away(file, Duration::from_secs(seconds)),
-            Order::Stay => self.stay(),
+            Order::Stay => self.refused_there(),
             Order::Leave => self.leave(),
             Order::End { code, reason } => self.end(code, &reason),
         }

@@ -4,7 +4,7 @@
 use crate::arrival::{MOST_KEPT, now};
 use crate::calls::replies;
 use crate::driver::{Driver, Handle};
-use crate::image::{Failed, Place, read};
+use crate::image::{Failed, Image, Piece, Place, read};
 use crate::objects::{Context, DISABLE_TIMING, LoadedModule, RealEvent};
 use crate::replay::{Replay, answered};
 use crate::requests::Request;
@@ -15,9 +15,9 @@ use crate::zeros::Filler;
 use driverapi::variables::Variables;
 use protocol::{
     Adopt, AdoptKept, ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, EventCreate, EventQuery, EventRecord,
-    EventTime, FailedObject, GateOpen, Grant, GraphBuild, HEADER_BYTES, KernelDescribe, MAX_PAYLOAD, Message,
-    ModuleGlobal, ModuleLoad, ModuleLoaded, Open, Opened, PeerAccess, SlabMap, StreamCreate, Symbol, UNCOUNTED, Writer,
-    bundled_images, function, table_hash,
+    EventTime, FailedObject, GateOpen, Grant, GraphBuild, HEADER_BYTES, Header, Held, KernelDescribe, MAX_PAYLOAD,
+    Message, ModuleGlobal, ModuleLoad, ModuleLoaded, Open, Opened, PeerAccess, SlabMap, StreamCreate, Symbol,
+    UNCOUNTED, Writer, bundled_images, function, table_hash,
 };
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -46,6 +46,8 @@ struct Plan {
     fillers: BTreeMap<u32, Filler>,
     /// What the slabs hold, and later what the variables do.
     places: Vec<Place>,
+    /// Holds what the slabs do, if the session is suspended.
+    image: Option<Arc<Image>>,
     adopt: Adopt,
     kept: Vec<u8>,
     /// Of the client, received and not carried out.
@@ -94,13 +96,13 @@ impl Session {
 
     fn stayed(&mut self, reason: Failed) {
         self.requests.push(Request::NotMoved { reason });
-        self.let_go();
+        self.stay();
     }
 
     /// The session did not move after all.
-    pub fn stay(&mut self) {
+    pub fn refused_there(&mut self) {
         if self.hold.is_away() && self.helpers.is_idle() {
-            self.let_go();
+            self.stay();
         }
     }
 
@@ -140,7 +142,8 @@ impl Session {
             flags: stream.flags,
             priority: stream.priority,
         });
-        let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0);
+        let image = self.hold.image();
+        let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 || image.is_some());
         let slabs: Vec<_> =
             slabs.map(|(at, slab)| SlabMap { device: slab.device, address: *at, size: slab.size }).collect();
         let places = slabs.iter().map(|slab| Place {
@@ -160,11 +163,15 @@ impl Session {
         let mut graphs: Vec<_> = self.graphs.live().map(|(id, graph)| (id, Arc::clone(&graph.made))).collect();
         graphs.sort_by_key(|(id, _)| *id);
         let unread = self.unread(rest);
-        let (acknowledged, kept) = self.out.all();
+        let (acknowledged, mut kept) = self.out.all();
         if kept.len() > MOST_KEPT {
             return Err(format!("Unread: {} bytes of answers wait for its program", kept.len()));
         }
         let (received, counts) = (self.out.received(), self.counts());
+        if self.hold.is_told() {
+            // There it is not suspended.
+            kept.extend(frame(&Held { reason: String::new() }, received));
+        }
         let adopt = Adopt {
             seq: counts.seq,
             received: received - unread.len() as u64,
@@ -193,6 +200,7 @@ impl Session {
             gates,
             fillers: (0..self.device_count).filter_map(|device| Some((device, self.filler(device)?))).collect(),
             places,
+            image,
             adopt,
             kept,
             unread,
@@ -309,6 +317,14 @@ impl Session {
 
 /// What was recorded, and must not be recorded again meanwhile.
 type Records = Vec<Rc<RealEvent>>;
+
+/// A frame for the client, who has sent so many bytes.
+fn frame<M: Message>(message: &M, received: u64) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.put(message);
+    let header = Header { len: w.bytes.len() as u32, code: M::CODE, ack: received, ..Header::default() };
+    [&header.encode()[..], &w.bytes].concat()
+}
 
 /// The call that sets something of a kernel.
 fn change(module: u64, kernel: u32, setting: Setting, value: i32) -> (u32, Vec<u8>) {
@@ -465,12 +481,15 @@ impl Plan {
             streams.entry(create.device).or_insert((create.context, create.legacy_stream, *handle));
         }
         let (fresh, variables) = self.places.split_at(slabs);
-        for (places, fresh) in [(fresh, true), (variables, false)] {
-            read(driver, places, |piece, bytes| {
-                let (context, stream, _) = streams.get(&piece.device).ok_or("NoContext: its memory has no context")?;
-                there.copy(*context, *stream, piece.address, bytes, fresh)
-            })?;
+        let mut copy = |piece: &Piece, bytes: &[u8], fresh| {
+            let (context, stream, _) = streams.get(&piece.device).ok_or("NoContext: its memory has no context")?;
+            there.copy(*context, *stream, piece.address, bytes, fresh)
+        };
+        match &self.image {
+            Some(image) => image.for_each(fresh, |piece, bytes| copy(piece, bytes, true))?,
+            None => read(driver, fresh, |piece, bytes| copy(piece, bytes, true))?,
         }
+        read(driver, variables, |piece, bytes| copy(piece, bytes, false))?;
         self.synchronise(there)
     }
 

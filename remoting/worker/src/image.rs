@@ -96,6 +96,23 @@ impl Image {
         copying(driver, places, |stream, pair, here| self.restore_all(driver, stream, pair, here))
     }
 
+    /// Has `take` have all that was saved of these places, as [`read`] does.
+    ///
+    /// # Errors
+    /// If the file cannot be read or was changed, or what `take` returns.
+    pub fn for_each(
+        &self,
+        places: &[Place],
+        mut take: impl FnMut(&Piece, &mut [u8]) -> Result<(), Failed>,
+    ) -> Result<(), Failed> {
+        let mut buffer = vec![0; PIECE];
+        pieces(places).iter().try_for_each(|piece| {
+            let bytes = &mut buffer[..piece.len];
+            self.read(bytes, piece)?;
+            take(piece, bytes)
+        })
+    }
+
     /// One buffer is read and opened while the driver copies from the other one.
     fn restore_all(
         &self,

@@ -16,6 +16,7 @@ use protocol::{
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// While so much waits, no more is read from the client. One that knows that it is suspended sends less.
@@ -33,7 +34,7 @@ enum State {
     },
     /// A helper copies, there or back.
     Copying,
-    Suspended(Box<Image>),
+    Suspended,
     /// Everything there is to move is complete; what was received and not carried out moves too.
     Leaving(OwnedFd),
     /// A helper makes the session anew at another worker, or has done so.
@@ -59,6 +60,8 @@ pub struct Hold {
     bytes: usize,
     /// The client was told.
     told: bool,
+    /// What the memory of a suspended session held.
+    image: Option<Arc<Image>>,
     /// Of a session that is being moved.
     pub records: Vec<Rc<RealEvent>>,
 }
@@ -93,6 +96,16 @@ impl Hold {
                 None
             }
         }
+    }
+
+    /// Of a session that is suspended, or was when it began to move: what its memory holds.
+    pub fn image(&self) -> Option<Arc<Image>> {
+        self.image.clone()
+    }
+
+    /// Was the client told that its share is suspended?
+    pub fn is_told(&self) -> bool {
+        self.told
     }
 
     /// What was kept.
@@ -145,11 +158,30 @@ impl Session {
 
     /// The appliance wants the session to be moved to the worker at the other end of this connection.
     pub fn move_away(&mut self, connection: Option<OwnedFd>, patience: Duration) {
-        let then = connection.map(Then::Move).ok_or("the appliance gave no connection");
-        let begun = then.map_err(str::to_owned).and_then(|then| self.begin_hold(then, patience));
+        let begun = match (connection, &self.hold.state) {
+            (None, _) => Err("the appliance gave no connection".into()),
+            (Some(connection), State::Suspended) if self.is_settled() => {
+                self.hold.state = State::Leaving(connection);
+                Ok(())
+            }
+            (Some(_), State::Suspended) => {
+                Err("KernelStillRuns: some of its work waited when it was suspended; resume it, and move it then"
+                    .into())
+            }
+            (Some(connection), _) => self.begin_hold(Then::Move(connection), patience),
+        };
         if let Err(reason) = begun {
             self.requests.push(Request::NotMoved { reason });
         }
+    }
+
+    /// A session that was to move stays: suspended, if it was.
+    pub fn stay(&mut self) {
+        if self.hold.image.is_none() {
+            return self.let_go();
+        }
+        self.hold.records.clear();
+        self.hold.state = State::Suspended;
     }
 
     fn begin_hold(&mut self, then: Then, patience: Duration) -> Result<(), String> {
@@ -214,7 +246,7 @@ impl Session {
             move |driver| {
                 settle(driver, &contexts).map_err(|code| format!("the driver answered CUDA error {code}"))?;
                 let places: Vec<Place> = slabs.iter().map(|slab| slab.place).collect();
-                let mut image = Box::new(Image::new(file)?);
+                let mut image = Image::new(file)?;
                 image.save(driver, &places)?;
                 Ok((image, slabs.iter().map(|slab| leave(driver, slab)).collect::<Vec<Left>>()))
             },
@@ -228,7 +260,7 @@ impl Session {
         );
     }
 
-    fn saved(&mut self, image: Box<Image>, slabs: &[Left], bytes: u64) {
+    fn saved(&mut self, image: Image, slabs: &[Left], bytes: u64) {
         for Left { place, scrubbed, unmapped } in slabs {
             if let Some(slab) = self.memory.slabs.get_mut(&place.address) {
                 slab.memory = 0;
@@ -245,30 +277,24 @@ impl Session {
             used - slabs.iter().map(|left| left.place).filter(|p| p.device == device).map(|p| p.size).sum::<u64>()
         });
         self.requests.push(Request::Suspended { bytes, kept: kept.collect() });
-        self.hold.state = State::Suspended(image);
+        (self.hold.state, self.hold.image) = (State::Suspended, Some(Arc::new(image)));
     }
 
     /// There is room on the GPU again.
     pub fn resume(&mut self) {
-        let image = match std::mem::replace(&mut self.hold.state, State::Copying) {
-            State::Suspended(image) => image,
-            other => {
-                self.hold.state = other;
-                let reason = "it is not suspended".into();
-                return self.requests.push(Request::NotResumed { reason });
-            }
+        let (State::Suspended, Some(image)) = (&self.hold.state, self.hold.image()) else {
+            let reason = "it is not suspended".into();
+            return self.requests.push(Request::NotResumed { reason });
         };
+        self.hold.state = State::Copying;
         let slabs = self.slabs_to_save();
         self.helpers.start_in_order(
-            move |driver| {
-                let restored = bring_back(driver, &image, &slabs);
-                (image, restored)
-            },
-            |session: &mut Session, (image, restored)| match restored {
+            move |driver| bring_back(driver, &image, &slabs),
+            |session: &mut Session, restored| match restored {
                 Ok(memory) => session.resumed(&memory),
                 Err(reason) => {
                     session.requests.push(Request::NotResumed { reason });
-                    session.hold.state = State::Suspended(image);
+                    session.hold.state = State::Suspended;
                 }
             },
         );
