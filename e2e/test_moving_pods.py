@@ -151,8 +151,6 @@ def test_a_suspended_claim_moves_and_stays_suspended(namespace: Namespace, two_g
     first = place(namespace, claim)
     namespace("patch", CLAIMS, claim, "--type=merge", "-p", '{"spec": {"suspend": true}}')
     until(lambda: status(namespace, claim)["phase"] == "Suspended", 60, "it is suspended")
-    # Others have its GPU.
-    namespace.create(two_gpus.pod("visitor", "0.9", "/programs/counting.py", "100000"))
     (second,) = two_gpus.appliances().keys() - {first}
     send(namespace, claim, second)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from cluster.lifecycle import part
 from support.kubectl import ROOT, Kubectl
 from support.manifests import pod
 from support.namespace import Namespace
@@ -65,6 +66,26 @@ def test_another_pod_has_the_gpu_while_one_is_suspended(namespace: Namespace, on
     becomes(namespace, claim, "Allocated")
     namespace.wait_for_line("trainer", "right", seconds=120)
     until(lambda: not namespace.claims(), 20, "completed pods hold nothing")
+
+
+def test_kubelets_start_anew_while_a_pod_is_suspended(
+    namespace: Namespace, one_gpu: str, nodes: list[str], kubectl: Kubectl
+) -> None:
+    namespace.create(share("trainer", "0.75", one_gpu, "/programs/counting.py", "200"))
+    namespace.wait_for_line("trainer", "checked 10", seconds=90)
+    (claim,) = [each["metadata"]["name"] for each in namespace.claims()]
+    suspend(namespace, claim)
+    becomes(namespace, claim, "Suspended")
+    for node in nodes:
+        part(f"kubelet-{node}").kill()
+    for node in nodes:
+        part(f"kubelet-{node}").start()
+    kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s", seconds=70)
+    suspend(namespace, claim, on=False)
+    becomes(namespace, claim, "Allocated")
+    namespace.wait_for_line("trainer", "right", seconds=120)
+    restarts = [each["restartCount"] for pod in namespace.pods() for each in pod["status"]["containerStatuses"]]
+    assert restarts == [0]
 
 
 def test_a_pod_that_is_deleted_while_it_is_suspended_leaves_nothing(namespace: Namespace, one_gpu: str) -> None:

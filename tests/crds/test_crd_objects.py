@@ -109,7 +109,16 @@ POOL_SPECS = (
         ),
         landlock=Landlock.WARN,
         schedules=(
-            Schedule("night", datetime.time(20), datetime.time(6, 30), ("Mon", "Fri"), "Europe/Berlin", 5, ("desks",)),
+            Schedule(
+                "night",
+                datetime.time(20),
+                datetime.time(6, 30),
+                ("Mon", "Fri"),
+                "Europe/Berlin",
+                5,
+                ("desks",),
+                (("app", "desk"),),
+            ),
         ),
         suspend_for_priority=True,
         start_deadline=600,

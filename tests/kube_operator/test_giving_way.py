@@ -76,9 +76,11 @@ def cluster(
             yield
 
 
-def make(kube: Kube, namespace: str, name: str, fraction: str, **spec: Any) -> None:
+def make(
+    kube: Kube, namespace: str, name: str, fraction: str, labels: dict[str, str] | None = None, **spec: Any
+) -> None:
     body = claim(name, "default", fraction=fraction, **spec)
-    body["metadata"]["namespace"] = namespace
+    body["metadata"].update(namespace=namespace, labels=labels or {})
     kube("POST", CLAIMS.format(namespace), body)
 
 
@@ -110,14 +112,14 @@ def test_desks_by_day_and_training_by_night_for_three_days(server: ApiServer, ku
     window = {"timeZone": "Europe/Berlin"}
     schedules = [
         {"name": "night", "from": "20:00", "to": "06:00", "namespaces": ["desks"], **window},
-        {"name": "day", "from": "06:00", "to": "20:00", "namespaces": ["training"], **window},
+        {"name": "day", "from": "06:00", "to": "20:00", "matchLabels": {"app": "model"}, **window},
     ]
     with cluster(server, kube, folder, ["desks", "training"], {"schedules": schedules}, **clock.environment):
         for name in ("ann", "bob"):
             # What the driver keeps of those who wait leaves a little less than the whole GPU.
             make(kube, "desks", name, "0.49", suspendable=True)
             becomes(kube, "desks", name, ALLOCATED)
-        make(kube, "training", "model", "0.9", suspendable=True)
+        make(kube, "training", "model", "0.9", labels={"app": "model"}, suspendable=True)
         becomes(kube, "training", "model", ("Pending", "WaitingForCapacity"))
         for day in range(3):
             it_is(day, 19)  # 20:00

@@ -29,7 +29,14 @@ def container(milli: Any = None, **more: Any) -> dict[str, Any]:
 
 def pod(*containers: dict[str, Any], init: Any = (), notes: Any = None, **spec: Any) -> dict[str, Any]:
     return {
-        "metadata": {"name": "train", "namespace": "team", "uid": UID, "resourceVersion": "7", "annotations": notes},
+        "metadata": {
+            "name": "train",
+            "namespace": "team",
+            "uid": UID,
+            "resourceVersion": "7",
+            "annotations": notes,
+            "labels": {"app": "train", "remotegpu.io/x": "no", "status.remotegpu.io/pod": "true"},
+        },
         "spec": {"containers": list(containers), "initContainers": list(init), **spec},
         "status": {"phase": "Pending"},
     }
@@ -54,7 +61,7 @@ def test_the_claim_of_a_pod() -> None:
         "metadata": {
             "name": f"train-{UID}",
             "namespace": "team",
-            "labels": {"app.kubernetes.io/managed-by": "remotegpu-operator"},
+            "labels": {"app": "train", "app.kubernetes.io/managed-by": "remotegpu-operator"},
             "ownerReferences": [
                 {
                     "apiVersion": "v1",

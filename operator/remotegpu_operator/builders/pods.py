@@ -12,6 +12,8 @@ from remotegpu.api.kubernetes import (
     MANAGER_LABEL,
     OFFLOAD_ANNOTATION,
     SESSION_ANNOTATION,
+    STATUS_PREFIX,
+    USER_PREFIX,
 )
 from remotegpu.api.pods import PodAsk, PodError, read_ask
 from remotegpu.api.quantities import Ask
@@ -97,11 +99,16 @@ def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
         "metadata": {
             "name": pod_claim_name(metadata["name"], metadata["uid"]),
             "namespace": metadata["namespace"],
-            "labels": {MANAGER_LABEL: "remotegpu-operator"},
+            # To choose claims by what the pod says of itself. What we write on pods is about pods.
+            "labels": {**_foreign(metadata.get("labels") or {}), MANAGER_LABEL: "remotegpu-operator"},
             "ownerReferences": [owner],
         },
         "spec": spec,
     }
+
+
+def _foreign(labels: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if not key.startswith((USER_PREFIX, STATUS_PREFIX))}
 
 
 def refusal_of_claim(pod: Object, ask: PodAsk, claim: GPUClaim | None) -> tuple[str, str] | None:

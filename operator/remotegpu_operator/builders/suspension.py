@@ -27,7 +27,7 @@ def why(
     if not claim.spec.suspendable or pool is None:
         return None
     for schedule in pool.spec.schedules:
-        if schedule.suspends(claim.namespace, priority) and schedule.covers(now):
+        if schedule.suspends(claim.namespace, claim.labels, priority) and schedule.covers(now):
             until = f"{schedule.end.strftime('%H:%M')} {schedule.time_zone}"
             return Why(Reason.BY_SCHEDULE, f"schedule {schedule.name} of pool {pool.name}, until {until}")
     if for_whom is not None and pool.spec.suspend_for_priority:

@@ -280,6 +280,7 @@ class GPUClaim:
     created: str = ""
     generation: int = 0
     resource_version: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     spec: ClaimSpec = field(default_factory=ClaimSpec)
     status: ClaimStatus = field(default_factory=ClaimStatus)
 
@@ -302,6 +303,7 @@ class GPUClaim:
             created=metadata.get("creationTimestamp", ""),
             generation=metadata.get("generation", 0),
             resource_version=metadata.get("resourceVersion", ""),
+            labels=metadata.get("labels") or {},
             spec=ClaimSpec.from_object(stored["spec"]),
             status=ClaimStatus.from_object(stored.get("status", {})),
         )

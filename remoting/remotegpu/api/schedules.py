@@ -19,6 +19,7 @@ class Schedule:
     time_zone: str = "UTC"
     max_priority: int | None = None  # of the claims that it suspends; None: any
     namespaces: tuple[str, ...] = ()  # of the claims that it suspends; none: all
+    labels: tuple[tuple[str, str], ...] = ()  # that the claims have which it suspends
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "Schedule":
@@ -30,6 +31,7 @@ class Schedule:
             time_zone=stored.get("timeZone", "UTC"),
             max_priority=stored.get("maxPriority"),
             namespaces=tuple(stored.get("namespaces", ())),
+            labels=tuple(stored.get("matchLabels", {}).items()),
         )
 
     def to_object(self) -> dict[str, Any]:
@@ -44,6 +46,8 @@ class Schedule:
             written["maxPriority"] = self.max_priority
         if self.namespaces:
             written["namespaces"] = list(self.namespaces)
+        if self.labels:
+            written["matchLabels"] = dict(self.labels)
         return written
 
     @property
@@ -66,7 +70,8 @@ class Schedule:
             return today in self.days and self.start <= time < self.end
         return (today in self.days and time >= self.start) or (yesterday in self.days and time < self.end)
 
-    def suspends(self, namespace: str, priority: int) -> bool:
-        """Is a claim of this namespace and priority one of those that are suspended?"""
+    def suspends(self, namespace: str, labels: Mapping[str, str], priority: int) -> bool:
+        """Is a claim of this namespace, with these labels and this priority, one of those that are suspended?"""
         below = self.max_priority is None or priority <= self.max_priority
-        return below and (not self.namespaces or namespace in self.namespaces)
+        meant = not self.namespaces or namespace in self.namespaces
+        return below and meant and all(labels.get(key) == value for key, value in self.labels)
