@@ -269,8 +269,11 @@ def slowly(remote: Appliance) -> Iterator[tuple[Appliance, FaultProxy]]:
         yield place, data
 
 
-@pytest.mark.parametrize("fault", ["cut", "worker killed", "appliance killed"])
-def test_a_move_that_fails_half_way_changes_nothing(two: tuple[Appliance, Appliance], fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "mib"),
+    [("cut", 1), ("cut", 100), ("worker killed", 1), ("worker killed", 100), ("appliance killed", 100)],
+)
+def test_a_move_that_fails_half_way_changes_nothing(two: tuple[Appliance, Appliance], fault: str, mib: int) -> None:
     one, _ = two
     with appliance(memory_mib=1024) as there, slowly(there) as (place, data), keeping(one, 200) as program:
         moving = subprocess.Popen(
@@ -278,7 +281,7 @@ def test_a_move_that_fails_half_way_changes_nothing(two: tuple[Appliance, Applia
             stderr=subprocess.PIPE,
             text=True,
         )
-        until(lambda: there.used_bytes() > 100 * MIB, 30, "its memory is there")
+        until(lambda: there.used_bytes() > mib * MIB, 30, "so much of its memory is there")
         tell(program)
         hurt: dict[str, Callable[[], Any]] = {
             "cut": data.cut,
@@ -297,7 +300,8 @@ def test_a_move_that_fails_half_way_changes_nothing(two: tuple[Appliance, Applia
         end(program)
 
 
-def test_a_worker_that_dies_on_the_way_is_an_error_of_its_program(two: tuple[Appliance, Appliance]) -> None:
+@pytest.mark.parametrize("mib", [1, 100])
+def test_a_worker_that_dies_on_the_way_is_an_error_of_its_program(two: tuple[Appliance, Appliance], mib: int) -> None:
     one, _ = two
     with appliance(memory_mib=1024) as there, slowly(there) as (place, _), keeping(one, 200) as program:
         moving = subprocess.Popen(
@@ -305,7 +309,7 @@ def test_a_worker_that_dies_on_the_way_is_an_error_of_its_program(two: tuple[App
             stderr=subprocess.PIPE,
             text=True,
         )
-        until(lambda: there.used_bytes() > 100 * MIB, 30, "its memory is there")
+        until(lambda: there.used_bytes() > mib * MIB, 30, "so much of its memory is there")
         (worker,) = one.workers()
         os.kill(worker, signal.SIGKILL)
         _, errors = moving.communicate(timeout=100)

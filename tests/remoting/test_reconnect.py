@@ -54,6 +54,13 @@ def run(
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+def reach(remote: Appliance, *options: str) -> None:
+    """Wait for an appliance whose certificate is for the proxies' address."""
+    remote.endpoint, own = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}", remote.endpoint
+    remote.wait_until_ready(*options)
+    remote.endpoint = own
+
+
 @contextlib.contextmanager
 def cut_often(proxy: FaultProxy) -> Iterator[list[int]]:
     """Cuts all connections every 200 ms; the list gets an entry for each time."""
@@ -108,6 +115,35 @@ def test_programs_that_check_themselves_are_cut_every_200_ms(patient: Appliance,
     assert process.returncode == 0, errors
 
 
+@pytest.mark.parametrize(
+    ("carrier", "tls", "every"),
+    # A record of TLS has up to 16 KiB, and gRPC drops what it has received when its connection breaks.
+    [("direct", False, 997), ("direct", True, 50021), ("grpc", False, 65003), ("grpc", True, 100003)],
+)
+def test_programs_are_cut_inside_of_frames_over_every_carrier(
+    tmp_path: Path, carrier: str, tls: bool, every: int
+) -> None:
+    options: tuple[str, ...] = ()
+    if tls:
+        certificate(tmp_path, "server", x509.IPAddress(ipaddress.ip_address(BEHIND_PROXIES)))
+        options = ("--cert", str(tmp_path / "server.pem"), "--key", str(tmp_path / "server.key"))
+    authority = ("--ca", str(tmp_path / "server.pem")) if tls else ()
+    remote = Appliance("--grace", "60s", *options)
+    try:
+        with before_data(remote) as data:
+            reach(remote, *authority)
+            data.cut_after(every)
+            for program in ("copies_back.py", "random_graphs.py 1 5"):
+                name, *arguments = program.split()
+                made = data.made
+                process = run(remote, str(PROGRAMS / name), *arguments, options=authority, carrier=carrier)
+                _, errors = process.communicate(timeout=100)
+                assert process.returncode == 0, errors
+                assert data.made - made >= 10, "it was cut that often"
+    finally:
+        remote.stop()
+
+
 def test_cupy_is_cut_every_200_ms(patient: Appliance) -> None:
     program = [str(ROOT / "tests/frameworks/programs/cupy_arrays.py"), "broadcasting_and_views", "sorting_and_scanning"]
     native = subprocess.run(
@@ -127,10 +163,7 @@ def test_over_tls(tmp_path: Path, undisturbed: dict[str, object]) -> None:
     remote = Appliance("--grace", "60s", "--cert", str(pem), "--key", str(tmp_path / "server.key"))
     try:
         with before_data(remote) as data:
-            elsewhere = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
-            remote.endpoint, own = elsewhere, remote.endpoint
-            remote.wait_until_ready("--ca", str(pem))
-            remote.endpoint = own
+            reach(remote, "--ca", str(pem))
             program = run(remote, str(DIGITS), "--json", str(file), options=("--ca", str(pem)))
             with cut_often(data) as cuts:
                 _, errors = program.communicate(timeout=100)

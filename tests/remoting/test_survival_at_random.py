@@ -81,7 +81,11 @@ def rounds(folder: Path, seed: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(60, id="a minute"), pytest.param(600, id="ten minutes", marks=pytest.mark.thorough)]
+    "seconds",
+    [
+        pytest.param(60, id="a minute"),
+        pytest.param(600, id="ten minutes", marks=[pytest.mark.thorough, pytest.mark.timeout(900)]),
+    ],
 )
 def test_nothing_is_lost_doubled_or_changed(seconds: float, tmp_path: Path) -> None:
     chance, done = random.Random(17), {"suspend": 0, "resume": 0, "migrate": 0, "cut": 0}

@@ -106,6 +106,8 @@ class _Faults:
     # Of the connection that comes next.
     next_damage: _Damage = field(default_factory=_Damage)
     refuses: bool = False
+    # How many bytes a new connection carries, both ways together, before it is reset; 0: any number.
+    carries: int = 0
     # What a new connection has to begin with; all are welcome if nothing is named.
     heads: tuple[bytes, ...] = ()
 
@@ -130,6 +132,24 @@ class _Faults:
         if line.lost_permille and self.chance.random() * 1000 < line.lost_permille:
             late += line.again_ms
         return now + late / 1000
+
+
+class _Left:
+    """How many bytes a connection still carries before it is reset."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count or None
+
+    def take(self, data: bytes) -> bytes:
+        if self._count is None:
+            return data
+        data = data[: self._count]
+        self._count -= len(data)
+        return data
+
+    @property
+    def nothing(self) -> bool:
+        return self._count == 0
 
 
 class FaultProxy:
@@ -204,6 +224,10 @@ class FaultProxy:
         """Reset all connections; new ones are accepted."""
         self._do(self._reset_connections)
 
+    def cut_after(self, count: int) -> None:
+        """From now on new connections are reset when they have carried so many bytes; 0: they are not."""
+        self._faults.carries = count
+
     def refuse(self) -> None:
         """From now on new connections are reset as soon as they are made."""
         self._faults.refuses = True
@@ -266,6 +290,8 @@ class FaultProxy:
             return
         self.made += 1
         damage, self._faults.next_damage = self._faults.next_damage, _Damage()
+        left = _Left(self._faults.carries)
+        head = left.take(head)
         pair = {writer, far_writer}
         self._connections |= pair
         for end in pair:
@@ -274,17 +300,17 @@ class FaultProxy:
         self._tap(head)
         try:
             async with asyncio.TaskGroup() as ways:
-                ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer, damage))
-                ways.create_task(self._pass_bytes(Way.BACK, far_reader, writer, damage))
+                ways.create_task(self._pass_bytes(Way.OUT, reader, far_writer, damage, left))
+                ways.create_task(self._pass_bytes(Way.BACK, far_reader, writer, damage, left))
         except* OSError:
             pass
         finally:
             self._connections -= pair
             for end in pair:
-                end.transport.abort() if self._ended.is_set() else end.close()
+                end.transport.abort() if self._ended.is_set() or left.nothing else end.close()
 
     async def _pass_bytes(
-        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, damage: _Damage
+        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, damage: _Damage, left: _Left
     ) -> None:
         """One task reads and stamps, one waits for each piece's time: so a delay takes nothing from the bandwidth."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
@@ -308,12 +334,16 @@ class FaultProxy:
         try:
             data = b"-"
             while data:
-                data = await reader.read(_READ_BYTES)
+                data = left.take(await reader.read(_READ_BYTES))
                 self._tap(data)
                 data = damage.damaged(way, self._faults.damage.damaged(way, data))
                 for piece in self._faults.pieces(way, data):
                     last = max(last, self._faults.due(way, len(piece), self._loop.time()))
                     await pieces.put((last, piece))
+                if left.nothing:
+                    await pieces.put((last, b""))
+                    await delivery
+                    raise ConnectionResetError
             await delivery
         finally:
             delivery.cancel()

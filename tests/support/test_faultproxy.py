@@ -55,6 +55,27 @@ def test_bytes_pass_unchanged_and_the_end_too(echo_port: int) -> None:
         sender.join()
 
 
+@pytest.mark.parametrize("count", [1, 100, 65536])
+def test_a_connection_is_cut_after_so_many_bytes(echo_port: int, count: int) -> None:
+    with FaultProxy("127.0.0.1", echo_port) as proxy:
+        proxy.cut_after(count)
+        with connect(proxy) as connection:
+            came = b""
+            with contextlib.suppress(ConnectionError):
+                for _ in range(count + 1):
+                    connection.sendall(b"x")
+                    piece = connection.recv(1 << 16)
+                    if not piece:
+                        break
+                    came += piece
+            # Those that came back and those that went.
+            assert len(came) == count // 2
+        proxy.cut_after(0)
+        with connect(proxy) as connection:
+            connection.sendall(bytes(count + 1))
+            assert receive(connection, count + 1) == bytes(count + 1)
+
+
 def test_delay_holds_bytes_back_both_ways(echo_port: int) -> None:
     with FaultProxy("127.0.0.1", echo_port, delay_ms=60) as proxy, connect(proxy) as connection:
         started = time.monotonic()
