@@ -3,11 +3,16 @@
 import errno
 import fcntl
 import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import Final
 
 from remotegpu.api.quantities import format_bytes
+
+# Of all the room, as of the machine's memory (`budgets`): one tenant leaves something to others.
+_TENANTS_PART: Final = 0.75
 
 
 class NoRoomError(Exception):
@@ -24,10 +29,10 @@ class ImageRoom:
 class ImageFile:
     """One image. It has no name, so it goes when nobody has it open any more; the worker that writes it seals it."""
 
-    def __init__(self, file: FileIO, size: int, place: "_Place") -> None:
+    def __init__(self, file: FileIO, size: int, place: "_Place", tenant: str) -> None:
         self.file = file
         self.bytes = size
-        self._place = place
+        self._used, self._tenant = place.used, tenant
 
     @property
     def closed(self) -> bool:
@@ -37,13 +42,13 @@ class ImageFile:
         """It holds no more than this."""
         if size < self.bytes:
             os.ftruncate(self.file.fileno(), size)
-            self._place.used -= self.bytes - size
+            self._used[self._tenant] -= self.bytes - size
             self.bytes = size
 
     def close(self) -> None:
         if not self.file.closed:
             self.file.close()
-            self._place.used -= self.bytes
+            self._used[self._tenant] -= self.bytes
 
 
 @dataclass(slots=True)
@@ -51,7 +56,8 @@ class _Place:
     option: str
     most: int
     folder: Path | None
-    used: int = 0
+    # Bytes, by tenant.
+    used: Counter[str] = field(default_factory=Counter)
 
     def open(self) -> FileIO:
         if self.folder is None:
@@ -60,7 +66,8 @@ class _Place:
 
     def said(self) -> str:
         where = "in memory" if self.folder is None else f"in {self.folder}"
-        return f"{format_bytes(max(0, self.most - self.used))} of {format_bytes(self.most)} {where} ({self.option})"
+        left = max(0, self.most - self.used.total())
+        return f"{format_bytes(left)} of {format_bytes(self.most)} {where} ({self.option})"
 
 
 class Images:
@@ -71,18 +78,28 @@ class Images:
         if room.folder is not None:
             self._places.append(_Place("--suspend-disk", room.disk_bytes, room.folder))
 
-    def create(self, size: int) -> ImageFile:
-        """A file that has `size` bytes, all of which are reserved; for a thread. Raises NoRoomError."""
+    def create(self, size: int, tenant: str) -> ImageFile:
+        """A file that has `size` bytes, all of which are reserved, for a tenant, if it has a name; for a thread.
+
+        Raises NoRoomError.
+        """
+        has = sum(place.used[tenant] for place in self._places)
+        most = int(sum(place.most for place in self._places) * _TENANTS_PART)
+        if tenant and has + size > most:
+            raise NoRoomError(
+                f"NoRoom: {format_bytes(size)} have to be kept, and {tenant} has {format_bytes(has)} of the "
+                f"{format_bytes(most)} that one tenant may have in images: resume one of its shares"
+            )
         told = []
         for place in self._places:
-            if place.used + size > place.most:
+            if place.used.total() + size > place.most:
                 told.append(place.said())
                 continue
-            place.used += size
+            place.used[tenant] += size
             try:
-                return ImageFile(_filled(place, size), size, place)
+                return ImageFile(_filled(place, size), size, place, tenant)
             except OSError as error:
-                place.used -= size
+                place.used[tenant] -= size
                 told.append(f"{place.said()}, but the system says: {error.strerror}")
         raise NoRoomError(f"NoRoom: {format_bytes(size)} have to be kept, and there are {'; '.join(told)}")
 

@@ -10,6 +10,7 @@ from typing import Final
 import grpc
 
 from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance.budgets import tenant_of
 from remotegpu.appliance.images import Images, NoRoomError
 from remotegpu.appliance.leases import Leases, Waiting
 from remotegpu.appliance.packets import Packet, one_line, whole_number
@@ -122,7 +123,7 @@ class Suspensions:
         workers = await self.workers(lease)
         try:
             for session in workers:
-                session.image = await asyncio.to_thread(self._images.create, session.granted_bytes)
+                session.image = await asyncio.to_thread(self._images.create, session.granted_bytes, tenant_of(lease))
         except BaseException:
             for session in workers:
                 _drop(session)
