@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.system import ROOT, Appliance, appliance, line, training_results, until
+from support.leases import end, leases, tell
+from support.system import PROGRAMS, ROOT, Appliance, appliance, line, training_results, until
 
 DIGITS = ROOT / "examples/01-digits/train.py"
 TIMES = 3
@@ -33,21 +34,9 @@ def start_anew(remote: Appliance, says: str = "goes on as remotegpu") -> str:
     raise AssertionError(f"the appliance ended and never said {says!r}")
 
 
-def leases(remote: Appliance) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = remote.inventory()["appliances"][0]["leases"]
-    return found
-
-
 def computes(program: subprocess.Popen[str]) -> None:
-    assert program.stdin is not None
-    program.stdin.write("again\n")
-    program.stdin.flush()
+    tell(program)
     assert line(program) == "ok"
-
-
-def end(program: subprocess.Popen[str]) -> None:
-    _, errors = program.communicate(timeout=60)
-    assert program.returncode == 0, errors
 
 
 def test_a_training_ends_with_the_same_bits(remote: Appliance, tmp_path: Path) -> None:
@@ -105,6 +94,25 @@ def test_what_was_known_is_known(remote: Appliance) -> None:
         assert remote.used_bytes() == 0
         _, errors = stays.communicate("again\n", timeout=60)
         assert stays.returncode != 0, errors
+
+
+def test_a_program_that_begins_meanwhile_waits(remote: Appliance) -> None:
+    host, _, port = remote.endpoint.rpartition(":")
+
+    def nobody_listens() -> bool:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    both = f"echo ready; read line; exec {sys.executable} {PROGRAMS}/vector_add.py"
+    with remote.start("sh", "-c", both, stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        remote.process.send_signal(signal.SIGHUP)
+        until(nobody_listens, 20, "it starts anew")
+        tell(program)
+        end(program)
 
 
 def test_a_suspended_lease_is_not_handed_over(remote: Appliance) -> None:

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use carrier::proto::control_client::ControlClient;
 use carrier::proto::{
@@ -118,7 +118,11 @@ impl Interceptor for Bearer {
     }
 }
 
-/// Calls the appliance where the share's lease is now.
+/// An appliance that has just given a lease is there again after this long, if it starts anew.
+const STARTS_ANEW: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Calls the appliance where the share's lease is now. One where nobody listens is tried again for [`STARTS_ANEW`].
 pub fn call<T: Send + 'static, F>(
     share: &Share,
     method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Clone + Send + 'static,
@@ -126,13 +130,16 @@ pub fn call<T: Send + 'static, F>(
 where
     F: Future<Output = Result<Response<T>, Status>> + Send,
 {
-    for _ in 1..MOST_MOVES {
+    let (begun, mut moves) = (Instant::now(), 1);
+    loop {
         match call_at(&followed(share).0, method.clone()) {
-            Err(error) if error.kind == ErrorKind::Moved => {}
+            Err(error) if error.kind == ErrorKind::Moved && moves < MOST_MOVES => moves += 1,
+            Err(error) if error.kind == ErrorKind::Unreachable && begun.elapsed() < STARTS_ANEW => {
+                std::thread::sleep(PAUSE);
+            }
             done => return done,
         }
     }
-    call_at(&followed(share).0, method)
 }
 
 fn call_at<T: Send + 'static, F>(
