@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -99,18 +100,18 @@ def test_what_was_known_is_known(remote: Appliance) -> None:
 def test_a_program_that_begins_meanwhile_waits(remote: Appliance) -> None:
     host, _, port = remote.endpoint.rpartition(":")
 
-    def nobody_listens() -> bool:
-        try:
-            socket.create_connection((host, int(port)), 1).close()
-        except ConnectionRefusedError:
-            return True
-        return False
+    def nobody_answers() -> bool:
+        # As gRPC begins; who answers sends its settings.
+        with contextlib.suppress(ConnectionError), socket.create_connection((host, int(port)), 5) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            return connection.recv(1) == b""
+        return True
 
     both = f"echo ready; read line; exec {sys.executable} {PROGRAMS}/vector_add.py"
     with remote.start("sh", "-c", both, stdin=subprocess.PIPE) as program:
         assert line(program) == "ready"
         remote.process.send_signal(signal.SIGHUP)
-        until(nobody_listens, 20, "it starts anew")
+        until(nobody_answers, 20, "it starts anew")
         tell(program)
         end(program)
 

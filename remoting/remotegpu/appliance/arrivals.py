@@ -82,6 +82,10 @@ class Arrivals:
         if (arrival := self._invited.get(invitation)) and arrival.lease is None:
             del self._invited[invitation]
 
+    def _drop(self, arrival: Arrival) -> None:
+        """Nobody is invited by it any more."""
+        self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
+
     async def receive(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> list[str]:
         """Take a share and start workers: tickets, one for what each session is sent over.
 
@@ -100,7 +104,7 @@ class Arrivals:
                 arrival.sessions.append((session, moving.ticket, self._sessions.expect(session)))
                 tickets.append(ticket)
         except SessionRefusedError as error:
-            self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
+            self._drop(arrival)
             self._leases.end(lease.lease_id, "it does not move here")
             raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         arrival.watch = asyncio.create_task(self._watch(arrival, lease))
@@ -151,8 +155,7 @@ class Arrivals:
 
     async def settle(self, arrival: Arrival, *, keep: bool) -> None:
         """Raises RefusalError if it was to be kept, and something of it has not arrived; then nothing is left here."""
-        invitation = next(name for name, each in self._invited.items() if each is arrival)
-        del self._invited[invitation]
+        self._drop(arrival)
         lease = arrival.lease
         if lease is None:
             return
@@ -185,7 +188,7 @@ class Arrivals:
         """End the lease if nobody settles it: its workers end when the other appliance is gone."""
         await asyncio.sleep(_INVITATION_SECONDS)
         await asyncio.gather(*(session.process.wait() for session, _, _ in arrival.sessions if session.process))
-        self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
+        self._drop(arrival)
         self._leases.end(lease.lease_id, "the appliance that it moves from is gone")
 
 

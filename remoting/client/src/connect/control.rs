@@ -122,7 +122,7 @@ impl Interceptor for Bearer {
 const STARTS_ANEW: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Calls the appliance where the share's lease is now. One where nobody listens is tried again for [`STARTS_ANEW`].
+/// Calls the appliance where the share's lease is now. One that does not answer is tried again for [`STARTS_ANEW`].
 pub fn call<T: Send + 'static, F>(
     share: &Share,
     method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Clone + Send + 'static,
@@ -134,12 +134,15 @@ where
     loop {
         match call_at(&followed(share).0, method.clone()) {
             Err(error) if error.kind == ErrorKind::Moved && moves < MOST_MOVES => moves += 1,
-            Err(error) if error.kind == ErrorKind::Unreachable && begun.elapsed() < STARTS_ANEW => {
-                std::thread::sleep(PAUSE);
-            }
+            // Its gateway may be there, and closes the connection.
+            Err(error) if is_away(&error) && begun.elapsed() < STARTS_ANEW => std::thread::sleep(PAUSE),
             done => return done,
         }
     }
+}
+
+fn is_away(error: &ConnectError) -> bool {
+    matches!(error.kind, ErrorKind::Unreachable | ErrorKind::NotAnAppliance)
 }
 
 fn call_at<T: Send + 'static, F>(
