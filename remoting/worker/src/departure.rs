@@ -6,12 +6,12 @@ use crate::calls::replies;
 use crate::driver::{Driver, Handle};
 use crate::image::{Failed, Place, read};
 use crate::objects::{Context, DISABLE_TIMING, LoadedModule, RealEvent};
+use crate::overwriting::Filler;
 use crate::replay::{Replay, answered};
 use crate::requests::Request;
 use crate::session::Session;
 use crate::settings::Setting;
 use crate::suspend::settle;
-use crate::zeros::Filler;
 use driverapi::variables::Variables;
 use protocol::{
     Adopt, AdoptKept, ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, EventCreate, EventQuery, EventRecord,

@@ -3,6 +3,7 @@
 
 mod arrays;
 mod arrival;
+mod brought;
 pub mod budgets;
 pub mod calls;
 pub mod command;
@@ -24,6 +25,7 @@ pub mod gateway;
 pub mod generated;
 mod graphs;
 pub mod helpers;
+mod hold;
 mod image;
 mod image_rules;
 pub mod images;
@@ -31,9 +33,11 @@ mod late_copies;
 mod launch_events;
 mod launch_shape;
 mod layout;
+mod mapping;
 mod memory;
 mod modules;
 pub mod objects;
+mod overwriting;
 mod peers;
 mod pending;
 mod replay;
