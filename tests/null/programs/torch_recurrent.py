@@ -1,4 +1,4 @@
-"""Training steps of an LSTM by cuDNN, whose weights' gradient is solved for by cuSOLVER: `torch_recurrent.py [STEPS]`."""
+"""Training steps of an LSTM by cuDNN, and a system of equations by cuSOLVER: `torch_recurrent.py [STEPS]`."""
 
 import sys
 from pathlib import Path
