@@ -40,6 +40,7 @@ pub mod objects;
 mod overwriting;
 mod peers;
 mod pending;
+mod plan;
 mod replay;
 mod requests;
 pub mod rules;
