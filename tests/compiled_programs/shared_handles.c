@@ -1,9 +1,12 @@
 /* Memory by descriptor: this program starts itself again, and the second process maps, reads and writes what the first
- * one exported. */
+ * one exported. One descriptor comes to it by a socket; the other one it takes out of the first process. */
 #include "check.h"
 #include <cuda.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,21 +51,58 @@ static unsigned word(CUdeviceptr base)
     return value;
 }
 
-/* Another process with these descriptors; answers how it ended. */
+/* A descriptor in a message, to be sent or received. */
+static struct msghdr carrying(char room[CMSG_SPACE(sizeof(int))], int file)
+{
+    static char byte;
+    static struct iovec body = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &body, .msg_iovlen = 1, .msg_control = room, .msg_controllen = CMSG_SPACE(sizeof(int))};
+    *CMSG_FIRSTHDR(&message) =
+        (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof file), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &file, sizeof file);
+    return message;
+}
+
+static int received(int socket)
+{
+    _Alignas(struct cmsghdr) char room[CMSG_SPACE(sizeof(int))];
+    struct msghdr message = carrying(room, -1);
+    int file;
+    REQUIRE(recvmsg(socket, &message, 0) == 1);
+    memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof file);
+    return file;
+}
+
+static int taken(pid_t owner, int number)
+{
+    int process = (int)syscall(SYS_pidfd_open, owner, 0), file = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+    REQUIRE(file >= 0);
+    OK(close(process));
+    return file;
+}
+
+/* Another process that gets these descriptors; answers how it ended. */
 static int again(const char *self, const int files[2])
 {
-    char numbers[2][16];
-    for (int i = 0; i < 2; i++) {
-        int file = dup(files[i]); /* without close-on-exec */
-        snprintf(numbers[i], sizeof numbers[i], "%d", file);
-    }
+    _Alignas(struct cmsghdr) char room[CMSG_SPACE(sizeof(int))];
+    struct msghdr message = carrying(room, files[0]);
+    char numbers[3][16];
+    int sockets[2];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    REQUIRE(sendmsg(sockets[0], &message, 0) == 1);
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* needed and known only where ancestors are protected */
+    const int values[3] = {sockets[1], getpid(), files[1]};
+    for (int i = 0; i < 3; i++) snprintf(numbers[i], sizeof numbers[i], "%d", values[i]);
     pid_t child = fork();
     if (!child) {
-        execl(self, self, numbers[0], numbers[1], NULL);
+        execl(self, self, numbers[0], numbers[1], numbers[2], NULL);
         _exit(127);
     }
     int status;
     REQUIRE(waitpid(child, &status, 0) == child);
+    OK(close(sockets[0]));
+    OK(close(sockets[1]));
     return status;
 }
 
@@ -74,10 +114,11 @@ static CUmemGenericAllocationHandle imported(int file)
     return handle;
 }
 
-static int second(char **files)
+static int second(char **numbers)
 {
     start();
-    CUmemGenericAllocationHandle early = imported(atoi(files[0])), late = imported(atoi(files[1]));
+    CUmemGenericAllocationHandle early = imported(received(atoi(numbers[0])));
+    CUmemGenericAllocationHandle late = imported(taken(atoi(numbers[1]), atoi(numbers[2])));
     CUmemAllocationProp made = {0};
     OK(cuMemGetAllocationPropertiesFromHandle(&made, early));
     REQUIRE(made.type == wanted.type && made.requestedHandleTypes == wanted.requestedHandleTypes);
@@ -94,7 +135,7 @@ static int second(char **files)
 
 int main(int count, char **arguments)
 {
-    if (count == 3) return second(arguments + 1);
+    if (count == 4) return second(arguments + 1);
     start();
     int supported, files[2], odd;
     OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0));

@@ -110,5 +110,18 @@ def threads():
     print("wrong", wrong, "devices", download(ok(cu.cuMemAlloc(4)), 1).size)
 
 
-parts = {"limit": limit, "two_devices": two_devices, "graph": graph, "threads": threads}
+def both():
+    """The program and a kernel write one word, the program before it has waited."""
+    start()
+    function = kernels()["add"]
+    for _ in range(2):
+        one, out = managed(256), managed(256)
+        one[:] = ONE
+        add(function, one.ctypes.data, one.ctypes.data, out.ctypes.data)
+        out[3] = ONE
+        ok(cu.cuCtxSynchronize())
+        print(out.view(np.float32)[2:5].tolist())
+
+
+parts = {"both": both, "limit": limit, "two_devices": two_devices, "graph": graph, "threads": threads}
 parts[sys.argv[1]](*sys.argv[2:])

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,17 +47,29 @@ def test_a_launch_of_a_thousand_kernels_is_one_short_command(remote: Appliance, 
     assert often["round_trips"] == once["round_trips"]
 
 
-@pytest.mark.parametrize("where", ["capture", "instantiate", "launch"])
-def test_an_appliance_that_is_lost_ends_a_graph_with_one_error(remote: Appliance, where: str) -> None:
-    with remote.start("lose_in_graph.py", where, stdin=subprocess.PIPE) as program:
+def check_loss(appliance: Appliance, where: str, victim: Callable[[int], int]) -> None:
+    """Kills `victim`, which is given the worker, when the program is at that place. Either way the worker ends."""
+    with appliance.start("lose_in_graph.py", where, stdin=subprocess.PIPE) as program:
         assert line(program) == "ready"
-        (worker,) = remote.workers()
-        os.kill(worker, signal.SIGKILL)
+        (worker,) = appliance.workers()
+        os.kill(victim(worker), signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{worker}").exists(), 5, "the worker is gone")
         assert program.stdin
         program.stdin.write("\n")
         program.stdin.flush()
         assert line(program) == f"error {STICKY} {STICKY}"
         assert program.wait(20) == 0
+
+
+@pytest.mark.parametrize("where", ["capture", "instantiate", "launch"])
+def test_a_worker_that_is_lost_ends_a_graph_with_one_error(remote: Appliance, where: str) -> None:
+    check_loss(remote, where, lambda worker: worker)
+    until(lambda: remote.leased_bytes() == remote.used_bytes() == 0, 5, "the share is back")
+
+
+@pytest.mark.parametrize("where", ["capture", "instantiate", "launch"])
+def test_an_appliance_that_is_lost_ends_a_graph_with_one_error(own_remote: Appliance, where: str) -> None:
+    check_loss(own_remote, where, lambda _: own_remote.process.pid)
 
 
 @pytest.mark.parametrize("how", ["return", "exit", "crash"])

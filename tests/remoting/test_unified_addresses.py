@@ -95,6 +95,13 @@ def test_managed_memory_is_as_natively(remote: Appliance, part: str) -> None:
     assert alone.returncode == 0, alone.stderr
 
 
+def test_a_word_that_program_and_kernel_write_at_once_is_told_once(remote: Appliance) -> None:
+    run = remote.run("managed.py", "both")
+    assert (run.returncode, run.stdout) == (0, "[2.0, 2.0, 2.0]\n" * 2), run.stderr
+    told = [text for text in run.stderr.splitlines() if "managed" in text]
+    assert len(told) == 1 and "byte 12 of 1024 bytes" in told[0], run.stderr
+
+
 def test_managed_memory_is_that_of_every_device_of_an_appliance() -> None:
     command = ["--", sys.executable, str(PROGRAMS / "managed.py"), "two_devices"]
     with appliance("--gpus", "2", profile="hostile") as one:

@@ -47,7 +47,7 @@ Times are medians in microseconds, bandwidths 10^9 bits of random data per secon
   launch_to_exec_us     a launch that nobody waits for, until its result lands here, less half a round trip
   ten_launches_sync_us  ten launches and a synchronise
   graph_caller_us       what the launch of a graph of 1,000 kernels costs its caller
-  graph_beyond_frame_us ... less what a one-byte memset costs in its place
+  graph_beyond_frame_us ... in processor time, less a one-byte memset's in its place
   graph_sync_us         ... with a synchronise                           graph_eager_sync_us  the kernels one by one
   alloc_us              cuMemAlloc of 4 KiB                              small_d2h_us  4 bytes to the host
   event_query_us        record, then query until done

@@ -3,34 +3,18 @@
 
 use crate::driver::{Code, Result};
 use crate::frames::Payload;
-use crate::memory::reserve_at;
-use crate::objects::{RealEvent, Table};
+use crate::mapping::reserve_at;
+use crate::objects::Table;
 use crate::requests::Request;
 use crate::session::{Counts, Session};
 use driverapi::errors::*;
 use protocol::{
     Adopt, ArenaAt, ContextCreate, EventCreate, GraphBuild, Header, Message, ModuleLoad, Reader, StreamCreate, function,
 };
-use std::collections::HashMap;
-use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes that the client has not acknowledged, at most.
 pub const MOST_KEPT: usize = 128 << 20;
-
-/// What a session that came from elsewhere brought.
-#[derive(Default)]
-pub struct Arrival {
-    kept: Vec<u8>,
-    /// Bytes of the client, of which the last are on their way from the other worker.
-    until: Option<u64>,
-    /// The last attempt of the client that the other worker knows of.
-    pub epoch: u64,
-    /// When records of events were complete that were made elsewhere: generation and nanoseconds since 1970, by event.
-    times: HashMap<u64, (u64, u64)>,
-    /// Of each context with such events: one that was recorded here, and when.
-    references: HashMap<u64, (Rc<RealEvent>, u64)>,
-}
 
 /// Nanoseconds since 1970.
 pub fn now() -> u64 {

@@ -2,8 +2,8 @@
 //! on a disk, and what was changed or damaged there is noticed.
 
 use crate::driver::{Code, Driver, Handle};
+use crate::overwriting::{Filler, wait, with_filler};
 use crate::staging::Scratch;
-use crate::zeros::{Filler, wait, with_filler};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use rustix::io::{pread, pwrite};
 use rustix::rand::{GetRandomFlags, getrandom};

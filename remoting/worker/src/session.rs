@@ -3,7 +3,7 @@
 //! All of a session happens on one thread, the *sequencer*. Driver calls that may block are made by helpers; waiting for
 //! the GPU is done by `completer`. What must wait for something is kept here and run when `sched` says so.
 
-use crate::arrival::Arrival;
+use crate::brought::Arrival;
 use crate::budgets::Budgets;
 use crate::command::{Command, Frame, Key, Topology};
 use crate::completions::Completions;
@@ -13,6 +13,7 @@ use crate::driver::{Code, Driver, is_unhealthy};
 use crate::frames::Payload;
 use crate::gates::Gates;
 use crate::helpers::Helpers;
+use crate::hold::Hold;
 use crate::images::ImageStore;
 use crate::late_copies::LateCopies;
 use crate::objects::{Context, Event, Graph, Module, Stream, Table};
@@ -23,7 +24,6 @@ use crate::settings::Change;
 use crate::shared_events::SharedEvents;
 use crate::slabs::Memory;
 use crate::staging::Buffer;
-use crate::suspend::Hold;
 use crate::text::Text;
 use crate::writer::Outbox;
 use driverapi::errors::*;

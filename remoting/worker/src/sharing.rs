@@ -3,7 +3,7 @@
 
 use crate::completions::Action;
 use crate::driver::Result;
-use crate::memory::place;
+use crate::mapping::place;
 use crate::requests::{Request, Sharing, Token};
 use crate::session::Session;
 use crate::shared_events::{Page, Then};

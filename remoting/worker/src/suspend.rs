@@ -4,123 +4,22 @@
 
 use crate::driver::{Driver, Handle, Result as DriverResult};
 use crate::frames::Payload;
+use crate::hold::{State, Then};
 use crate::image::{Image, Place};
-use crate::memory::{place, unmap};
-use crate::objects::RealEvent;
+use crate::mapping::{place, unmap};
+use crate::overwriting::scrub;
 use crate::requests::Request;
 use crate::session::Session;
-use crate::zeros::scrub;
 use protocol::{
     CallbackDone, Close, GateOpen, HEADER_BYTES, Header, Held, Message, Skipped, SupplyBytes, SupplyCancel,
 };
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// While so much waits, no more is read from the client. One that knows that it is suspended sends less.
-const MOST_HELD_BYTES: usize = 64 << 20;
-
-#[derive(Default)]
-enum State {
-    #[default]
-    Running,
-    /// What was begun is being completed.
-    Draining {
-        then: Then,
-        since: Instant,
-        patience: Duration,
-    },
-    /// A helper copies, there or back.
-    Copying,
-    Suspended,
-    /// Everything there is to move is complete; what was received and not carried out moves too.
-    Leaving(OwnedFd),
-    /// A helper makes the session anew at another worker, or has done so.
-    Away,
-}
-
-enum Then {
-    /// Into an image in this file.
-    Save(OwnedFd),
-    /// To the worker at the other end of this connection.
-    Move(OwnedFd),
-}
 
 /// Carried out at once where a session is to be moved: what is under way may wait for them, and what arrived earlier and is
 /// kept does not care.
 const AHEAD: [u32; 4] = [CallbackDone::CODE, GateOpen::CODE, SupplyBytes::CODE, SupplyCancel::CODE];
-
-/// What is kept while a session is being suspended, is suspended, or is being resumed.
-#[derive(Default)]
-pub struct Hold {
-    state: State,
-    frames: VecDeque<(Header, Payload)>,
-    bytes: usize,
-    /// The client was told.
-    told: bool,
-    /// What the memory of a suspended session held.
-    image: Option<Arc<Image>>,
-    /// Of a session that is being moved.
-    pub records: Vec<Rc<RealEvent>>,
-}
-
-impl Hold {
-    /// Are commands kept that arrive?
-    pub fn holds(&self) -> bool {
-        !matches!(self.state, State::Running)
-    }
-
-    /// Does nothing run of what arrived before?
-    pub fn stops(&self) -> bool {
-        self.holds() && !matches!(self.state, State::Draining { then: Then::Move(_), .. })
-    }
-
-    /// Is nothing taken of what was received, because it is being moved?
-    pub fn is_away(&self) -> bool {
-        matches!(self.state, State::Leaving(_) | State::Away)
-    }
-
-    /// Is nothing more to be read?
-    pub fn is_full(&self) -> bool {
-        self.bytes > MOST_HELD_BYTES || self.is_away()
-    }
-
-    /// The connection to the worker to which the session is to be moved, once.
-    pub fn take_leaving(&mut self) -> Option<OwnedFd> {
-        match std::mem::replace(&mut self.state, State::Away) {
-            State::Leaving(connection) => Some(connection),
-            other => {
-                self.state = other;
-                None
-            }
-        }
-    }
-
-    /// Of a session that is suspended, or was when it began to move: what its memory holds.
-    pub fn image(&self) -> Option<Arc<Image>> {
-        self.image.clone()
-    }
-
-    /// Was the client told that its share is suspended?
-    pub fn is_told(&self) -> bool {
-        self.told
-    }
-
-    /// What was kept.
-    pub fn kept(&self) -> impl Iterator<Item = &(Header, Payload)> {
-        self.frames.iter()
-    }
-
-    /// When to look again whether the session may be suspended, if something else does not show it before.
-    pub fn patience(&self) -> Option<Duration> {
-        match self.state {
-            State::Draining { since, patience, .. } => Some(patience.saturating_sub(since.elapsed())),
-            _ => None,
-        }
-    }
-}
 
 /// What a helper needs to know of a slab.
 #[derive(Debug, Clone, Copy)]
@@ -282,7 +181,7 @@ impl Session {
 
     /// There is room on the GPU again.
     pub fn resume(&mut self) {
-        let (State::Suspended, Some(image)) = (&self.hold.state, self.hold.image()) else {
+        let (State::Suspended, Some(image)) = (&self.hold.state, self.hold.image.clone()) else {
             let reason = "it is not suspended".into();
             return self.requests.push(Request::NotResumed { reason });
         };

@@ -5,9 +5,10 @@
 //! context.
 
 use crate::completions::{Action, state};
-use crate::driver::{Code, Driver, Handle, Result};
-use crate::memory::{place, reserve, unmap};
+use crate::driver::{Code, Driver, Result};
+use crate::mapping::{place, reserve, unmap};
 use crate::objects::RealEvent;
+use crate::overwriting::{Filler, scrub};
 use crate::pending::NewSlab;
 use crate::requests::Request;
 use crate::session::{Outcome, Session};
@@ -15,18 +16,10 @@ use crate::slabs::{Memory, overlap};
 use driverapi::errors::*;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What is left when a session ends may take this long to overwrite: a kernel may have the whole device.
 const LAST_SCRUB: Duration = Duration::from_secs(2);
-const NON_BLOCKING: u32 = 1;
-
-/// Who can fill memory of a device: a context, and a stream that holds nothing of the tenant's.
-#[derive(Debug, Clone, Copy)]
-pub struct Filler {
-    pub context: Handle,
-    pub stream: Handle,
-}
 
 impl Memory {
     /// A place for `size` bytes that only chance knows.
@@ -132,60 +125,6 @@ impl Session {
         match left.recv_timeout(LAST_SCRUB).unwrap_or(all) {
             0 => {}
             size => self.requests.push(Request::Left { size }),
-        }
-    }
-}
-
-/// Overwrites mapped memory of a device, for a helper's thread; returns when that is done.
-///
-/// # Errors
-/// If neither the session's context nor a new one can.
-pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Option<Filler>) -> Result<()> {
-    if filler.is_some_and(|filler| fill(driver, address, size, filler).is_ok()) {
-        return Ok(());
-    }
-    with_filler(driver, device, None, |filler| fill(driver, address, size, filler))
-}
-
-/// Runs `job` with the session's context current, or, where it has none on the device or has just ended it, with a new one.
-///
-/// # Errors
-/// If there is no context; else what `job` returns.
-pub fn with_filler<T>(
-    driver: &Driver,
-    device: u32,
-    filler: Option<Filler>,
-    job: impl FnOnce(Filler) -> Result<T>,
-) -> Result<T> {
-    if let Some(filler) = filler.filter(|filler| driver.set_current(filler.context).is_ok()) {
-        return job(filler);
-    }
-    let device = driver.device(device as i32)?;
-    let context = driver.primary_retain(device, 0)?;
-    let done = driver.set_current(context).and_then(|()| driver.stream_create(NON_BLOCKING, 0)).and_then(|stream| {
-        let done = job(Filler { context, stream });
-        driver.stream_destroy(stream).and(done)
-    });
-    driver.set_current(Handle::NULL).and_then(|()| driver.primary_release(device)).and(done)
-}
-
-fn fill(driver: &Driver, address: u64, size: u64, filler: Filler) -> Result<()> {
-    driver.set_current(filler.context)?;
-    driver.set_bytes(address, 0, size, filler.stream)?;
-    wait(driver, filler.stream)
-}
-
-/// Returns when the stream, whose context is current, has completed what it was given.
-///
-/// # Errors
-/// What that ended with.
-pub fn wait(driver: &Driver, stream: Handle) -> Result<()> {
-    const LONGEST: Duration = Duration::from_millis(1);
-    let since = Instant::now();
-    loop {
-        match driver.stream_query(stream) {
-            Err(CUDA_ERROR_NOT_READY) => std::thread::sleep((since.elapsed() / 16).min(LONGEST)),
-            done => return done,
         }
     }
 }

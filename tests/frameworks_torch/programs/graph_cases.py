@@ -108,6 +108,36 @@ def reduce_overhead():
     return kept
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(_, given):
+        target = torch.empty_like(given)
+        scale(given, target, 3.0)
+        return target
+
+    @staticmethod
+    def backward(_, gradient):
+        target = torch.empty_like(gradient)
+        scale(gradient, target, 5.0)
+        return target
+
+
+def graphed_callables():
+    """What torch.cuda.make_graphed_callables makes: a graph for each function's call, and one for its gradient."""
+    sample = torch.zeros(256, device="cuda", requires_grad=True)
+    first, second = torch.cuda.make_graphed_callables((Scaled.apply, Scaled.apply), ((sample,), (sample,)))
+    kept = []
+    for _ in range(3):
+        host, gradient = torch.randn(256), torch.randn(256)
+        given = host.cuda().requires_grad_()
+        result = second(first(given))
+        result.backward(gradient.cuda())
+        assert torch.equal(result.detach().cpu(), host * 3.0 * 3.0)
+        assert torch.equal(given.grad.cpu(), gradient * 5.0 * 5.0)
+        kept += [result.detach().cpu(), given.grad.cpu()]
+    return kept
+
+
 def spoilt():
     """What a capture forbids ends it with torch's error, and the next one works."""
     tensor = torch.zeros(8, device="cuda")

@@ -4,11 +4,13 @@
 //! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
 
 use super::budget;
+use super::changes::{differences, written_by_both};
 use super::granules::Granules;
 use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
 use crate::Code;
 use crate::context::{self, LEAST_PRIORITY, Live};
+use crate::log;
 use crate::memory::Origin;
 use crate::session::{DeviceBox, HostBox, Session, is_unsettled, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
@@ -16,12 +18,8 @@ use protocol::{EventCreate, EventRecord, Extent, StreamWaitEvent};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
-/// Changes smaller than this are not told apart.
-const WORD: usize = 4;
-/// Most of the memory has not changed, which is told by this much at once.
-const PAGE: usize = 4096;
 /// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
 const MOST_RUNS: usize = 1024;
 
@@ -69,23 +67,6 @@ static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Ve
 /// How many there are: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The stretches of words in which two images of the same memory differ.
-fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    let pages = old.chunks(PAGE).zip(new.chunks(PAGE)).enumerate();
-    for (page, (old, new)) in pages.filter(|(_, (old, new))| old != new) {
-        for (index, (a, b)) in old.chunks(WORD).zip(new.chunks(WORD)).enumerate() {
-            let start = page * PAGE + index * WORD;
-            match runs.last_mut() {
-                _ if a == b => {}
-                Some(last) if last.end == start => last.end += b.len(),
-                _ => runs.push(start..start + b.len()),
-            }
-        }
-    }
-    runs
-}
-
 impl Mapped {
     fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.live.session, session)
@@ -122,13 +103,30 @@ impl Mapped {
         let mut now = vec![0u8; self.shadow.len()];
         let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
         self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
-        for run in differences(&self.shadow, &now) {
+        let runs = differences(&self.shadow, &now);
+        if let Some(at) = written_by_both(&self.shadow, self.host_bytes(), &now, &runs) {
+            self.tell_of_a_lost_word(at);
+        }
+        for run in runs {
             let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + run.start);
             // SAFETY: as in `host_bytes`; the run is inside.
             unsafe { std::ptr::copy_nonoverlapping(now[run.clone()].as_ptr(), place, run.len()) };
         }
         self.shadow = now;
         Ok(())
+    }
+
+    /// Once: a program that does it mostly does it all the time.
+    fn tell_of_a_lost_word(&self, at: usize) {
+        static TOLD: Once = Once::new();
+        let (host, size, kind) = (self.host, self.shadow.len(), self.kind);
+        TOLD.call_once(|| {
+            log::error(&format!(
+                "the program wrote byte {at} of {size} bytes of {kind} memory at {host:#x} after a launch and before it \
+                 waited for it, and the kernel wrote there, too: the program's value is lost. Both at once is not \
+                 provided (CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0): let the program wait before it writes"
+            ));
+        });
     }
 }
 
@@ -479,25 +477,4 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_are_runs_of_words() {
-        let old = [0u8; 18];
-        let mut new = old;
-        assert!(differences(&old, &new).is_empty());
-        new[5] = 1;
-        new[8] = 1;
-        new[17] = 1;
-        assert_eq!(differences(&old, &new), [4..12, 16..18]);
-        new.fill(1);
-        assert_eq!(differences(&old, &new).first(), Some(&(0..18)));
-        let (old, mut new) = ([0u8; 3 * PAGE], [0u8; 3 * PAGE]);
-        new[PAGE - 1..=PAGE].fill(1);
-        assert!(differences(&old, &new).iter().eq([&(PAGE - 4..PAGE + 4)]));
-    }
 }

@@ -1,8 +1,9 @@
 //! Where allocations lie: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the program's
-//! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules`) mirrors that within a `budget`.
+//! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules` and `changes`) mirrors that within a `budget`.
 //! `taken` charges what the device's driver takes by itself.
 
 mod budget;
+mod changes;
 mod device;
 mod granules;
 mod heap;

@@ -1,0 +1,103 @@
+//! What a session keeps while it is being suspended or moved, is suspended, or is being resumed. `suspend` and `departure` say
+//! what is done then.
+
+use crate::frames::Payload;
+use crate::image::Image;
+use crate::objects::RealEvent;
+use protocol::Header;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// While so much waits, no more is read from the client. One that knows that it is suspended sends less.
+const MOST_HELD_BYTES: usize = 64 << 20;
+
+/// How far a session is on its way out of the GPU, or back.
+#[derive(Default)]
+pub enum State {
+    #[default]
+    Running,
+    /// What was begun is being completed.
+    Draining {
+        then: Then,
+        since: Instant,
+        patience: Duration,
+    },
+    /// A helper copies, there or back.
+    Copying,
+    Suspended,
+    /// Everything there is to move is complete; what was received and not carried out moves too.
+    Leaving(OwnedFd),
+    /// A helper makes the session anew at another worker, or has done so.
+    Away,
+}
+
+/// What follows when all is complete.
+pub enum Then {
+    /// Into an image in this file.
+    Save(OwnedFd),
+    /// To the worker at the other end of this connection.
+    Move(OwnedFd),
+}
+
+/// What is kept while a session is being suspended, is suspended, or is being resumed.
+#[derive(Default)]
+pub struct Hold {
+    pub state: State,
+    pub frames: VecDeque<(Header, Payload)>,
+    pub bytes: usize,
+    /// The client was told.
+    pub told: bool,
+    /// Of a session that is suspended, or was when it began to move: what its memory held.
+    pub image: Option<Arc<Image>>,
+    /// Of a session that is being moved.
+    pub records: Vec<Rc<RealEvent>>,
+}
+
+impl Hold {
+    /// Are commands kept that arrive?
+    pub fn holds(&self) -> bool {
+        !matches!(self.state, State::Running)
+    }
+
+    /// Does nothing run of what arrived before?
+    pub fn stops(&self) -> bool {
+        self.holds() && !matches!(self.state, State::Draining { then: Then::Move(_), .. })
+    }
+
+    /// Is nothing taken of what was received, because it is being moved?
+    pub fn is_away(&self) -> bool {
+        matches!(self.state, State::Leaving(_) | State::Away)
+    }
+
+    /// Is nothing more to be read?
+    pub fn is_full(&self) -> bool {
+        self.bytes > MOST_HELD_BYTES || self.is_away()
+    }
+
+    /// The connection to the worker to which the session is to be moved, once.
+    pub fn take_leaving(&mut self) -> Option<OwnedFd> {
+        match std::mem::replace(&mut self.state, State::Away) {
+            State::Leaving(connection) => Some(connection),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// What was kept.
+    pub fn kept(&self) -> impl Iterator<Item = &(Header, Payload)> {
+        self.frames.iter()
+    }
+
+    /// When to look again whether the session may be suspended, if something else does not show it before.
+    pub fn patience(&self) -> Option<Duration> {
+        match self.state {
+            State::Draining { since, patience, .. } => Some(patience.saturating_sub(since.elapsed())),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Overwriting memory of the GPU, and waiting for it, on a helper's thread.
+
+use crate::driver::{Driver, Handle, Result};
+use driverapi::errors::*;
+use std::time::{Duration, Instant};
+
+const NON_BLOCKING: u32 = 1;
+
+/// Who can fill memory of a device: a context, and a stream that holds nothing of the tenant's.
+#[derive(Debug, Clone, Copy)]
+pub struct Filler {
+    pub context: Handle,
+    pub stream: Handle,
+}
+
+/// Overwrites mapped memory of a device, for a helper's thread; returns when that is done.
+///
+/// # Errors
+/// If neither the session's context nor a new one can.
+pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Option<Filler>) -> Result<()> {
+    if filler.is_some_and(|filler| fill(driver, address, size, filler).is_ok()) {
+        return Ok(());
+    }
+    with_filler(driver, device, None, |filler| fill(driver, address, size, filler))
+}
+
+/// Runs `job` with the session's context current, or, where it has none on the device or has just ended it, with a new one.
+///
+/// # Errors
+/// If there is no context; else what `job` returns.
+pub fn with_filler<T>(
+    driver: &Driver,
+    device: u32,
+    filler: Option<Filler>,
+    job: impl FnOnce(Filler) -> Result<T>,
+) -> Result<T> {
+    if let Some(filler) = filler.filter(|filler| driver.set_current(filler.context).is_ok()) {
+        return job(filler);
+    }
+    let device = driver.device(device as i32)?;
+    let context = driver.primary_retain(device, 0)?;
+    let done = driver.set_current(context).and_then(|()| driver.stream_create(NON_BLOCKING, 0)).and_then(|stream| {
+        let done = job(Filler { context, stream });
+        driver.stream_destroy(stream).and(done)
+    });
+    driver.set_current(Handle::NULL).and_then(|()| driver.primary_release(device)).and(done)
+}
+
+fn fill(driver: &Driver, address: u64, size: u64, filler: Filler) -> Result<()> {
+    driver.set_current(filler.context)?;
+    driver.set_bytes(address, 0, size, filler.stream)?;
+    wait(driver, filler.stream)
+}
+
+/// Returns when the stream, whose context is current, has completed what it was given.
+///
+/// # Errors
+/// What that ended with.
+pub fn wait(driver: &Driver, stream: Handle) -> Result<()> {
+    const LONGEST: Duration = Duration::from_millis(1);
+    let since = Instant::now();
+    loop {
+        match driver.stream_query(stream) {
+            Err(CUDA_ERROR_NOT_READY) => std::thread::sleep((since.elapsed() / 16).min(LONGEST)),
+            done => return done,
+        }
+    }
+}
