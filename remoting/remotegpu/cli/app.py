@@ -19,9 +19,12 @@ from remotegpu.cli import exits
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
+    ClusterOption,
+    ContextOption,
     CountOption,
     FractionOption,
     JsonOption,
+    KubeconfigOption,
     QuickOption,
     RunsOption,
     ServerNameOption,
@@ -258,18 +261,28 @@ def migrate(
 
 
 @app.command()
-def health(
+def doctor(
     appliance: ApplianceOption = "",
+    cluster: ClusterOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what a bug report needs into a .tar.gz, without tokens and keys."),
+    ] = None,
     as_json: JsonOption = False,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
     server_name: ServerNameOption = "",
 ) -> None:
-    """Check this installation and the appliances; the exit code is 0 only without a FAIL."""
-    from remotegpu.cli import health  # noqa: PLC0415
+    """Check this installation, appliances and a cluster; the exit code is 0 only without a FAIL."""
+    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.doctor.command import DoctorOptions, doctor  # noqa: PLC0415
 
-    good = health.health(split(appliance), read_access(token, token_file, ca, server_name), as_json=as_json)
+    there = Cluster(kubeconfig, context) if cluster or kubeconfig or context else None
+    access = read_access(token, token_file, ca, server_name)
+    good = doctor(DoctorOptions(split(appliance), access, there, as_json, bundle))
     raise typer.Exit(0 if good else exits.UNAVAILABLE)
 
 
