@@ -17,6 +17,8 @@ from cluster import contents
 from cluster.images import Image
 from support.system import DIST, ROOT
 
+from remotegpu import __version__
+
 SITE = "opt/remotegpu/lib/python3.11/site-packages"
 DPKG = """Package: libc6
 Status: install ok installed
@@ -92,7 +94,7 @@ def test_each_file_has_the_package_that_it_is_of(make: Callable[..., Image]) -> 
         ("deb", "libc6", "2.36-9+deb12u10", 2),
         ("generic", "set-up", "", 1),
         ("pypi", "some-package", "1.2", 6),
-        ("generic", "remotegpu", contents.our_version(), 1),
+        ("generic", "remotegpu", __version__, 1),
     }
 
 
@@ -130,7 +132,7 @@ def test_the_bill_of_materials_has_every_package(make: Callable[..., Image]) -> 
         "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64",
         "pkg:generic/set-up",
         "pkg:pypi/some-package@1.2",
-        f"pkg:generic/remotegpu@{contents.our_version()}",
+        f"pkg:generic/remotegpu@{__version__}",
         "pkg:cargo/some-crate@0.1.0",
     }
 

@@ -25,6 +25,7 @@ from remotegpu.cli.options import (
     FractionOption,
     JsonOption,
     KubeconfigOption,
+    NamespaceOption,
     QuickOption,
     RunsOption,
     ServerNameOption,
@@ -284,6 +285,22 @@ def doctor(
     access = read_access(token, token_file, ca, server_name)
     good = doctor(DoctorOptions(split(appliance), access, there, as_json, bundle))
     raise typer.Exit(0 if good else exits.UNAVAILABLE)
+
+
+@app.command()
+def why(
+    pod: Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")],
+    namespace: NamespaceOption = "",
+    claim: Annotated[bool, typer.Option("--claim", help="It is the name of a GPUClaim.")] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a pod of a cluster waits for its share, when it probably starts, and what would start now."""
+    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.why import why  # noqa: PLC0415
+
+    why(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, as_json=as_json)
 
 
 @app.command()

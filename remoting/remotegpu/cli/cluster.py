@@ -42,6 +42,7 @@ class Cluster:
         configuration.retries = False
         self._api = client.ApiClient(configuration)
         self.server: str = configuration.host
+        self.namespace = _namespace(config, kubeconfig, context)
 
     def get(self, path: str) -> Object:
         found: Object = self._call("GET", path)
@@ -90,6 +91,13 @@ class Cluster:
         if answer.status >= 400:
             raise RefusedError(answer.status, _said(content))
         return content
+
+
+def _namespace(config: Any, kubeconfig: Path | None, context: str) -> str:
+    """That of the context, as kubectl takes it."""
+    contexts, current = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
+    chosen = next((each for each in contexts if each["name"] == context), current)
+    return str(chosen["context"].get("namespace") or "default")
 
 
 def _reason(error: Exception) -> str:
