@@ -56,9 +56,10 @@ def objects(gpus: int, running: list[tuple[int, int]], waiting: list[int], pods:
     state = State.of(found)
     allocator.set_pool("default", state.pools[0].status.appliances)
     made = [claim(f"r{index}", milli, age) for index, (milli, age) in enumerate(running)]
-    for each in State.of(found | {"gpuclaims": made}).claims:
-        allocator.submit(request_of(each))
-    placed = {each.request.uid: each.allocations for each in allocator.settle() if isinstance(each, Placed)}
+    for asked in State.of(found | {"gpuclaims": made}).claims:
+        allocator.submit(request_of(asked))
+    decisions = allocator.settle()
+    placed = {one.request.uid: one.allocations for one in decisions if isinstance(one, Placed)}
     for each, (_, age) in zip(made, running, strict=True):
         if (allocations := placed.get(each["metadata"]["uid"])) is not None:
             ready = {"type": "Ready", "status": "True", "reason": "Allocated", "lastTransitionTime": stamp(age)}

@@ -45,7 +45,7 @@ class Lab:
         self.becomes(name, "Allocated", "Allocated", namespace)
 
     def command(self, name: str, *more: str) -> subprocess.CompletedProcess[str]:
-        command = [REMOTEGPU, "why", name, "-n", SPACE, "--kubeconfig", self.server.kubeconfig, *more]
+        command = [REMOTEGPU, "why", name, "-n", SPACE, "--kubeconfig", str(self.server.kubeconfig), *more]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     def why(self, name: str, namespace: str = SPACE) -> Answer:
