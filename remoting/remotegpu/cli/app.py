@@ -344,6 +344,8 @@ def bench(
     bench(BenchOptions(split(appliance), access, reference, everything, quick, runs), form)
 
 
+BackendOfAppliance = Annotated[Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")]
+
 appliances = typer.Typer(invoke_without_command=True)
 app.add_typer(appliances, name="appliance")
 
@@ -351,7 +353,7 @@ app.add_typer(appliances, name="appliance")
 @appliances.callback()
 def appliance(
     context: typer.Context,
-    backend: Annotated[Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")] = "software",
+    backend: BackendOfAppliance = "software",
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Control port; data is one higher.")
     ] = names.DEFAULT_LISTEN,
@@ -552,11 +554,12 @@ def init_appliance(
         list[str] | None,
         typer.Option("--host", help="Name or address of this machine for others; repeatable. Default: its host name."),
     ] = None,
+    backend: BackendOfAppliance = "software",
 ) -> None:
-    """Make certificates and tokens for an appliance that other machines reach."""
+    """Make certificates, tokens and a unit of systemd for an appliance that other machines reach."""
     from remotegpu.cli.init import init  # noqa: PLC0415
 
-    typer.echo(init(folder, host or []))
+    typer.echo(init(folder, host or [], backend))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
