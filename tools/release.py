@@ -143,7 +143,9 @@ def notes_of(changelog: str, number: str) -> str:
     sections = {name: text.strip() for name, text in pattern.findall(changelog)}
     text = sections.get(number) or sections.get("Unreleased")
     if not text:
-        raise RuntimeError(f"CHANGELOG.md has neither a section [{number}] nor [Unreleased]: say there what is new")
+        raise RuntimeError(
+            f"CHANGELOG.md has no section [{number}] and none [Unreleased] with a text: say there what is new"
+        )
     return f"# remotegpu {number}\n\n{text}\n"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cluster import contents
-from cluster.images import Image
+from cluster.images import Image, write_archive
 from support.system import DIST, ROOT
 
 from remotegpu import __version__
@@ -59,7 +59,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Image
         image = Image("localhost/test:dev", "key")
         image.folder.mkdir()
         digests = [{"digest": layer(image.folder, files)} for files in layers]
-        manifest = {"config": {"digest": "sha256:none"}, "layers": digests}
+        configuration = hashlib.sha256(b"{}").hexdigest()
+        (image.folder / configuration).write_bytes(b"{}")
+        manifest = {"config": {"digest": f"sha256:{configuration}"}, "layers": digests}
         (image.folder / "manifest.json").write_text(json.dumps(manifest))
         return image
 
@@ -135,6 +137,23 @@ def test_the_bill_of_materials_has_every_package(make: Callable[..., Image]) -> 
         f"pkg:generic/remotegpu@{__version__}",
         "pkg:cargo/some-crate@0.1.0",
     }
+
+
+def test_an_archive_has_every_blob_under_its_digest_but_those_that_are_known(make: Callable[..., Image]) -> None:
+    image = make(*GOOD)
+    for known in (set(), {next(iter(image.blobs()))}):
+        buffer = io.BytesIO()
+        write_archive(image, buffer, "localhost/some:1", known)
+        with tarfile.open(fileobj=io.BytesIO(buffer.getvalue())) as archive:
+            found = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+        assert json.loads(found["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+        (listed,) = json.loads(found["index.json"])["manifests"]
+        assert listed["annotations"] == {"io.containerd.image.name": "localhost/some:1"}
+        blobs = {
+            f"sha256:{hashlib.sha256(found[name]).hexdigest()}" for name in found if name.startswith("blobs/sha256/")
+        }
+        assert {f"blobs/{digest.replace(':', '/')}" for digest in blobs} == {name for name in found if "/" in name}
+        assert blobs == {listed["digest"], *image.blobs()} - known
 
 
 def test_bases_of_images_are_pinned_by_digest() -> None:
