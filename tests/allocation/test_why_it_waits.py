@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from remotegpu.api.quantities import parse_fraction
 from remotegpu.api.waiting import Answer
+from remotegpu.cli.why import lines
 from remotegpu_operator.allocation import Allocator, Placed, request_of
 from remotegpu_operator.why import State, explain, lengths_of, remaining
 
@@ -137,6 +138,14 @@ def test_those_before_it_end_as_well() -> None:
     first, second = answer_for(found, "w0"), answer_for(found, "w1")
     assert (first.starts_in_seconds, second.starts_in_seconds) == (3600, 7200)
     assert (second.position, second.ahead) == (2, ("team/w0",))
+
+
+def test_far_back_in_a_queue_a_person_reads_five_claims() -> None:
+    found = objects(8, [(999, 60 + index) for index in range(8)], [999] * 8)
+    answer = answer_for(found, "w7")
+    assert len(answer.holders) == 8
+    shown = [line for line in lines(answer) if line.startswith("  ends")]
+    assert (len(shown), shown[-1]) == (6, "  ends     and 3 more claims")
 
 
 def test_what_has_ended_says_how_long_claims_last() -> None:

@@ -65,11 +65,13 @@ def lines(answer: Answer) -> Iterator[str]:
     if answer.position:
         before = f", behind {_some(answer.ahead)}" if answer.ahead else ", it is the next"
         yield f"  queue    place {answer.position} of pool {answer.pool}{before}"
-    for holder in answer.holders:
+    for holder in answer.holders[:_MOST_NAMED]:
         yield (
             f"  ends     {holder.claim} has had {holder.has} for {format_duration(holder.held_seconds)}, "
             f"probably for another {_about(holder.ends_in_seconds)}"
         )
+    if (rest := len(answer.holders) - _MOST_NAMED) > 0:
+        yield f"  ends     and {rest} more claims"
     if answer.starts_in_seconds is not None:
         yield f"  starts   probably in {_about(answer.starts_in_seconds)}: {answer.estimate}"
     elif answer.position:
