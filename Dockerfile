@@ -22,7 +22,7 @@ COPY pyproject.toml ./
 # The versions of the project's extra `build`, and the packages that tools/python.sh copies.
 RUN python3 -m venv .venv && .venv/bin/python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
         print(*project['optional-dependencies']['build'], \
-            *(name for name in project['dependencies'] if name.startswith(('cloudpickle', 'pyyaml'))), sep='\n')" >build.txt \
+            *project['optional-dependencies']['offload'], sep='\n')" >build.txt \
     && .venv/bin/pip install -q -r build.txt
 COPY Cargo.toml Cargo.lock ./
 COPY remoting remoting
@@ -45,7 +45,8 @@ RUN python3 -m venv /pip && python3 -m venv --without-pip /opt/remotegpu
 COPY pyproject.toml ./
 RUN --mount=type=bind,from=wheels,target=/wheels \
     python3 -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-        print(*project['dependencies'], *project['optional-dependencies']['kubernetes'], sep='\n')" >requirements.txt \
+        extras = project['optional-dependencies']; \
+        print(*project['dependencies'], *extras['kubernetes'], *extras['offload'], sep='\n')" >requirements.txt \
     && /pip/bin/pip --python /opt/remotegpu/bin/python install -q -r requirements.txt
 
 FROM dependencies AS package

@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread release-fixture chaos test-gpu test-gpu-frameworks record-gpu symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread release-fixture chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -52,6 +52,9 @@ cluster-down: .venv/.installed ## Take that cluster down
 cluster-programs: .venv/.installed ## What the cluster and the tests of API semantics run, without starting it
 	@if command -v go >/dev/null && [ "$$(id -u)" = 0 ]; then cd e2e && ../$(PYTHON) -m cluster programs; \
 	else echo "==> Without Go and root no API server is built; where there is none its tests say so and are skipped"; fi
+
+release: build ## The wheel, the chart, checksums, notes and bills of materials into dist/; also the images, after `make images`
+	@PYTHONPATH=e2e $(PYTHON) tools/release.py
 
 images: build ## The project's images with their bills of materials, and into the nodes of the cluster where it is up
 	@cd e2e && ../$(PYTHON) -m cluster images
@@ -259,6 +262,7 @@ generate: .venv/.installed ## Regenerate what the function table and the .proto 
 	@$(PYTHON) tools/generate_rpc.py
 	@$(PYTHON) tools/generate_values_schema.py
 	@$(PYTHON) tools/generate_admission.py
+	@$(PYTHON) tools/write_version.py
 	@$(PYTHON) tools/list_files.py
 
 calls: build ## Record anew which driver functions each test program calls; then `make generate`

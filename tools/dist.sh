@@ -9,8 +9,8 @@
 #   frameworks/  a plugin that makes JAX look for GPUs where there are no device files
 #   trace/   libcuda.so.1                     the recorder, which passes calls on to the libcuda.so.1 that the program would have got
 #   pod/     what is mounted into containers  see pod.sh
-# What runs in a user's container is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on. Needs
-# .venv (make set-up).
+# All of it is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on: the client runs in users'
+# containers, and the wheel (tools/release.py) on any machine. Needs .venv (make set-up).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,29 +18,30 @@ dist=${REMOTEGPU_DIST:-target/dist}
 target=${CARGO_TARGET_DIR:-target}
 export PATH="$PWD/.venv/bin:$PATH"
 
-cargo build --release --locked -p remotegpu-worker -p remotegpu-softgpu -p remotegpu-bench
-cargo zigbuild --release --locked -p remotegpu-client -p remotegpu-smi -p remotegpu-connect -p remotegpu-trace -p remotegpu-sandbox --target x86_64-unknown-linux-gnu.2.17
+# Apart from each other, so that neither has code for what only the other one's crates ask of a common crate.
+for packages in "worker softgpu bench" "client smi connect trace sandbox"; do
+    read -ra packages <<<"$packages"
+    cargo zigbuild --release --locked "${packages[@]/#/--package=remotegpu-}" --target x86_64-unknown-linux-gnu.2.17
+done
 
 # A running program may have the old file mapped: write beside it and rename.
 put() {
     mkdir -p "$(dirname "$2")"
     cmp -s "$1" "$2" || { cp "$1" "$2.new" && mv "$2.new" "$2"; }
 }
-for program in remotegpu-worker remotegpu-gateway remotegpu-bench; do
-    put "$target/release/$program" "$dist/bin/$program"
+built=$target/x86_64-unknown-linux-gnu/release
+for program in remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect nvidia-smi; do
+    put "$built/$program" "$dist/bin/$program"
 done
-portable=$target/x86_64-unknown-linux-gnu/release
-put "$portable/nvidia-smi" "$dist/bin/nvidia-smi"
-put "$portable/remotegpu-connect" "$dist/bin/remotegpu-connect"
-put "$portable/libremotegpu_client.so" "$dist/client/libcuda.so.1"
-put "$target/release/libsoftgpu.so" "$dist/native/libcuda.so.1"
-put "$portable/libremotegpu_sandbox.so" "$dist/lib/libremotegpu_sandbox.so"
-put "$portable/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
+put "$built/libremotegpu_client.so" "$dist/client/libcuda.so.1"
+put "$built/libsoftgpu.so" "$dist/native/libcuda.so.1"
+put "$built/libremotegpu_sandbox.so" "$dist/lib/libremotegpu_sandbox.so"
+put "$built/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
 put remoting/client/frameworks/jax_plugins/remotegpu_share.py "$dist/frameworks/jax_plugins/remotegpu_share.py"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
 for name in libnvJitLink.so.12 libnvJitLink.so.13; do
     # In the folder that cargo builds in, beside what else dist is made of.
-    made=$target/release/$name
+    made=$built/$name
     echo "$name { local: stand_in_*; };" >"$made.versions"
     cc -O2 -Wall -shared -fPIC "-DSONAME=$name" "-Wl,-soname,$name,--version-script,$made.versions" \
         remoting/softgpu/nvjitlink.c -o "$made"

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-3.12} out=${2:-.gpu} cache=target/gpu-wheels/${1:-3.12}
-wanted=$(.venv/bin/python -c 'import tomllib; print("\n".join([*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], "pytest", "pytest-timeout"]))')
+wanted=$(.venv/bin/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*project["dependencies"], *project["optional-dependencies"]["offload"], "pytest", "pytest-timeout", sep="\n")')
 
 # Loaded once for one list of requirements; the resolver finds what they need, so that no list of ours can lack a package.
 if ! { [ -e "$cache/wanted.txt" ] && [ "$(cat "$cache/wanted.txt")" = "$wanted" ]; }; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the release before this one, from the commit that remoting/registry/wire.yaml names, into
 # target/fixture/release: client, worker, gateway and the Python of command line and appliance, laid out as target/dist.
-# The software GPU is this tree's: it is no end of the wire. Needs `make build`, whose dependencies are not compiled again.
+# The software GPU is this tree's: it is no end of the wire. Needs `make build`; dependencies that `make test-rust` has compiled are
+# not compiled again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

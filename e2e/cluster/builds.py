@@ -64,6 +64,7 @@ def _part(target: str, base: Image) -> Image:
         [
             *project["project"]["dependencies"],
             *project["project"]["optional-dependencies"]["kubernetes"],
+            *project["project"]["optional-dependencies"]["offload"],
             *project["build-system"]["requires"],
         ],
     )

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import csv
 import email.parser
-import functools
 import json
 import subprocess
 import tarfile
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -21,6 +19,8 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
+
+from remotegpu import __version__
 
 ROOT = Path(__file__).parents[2]
 TARGET = "x86_64-unknown-linux-gnu"
@@ -90,10 +90,10 @@ def crates(roots: Iterable[str]) -> set[Package]:
     return found | {Package("generic", "rust", _run("rustc", "--version").split()[1])}
 
 
-def bill(found: Contents, linked: Iterable[Package]) -> str:
-    """CycloneDX 1.6 as JSON."""
+def bill(found: Contents, linked: Iterable[Package], kind: ComponentType = ComponentType.CONTAINER) -> str:
+    """CycloneDX 1.6 as JSON; `kind`: what all of it is."""
     bom = Bom(components=[_component(package) for package in {*found.packages, *linked}])
-    bom.metadata.component = whole = Component(name=found.image, type=ComponentType.CONTAINER)
+    bom.metadata.component = whole = Component(name=found.image, type=kind)
     bom.register_dependency(whole, bom.components)
     return JsonV1Dot6(bom).output_as_string(indent=1)
 
@@ -182,7 +182,7 @@ def _owner_of_made(file: str, entry: tarfile.TarInfo, owners: dict[str, Package]
     if path.parent.name == "__pycache__" and path.suffix == ".pyc":
         return owners.get(str(path.parent.parent / f"{path.name.partition('.')[0]}.py"))
     if file.startswith(_OURS):
-        return Package("generic", "remotegpu", our_version())
+        return Package("generic", "remotegpu", __version__)
     if file.startswith("opt/") and (path.name == "pyvenv.cfg" or (path.parent.name == "bin" and path.name in _VENV)):
         return Package("generic", "venv", "")
     if str(path.parent) == "var/lib/dpkg/info":
@@ -190,9 +190,3 @@ def _owner_of_made(file: str, entry: tarfile.TarInfo, owners: dict[str, Package]
     if file in _OF_THE_BUILDER or (file.startswith(_SET_UP) and not (entry.isreg() and entry.mode & 0o111)):
         return Package("generic", "set-up", "")
     return None
-
-
-@functools.cache
-def our_version() -> str:
-    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return version

@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from cluster.control_plane import PROGRAMS
 from cluster.node import Node
@@ -161,19 +162,25 @@ def _import(node: Node, image: Image, known: set[str]) -> None:
         assert process.stdin
         assert process.stderr
         # Where the import ends early, its own words say more than the broken pipe.
-        with contextlib.suppress(BrokenPipeError), process.stdin, tarfile.open(mode="w|", fileobj=process.stdin) as tar:
-            _add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-            _add(tar, "index.json", json.dumps(_index(image)).encode())
-            _add(tar, _blob(image.digest), image.manifest)
-            for digest, file in image.blobs().items():
-                if digest not in known:
-                    tar.add(file, _blob(digest))
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            write_archive(image, process.stdin, image.tag, known)
         error = process.stderr.read().decode().strip()
     if process.returncode:
         raise RuntimeError(f"{image.tag} into {node.name}: {error}")
 
 
-def _index(image: Image) -> dict[str, object]:
+def write_archive(image: Image, file: IO[bytes], name: str, known: Collection[str] = ()) -> None:
+    """An OCI archive of the image under this name, without the blobs that its reader knows."""
+    with tarfile.open(mode="w|", fileobj=file) as tar:
+        _add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+        _add(tar, "index.json", json.dumps(_index(image, name)).encode())
+        _add(tar, _blob(image.digest), image.manifest)
+        for digest, blob in image.blobs().items():
+            if digest not in known:
+                tar.add(blob, _blob(digest))
+
+
+def _index(image: Image, name: str) -> dict[str, object]:
     return {
         "schemaVersion": 2,
         "manifests": [
@@ -181,7 +188,7 @@ def _index(image: Image) -> dict[str, object]:
                 "mediaType": "application/vnd.oci.image.manifest.v1+json",
                 "digest": image.digest,
                 "size": len(image.manifest),
-                "annotations": {"io.containerd.image.name": image.tag},
+                "annotations": {"io.containerd.image.name": name},
             }
         ],
     }

@@ -45,7 +45,7 @@ def free_port() -> int:
 
 def wait_until_ready(endpoint: str, appliance: subprocess.Popen[bytes], log: Path) -> None:
     for _ in range(240):
-        health = subprocess.run([REMOTEGPU, "health", "--appliance", endpoint], capture_output=True)
+        health = subprocess.run([REMOTEGPU, "doctor", "--appliance", endpoint], capture_output=True)
         if health.returncode == 0:
             return
         if appliance.poll() is not None:

@@ -1,6 +1,7 @@
-"""What remotegpu takes from a package beside it, found by an entry point: nothing of ours imports that package.
+"""What remotegpu takes from packages beside it, found by an entry point: nothing of ours imports them.
 
-There is one such package, `remotegpu_offload`. Its entry point is an `Offload`.
+There are two: `remotegpu_offload`, whose entry point `offload` is an `Offload`, and the operator's package, whose entry
+point `why` is a `remotegpu.api.waiting.Explainer`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     import typer
 
+    from remotegpu.api.waiting import Explainer
     from remotegpu.appliance.checks import EnvironmentState
     from remotegpu.appliance.parts import Parts
     from remotegpu.appliance.processes import Launch
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 GROUP: Final = "remotegpu.extensions"
 OFFLOAD: Final = "offload"
+WHY: Final = "why"
+# What the extra `offload` installs.
+_OF_OFFLOAD: Final = ("cloudpickle", "yaml")
 
 
 class MissingError(Exception):
@@ -91,13 +96,11 @@ class Offload(Protocol):
 
 @cache
 def offload() -> Offload | None:
-    """Imports the package, so only for who uses it."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 (it looks through all that is installed)
+    """Imports the package, so only for who uses it. None where it is not there, or what it needs is not."""
+    from importlib.util import find_spec  # noqa: PLC0415
 
-    for point in entry_points(group=GROUP, name=OFFLOAD):
-        found: Offload = point.load()
-        return found
-    return None
+    found: Offload | None = _load(OFFLOAD) if all(map(find_spec, _OF_OFFLOAD)) else None
+    return found
 
 
 def required_offload() -> Offload:
@@ -105,7 +108,25 @@ def required_offload() -> Offload:
     found = offload()
     if found is None:
         raise MissingError(
-            "this installation of remotegpu lacks offload, its package remotegpu_offload: "
-            "`python -m pip install --force-reinstall remotegpu`, or `make set-up` in a clone"
+            "this installation of remotegpu lacks offload, or what that needs: "
+            "`python -m pip install 'remotegpu[offload]'`, or `make set-up` in a clone"
         )
     return found
+
+
+def explainer() -> "Explainer":
+    """Raises MissingError."""
+    found: Explainer | None = _load(WHY)
+    if found is None:
+        raise MissingError(
+            "this installation of remotegpu lacks the operator's package, which knows how shares are given: "
+            "`python -m pip install --force-reinstall 'remotegpu[kubernetes]'`, or `make set-up` in a clone"
+        )
+    return found
+
+
+def _load(name: str) -> Any:
+    """What the entry point is; None where there is none."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 (it looks through all that is installed)
+
+    return next((point.load() for point in entry_points(group=GROUP, name=name)), None)

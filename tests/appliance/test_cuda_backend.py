@@ -37,7 +37,7 @@ def test_inventory_and_health_come_from_the_driver(real: StandIn) -> None:
     overhead = gpu.total_bytes - gpu.shareable_bytes
     assert 0 <= overhead < GIB, "contexts of the software GPU are small"
     assert overhead % 4 == 0, "set aside for each of four sessions"
-    assert real.cli("health").returncode == 0
+    assert real.cli("doctor").returncode == 0
 
 
 def test_a_program_runs_on_a_share(real: StandIn) -> None:

@@ -25,7 +25,7 @@ def test_sessions_run_and_start(disk: SmallDisk, how: str) -> None:
         done = remote.run("vector_add.py")
         assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
         assert line(running) == "finished"
-        assert remote.cli("health").returncode == 0
+        assert remote.cli("doctor").returncode == 0
         disk.mend(how)
 
 

@@ -183,7 +183,7 @@ def test_draining_lets_leases_end_and_opens_none(dist: Path) -> None:
         assert refused.value.failure is Failure.BUSY
         assert session.grant(8 * MIB) == 8 * MIB
         assert lease.session(2).grant(8 * MIB) == 8 * MIB, "a lease may still open sessions"
-        assert appliance.cli("health").returncode == 69
+        assert appliance.cli("doctor").returncode == 69
         lease.let_go()
         assert appliance.process.wait(10) == 0
 

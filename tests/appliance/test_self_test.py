@@ -16,7 +16,7 @@ MIB = 1 << 20
 @pytest.mark.parametrize(("profile", "overhead"), [("normal", 0), ("hostile", 64)])
 def test_a_good_gpu_passes_and_its_contexts_are_measured(profile: str, overhead: int) -> None:
     with appliance("--gpus", "2", profile=profile, memory_mib=1024) as it:
-        listed = json.loads(it.cli("health", "--json").stdout)
+        listed = json.loads(it.cli("doctor", "--json").stdout)
         found = {check["name"]: (check["status"], check["message"]) for check in listed["checks"]}
         expected = ("ok", f"self-test passed, a context takes {overhead} MiB")
         assert found["gpu 0"] == found["gpu 1"] == expected
@@ -28,7 +28,7 @@ def test_a_good_gpu_passes_and_its_contexts_are_measured(profile: str, overhead:
 def test_a_gpu_that_fails_takes_no_lease_and_says_why(dist: Path) -> None:
     """The stand-in's libcuda.so.1 is an empty file: the worker stands in for it, the self-test does not."""
     with StandIn(dist, "--self-test") as it:
-        health = it.cli("health")
+        health = it.cli("doctor")
         assert health.returncode == 69
         assert "gpu 0: self-test: " in health.stdout
         refused = it.cli("run", "-p", "0.5", "--", "true")

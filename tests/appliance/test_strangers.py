@@ -74,7 +74,7 @@ def test_who_only_looks_whether_somebody_listens_is_no_refusal(guarded: StandIn,
     before = refusals(metrics_port)
     assert guarded.access.ca is not None
     for _ in range(3):
-        assert guarded.cli("health", "--ca", str(guarded.access.ca), "--token-file", "/dev/null").returncode == 69
+        assert guarded.cli("doctor", "--ca", str(guarded.access.ca), "--token-file", "/dev/null").returncode == 69
     for port in ports(guarded):
         socket.create_connection(("127.0.0.1", port), 5).close()
     with Strangers(ports(guarded)) as strangers:

@@ -95,7 +95,7 @@ def test_a_gpu_that_needs_a_reset_ends_its_sessions_and_takes_nothing_new(device
     with pytest.raises(ApplianceError, match=f"XID {xid}"):
         device.appliance.lease(Ask(milli_per_gpu=100))
     assert device.counted() == {xid: 1}
-    assert f"XID {xid}" in device.appliance.cli("health").stdout
+    assert f"XID {xid}" in device.appliance.cli("doctor").stdout
 
 
 def test_a_contained_error_lets_sessions_go_on_and_opens_none(device: Device) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -49,7 +51,7 @@ def test_beyond_this_machine_it_wants_token_and_tls(made: tuple[Path, str]) -> N
 def test_only_its_owner_reads_what_init_made(made: tuple[Path, str]) -> None:
     folder, _ = made
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
-    public = {"ca.pem": 0o644, "server.pem": 0o644}
+    public = {"ca.pem": 0o644, "server.pem": 0o644, "remotegpu-appliance.service": 0o644}
     secret = dict.fromkeys(("ca.key", "server.key", "tokens", "admin.token", "user.token"), 0o600)
     assert modes == public | secret
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -90,6 +92,40 @@ def test_the_two_printed_commands_work(made: tuple[Path, str], started: str) -> 
     for token, code in (("user.token", 0), ("admin.token", 0), ("tokens", 2)):
         options = ("--appliance", started, "--ca", str(folder / "ca.pem"), "--token-file", str(folder / token))
         assert remotegpu("smi", *options).returncode == code
+
+
+def unit_command(text: str) -> list[str]:
+    return shlex.split(re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)[1].replace("%%", "%"))  # type: ignore[index]
+
+
+def test_the_unit_starts_the_same_appliance_and_ends_it(made: tuple[Path, str], dist: Path) -> None:
+    """What systemd does: run the command from another folder, and send SIGTERM."""
+    folder, _ = made
+    command, endpoint = unit_command((folder / "remotegpu-appliance.service").read_text()), f"127.0.0.1:{free_port()}"
+    command = [f"--listen={endpoint}" if each.startswith("--listen=") else each for each in command]
+    command += ["--no-self-test", "--uid-base=0", "--quiet"]
+    with subprocess.Popen(command, cwd="/", env={**os.environ, "REMOTEGPU_DIST": str(dist)}) as process:
+        access = ("--appliance", endpoint, "--ca", str(folder / "ca.pem"), "--token-file", str(folder / "user.token"))
+        until(lambda: remotegpu("ls", *access).returncode == 0, 30, "it answers")
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_systemd_understands_the_unit(made: tuple[Path, str]) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed: it is of the Debian package systemd")
+    unit = str(made[0] / "remotegpu-appliance.service")
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, timeout=60)
+    assert [line for line in done.stderr.splitlines() if "remotegpu" in line] == []
+
+
+def test_a_folder_of_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "100 % of GPUs"
+    done = remotegpu("appliance", "init", str(folder), "--backend", "cuda")
+    assert done.returncode == 0, done.stderr
+    command = unit_command((folder / "remotegpu-appliance.service").read_text())
+    assert f"--cert={folder / 'server.pem'}" in command
+    assert "--backend=cuda" in command
 
 
 def test_a_token_on_the_command_line_is_warned_about(appliance: StandIn, tmp_path: Path) -> None:

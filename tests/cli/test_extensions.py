@@ -41,8 +41,8 @@ def test_a_missing_extension_is_one_sentence_with_the_next_step(without: list[st
     done = subprocess.run([*without, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (exits.SOFTWARE, "")
     assert done.stderr.splitlines() == [
-        "remotegpu: this installation of remotegpu lacks offload, its package remotegpu_offload: `python -m pip "
-        "install --force-reinstall remotegpu`, or `make set-up` in a clone"
+        "remotegpu: this installation of remotegpu lacks offload, or what that needs: `python -m pip install "
+        "'remotegpu[offload]'`, or `make set-up` in a clone"
     ]
 
 

@@ -1,4 +1,4 @@
-"""What `ls`, `smi`, `health` and `version` show, for people and as JSON."""
+"""What `ls`, `smi`, `doctor` and `version` show, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -63,29 +63,29 @@ def test_a_client_name_is_text_not_markup(appliance: StandIn) -> None:
     appliance.client.close_lease(granted.lease_id, granted.lease_secret)
 
 
-def test_health(appliance: StandIn) -> None:
-    done = appliance.cli("health")
+def test_doctor(appliance: StandIn) -> None:
+    done = appliance.cli("doctor")
     assert done.returncode == 0
     lines = [line for line in done.stdout.splitlines() if not line.strip().startswith("fix:")]
     assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
     assert {line.split()[1] for line in lines} == {"OK"}
-    listed = json.loads(appliance.cli("health", "--json").stdout)
+    listed = json.loads(appliance.cli("doctor", "--json").stdout)
     assert listed["healthy"] is True
     assert "worker isolation" in {check["name"] for check in listed["checks"]}
 
 
-def test_health_of_nothing(appliance: StandIn) -> None:
-    done = appliance.cli("health", "-a", f"127.0.0.1:{free_port()}")
+def test_doctor_of_nothing(appliance: StandIn) -> None:
+    done = appliance.cli("doctor", "-a", f"127.0.0.1:{free_port()}")
     assert done.returncode == 69
     assert "FAIL" in done.stdout
     assert done.stderr == ""
 
 
-def test_health_without_an_appliance_checks_this_installation(appliance: StandIn, tmp_path: Path) -> None:
-    assert appliance.cli("health", "-a", "").returncode == 0
+def test_doctor_without_an_appliance_checks_this_installation(appliance: StandIn, tmp_path: Path) -> None:
+    assert appliance.cli("doctor", "-a", "").returncode == 0
     appliance.environment["REMOTEGPU_DIST"], kept = str(tmp_path), appliance.environment["REMOTEGPU_DIST"]
     try:
-        done = appliance.cli("health", "-a", "")
+        done = appliance.cli("doctor", "-a", "")
         assert done.returncode == 69
         assert "fix: build it with `make build`" in done.stdout
     finally:
@@ -98,7 +98,7 @@ def test_an_installation_without_the_software_gpu_is_well(appliance: StandIn, tm
     (tmp_path / "client").symlink_to(kept / "client")
     appliance.environment["REMOTEGPU_DIST"] = str(tmp_path)
     try:
-        done = appliance.cli("health", "-a", "", "--json")
+        done = appliance.cli("doctor", "-a", "", "--json")
         checks = {check["name"]: check["status"] for check in json.loads(done.stdout)["checks"]}
         assert (done.returncode, checks["client library"], checks["software GPU"]) == (0, "ok", "warn")
     finally:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from cluster import contents
-from cluster.images import Image
+from cluster.images import Image, write_archive
 from support.system import DIST, ROOT
+
+from remotegpu import __version__
 
 SITE = "opt/remotegpu/lib/python3.11/site-packages"
 DPKG = """Package: libc6
@@ -57,7 +59,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Image
         image = Image("localhost/test:dev", "key")
         image.folder.mkdir()
         digests = [{"digest": layer(image.folder, files)} for files in layers]
-        manifest = {"config": {"digest": "sha256:none"}, "layers": digests}
+        configuration = hashlib.sha256(b"{}").hexdigest()
+        (image.folder / configuration).write_bytes(b"{}")
+        manifest = {"config": {"digest": f"sha256:{configuration}"}, "layers": digests}
         (image.folder / "manifest.json").write_text(json.dumps(manifest))
         return image
 
@@ -92,7 +96,7 @@ def test_each_file_has_the_package_that_it_is_of(make: Callable[..., Image]) -> 
         ("deb", "libc6", "2.36-9+deb12u10", 2),
         ("generic", "set-up", "", 1),
         ("pypi", "some-package", "1.2", 6),
-        ("generic", "remotegpu", contents.our_version(), 1),
+        ("generic", "remotegpu", __version__, 1),
     }
 
 
@@ -130,9 +134,26 @@ def test_the_bill_of_materials_has_every_package(make: Callable[..., Image]) -> 
         "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64",
         "pkg:generic/set-up",
         "pkg:pypi/some-package@1.2",
-        f"pkg:generic/remotegpu@{contents.our_version()}",
+        f"pkg:generic/remotegpu@{__version__}",
         "pkg:cargo/some-crate@0.1.0",
     }
+
+
+def test_an_archive_has_every_blob_under_its_digest_but_those_that_are_known(make: Callable[..., Image]) -> None:
+    image = make(*GOOD)
+    for known in (set(), {next(iter(image.blobs()))}):
+        buffer = io.BytesIO()
+        write_archive(image, buffer, "localhost/some:1", known)
+        with tarfile.open(fileobj=io.BytesIO(buffer.getvalue())) as archive:
+            found = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+        assert json.loads(found["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+        (listed,) = json.loads(found["index.json"])["manifests"]
+        assert listed["annotations"] == {"io.containerd.image.name": "localhost/some:1"}
+        blobs = {
+            f"sha256:{hashlib.sha256(found[name]).hexdigest()}" for name in found if name.startswith("blobs/sha256/")
+        }
+        assert {f"blobs/{digest.replace(':', '/')}" for digest in blobs} == {name for name in found if "/" in name}
+        assert blobs == {listed["digest"], *image.blobs()} - known
 
 
 def test_bases_of_images_are_pinned_by_digest() -> None:

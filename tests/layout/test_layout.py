@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import tomllib
 from pathlib import Path
 
 import grimp
 import pytest
+
+from remotegpu import __version__
 
 ROOT = Path(__file__).parents[2]
 FLAT_TABLES = ("_generated.rs", "_pb2.py", "_pb2_grpc.py", "_pb2.pyi")
@@ -98,6 +101,19 @@ def test_no_registry_host_is_named(host: str) -> None:
     """Machines have mirrors; a name in a file would break them. Lock files are the package managers' own."""
     files = [p for p in tracked() if p.suffix not in {".lock", ".sum"} and p != Path(__file__)]
     assert not [str(p) for p in files if p.is_file() and host in p.read_text(errors="replace")]
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """Its home is remoting/remotegpu/__init__.py. If not: `make generate`."""
+    tool = runpy.run_path(str(ROOT / "tools" / "write_version.py"))
+    for name, prefixes in tool["PLACES"].items():
+        text = (ROOT / name).read_text()
+        for before in prefixes:
+            assert tool["written"](text, before, __version__) == text, name
+            assert tool["written"](text, before, "9.9.9") != text, name
+    ours = {f"remotegpu-{crate}" for crate in CONTRACTS}
+    locked = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
+    assert {each["version"] for each in locked if each["name"] in ours} == {__version__}
 
 
 # The parts of torch's device call each other, as the dispatcher calls them all.

@@ -85,7 +85,7 @@ def test_what_was_known_is_known(remote: Appliance) -> None:
             ).stdout.split()
         )
         os.kill(gateway, signal.SIGKILL)
-        until(lambda: remote.cli("health").returncode == 0, 20, "there is another gateway")
+        until(lambda: remote.cli("doctor").returncode == 0, 20, "there is another gateway")
         computes(stays)
         run = remote.run("vector_add.py")
         assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr

@@ -109,7 +109,7 @@ class Appliance:
             if self.process.poll() is not None:
                 assert self.process.stderr is not None
                 raise AssertionError(f"appliance ended with {self.process.returncode}: {self.process.stderr.read()}")
-            return self.cli("health", *options).returncode == 0
+            return self.cli("doctor", *options).returncode == 0
 
         until(ready, 60, "the appliance is ready")
 

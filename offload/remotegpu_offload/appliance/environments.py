@@ -322,7 +322,7 @@ class Environments:
         usable = [(server, server.environment) for server in named if server.environment is not None]
         if not usable:
             problems = "; ".join(f"{server.name}: {server.problem}" for server in named)
-            raise NoEnvironmentError(f"no environment of this appliance works ({problems}); see `remotegpu health`")
+            raise NoEnvironmentError(f"no environment of this appliance works ({problems}); see `remotegpu doctor`")
         fitting = [
             (server, environment)
             for backend in backends or [""]
@@ -343,7 +343,7 @@ class Environments:
 
     def _offered(self) -> str:
         listed = ", ".join(f"{environment.name} ({environment.backend})" for environment in self.alive())
-        return f"there are {listed}" if listed else "and none of the others works; see `remotegpu health`"
+        return f"there are {listed}" if listed else "and none of the others works; see `remotegpu doctor`"
 
 
 def make_environments(parts: Parts) -> Environments:

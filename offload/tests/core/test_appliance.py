@@ -110,7 +110,7 @@ def test_an_appliance_without_environments_says_so(tmp_path: Path) -> None:
 
 
 def test_broken_environments_fail_in_health_and_the_others_serve(appliance: StandIn) -> None:
-    health = appliance.cli("health", "--json")
+    health = appliance.cli("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(health.stdout)["checks"]}
     assert health.returncode != 0
     assert checks["environment here"]["status"] == "ok"

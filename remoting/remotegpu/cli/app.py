@@ -19,9 +19,13 @@ from remotegpu.cli import exits
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
+    ClusterOption,
+    ContextOption,
     CountOption,
     FractionOption,
     JsonOption,
+    KubeconfigOption,
+    NamespaceOption,
     QuickOption,
     RunsOption,
     ServerNameOption,
@@ -258,19 +262,45 @@ def migrate(
 
 
 @app.command()
-def health(
+def doctor(
     appliance: ApplianceOption = "",
+    cluster: ClusterOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what a bug report needs into a .tar.gz, without tokens and keys."),
+    ] = None,
     as_json: JsonOption = False,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
     server_name: ServerNameOption = "",
 ) -> None:
-    """Check this installation and the appliances; the exit code is 0 only without a FAIL."""
-    from remotegpu.cli import health  # noqa: PLC0415
+    """Check this installation, appliances and a cluster; the exit code is 0 only without a FAIL."""
+    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.doctor.command import DoctorOptions, doctor  # noqa: PLC0415
 
-    good = health.health(split(appliance), read_access(token, token_file, ca, server_name), as_json=as_json)
+    there = Cluster(kubeconfig, context) if cluster or kubeconfig or context else None
+    access = read_access(token, token_file, ca, server_name)
+    good = doctor(DoctorOptions(split(appliance), access, there, as_json, bundle))
     raise typer.Exit(0 if good else exits.UNAVAILABLE)
+
+
+@app.command()
+def why(
+    pod: Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")],
+    namespace: NamespaceOption = "",
+    claim: Annotated[bool, typer.Option("--claim", help="It is the name of a GPUClaim.")] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a pod of a cluster waits for its share, when it probably starts, and what would start now."""
+    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.why import why  # noqa: PLC0415
+
+    why(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, as_json=as_json)
 
 
 @app.command()
@@ -314,6 +344,8 @@ def bench(
     bench(BenchOptions(split(appliance), access, reference, everything, quick, runs), form)
 
 
+BackendOfAppliance = Annotated[Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")]
+
 appliances = typer.Typer(invoke_without_command=True)
 app.add_typer(appliances, name="appliance")
 
@@ -321,7 +353,7 @@ app.add_typer(appliances, name="appliance")
 @appliances.callback()
 def appliance(
     context: typer.Context,
-    backend: Annotated[Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")] = "software",
+    backend: BackendOfAppliance = "software",
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Control port; data is one higher.")
     ] = names.DEFAULT_LISTEN,
@@ -522,11 +554,12 @@ def init_appliance(
         list[str] | None,
         typer.Option("--host", help="Name or address of this machine for others; repeatable. Default: its host name."),
     ] = None,
+    backend: BackendOfAppliance = "software",
 ) -> None:
-    """Make certificates and tokens for an appliance that other machines reach."""
+    """Make certificates, tokens and a unit of systemd for an appliance that other machines reach."""
     from remotegpu.cli.init import init  # noqa: PLC0415
 
-    typer.echo(init(folder, host or []))
+    typer.echo(init(folder, host or [], backend))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)

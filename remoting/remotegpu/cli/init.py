@@ -1,4 +1,4 @@
-"""`remotegpu appliance init`: an authority, a certificate of it for the appliance, and tokens."""
+"""`remotegpu appliance init`: an authority, a certificate of it for the appliance, tokens, and a unit of systemd."""
 
 import contextlib
 import datetime
@@ -7,6 +7,7 @@ import os
 import secrets
 import shlex
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -23,16 +24,49 @@ _AUTHORITY_DAYS: Final = 3650
 # Renewed by another `init`, with the clients' new authority.
 _SERVER_DAYS: Final = 825
 _ALWAYS: Final = ("localhost", "127.0.0.1")
+# How the appliance is started, and which file each option names.
+_SERVE: Final = ("-m", "remotegpu.cli", "appliance")
+_OPTIONS: Final = {"cert": "server.pem", "key": "server.key", "tokens": "tokens"}
+_UNIT: Final = "remotegpu-appliance.service"
+# What the appliance does on SIGTERM: its leases have --drain-seconds to end, then it ends its workers itself. On SIGHUP
+# its Python starts anew, perhaps of another version, and sessions live on.
+_UNIT_TEXT: Final = """\
+[Unit]
+Description=Shares of the GPUs of this machine (remotegpu)
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=exec
+ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=5
+KillMode=mixed
+TimeoutStopSec=60
+# Cgroups of its own, for what each lease may take of this machine.
+Delegate=yes
+LimitNOFILE=1048576
+LimitMEMLOCK=infinity
+NoNewPrivileges=yes
+ProtectSystem=full
+PrivateTmp=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
 
 
-def init(folder: Path, hosts: Sequence[str]) -> str:
-    """Make the files; the text names the two commands that use them."""
+def init(folder: Path, hosts: Sequence[str], backend: str) -> str:
+    """Make the files; the text names the commands that use them."""
     hosts = hosts or [socket.gethostname()]
     _make_folder(folder)
     now = datetime.datetime.now(datetime.UTC)
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca = _authority(authority, now)
     admin, user = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+    serve = [*_SERVE, f"--backend={backend}", f"--listen=0.0.0.0:{DEFAULT_PORT}"]
+    serve += [f"--{option}={folder.resolve() / name}" for option, name in _OPTIONS.items()]
     for name, content in (
         ("ca.pem", ca.public_bytes(serialization.Encoding.PEM)),
         (
@@ -44,22 +78,33 @@ def init(folder: Path, hosts: Sequence[str]) -> str:
         ("tokens", f"[admin]\nadmin:{admin}\n\n[user]\nuser:{user}\n".encode()),
         ("admin.token", f"{admin}\n".encode()),
         ("user.token", f"{user}\n".encode()),
+        (_UNIT, _UNIT_TEXT.format(command=" ".join(map(_unit_word, [sys.executable, *serve]))).encode()),
     ):
-        _write(folder / name, content, 0o644 if name.endswith(".pem") else 0o600)
-    pem, key, tokens, ca_pem, token = (
-        shlex.quote(str(folder / name)) for name in ("server.pem", "server.key", "tokens", "ca.pem", "user.token")
+        _write(folder / name, content, 0o644 if name.endswith((".pem", ".service")) else 0o600)
+    pem, key, tokens, ca_pem, token, unit = (
+        shlex.quote(str(folder / name))
+        for name in ("server.pem", "server.key", "tokens", "ca.pem", "user.token", _UNIT)
     )
     return f"""{folder} has an authority, a certificate for {", ".join(hosts)}, tokens of an administrator and a user.
 
 The appliance, on this machine:
 
-    remotegpu appliance --listen 0.0.0.0:{DEFAULT_PORT} --cert {pem} --key {key} --tokens {tokens}
+    remotegpu appliance --backend {backend} --listen 0.0.0.0:{DEFAULT_PORT} --cert {pem} --key {key} --tokens {tokens}
+
+The same as a service of systemd, which starts it with the machine and after a failure:
+
+    sudo cp {unit} /etc/systemd/system/ && sudo systemctl enable --now remotegpu-appliance
 
 A program, where ca.pem and user.token were copied to:
 
     remotegpu run --appliance {Endpoint(hosts[0], DEFAULT_PORT)} --ca {ca_pem} --token-file {token} -- python train.py
 
 ca.key makes certificates that your clients believe: keep it somewhere else."""
+
+
+def _unit_word(text: str) -> str:
+    """As systemd reads it: quotes as a shell's, and two signs that mean something to it."""
+    return shlex.quote(text).replace("%", "%%").replace("$", "$$")
 
 
 def _make_folder(folder: Path) -> None:

@@ -52,6 +52,17 @@ FractionOption = Annotated[str | None, typer.Option("--fraction", "-p", help="Pa
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Less of everything: rough figures.")]
 RunsOption = Annotated[int | None, typer.Option("--runs", min=1, help="How often everything is measured; 3.")]
+ClusterOption = Annotated[
+    bool,
+    typer.Option("--cluster", help="Also the cluster that kubectl is set to; its checks need the extra kubernetes."),
+]
+KubeconfigOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="How to reach the cluster, if not as kubectl does.")
+]
+ContextOption = Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig, if not its current.")]
+NamespaceOption = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NAME", help="Its namespace. Default: the context's, or `default`.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 # Of `remotegpu offload`.

@@ -92,7 +92,7 @@ pub enum Stream {
 }
 
 /// Reads what a connection speaks, and does the handshake of TLS. `None`: it was closed without a byte, which asks only
-/// whether somebody listens (`remotegpu health`, a load balancer).
+/// whether somebody listens (`remotegpu doctor`, a load balancer).
 pub async fn first(gateway: &Gateway, mut tcp: TcpStream) -> Result<Option<First>, Refused> {
     let socket = tcp.as_fd().try_clone_to_owned()?;
     let Some(head) = first_bytes(&mut tcp).await? else { return Ok(None) };

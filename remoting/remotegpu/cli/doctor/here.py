@@ -1,33 +1,11 @@
-"""`remotegpu health`: numbered checks, each OK, WARN or FAIL, with why and what to do."""
+"""The checks of this installation and of appliances."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from remotegpu.api.names import APPLIANCE_ENV
-from remotegpu.cli.show import console, print_json
 from remotegpu.paths import NotBuiltError, find_dist
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
-
-
-def health(appliances: Sequence[str], access: Access, *, as_json: bool) -> bool:
-    """Print all checks; whether none failed."""
-    checks = [("here", check) for check in local_checks(named=bool(appliances))]
-    for text in appliances:
-        checks += [(text, check) for check in appliance_checks(text, access)]
-    good = all(check.status != "fail" for _, check in checks)
-    if as_json:
-        fields = ("name", "status", "message", "fix")
-        listed = [{"where": where, **{name: getattr(check, name) for name in fields}} for where, check in checks]
-        print_json({"healthy": good, "checks": listed})
-        return good
-    out = console()
-    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
-    for number, (where, check) in enumerate(checks, 1):
-        status = f"[{colours.get(check.status, 'red')}]{check.status.upper():4}[/]"
-        out.print(f"{number:2} {status} ", end="")
-        fix = f"\n        fix: {check.fix}" if check.fix else ""
-        out.print(f"{where}: {check.name}: {check.message}{fix}", markup=False, highlight=False)
-    return good
 
 
 def local_checks(*, named: bool) -> Iterator[pb.Check]:

@@ -1,0 +1,235 @@
+"""Why a claim waits, what has to end before it starts, when that will probably be, and what would start now. Pure: the
+allocator of the operator, given what the API server has, says it all.
+
+Nobody knows when a program ends. That a claim which has lasted so long lasts as long again is as likely as not, where
+nothing else is known; where pods of the pool have ended, those that lasted longer say how much longer.
+"""
+
+import datetime
+import heapq
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from remotegpu.api.claims import GPUClaim, Phase, Reason
+from remotegpu.api.durations import format_duration
+from remotegpu.api.kubernetes import DEFAULT_POOL, POOL_ANNOTATION
+from remotegpu.api.pods import LEAST_MEMORY
+from remotegpu.api.pools import GPUPool
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
+from remotegpu.api.waiting import Answer, Holder
+from remotegpu_operator.allocation import Allocator, Placed, Request, request_of
+from remotegpu_operator.builders.claims import HOLDING
+from remotegpu_operator.builders.quotas import hard_milli
+
+Objects = Mapping[str, Sequence[Mapping[str, Any]]]
+
+_MIB: Final = 1 << 20
+# As a claim that is made now comes behind all that wait.
+_YOUNGEST: Final = "9999"
+# How many claims' ends are followed, and how many of them are looked into one by one.
+_MOST_ENDS: Final = 2000
+_MOST_TRIED: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A cluster as its allocator sees it."""
+
+    pools: tuple[GPUPool, ...]
+    claims: tuple[GPUClaim, ...]
+    quotas: Mapping[str, Mapping[str, int]]  # by namespace and name
+    classes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, objects: Objects) -> "State":
+        quotas: dict[str, dict[str, int]] = {}
+        for quota in objects["resourcequotas"]:
+            if (milli := hard_milli(dict(quota))) is not None:
+                quotas.setdefault(quota["metadata"]["namespace"], {})[quota["metadata"]["name"]] = milli
+        return cls(
+            pools=tuple(map(GPUPool.from_object, objects["gpupools"])),
+            claims=tuple(map(GPUClaim.from_object, objects["gpuclaims"])),
+            quotas=quotas,
+            classes={each["metadata"]["name"]: each["value"] for each in objects["priorityclasses"]},
+        )
+
+    def request(self, claim: GPUClaim) -> Request:
+        return request_of(claim, self.classes)
+
+    def allocator(self, without: Iterable[str] = ()) -> Allocator:
+        """One that knows all but these claims, and has decided nothing of its own."""
+        left_out = set(without)
+        made = Allocator()
+        for pool in self.pools:
+            made.set_pool(pool.name, pool.status.appliances)
+        for namespace, hard in self.quotas.items():
+            made.set_quotas(namespace, hard)
+        for claim in self.claims:
+            if claim.uid in left_out or claim.status.phase is Phase.EXPIRED:
+                continue
+            if claim.status.phase in HOLDING:
+                made.hold(self.request(claim), claim.status.held)
+            if wants(claim):
+                made.submit(self.request(claim))
+        return made
+
+
+def wants(claim: GPUClaim) -> bool:
+    """It waits for a share, for the first time or, given way to another one, again."""
+    gave_way = claim.status.phase is Phase.SUSPENDED and claim.status.reason is Reason.FOR_PRIORITY
+    return gave_way or (claim.status.phase not in HOLDING and claim.status.phase is not Phase.EXPIRED)
+
+
+def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime) -> Answer:
+    """See `remotegpu.api.waiting.Explainer`. Raises KeyError if the claim is not among the objects."""
+    state = State.of(objects)
+    claim = next((each for each in state.claims if (each.namespace, each.name) == (namespace, name)), None)
+    if claim is None:
+        raise KeyError(f"{namespace}/{name}")
+    request, status = state.request(claim), claim.status
+    answer = Answer(claim.key, claim.spec.pool, str(claim.spec.ask), status.phase, status.reason, status.message)
+    if not wants(claim):
+        return answer
+    allocator = state.allocator()
+    queue = [each for each in allocator.waiting() if each.pool == claim.spec.pool]
+    ahead = [each for each in queue if each.turn < request.turn]
+    answer = replace(
+        answer,
+        message=allocator.message(claim.uid) or status.message,
+        position=len(ahead) + 1,
+        ahead=tuple(f"{each.namespace}/{each.name}" for each in ahead),
+        smaller=() if request.again else tuple(_smaller(state, claim)),
+    )
+    if status.reason not in (Reason.WAITING_FOR_CAPACITY, Reason.NOT_SEEN, Reason.QUOTA_EXCEEDED, Reason.FOR_PRIORITY):
+        return answer  # no other claim's end would help
+    lengths = lengths_of(objects["pods"], claim.spec.pool)
+    return _with_ends(answer, state, claim, _ends(state, claim, lengths, now), lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    claim: GPUClaim
+    held_seconds: int
+    ends_in_seconds: int
+
+
+def _ends(state: State, claim: GPUClaim, lengths: Sequence[int], now: datetime.datetime) -> Iterator[_End]:
+    """When those will probably end whose shares or whose quota it could use."""
+    for each in state.claims:
+        if each.status.phase in HOLDING and (claim.spec.pool == each.spec.pool or claim.namespace == each.namespace):
+            held = max(0, int((now - _since(each)).total_seconds()))
+            yield _End(each, held, remaining(held, lengths))
+
+
+def remaining(held_seconds: int, lengths: Sequence[int]) -> int:
+    """How much longer a claim lasts that has lasted so long: as likely more as less."""
+    longer = [length - held_seconds for length in lengths if length > held_seconds]
+    return int(statistics.median(longer)) if longer else held_seconds
+
+
+def lengths_of(pods: Iterable[Mapping[str, Any]], pool: str) -> list[int]:
+    """How long the pods of a pool ran that have ended, in seconds."""
+    found = []
+    for pod in pods:
+        if (pod["metadata"].get("annotations") or {}).get(POOL_ANNOTATION, DEFAULT_POOL) != pool:
+            continue
+        started = pod.get("status", {}).get("startTime")
+        states = [each.get("state", {}) for each in pod.get("status", {}).get("containerStatuses", ())]
+        ends = [state["terminated"]["finishedAt"] for state in states if "terminated" in state]
+        if started and ends and len(ends) == len(states):
+            length = datetime.datetime.fromisoformat(max(ends)) - datetime.datetime.fromisoformat(started)
+            found.append(int(length.total_seconds()))
+    return found
+
+
+def _since(claim: GPUClaim) -> datetime.datetime:
+    """Since when it has its share."""
+    times = [each.last_transition_time for each in claim.status.conditions if each.type == "Ready"]
+    return datetime.datetime.fromisoformat(times[0] if times and times[0] else claim.created)
+
+
+def _with_ends(answer: Answer, state: State, claim: GPUClaim, ends: Iterable[_End], lengths: Sequence[int]) -> Answer:
+    """One claim after the other ends, and those that wait get their shares in their order, until this one has its own.
+    Those before it end as well, after a typical time."""
+    allocator, claims = state.allocator(), {each.uid: each for each in state.claims}
+    events = [(end.ends_in_seconds, end.claim.uid, end) for end in ends if end.claim.uid != claim.uid]
+    heapq.heapify(events)
+    typical = int(statistics.median(lengths or [end.held_seconds for _, _, end in events] or [0]))
+    gone: list[_End] = []
+    seconds, placed = 0, _placed(allocator)
+    while claim.uid not in placed:
+        if not events or len(gone) == _MOST_ENDS:
+            return answer
+        seconds, uid, end = heapq.heappop(events)
+        gone.append(end)
+        allocator.release(uid)
+        placed = _placed(allocator)
+        for each in placed:
+            later = _End(claims[each], 0, seconds + typical)
+            heapq.heappush(events, (later.ends_in_seconds, each, later))
+    holders = [end for end in _needed(state, claim, gone) if end.claim.status.phase in HOLDING]
+    return replace(
+        answer,
+        holders=tuple(
+            Holder(end.claim.key, str(end.claim.spec.ask), end.held_seconds, end.ends_in_seconds) for end in holders
+        ),
+        starts_in_seconds=seconds,
+        estimate=(
+            f"half of the {len(lengths)} pods that have ended in pool {claim.spec.pool} ran for less than "
+            f"{format_duration(int(statistics.median(lengths)))}"
+            if lengths
+            else "no pod of the pool has ended yet, so what runs is taken to be half done"
+        ),
+    )
+
+
+def _needed(state: State, claim: GPUClaim, gone: Sequence[_End]) -> list[_End]:
+    """Of the claims that ended, those without whose end it would not start."""
+    needed = list(gone)
+    # Those that end last first: what is left then ends soonest.
+    for end in sorted(gone, key=lambda each: -each.ends_in_seconds)[:_MOST_TRIED]:
+        fewer = [each for each in needed if each is not end]
+        if claim.uid in _placed(state.allocator(without=[each.claim.uid for each in fewer])):
+            needed = fewer
+    return needed
+
+
+def _placed(allocator: Allocator) -> list[str]:
+    """Who gets a share now."""
+    return [decision.request.uid for decision in allocator.settle() if isinstance(decision, Placed)]
+
+
+def _smaller(state: State, claim: GPUClaim) -> Iterator[str]:
+    """The largest shares of the same GPUs, and the most of as large shares, that a claim made now would get at once."""
+    request, ask = state.request(claim), claim.spec.ask
+
+    def starts(each: Ask) -> bool:
+        allocator = state.allocator(without=[claim.uid])
+        allocator.submit(replace(request, uid="new", created=_YOUNGEST, ask=each))
+        return "new" in _placed(allocator)
+
+    count = _largest(ask.count - 1, lambda number: starts(replace(ask, count=number)))
+    if ask.memory_bytes:
+        size = _largest(ask.memory_bytes // _MIB, lambda mib: starts(replace(ask, memory_bytes=mib * _MIB)))
+        if size * _MIB >= LEAST_MEMORY:
+            yield _written(replace(ask, memory_bytes=size * _MIB))
+    elif milli := _largest(min(ask.milli_per_gpu, MILLI_PER_GPU) - 1, lambda m: starts(replace(ask, milli_per_gpu=m))):
+        yield _written(replace(ask, milli_per_gpu=milli))
+    if count:
+        yield _written(replace(ask, count=count))
+
+
+def _largest(most: int, works: Callable[[int], bool]) -> int:
+    """The largest number from 1 to `most` that works, 0 if none does; what is less than one that works, works."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if works(middle) else (low, middle - 1)
+    return low
+
+
+def _written(ask: Ask) -> str:
+    share = f"{ask.memory_bytes // _MIB}Mi" if ask.memory_bytes else format_milli(ask.milli_per_gpu)
+    return share if ask.count == 1 else f"{share} of each of {ask.count} GPUs"

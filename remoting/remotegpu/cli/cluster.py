@@ -1,0 +1,112 @@
+"""A cluster's objects, as the person at the command line may read them: with the kubeconfig that kubectl uses too."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu.cli import exits
+
+Object = dict[str, Any]
+
+_SECONDS: Final = 10.0
+_PAGE: Final = 500
+
+
+class RefusedError(Exception):
+    """The API server did not do it, or does not answer; `status` is 0 then."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+
+
+class Cluster:
+    def __init__(self, kubeconfig: Path | None = None, context: str = "") -> None:
+        """Raises CliError where there is no client or no way to a cluster."""
+        try:
+            from kubernetes import client, config  # noqa: PLC0415 (takes half a second, and only some have it)
+        except ImportError:
+            said = "this needs Kubernetes' client: `python -m pip install 'remotegpu[kubernetes]'`"
+            raise exits.CliError(exits.SOFTWARE, said) from None
+        configuration = client.Configuration()
+        try:
+            config.load_kube_config(
+                str(kubeconfig) if kubeconfig else None, context or None, client_configuration=configuration
+            )
+        except config.ConfigException as error:
+            said = (
+                f"no way to a cluster is known ({error}): give --kubeconfig FILE, or see `kubectl config get-contexts`"
+            )
+            raise exits.CliError(exits.UNAVAILABLE, said) from None
+        configuration.retries = False
+        self._api = client.ApiClient(configuration)
+        self.server: str = configuration.host
+        self.namespace = _namespace(config, kubeconfig, context)
+
+    def get(self, path: str) -> Object:
+        found: Object = self._call("GET", path)
+        return found
+
+    def list(self, path: str, selector: str = "") -> list[Object]:
+        """All of them, page by page."""
+        found: list[Object] = []
+        query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        while True:
+            page = self._call("GET", path, query)
+            found += page["items"]
+            if not (token := page["metadata"].get("continue")):
+                return found
+            query["continue"] = token
+
+    def try_to_create(self, path: str, body: Object) -> Object:
+        """What would be stored; nothing is."""
+        made: Object = self._call("POST", path, {"dryRun": "All"}, body)
+        return made
+
+    def text(self, path: str, **query: str) -> str:
+        """A log, for example."""
+        return self._send("GET", path, query, None).decode(errors="replace")
+
+    def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None) -> Any:
+        return json.loads(self._send(method, path, query or {}, body))
+
+    def _send(self, method: str, path: str, query: Mapping[str, str], body: Object | None) -> bytes:
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415 (comes with the client)
+
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        request = self._api.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = self._api.call_api(*request, _request_timeout=_SECONDS)
+            content: bytes = answer.read()
+        except HTTPError as error:
+            raise RefusedError(0, f"the API server at {self.server} does not answer: {_reason(error)}") from None
+        if answer.status >= 400:
+            raise RefusedError(answer.status, _said(content))
+        return content
+
+
+def _namespace(config: Any, kubeconfig: Path | None, context: str) -> str:
+    """That of the context, as kubectl takes it."""
+    contexts, current = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
+    chosen = next((each for each in contexts if each["name"] == context), current)
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error)
+
+
+def _said(content: bytes) -> str:
+    """The sentence of a Status."""
+    try:
+        return str(json.loads(content)["message"])
+    except (ValueError, KeyError, TypeError):
+        return content.decode(errors="replace")[:500]

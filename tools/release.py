@@ -1,0 +1,196 @@
+"""What `make release` puts into dist/, from target/dist (`make build`) and the files of this clone:
+
+    remotegpu-VERSION-….whl                      command line, appliance, client, worker, gateway, software GPU
+    remotegpu-VERSION.cdx.json                   what is linked into the programs of the wheel, or lies beside them
+    remotegpu-VERSION.tgz                        the chart
+    remotegpu-PART-VERSION.oci.tar, .cdx.json    images and their bills, where `make images` has built them
+    RELEASE_NOTES.md, SHA256SUMS
+
+What this machine cannot make is left out, and said.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cluster import builds, contents, images
+from cluster.control_plane import PROGRAMS
+from cyclonedx.model.component import ComponentType
+
+from remotegpu import __version__ as version
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "dist"
+# Of target/dist, what an installation uses; `pod` is mounted into containers, by the device plugin's image.
+PARTS = ("bin", "client", "frameworks", "lib", "native", "python", "trace")
+CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "trace", "sandbox")
+OLDEST_GLIBC = (2, 17)
+
+
+def main() -> int:
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir()
+    try:
+        _say("wheel")
+        wheel = make_wheel(OUT)
+        _write(f"remotegpu-{version}.cdx.json", bill_of(wheel.name))
+        _write("RELEASE_NOTES.md", notes_of((ROOT / "CHANGELOG.md").read_text(), version))
+        _make_chart()
+        _copy_images()
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        output = getattr(error, "stderr", None)
+        print(f"release: {error}{f': {output.strip()}' if output else ''}", file=sys.stderr)
+        return 1
+    files = sorted(OUT.iterdir())
+    _write("SHA256SUMS", "".join(f"{_digest(file)}  {file.name}\n" for file in files))
+    for file in files:
+        print(f"    {file.stat().st_size / 1e6:8.1f} MB  {file.name}")
+    return 0
+
+
+def make_wheel(folder: Path) -> Path:
+    """The Python packages with what was built inside, tagged for the oldest glibc that all of it runs on."""
+    with tempfile.TemporaryDirectory() as name:
+        work, packed = Path(name), Path(name, "packed")
+        packed.mkdir()
+        _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={work}", str(ROOT))
+        (pure,) = work.glob("*.whl")
+        _run(sys.executable, "-m", "wheel", "unpack", "--dest", str(work), str(pure))
+        unpacked = work / f"remotegpu-{version}"
+        inside = unpacked / "remotegpu" / "_dist"
+        lay_out(builds.DIST, inside)
+        _tag(unpacked, glibc_of(inside.rglob("*")))
+        # All files have the time of the commit, so that the same files make the same wheel.
+        epoch = os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "log", "-1", "--format=%ct").strip()
+        command = [sys.executable, "-m", "wheel", "pack", "--dest-dir", str(packed), str(unpacked)]
+        _run(*command, SOURCE_DATE_EPOCH=epoch)
+        (made,) = packed.glob("*.whl")
+        return Path(shutil.copy(made, folder))
+
+
+def lay_out(dist: Path, folder: Path) -> None:
+    """As it is in `dist`, without debug information and without links, which a wheel cannot have."""
+    for part in PARTS:
+        if not (dist / part).is_dir():
+            raise RuntimeError(f"{dist / part} is missing: run `make build` first")
+        shutil.copytree(dist / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in sorted(folder.rglob("*")):
+        if _is_elf(file):
+            _run("strip", "--strip-debug", str(file))
+    for link in [file for file in folder.rglob("*") if file.is_symlink()]:
+        _replace_link(link)
+
+
+def _replace_link(link: Path) -> None:
+    """A library without code in place of a link to another one: it needs that one, by its place beside it, and whoever
+    looks for a function in it finds the other's."""
+    other = link.parent / link.readlink()
+    link.unlink()
+    options = ("--no-as-needed", "--disable-new-dtags", "-rpath,$ORIGIN", f"-soname,{link.name}")
+    linker = [f"-Wl,{option}" for option in options]
+    _run("cc", "-shared", "-nostdlib", "-s", *linker, "-x", "c", "/dev/null", "-x", "none", str(other), "-o", str(link))
+
+
+def glibc_of(files: Iterable[Path]) -> tuple[int, int]:
+    """The newest version of glibc that the symbols of these programs and libraries need."""
+    needed = {OLDEST_GLIBC}
+    for file in files:
+        if _is_elf(file):
+            found = re.findall(r"GLIBC_(\d+)\.(\d+)", _run("objdump", "-T", str(file)))
+            needed |= {(int(major), int(minor)) for major, minor in found}
+    return max(needed)
+
+
+def _is_elf(file: Path) -> bool:
+    if file.is_symlink() or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return opened.read(4) == b"\x7fELF"
+
+
+def _tag(unpacked: Path, glibc: tuple[int, int]) -> None:
+    (record,) = unpacked.glob("*.dist-info/WHEEL")
+    text = record.read_text().replace("Root-Is-Purelib: true", "Root-Is-Purelib: false")
+    tag = f"py3-none-manylinux_{glibc[0]}_{glibc[1]}_x86_64"
+    record.write_text(re.sub(r"^Tag: .*$", f"Tag: {tag}", text, flags=re.MULTILINE))
+
+
+def bill_of(name: str) -> str:
+    """The wheel's bill of materials: crates, and the Python packages that are copied into it."""
+    linked = contents.crates(f"remotegpu-{crate}" for crate in CRATES)
+    found = contents.Contents(name, sorted(_copied(builds.DIST / "python")), [])
+    return contents.bill(found, linked, ComponentType.APPLICATION)
+
+
+def _copied(folder: Path) -> Iterator[contents.Package]:
+    for record in folder.glob("*.dist-info/METADATA"):
+        headers = email.parser.Parser().parsestr(record.read_text(), headersonly=True)
+        yield contents.Package("pypi", headers["Name"].lower(), headers["Version"])
+
+
+def notes_of(changelog: str, number: str) -> str:
+    """The changelog's section of this version; without one, that of what is not released yet."""
+    pattern = re.compile(r"^## \[([^\]]+)\][^\n]*\n(.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
+    sections = {name: text.strip() for name, text in pattern.findall(changelog)}
+    text = sections.get(number) or sections.get("Unreleased")
+    if not text:
+        raise RuntimeError(
+            f"CHANGELOG.md has no section [{number}] and none [Unreleased] with a text: say there what is new"
+        )
+    return f"# remotegpu {number}\n\n{text}\n"
+
+
+def _make_chart() -> None:
+    own = PROGRAMS / "helm"
+    helm = shutil.which("helm") or (str(own) if own.exists() else None)
+    if helm is None:
+        _say("no chart: there is no Helm here, which `make cluster-programs` builds with Go")
+        return
+    _say("chart")
+    numbers = (f"--version={version}", f"--app-version={version}")
+    _run(helm, "package", str(ROOT / "charts" / "remotegpu"), *numbers, f"--destination={OUT}")
+
+
+def _copy_images() -> None:
+    built = [images.Image(f"localhost/remotegpu-{part}:dev", "") for part in builds.PARTS]
+    if not all(image.bill.exists() for image in built):
+        _say("no images: `make images` builds them, which needs root and Debian's packages buildah and mmdebstrap")
+        return
+    _say("images")
+    for part, image in zip(builds.PARTS, built, strict=True):
+        name = f"remotegpu-{part}"
+        with (OUT / f"{name}-{version}.oci.tar").open("wb") as file:
+            # What the chart asks for, unless its values name a registry.
+            images.write_archive(image, file, f"localhost/{name}:{version}")
+        shutil.copy(image.bill, OUT / f"{name}-{version}.cdx.json")
+
+
+def _write(name: str, text: str) -> None:
+    (OUT / name).write_text(text)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _run(*command: str, **environment: str) -> str:
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def _say(text: str) -> None:
+    print(f"==> {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
