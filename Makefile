@@ -53,8 +53,13 @@ cluster-programs: .venv/.installed ## What the cluster and the tests of API sema
 	@if command -v go >/dev/null && [ "$$(id -u)" = 0 ]; then cd e2e && ../$(PYTHON) -m cluster programs; \
 	else echo "==> Without Go and root no API server is built; where there is none its tests say so and are skipped"; fi
 
-release: build ## The wheel, the chart, checksums, notes and bills of materials into dist/; also the images, after `make images`
-	@PYTHONPATH=e2e $(PYTHON) tools/release.py
+release: target/portable/.built ## The wheel, the chart, checksums, notes and bills of materials into dist/; also the images, after `make images`
+	@REMOTEGPU_DIST=$(CURDIR)/target/portable PYTHONPATH=e2e $(PYTHON) tools/release.py
+
+target/portable/.built: target/dist/.built
+	@echo "==> Rust for glibc 2.17, the server's part too (some minutes the first time)"
+	@REMOTEGPU_PORTABLE=1 REMOTEGPU_DIST=target/portable tools/dist.sh
+	@touch $@
 
 images: build ## The project's images with their bills of materials, and into the nodes of the cluster where it is up
 	@cd e2e && ../$(PYTHON) -m cluster images
@@ -107,6 +112,8 @@ shard-programs shard-survival shard-chart-and-cli shard-security shard-suspensio
 
 shard-security: target/undefended/.built test-decoders-longer
 
+shard-chart-and-cli: target/portable/.built
+
 shard-versions: release-fixture
 
 release-fixture: build ## Build the release before this one, for tests of neighbouring versions: some minutes the first time
@@ -145,7 +152,7 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 	done; exit "$$status"
 
 # A person's `make test-all`, and nothing that CI runs.
-test-everything: build target/undefended/.built release-fixture system-tools cluster-programs
+test-everything: build target/undefended/.built target/portable/.built release-fixture system-tools cluster-programs
 	@echo "==> Python and program tests: core and every shard"
 	@$(PYTHON) -m pytest
 	@echo "==> Tests marked thorough"

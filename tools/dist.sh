@@ -9,8 +9,8 @@
 #   frameworks/  a plugin that makes JAX look for GPUs where there are no device files
 #   trace/   libcuda.so.1                     the recorder, which passes calls on to the libcuda.so.1 that the program would have got
 #   pod/     what is mounted into containers  see pod.sh
-# All of it is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on: the client runs in users'
-# containers, and the wheel (tools/release.py) on any machine. Needs .venv (make set-up).
+# What runs in users' containers is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on; with
+# REMOTEGPU_PORTABLE=1 the rest is too, as the wheel has it (tools/release.py). Needs .venv (make set-up).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,30 +18,38 @@ dist=${REMOTEGPU_DIST:-target/dist}
 target=${CARGO_TARGET_DIR:-target}
 export PATH="$PWD/.venv/bin:$PATH"
 
+portable=(--release --locked --target x86_64-unknown-linux-gnu.2.17) built=$target/x86_64-unknown-linux-gnu/release
+server=(-p remotegpu-worker -p remotegpu-softgpu -p remotegpu-bench)
 # Apart from each other, so that neither has code for what only the other one's crates ask of a common crate.
-for packages in "worker softgpu bench" "client smi connect trace sandbox"; do
-    read -ra packages <<<"$packages"
-    cargo zigbuild --release --locked "${packages[@]/#/--package=remotegpu-}" --target x86_64-unknown-linux-gnu.2.17
-done
+if [ -n "${REMOTEGPU_PORTABLE:-}" ]; then
+    cargo zigbuild "${portable[@]}" "${server[@]}"
+    server_built=$built
+else
+    cargo build --release --locked "${server[@]}"
+    server_built=$target/release
+fi
+cargo zigbuild "${portable[@]}" -p remotegpu-client -p remotegpu-smi -p remotegpu-connect -p remotegpu-trace -p remotegpu-sandbox
 
 # A running program may have the old file mapped: write beside it and rename.
 put() {
     mkdir -p "$(dirname "$2")"
     cmp -s "$1" "$2" || { cp "$1" "$2.new" && mv "$2.new" "$2"; }
 }
-built=$target/x86_64-unknown-linux-gnu/release
-for program in remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect nvidia-smi; do
+for program in remotegpu-worker remotegpu-gateway remotegpu-bench; do
+    put "$server_built/$program" "$dist/bin/$program"
+done
+for program in remotegpu-connect nvidia-smi; do
     put "$built/$program" "$dist/bin/$program"
 done
 put "$built/libremotegpu_client.so" "$dist/client/libcuda.so.1"
-put "$built/libsoftgpu.so" "$dist/native/libcuda.so.1"
+put "$server_built/libsoftgpu.so" "$dist/native/libcuda.so.1"
 put "$built/libremotegpu_sandbox.so" "$dist/lib/libremotegpu_sandbox.so"
 put "$built/libremotegpu_trace.so" "$dist/trace/libcuda.so.1"
 put remoting/client/frameworks/jax_plugins/remotegpu_share.py "$dist/frameworks/jax_plugins/remotegpu_share.py"
 put remoting/softgpu/ptxas "$dist/native/ptxas"
 for name in libnvJitLink.so.12 libnvJitLink.so.13; do
     # In the folder that cargo builds in, beside what else dist is made of.
-    made=$built/$name
+    made=$server_built/$name
     echo "$name { local: stand_in_*; };" >"$made.versions"
     cc -O2 -Wall -shared -fPIC "-DSONAME=$name" "-Wl,-soname,$name,--version-script,$made.versions" \
         remoting/softgpu/nvjitlink.c -o "$made"

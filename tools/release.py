@@ -1,4 +1,4 @@
-"""What `make release` puts into dist/, from target/dist (`make build`) and the files of this clone:
+"""What `make release` puts into dist/, from target/portable (`make release` builds it) and the files of this clone:
 
     remotegpu-VERSION-….whl                      command line, appliance, client, worker, gateway, software GPU
     remotegpu-VERSION.cdx.json                   what is linked into the programs of the wheel, or lies beside them
@@ -41,7 +41,7 @@ def main() -> int:
     OUT.mkdir()
     try:
         _say("wheel")
-        wheel = make_wheel(OUT)
+        wheel = make_wheel(OUT, builds.DIST)
         _write(f"remotegpu-{version}.cdx.json", bill_of(wheel.name))
         _write("RELEASE_NOTES.md", notes_of((ROOT / "CHANGELOG.md").read_text(), version))
         _make_chart()
@@ -57,7 +57,7 @@ def main() -> int:
     return 0
 
 
-def make_wheel(folder: Path) -> Path:
+def make_wheel(folder: Path, dist: Path) -> Path:
     """The Python packages with what was built inside, tagged for the oldest glibc that all of it runs on."""
     with tempfile.TemporaryDirectory() as name:
         work, packed = Path(name), Path(name, "packed")
@@ -67,7 +67,7 @@ def make_wheel(folder: Path) -> Path:
         _run(sys.executable, "-m", "wheel", "unpack", "--dest", str(work), str(pure))
         unpacked = work / f"remotegpu-{version}"
         inside = unpacked / "remotegpu" / "_dist"
-        lay_out(builds.DIST, inside)
+        lay_out(dist, inside)
         _tag(unpacked, glibc_of(inside.rglob("*")))
         # All files have the time of the commit, so that the same files make the same wheel.
         epoch = os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "log", "-1", "--format=%ct").strip()

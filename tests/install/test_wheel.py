@@ -35,7 +35,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which("objdump"):
         pytest.skip("objdump is not installed: it is of the Debian package binutils")
     tool = runpy.run_path(str(ROOT / "tools" / "release.py"))
-    made: Path = tool["make_wheel"](tmp_path_factory.mktemp("wheel"))
+    # Built before by `make shard-chart-and-cli`, and by `make release`.
+    made: Path = tool["make_wheel"](tmp_path_factory.mktemp("wheel"), ROOT / "target" / "portable")
     return made
 
 
