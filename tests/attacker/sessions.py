@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import secrets
+import socket
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -138,6 +139,25 @@ def outside_of_the_arena(world: Sessions) -> Outcome:
                 if canary in reply.data:
                     return Outcome(True, "OK")
     return Outcome(False, " ".join(sorted(map(_code, codes))))
+
+
+def write_outside_of_the_arena(world: Sessions) -> Outcome:
+    """The worker's page-locked memory, through which what others ask of it goes."""
+    canary = secrets.token_bytes(64)
+    with world.victim() as (session, worker):
+        session.allocate(2 * MIB)
+        assert session.write(session.arena, canary * 4096) == 0
+        codes = set()
+        for start, end in _written_by(worker, session):
+            for at in range(start, min(end, start + MIB), 64 << 10):
+                try:
+                    code = session.write(at, canary)
+                except EndedError:
+                    return Outcome(True, "ended")
+                codes.add(code)
+                if code == 0:
+                    return Outcome(True, "OK")
+        return Outcome(False, " ".join(sorted(map(_code, codes))))
 
 
 def _written_by(worker: int, session: Raw) -> list[tuple[int, int]]:
@@ -317,6 +337,27 @@ def kill_another_worker(world: Sessions) -> Outcome:
         with contextlib.suppress(EndedError):
             return Outcome(alice.synchronize() != 0, _refused(said))
         return Outcome(True, _refused(said))
+
+
+def limit_another_worker(world: Sessions) -> Outcome:
+    """It may open no file any more, so that alice gets nothing new."""
+    with world.victim() as (_, worker), world.session() as mallory:
+        said = _order(mallory, f"limit {worker}")
+        limits = Path(f"/proc/{worker}/limits").read_text()
+    return Outcome(re.search(r"Max open files +0 ", limits) is not None, _refused(said))
+
+
+def socket_of_the_machine(world: Sessions) -> Outcome:
+    """A service of this machine that listens on a Unix socket in a folder of its own."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX) as service,
+        world.session() as mallory,
+    ):
+        service.bind(f"{folder}/service")
+        service.listen()
+        said = _order(mallory, f"connect-unix {folder}/service")
+    return Outcome(said == "done", _refused(said))
 
 
 def connect_to_the_appliance(world: Sessions) -> Outcome:

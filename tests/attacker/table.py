@@ -58,6 +58,8 @@ _SESSION = (
      _build("range")),
     ("forged_handles", "a table of ids for each session", "alice's module, stream or event", "CUDA error 400",
      _none("each session is a process of its own, with its own table")),
+    ("write_outside_of_the_arena", "copies stay in the arena", "page-locked memory of the worker", "CUDA error 1",
+     _build("range")),
     ("grant_beyond_the_share", "quota of the appliance", "alice's part of the GPU", "CUDA error 2",
      _patch("any-grant")),
     ("map_without_a_grant", "quota of the worker", "alice's part of the GPU", "CUDA error 2", _build("room")),
@@ -79,6 +81,8 @@ _SESSION = (
     ("read_the_token_file", "sandbox", "alice's token", "refused", _build("sandbox")),
     ("read_another_worker", "sandbox", "variables of alice's worker", "refused", _build("sandbox")),
     ("kill_another_worker", "sandbox", "alice's session", "refused", _build("sandbox")),
+    ("limit_another_worker", "sandbox", "files of alice's worker", "refused", _build("sandbox")),
+    ("socket_of_the_machine", "sandbox", "a connection", "refused", _build("sandbox")),
     ("connect_to_the_appliance", "sandbox", "a connection", "refused", _build("sandbox")),
     ("run_a_program", "sandbox", "a process", "refused", _build("sandbox")),
 )  # fmt: skip
