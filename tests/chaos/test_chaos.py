@@ -1,6 +1,6 @@
 """Eight sessions while parts of the system die and stop at random: nothing is lost, doubled or leaked.
 
-`make chaos` lasts 15 minutes and chooses a seed; a run of the shard a minute. The seed decides which faults come, not
+`make chaos` lasts 15 minutes and chooses a seed; a run of the shard two. The seed decides which faults come, not
 when: a fault is over before the next one begins.
 """
 
@@ -25,7 +25,7 @@ from support.certificates import certificate
 from support.faultproxy import FaultProxy, Way
 from support.system import PROGRAMS, REMOTEGPU, Appliance, until
 
-SECONDS = float(os.environ.get("REMOTEGPU_CHAOS_SECONDS", "60"))
+SECONDS = float(os.environ.get("REMOTEGPU_CHAOS_SECONDS", "120"))
 SEED = int(os.environ.get("REMOTEGPU_CHAOS_SEED", "1"))
 SESSIONS = 8
 NAME = "appliance"

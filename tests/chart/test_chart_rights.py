@@ -256,11 +256,23 @@ def test_network_policies_let_in_only_named_ports(objects: list[Object]) -> None
     }
 
 
+def test_each_alert_has_a_section_of_the_runbook(tmp_path: Path) -> None:
+    page = "https://docs.example.com/runbook/"
+    values = {"metrics": {"prometheusRule": {"enabled": True, "runbook": page}}}
+    (rule,) = (each for each in render(values, tmp_path) if each["kind"] == "PrometheusRule")
+    alerts = rule["spec"]["groups"][0]["rules"]
+    runbook = CHART.parents[1] / "docs" / "runbook.md"
+    assert [each["alert"] for each in alerts] == re.findall(r"^## (\w+)$", runbook.read_text(), re.MULTILINE)
+    assert [each["annotations"]["runbook_url"] for each in alerts] == [
+        f"{page}#{each['alert'].lower()}" for each in alerts
+    ]
+
+
 def test_alerts_ask_for_metrics_that_exist() -> None:
     """Counters are exported with _total; the rules use nothing that no part exports."""
     sources = "".join(
         path.read_text()
-        for folder in ("operator/remotegpu_operator", "remoting/remotegpu/appliance")
+        for folder in ("operator/remotegpu_operator", "remoting/remotegpu/appliance", "deviceplugin")
         for path in (CHART.parents[1] / folder).rglob("*.py")
     )
     for alert in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text()):

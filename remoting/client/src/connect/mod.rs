@@ -1,8 +1,9 @@
 //! Reaching the appliances: their control service, and the data connection of a session.
 //!
-//! Everything here takes at most [`TIMEOUT`], in a pod that nobody lets in yet [`dial::POLICY_DELAY`] more, and every
-//! failure is one line that names the cause, the endpoint and what to do next. The control service is used through short-lived connections, on a thread of ours without signals: the calling
-//! thread may run an async runtime of its own.
+//! Everything here takes at most [`TIMEOUT`], in a pod that nobody lets in yet [`dial::POLICY_DELAY`] more, a call of the
+//! control service as long as an appliance takes to start anew, and every failure is one line that names the cause, the
+//! endpoint and what to do next. The control service is used through short-lived connections, on a thread of ours without
+//! signals: the calling thread may run an async runtime of its own.
 
 mod control;
 mod data;
