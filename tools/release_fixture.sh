@@ -19,9 +19,17 @@ echo "==> The release before this one, ${commit:0:12} (some minutes)"
 rm -rf "$fixture/source" "$release"
 mkdir -p "$fixture/source" "$release/bin" "$release/client" "$release/python" "$fixture/cargo/release"
 git archive "$commit" | tar -x -C "$fixture/source"
-# Links, since cargo writes nothing anew that it finds up to date, and names the crates of another folder differently.
+# Links, since cargo writes nothing anew that it finds up to date. Not of what this workspace makes: cargo gives the same
+# names to the crates of both, and would take this tree's, which are newer than that release's files.
 for part in deps build .fingerprint; do
     [ -e "$fixture/cargo/release/$part" ] || cp -al "target/release/$part" "$fixture/cargo/release/" 2>/dev/null || true
+done
+cargo metadata --no-deps --format-version 1 --locked | .venv/bin/python -c '
+import json, sys
+for package in json.load(sys.stdin)["packages"]:
+    for name in {package["name"], *(target["name"] for target in package["targets"])}:
+        print(name, name.replace("-", "_"))' | while read -r name crate; do
+    rm -rf "$fixture"/cargo/release/{.fingerprint,build}/"$name"-* "$fixture"/cargo/release/deps/{,lib}"$crate"-*
 done
 cargo build --release --locked --quiet -p remotegpu-worker -p remotegpu-client \
     --manifest-path "$fixture/source/Cargo.toml" --target-dir "$fixture/cargo"

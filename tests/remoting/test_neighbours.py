@@ -42,10 +42,14 @@ def older(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def older_appliance(folder: Path, *options: str) -> Iterator[Appliance]:
-    with contextlib.ExitStack() as stack:
-        with older(folder):
-            it = stack.enter_context(appliance(*options))
+    with older(folder):
+        it = Appliance(*options)
+    try:
+        # It may have other commands for that.
+        it.wait_until_ready()
         yield it
+    finally:
+        it.stop()
 
 
 @contextlib.contextmanager
