@@ -7,6 +7,10 @@ import torch
 from torch.nn import functional
 
 torch.manual_seed(7)
+# Else inductor measures which of a reduction's kernels is the fastest, and they add in another order. Its own setting,
+# TORCHINDUCTOR_DETERMINISTIC, is lost in the thread that compiles a backward pass (torch 2.15).
+torch.use_deterministic_algorithms(True)
+torch.utils.deterministic.fill_uninitialized_memory = False  # torch's own kernel for it has no PTX
 
 
 def compare(function, *arguments, **tolerance):
