@@ -55,6 +55,10 @@ def computes(program: subprocess.Popen[str]) -> None:
     assert line(program) == "ok"
 
 
+def there_is_some(remote: Appliance) -> bool:
+    return remote.used_bytes() > MIB
+
+
 def nothing_is_left(remote: Appliance) -> None:
     until(lambda: not leases(remote) and remote.leased_bytes() == 0 and not remote.workers(), 20, "nothing is left")
 
@@ -139,6 +143,46 @@ def test_a_move_sends_no_faster_than_it_may(tmp_path: Path, monkeypatch: pytest.
         assert seconds and float(seconds[1]) > 3
         computes(program)
         end(program)
+
+
+def test_only_what_changes_meanwhile_is_sent_twice(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    with slowly(other) as (place, _), keeping(one, 200) as program:
+        moving = subprocess.Popen(
+            [REMOTEGPU, "migrate", "--appliance", one.endpoint, lease(one), "--to", place.endpoint],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: there_is_some(other), 30, "its memory is being sent")
+        times = 0
+        while moving.poll() is None:
+            # It computes while most of its memory travels, and half of that changes.
+            computes(program)
+            times += 1
+        output, errors = moving.communicate()
+        assert moving.returncode == 0, errors
+        assert "300.0 MiB" in output
+        assert times > 3
+        computes(program)
+        end(program)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_memory_that_comes_and_goes_while_it_is_sent_is_right(seed: int) -> None:
+    """Allocations and mappings of a program that goes on while its memory is sent, slowly enough that much happens."""
+    with contextlib.ExitStack() as stack:
+        two = [stack.enter_context(appliance("--move-bandwidth", "60MiB", memory_mib=2048)) for _ in range(2)]
+        one, other = two
+        with one.start("come_and_go.py", str(seed), share="0.5", stdin=subprocess.PIPE) as program:
+            assert line(program) == "ready"
+            for here, there in ((one, other), (other, one)):
+                moved(here, there)
+            output, errors = program.communicate(timeout=60)
+        assert program.returncode == 0, errors
+        assert int(output.split()[0]) > 3, output
+        for remote in two:
+            nothing_is_left(remote)
 
 
 def test_what_cannot_be_the_same_there_is_refused_by_name(two: tuple[Appliance, Appliance]) -> None:

@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 _CALL_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
+# Longest that a program's memory is sent while it runs: 4 TiB at 1 GiB/s, 40 GiB at 10 MiB/s.
+_AHEAD_SECONDS: Final = 4096.0
 _READ_BYTES: Final = 256 << 10
 # Bytes per second (socket(7) of Linux 4.13; Python has no name for it).
 _SO_MAX_PACING_RATE: Final = 47
@@ -93,9 +95,8 @@ class Departures:
             raise refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
             place = await asyncio.to_thread(other.receive_lease, self._described(lease, workers, to.invitation))
-            since = time.monotonic()
             try:
-                answers = await self._send_all(workers, other, place)
+                paused, answers = await self._send_all(workers, other, place)
             except RefusalError:
                 with contextlib.suppress(ApplianceError):
                     await asyncio.to_thread(other.settle_lease, to.invitation, keep=False)
@@ -112,8 +113,8 @@ class Departures:
         for session in workers:
             self._sessions.leave(session)
         self._leases.moved(lease, text)
-        paused = time.monotonic() - since
-        _log.info("lease %s has moved to %s: it stood still for %.2f s", lease.lease_id[:8], to.endpoint, paused)
+        seconds = time.monotonic() - paused
+        _log.info("lease %s has moved to %s: it stood still for %.2f s", lease.lease_id[:8], to.endpoint, seconds)
         return sum(whole_number(answer, "bytes") for answer in answers)
 
     def _described(self, lease: Lease, workers: list[Session], invitation: str) -> pb.ReceiveLeaseRequest:
@@ -138,8 +139,8 @@ class Departures:
 
     async def _send_all(
         self, workers: list[Session], other: ApplianceClient, place: pb.ReceiveLeaseReply
-    ) -> list[Packet]:
-        """What the workers say of it."""
+    ) -> tuple[float, list[Packet]]:
+        """Since when the sessions stand still (monotonic), and what their workers say."""
         async with contextlib.AsyncExitStack() as stack:
             connections = []
             for session, ticket in zip(workers, place.tickets, strict=True):
@@ -148,14 +149,27 @@ class Departures:
                 ours = await _connect(other, place.data_port, preface, stack, rate)
                 connections.append(stack.enter_context(ours))
             pairs = zip(workers, connections, strict=True)
-            return await asyncio.gather(*(self._send(session, ours) for session, ours in pairs))
+            ahead = await asyncio.gather(*(self._send_ahead(session, ours) for session, ours in pairs))
+            paused = time.monotonic()
+            if any(answer.get("op") != "ahead" for answer in ahead):
+                return paused, ahead
+            return paused, await asyncio.gather(*(self._send(session) for session in workers))
 
-    async def _send(self, session: Session, connection: socket.socket) -> Packet:
+    async def _send_ahead(self, session: Session, connection: socket.socket) -> Packet:
+        """While the program runs, which a slow network does not end."""
+        late = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, _break, connection)
+        try:
+            order = {"op": "ahead"}
+            return await self._sessions.ask(session, order, [connection.fileno()], size=0, seconds=_AHEAD_SECONDS)
+        finally:
+            late.cancel()
+
+    async def _send(self, session: Session) -> Packet:
         order = {"op": "move", "seconds": DRAIN_SECONDS}
-        fds, size = [connection.fileno()], session.granted_bytes
+        size = session.granted_bytes
         # What is sent as slowly as it may be is not late.
         slowly = size * len(session.lease.sessions) / self._bytes_per_second if self._bytes_per_second else 0.0
-        return await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS + slowly)
+        return await self._sessions.ask(session, order, size=size, seconds=DRAIN_SECONDS + slowly)
 
     async def _settle(
         self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
@@ -171,9 +185,14 @@ class Departures:
             why = why or str(error)
         if why:
             for session, answer in zip(workers, answers, strict=True):
-                if answer.get("op") == "moved" and session.process is not None:
+                if answer.get("op") in ("ahead", "moved") and session.process is not None:
                     session.process.send({"op": "stay"})
             raise refused(f"{why}; it stays here as it was")
+
+
+def _break(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

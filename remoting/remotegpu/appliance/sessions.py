@@ -33,7 +33,7 @@ DRAIN_SECONDS: Final = 60
 # A worker that copies more slowly is not believed to copy at all.
 _SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
 _ANSWER_SECONDS: Final = 60.0
-_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "moved", "notmoved", "adopted")
+_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "ahead", "moved", "notmoved", "adopted")
 # A session that has had no connection for so long gives way where its lease is short of something. A network that is
 # cut is cut for all of a lease: whoever comes back first must not end the others.
 _GIVE_WAY_SECONDS: Final = 3.0

@@ -174,24 +174,28 @@ impl Session {
         self.memory.forget_context(id);
         // The context may be gone before the next one is made current.
         let _ = self.current.set(&self.driver, Handle::NULL);
-        self.helpers.start(
-            move |driver| {
-                driver.set_current(handle)?;
-                buffers.into_iter().try_for_each(|buffer| driver.host_free(buffer))?;
-                driver.stream_destroy(internal)?;
-                driver.set_current(Handle::NULL)?;
-                if primary { driver.primary_release(driver.device(device)?) } else { driver.context_destroy(handle) }
-            },
-            move |session: &mut Session, destroyed: Result<()>| {
-                if let Err(code) = destroyed {
-                    session.late(code);
-                }
-                session.uncharged.retain(|_, context| *context != id);
-                session.discharge(taken.device, charged, charged);
-                session.gave_back(taken, token);
-                session.finish(seq);
-            },
-        );
+        let destroy = move |driver: &Driver| {
+            driver.set_current(handle)?;
+            buffers.into_iter().try_for_each(|buffer| driver.host_free(buffer))?;
+            driver.stream_destroy(internal)?;
+            driver.set_current(Handle::NULL)?;
+            if primary { driver.primary_release(driver.device(device)?) } else { driver.context_destroy(handle) }
+        };
+        let then = move |session: &mut Session, destroyed: Result<()>| {
+            if let Err(code) = destroyed {
+                session.late(code);
+            }
+            session.uncharged.retain(|_, context| *context != id);
+            session.discharge(taken.device, charged, charged);
+            session.gave_back(taken, token);
+            session.finish(seq);
+        };
+        // Memory is read with its stream.
+        if self.hold.sends_ahead {
+            self.helpers.start_in_order(destroy, then);
+        } else {
+            self.helpers.start(destroy, then);
+        }
         true
     }
 

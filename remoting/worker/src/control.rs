@@ -38,7 +38,9 @@ pub enum Order {
         seconds: u64,
     },
     Resume,
-    /// With a connection to a worker of another appliance, to which the session moves.
+    /// With a connection to a worker of another appliance, to which the session is about to move.
+    Ahead,
+    /// Now.
     Move {
         seconds: u64,
     },
@@ -77,7 +79,8 @@ impl Session {
             Order::Imported { id, device, size } => self.imported(id, device, size, file),
             Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),
             Order::Resume => self.resume(),
-            Order::Move { seconds } => self.move_away(file, Duration::from_secs(seconds)),
+            Order::Ahead => self.send_ahead(file),
+            Order::Move { seconds } => self.move_away(Duration::from_secs(seconds)),
             Order::Stay => self.refused_there(),
             Order::Leave => self.leave(),
             Order::End { code, reason } => self.end(code, &reason),

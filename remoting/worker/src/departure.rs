@@ -1,26 +1,28 @@
 //! A session moves to another worker: it is made anew there by the commands that make such a session, with what its memory
 //! holds. What cannot be made the same there is a reason to stay; nothing here changes before the appliance says so.
 
+use crate::ahead::Ahead;
 use crate::arrival::MOST_KEPT;
 use crate::driver::Handle;
+use crate::ground::Ground;
 use crate::image::{Failed, Place};
 use crate::objects::{Context, DISABLE_TIMING, RealEvent};
 use crate::plan::{Code, Plan, Recorded, driver_says};
 use crate::requests::Request;
 use crate::session::Session;
 use crate::settings::Setting;
+use crate::slabs::Slab;
 use protocol::{
-    Adopt, ContextCreate, ContextLimit, EventCreate, EventRecord, FailedObject, GateOpen, Grant, GraphBuild,
-    HEADER_BYTES, Header, Held, Message, ModuleLoad, PeerAccess, SlabMap, StreamCreate, Writer, function,
+    Adopt, ContextCreate, ContextLimit, EventCreate, EventRecord, FailedObject, GateOpen, GraphBuild, HEADER_BYTES,
+    Header, Held, Message, ModuleLoad, PeerAccess, SlabMap, StreamCreate, Writer, function,
 };
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 impl Session {
-    /// Moves to the worker at the other end. `rest`: what was received of the client behind the last frame.
-    pub fn depart(&mut self, connection: OwnedFd, rest: &[u8], epoch: u64) {
+    /// Moves to the other worker. `rest`: what was received of the client behind the last frame.
+    pub fn depart(&mut self, ahead: Ahead, rest: &[u8], epoch: u64) {
         self.push_text();
         match self.plan(rest, epoch) {
             Err(reason) => self.stayed(reason),
@@ -28,7 +30,7 @@ impl Session {
                 // They stay until it is known how long ago they were made.
                 self.hold.records = records;
                 self.helpers.start_in_order(
-                    move |driver| plan.carry_out(driver, connection),
+                    move |driver| plan.carry_out(driver, ahead),
                     move |session: &mut Session, moved: Result<u64, Failed>| match moved {
                         Ok(bytes) => session.requests.push(Request::Moved { bytes }),
                         Err(reason) => session.stayed(reason),
@@ -45,6 +47,7 @@ impl Session {
 
     /// The session did not move after all.
     pub fn refused_there(&mut self) {
+        self.hold.ahead = None;
         if self.hold.is_away() && self.helpers.is_idle() {
             self.stay();
         }
@@ -52,31 +55,8 @@ impl Session {
 
     fn plan(&mut self, rest: &[u8], epoch: u64) -> Result<(Plan, Records), Failed> {
         self.check_movable()?;
-        let arena = self.memory.arenas.last().copied().ok_or("NotOpened: no session was begun")?;
-        let mut contexts: Vec<_> = self.contexts.live().collect();
-        contexts.sort_by_key(|(id, _)| *id);
-        let charged = |device| contexts.iter().filter(|(_, c)| c.device == device).map(|(_, c)| c.charged).sum::<u64>();
-        let mut granted: Vec<_> = self.memory.granted.iter().map(|(device, size)| (*device, *size)).collect();
-        granted.sort_unstable();
-        let grant = |(device, size): (u32, u64)| {
-            let size = size.saturating_sub(charged(device));
-            (size > 0).then_some(Grant { device, least: size, want: size })
-        };
-        let grants = granted.into_iter().filter_map(grant).collect();
-        let contexts = contexts.into_iter().map(|(id, context)| {
-            let limits =
-                context.limits.iter().map(|(limit, is)| ContextLimit { context: id, limit: *limit, value: is.value });
-            let create = ContextCreate {
-                context: id,
-                device: context.device,
-                flags: context.flags,
-                primary: context.primary,
-                legacy_stream: context.legacy,
-            };
-            (create, context.handle, limits.collect::<Vec<_>>())
-        });
-        let contexts: Vec<_> = contexts.collect();
-        let legacy = |stream: u64| contexts.iter().any(|(create, ..)| create.legacy_stream == stream);
+        let ground = self.ground()?;
+        let legacy = |stream: u64| ground.contexts.iter().any(|(create, ..)| create.legacy_stream == stream);
         let mut streams: Vec<_> =
             self.streams.live().filter(|(id, stream)| !stream.destroyed && !legacy(*id)).collect();
         streams.sort_by_key(|(id, _)| *id);
@@ -87,16 +67,7 @@ impl Session {
             priority: stream.priority,
         });
         let image = self.hold.image.clone();
-        let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 || image.is_some());
-        let slabs: Vec<_> =
-            slabs.map(|(at, slab)| SlabMap { device: slab.device, address: *at, size: slab.size }).collect();
-        let places = slabs.iter().map(|slab| Place {
-            address: slab.address,
-            size: slab.size,
-            device: slab.device,
-            filler: self.filler(slab.device),
-        });
-        let places = places.collect();
+        let places = self.places(&ground.slabs);
         let streams = streams.collect();
         let peers =
             self.memory.peers.iter().map(|(device, peer)| PeerAccess { device: *device, peer: *peer, allowed: true });
@@ -129,13 +100,8 @@ impl Session {
             times: Vec::new(),
         };
         let plan = Plan {
-            arena,
-            granularity: self.memory.granularity,
-            wire: self.out.wire,
-            grants,
-            contexts,
+            ground,
             streams,
-            slabs,
             peers,
             modules: self.code()?,
             graphs: graphs.into_iter().map(|(_, graph)| graph).collect(),
@@ -152,7 +118,49 @@ impl Session {
         Ok((plan, records))
     }
 
-    fn check_movable(&self) -> Result<(), Failed> {
+    /// # Errors
+    /// If the session is not begun.
+    pub fn ground(&self) -> Result<Ground, Failed> {
+        let arena = self.memory.arenas.last().copied().ok_or("NotOpened: no session was begun")?;
+        let mut contexts: Vec<_> = self.contexts.live().collect();
+        contexts.sort_by_key(|(id, _)| *id);
+        let charged = |device| contexts.iter().filter(|(_, c)| c.device == device).map(|(_, c)| c.charged).sum::<u64>();
+        let granted = self.memory.granted.iter().map(|(device, size)| (*device, size.saturating_sub(charged(*device))));
+        let granted = granted.collect();
+        let contexts = contexts.into_iter().map(|(id, context)| {
+            let limits =
+                context.limits.iter().map(|(limit, is)| ContextLimit { context: id, limit: *limit, value: is.value });
+            let create = ContextCreate {
+                context: id,
+                device: context.device,
+                flags: context.flags,
+                primary: context.primary,
+                legacy_stream: context.legacy,
+            };
+            (create, context.handle, limits.collect())
+        });
+        let contexts = contexts.collect();
+        let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 || self.hold.image.is_some());
+        let slab = |(at, slab): (&u64, &Slab)| SlabMap { device: slab.device, address: *at, size: slab.size };
+        let slabs = slabs.map(slab).collect();
+        let (granularity, wire) = (self.memory.granularity, self.out.wire);
+        Ok(Ground { arena, granularity, wire, granted, contexts, slabs })
+    }
+
+    /// Where slabs are, and who copies them.
+    pub fn places(&self, slabs: &[SlabMap]) -> Vec<Place> {
+        let place = |slab: &SlabMap| Place {
+            address: slab.address,
+            size: slab.size,
+            device: slab.device,
+            filler: self.filler(slab.device),
+        };
+        slabs.iter().map(place).collect()
+    }
+
+    /// # Errors
+    /// What it has that cannot be made at another worker.
+    pub fn check_movable(&self) -> Result<(), Failed> {
         if !self.opened {
             return Err("NotOpened: no session was begun".into());
         }

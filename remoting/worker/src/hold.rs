@@ -1,6 +1,7 @@
 //! What a session keeps while it is being suspended or moved, is suspended, or is being resumed. `suspend` and `departure` say
 //! what is done then.
 
+use crate::ahead::Ahead;
 use crate::frames::Payload;
 use crate::image::Image;
 use crate::objects::RealEvent;
@@ -29,7 +30,7 @@ pub enum State {
     Copying,
     Suspended,
     /// Everything there is to move is complete; what was received and not carried out moves too.
-    Leaving(OwnedFd),
+    Leaving,
     /// A helper makes the session anew at another worker, or has done so.
     Away,
 }
@@ -38,8 +39,8 @@ pub enum State {
 pub enum Then {
     /// Into an image in this file.
     Save(OwnedFd),
-    /// To the worker at the other end of this connection.
-    Move(OwnedFd),
+    /// To the worker that [`Hold::ahead`] is connected to.
+    Move,
 }
 
 /// What is kept while a session is being suspended, is suspended, or is being resumed.
@@ -52,6 +53,10 @@ pub struct Hold {
     pub told: bool,
     /// Of a session that is suspended, or was when it began to move: what its memory held.
     pub image: Option<Arc<Image>>,
+    /// Memory is being sent to another worker while the session runs.
+    pub sends_ahead: bool,
+    /// Of a session that is to move: the other worker, and what it has already.
+    pub ahead: Option<Ahead>,
     /// Of a session that is being moved.
     pub records: Vec<Rc<RealEvent>>,
 }
@@ -64,12 +69,12 @@ impl Hold {
 
     /// Does nothing run of what arrived before?
     pub fn stops(&self) -> bool {
-        self.holds() && !matches!(self.state, State::Draining { then: Then::Move(_), .. })
+        self.holds() && !matches!(self.state, State::Draining { then: Then::Move, .. })
     }
 
     /// Is nothing taken of what was received, because it is being moved?
     pub fn is_away(&self) -> bool {
-        matches!(self.state, State::Leaving(_) | State::Away)
+        matches!(self.state, State::Leaving | State::Away)
     }
 
     /// Is nothing more to be read?
@@ -77,15 +82,13 @@ impl Hold {
         self.bytes > MOST_HELD_BYTES || self.is_away()
     }
 
-    /// The connection to the worker to which the session is to be moved, once.
-    pub fn take_leaving(&mut self) -> Option<OwnedFd> {
-        match std::mem::replace(&mut self.state, State::Away) {
-            State::Leaving(connection) => Some(connection),
-            other => {
-                self.state = other;
-                None
-            }
+    /// The worker to which the session is to be moved, once.
+    pub fn take_leaving(&mut self) -> Option<Ahead> {
+        let ahead = if matches!(self.state, State::Leaving) { self.ahead.take() } else { None };
+        if ahead.is_some() {
+            self.state = State::Away;
         }
+        ahead
     }
 
     /// What was kept.

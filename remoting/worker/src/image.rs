@@ -10,7 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::fd::OwnedFd;
 
 /// Bytes that are copied, sealed and written at a time.
-const PIECE: usize = 4 << 20;
+pub const PIECE: usize = 4 << 20;
 
 /// Mapped memory, and who can copy it.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +54,20 @@ fn driver_says(code: Code) -> Failed {
     format!("the driver answered CUDA error {code}")
 }
 
+/// A key that only this process has.
+///
+/// # Errors
+/// If the system has no random bytes.
+pub fn random_key() -> Result<LessSafeKey, Failed> {
+    let mut bytes = [0; 32];
+    let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
+    if got != Ok(bytes.len()) {
+        return Err("the system has no random bytes for a key".into());
+    }
+    let key = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| "the system makes no key")?;
+    Ok(LessSafeKey::new(key))
+}
+
 pub struct Image {
     file: OwnedFd,
     key: LessSafeKey,
@@ -67,13 +81,7 @@ impl Image {
     /// # Errors
     /// If the system has no random bytes.
     pub fn new(file: OwnedFd) -> Result<Image, Failed> {
-        let mut bytes = [0; 32];
-        let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
-        if got != Ok(bytes.len()) {
-            return Err("the system has no random bytes for a key".into());
-        }
-        let key = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| "no key for the image")?;
-        Ok(Image { file, key: LessSafeKey::new(key), tags: Vec::new() })
+        Ok(Image { file, key: random_key()?, tags: Vec::new() })
     }
 
     /// Copies all there is in these places, which nobody may write meanwhile.

@@ -1,6 +1,7 @@
 //! The worker: executes the commands of one session on a libcuda that it loads by path. And the gateway, a program of its own
 //! that hands data connections to workers.
 
+mod ahead;
 mod arrays;
 mod arrival;
 mod brought;
@@ -24,6 +25,7 @@ pub mod gateway;
 #[rustfmt::skip]
 pub mod generated;
 mod graphs;
+mod ground;
 pub mod helpers;
 mod hold;
 mod image;

@@ -121,7 +121,8 @@ impl Session {
         let slab = self.memory.slabs.get(&c.from).filter(|slab| slab.size == c.size && slab.memory != 0);
         let (memory, device) = slab.map(|slab| (slab.memory, slab.device)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let device = self.driver.device(device as i32)?;
-        if !self.memory.unmapping.iter().any(|range| overlap(*range, (c.to, c.size))) {
+        let unmapping = self.memory.unmapping.iter().any(|range| overlap(*range, (c.to, c.size)));
+        if !unmapping && !self.hold.sends_ahead {
             show_elsewhere(&self.driver, memory, c, device)?;
             self.memory.note_move(c.from, c.to);
             self.show_to_peers(c.to)?;

@@ -1,8 +1,10 @@
 //! What makes a session anew at another worker: its commands, and what its memory holds. `departure` collects it.
 
+use crate::ahead::Ahead;
 use crate::arrival::now;
 use crate::calls::replies;
 use crate::driver::{Driver, Handle};
+use crate::ground::Ground;
 use crate::image::{Failed, Image, Piece, Place, read};
 use crate::objects::LoadedModule;
 use crate::overwriting::Filler;
@@ -10,25 +12,18 @@ use crate::replay::{Replay, answered};
 use crate::suspend::settle;
 use driverapi::variables::Variables;
 use protocol::{
-    Adopt, AdoptKept, ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, EventCreate, EventQuery, EventRecord,
-    EventTime, GateOpen, Grant, GraphBuild, KernelDescribe, MAX_PAYLOAD, ModuleGlobal, ModuleLoad, ModuleLoaded, Open,
-    Opened, PeerAccess, SlabMap, StreamCreate, Symbol, UNCOUNTED, bundled_images, table_hash,
+    Adopt, AdoptKept, ContextCreate, EventCreate, EventQuery, EventRecord, EventTime, GateOpen, GraphBuild,
+    KernelDescribe, MAX_PAYLOAD, ModuleGlobal, ModuleLoad, ModuleLoaded, PeerAccess, StreamCreate, Symbol,
+    bundled_images,
 };
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Everything that a session is, as the commands that make it, in their order.
 pub struct Plan {
-    pub arena: (u64, u64),
-    pub granularity: u64,
-    /// The version of the wire that the client speaks.
-    pub wire: u32,
-    pub grants: Vec<Grant>,
-    pub contexts: Vec<(ContextCreate, Handle, Vec<ContextLimit>)>,
+    pub ground: Ground,
     pub streams: Vec<StreamCreate>,
-    pub slabs: Vec<SlabMap>,
     pub peers: Vec<PeerAccess>,
     pub modules: Vec<Code>,
     pub graphs: Vec<Arc<GraphBuild>>,
@@ -77,20 +72,19 @@ impl Plan {
     ///
     /// # Errors
     /// Why the session cannot be made there as it is here.
-    pub fn carry_out(mut self, driver: &Driver, connection: OwnedFd) -> Result<u64, Failed> {
-        let handles: Vec<Handle> = self.contexts.iter().map(|(_, handle, _)| *handle).collect();
+    pub fn carry_out(mut self, driver: &Driver, mut ahead: Ahead) -> Result<u64, Failed> {
+        let handles: Vec<Handle> = self.ground.contexts.iter().map(|(_, handle, _)| *handle).collect();
         settle(driver, &handles).map_err(driver_says)?;
-        let mut there = Replay::new(connection)?;
-        self.open(&mut there)?;
-        self.make_contexts(&mut there)?;
-        self.make_slabs(&mut there)?;
+        self.ground.make(&mut ahead.there, ahead.ground.as_ref())?;
+        self.make_streams(&mut ahead.there)?;
         let slabs = self.places.len();
-        let globals = self.load_code(driver, &mut there)?;
+        let globals = self.load_code(driver, &mut ahead.there)?;
         self.places.extend(globals);
-        self.make_graphs(&mut there)?;
-        self.copy_contents(driver, &mut there, slabs)?;
+        self.make_graphs(&mut ahead.there)?;
+        self.copy_contents(driver, &mut ahead, slabs)?;
+        let mut there = ahead.there;
         self.make_events(&mut there)?;
-        self.synchronise(&mut there)?;
+        self.ground.synchronise(&mut there)?;
         self.adopt.times = self.times(driver).map_err(driver_says)?;
         for piece in self.kept.chunks(MAX_PAYLOAD / 2) {
             there.tell(0, &AdoptKept {}, piece)?;
@@ -100,74 +94,24 @@ impl Plan {
         there.finish()
     }
 
-    fn open(&self, there: &mut Replay) -> Result<(), Failed> {
-        let open = Open {
-            wire_version: self.wire,
-            table_hash: table_hash(self.wire).unwrap_or_default(),
-            client_pid: std::process::id(),
-            client_name: "a session that moves".into(),
-        };
-        let opened: Opened = answered(&there.call(&open)?, "NotOpened")?;
-        if opened.granularity != self.granularity {
-            let (ours, theirs) = (self.granularity, opened.granularity);
-            return Err(format!("OtherGranularity: memory is mapped in units of {ours} bytes here and {theirs} there"));
-        }
-        let (base, size) = self.arena;
-        match there.call(&ArenaAt { base, size })? {
-            (0, _) => Ok(()),
-            _ => Err(format!(
-                "RangeTaken: its addresses {base:#x} to {:#x} are not free in the worker there",
-                base + size
-            )),
-        }
-    }
-
-    fn make_contexts(&self, there: &mut Replay) -> Result<(), Failed> {
-        for grant in &self.grants {
-            let seq = there.tell(0, grant, &[])?;
-            there.expect(seq, "NoRoom: memory");
-        }
-        there.settle()?;
-        for (create, _, limits) in &self.contexts {
-            there.tell(0, create, &[])?;
-            for limit in limits {
-                let seq = there.tell(0, limit, &[])?;
-                there.expect(seq, "OtherLimits: a limit of a context");
-            }
-        }
+    fn make_streams(&self, there: &mut Replay) -> Result<(), Failed> {
         for stream in &self.streams {
             there.tell(0, stream, &[])?;
         }
         for gate in &self.gates {
             there.tell(0, gate, &[])?;
         }
-        self.synchronise(there)
-    }
-
-    /// Errors of commands without an answer are told by this.
-    fn synchronise(&self, there: &mut Replay) -> Result<(), Failed> {
-        for (create, ..) in &self.contexts {
-            let seq = there.tell(0, &ContextSynchronize { context: create.context, launches: UNCOUNTED }, &[])?;
-            there.expect(seq, "NotMade: a context, a stream or memory");
-        }
-        there.settle()
-    }
-
-    fn make_slabs(&self, there: &mut Replay) -> Result<(), Failed> {
-        for slab in &self.slabs {
-            there.tell(0, slab, &[])?;
-        }
         for peer in &self.peers {
             there.tell(0, peer, &[])?;
         }
-        self.synchronise(there)
+        self.ground.synchronise(there)
     }
 
     /// Loads the modules, and compares where their variables lie. Returns these places.
     fn load_code(&self, driver: &Driver, there: &mut Replay) -> Result<Vec<Place>, Failed> {
         let mut places = Vec::new();
         for code in &self.modules {
-            let context = self.contexts.iter().find(|(create, ..)| create.context == code.load.context);
+            let context = self.ground.contexts.iter().find(|(create, ..)| create.context == code.load.context);
             let Some((ContextCreate { device, .. }, context, _)) = context else { continue };
             driver.set_current(*context).map_err(driver_says)?;
             let sent = code.image.split_last().map_or(&code.image[..], |(_, sent)| sent);
@@ -203,23 +147,26 @@ impl Plan {
         there.settle()
     }
 
-    /// The first `slabs` places are new memory there.
-    fn copy_contents(&self, driver: &Driver, there: &mut Replay, slabs: usize) -> Result<(), Failed> {
-        let mut streams = BTreeMap::new();
-        for (create, handle, _) in &self.contexts {
-            streams.entry(create.device).or_insert((create.context, create.legacy_stream, *handle));
-        }
-        let (fresh, variables) = self.places.split_at(slabs);
-        let mut copy = |piece: &Piece, bytes: &[u8], fresh| {
-            let (context, stream, _) = streams.get(&piece.device).ok_or("NoContext: its memory has no context")?;
-            there.copy(*context, *stream, piece.address, bytes, fresh)
+    /// The first `slabs` places are memory of slabs; what of it is there already is not sent again.
+    fn copy_contents(&self, driver: &Driver, ahead: &mut Ahead, slabs: usize) -> Result<(), Failed> {
+        let (slabs, variables) = self.places.split_at(slabs);
+        let send = |piece: &Piece, bytes: &mut [u8]| {
+            if ahead.has(piece, bytes)? {
+                return Ok(());
+            }
+            let fresh = ahead.ground.as_ref().is_none_or(|before| !before.covers(piece.address));
+            let (context, stream) = self.ground.stream(piece.device)?;
+            ahead.there.copy(context, stream, piece.address, bytes, fresh)
         };
         match &self.image {
-            Some(image) => image.for_each(fresh, |piece, bytes| copy(piece, bytes, true))?,
-            None => read(driver, fresh, |piece, bytes| copy(piece, bytes, true))?,
+            Some(image) => image.for_each(slabs, send)?,
+            None => read(driver, slabs, send)?,
         }
-        read(driver, variables, |piece, bytes| copy(piece, bytes, false))?;
-        self.synchronise(there)
+        read(driver, variables, |piece, bytes| {
+            let (context, stream) = self.ground.stream(piece.device)?;
+            ahead.there.copy(context, stream, piece.address, bytes, false)
+        })?;
+        self.ground.synchronise(&mut ahead.there)
     }
 
     fn make_events(&self, there: &mut Replay) -> Result<(), Failed> {
@@ -229,7 +176,7 @@ impl Plan {
                 there.tell(*stream, record, &[])?;
             }
         }
-        self.synchronise(there)?;
+        self.ground.synchronise(there)?;
         for event in self.events.iter().filter(|event| event.followed) {
             let generation = event.record.as_ref().map_or(0, |(record, _)| record.generation);
             let seq = there.tell(0, &EventQuery { event: event.create.event, generation }, &[])?;
@@ -241,7 +188,7 @@ impl Plan {
     /// When the records of events with timing were complete.
     fn times(&self, driver: &Driver) -> Result<Vec<EventTime>, u32> {
         let mut times = Vec::new();
-        for (create, handle, _) in &self.contexts {
+        for (create, handle, _) in &self.ground.contexts {
             let mut here = self.events.iter().filter_map(|event| {
                 let (record, context) = event.timed.filter(|(_, context)| context == handle)?;
                 Some((event, record, context))

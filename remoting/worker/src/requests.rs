@@ -86,7 +86,11 @@ pub enum Request {
     NotResumed {
         reason: String,
     },
-    /// The worker at the other end has it, and so many bytes of its memory.
+    /// The worker at the other end has so many bytes of its memory already.
+    Ahead {
+        bytes: u64,
+    },
+    /// The worker at the other end has it; so many bytes of its memory were sent, with those that were ahead.
     Moved {
         bytes: u64,
     },

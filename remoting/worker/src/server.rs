@@ -166,8 +166,8 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let more = take_frames(session, &mut reader);
         let acknowledged = session.out.kept() < kept;
         let mut moved = session.turn();
-        if let Some(worker) = session.hold.take_leaving() {
-            session.depart(worker, &reader.rest(), connection.epoch());
+        if let Some(ahead) = session.hold.take_leaving() {
+            session.depart(ahead, &reader.rest(), connection.epoch());
         }
         connection.follows(session.arrival.epoch);
         let sent = connection.socket().map(|socket| flush(session, socket));

@@ -154,6 +154,12 @@ impl Memory {
         *self.used.entry(c.device).or_default() += c.size;
     }
 
+    /// Is this memory of the GPU, all of it in one slab?
+    pub fn is_mapped(&self, address: u64, size: u64) -> bool {
+        let slab = self.slabs.range(..=address).next_back();
+        slab.is_some_and(|(start, slab)| slab.memory != 0 && address + size <= start + slab.size)
+    }
+
     pub fn remove(&mut self, address: u64) -> Option<Slab> {
         let slab = self.slabs.remove(&address)?;
         if slab.shared.is_none() {

@@ -55,19 +55,19 @@ impl Session {
         }
     }
 
-    /// The appliance wants the session to be moved to the worker at the other end of this connection.
-    pub fn move_away(&mut self, connection: Option<OwnedFd>, patience: Duration) {
-        let begun = match (connection, &self.hold.state) {
-            (None, _) => Err("the appliance gave no connection".into()),
-            (Some(connection), State::Suspended) if self.is_settled() => {
-                self.hold.state = State::Leaving(connection);
+    /// The appliance wants the session to be moved now, after [`Session::send_ahead`].
+    pub fn move_away(&mut self, patience: Duration) {
+        let begun = match &self.hold.state {
+            _ if self.hold.ahead.is_none() => Err("the appliance gave no connection".into()),
+            State::Suspended if self.is_settled() => {
+                self.hold.state = State::Leaving;
                 Ok(())
             }
-            (Some(_), State::Suspended) => {
+            State::Suspended => {
                 Err("KernelStillRuns: some of its work waited when it was suspended; resume it, and move it then"
                     .into())
             }
-            (Some(connection), _) => self.begin_hold(Then::Move(connection), patience),
+            _ => self.begin_hold(Then::Move, patience),
         };
         if let Err(reason) = begun {
             self.requests.push(Request::NotMoved { reason });
@@ -80,16 +80,14 @@ impl Session {
             return self.let_go();
         }
         self.hold.records.clear();
-        self.hold.state = State::Suspended;
+        (self.hold.state, self.hold.ahead) = (State::Suspended, None);
     }
 
     fn begin_hold(&mut self, then: Then, patience: Duration) -> Result<(), String> {
         if self.hold.holds() {
             return Err("Suspended: it is suspended or moved already, or about to be resumed".into());
         }
-        if self.memory.slabs.values().any(|slab| slab.shared.is_some()) {
-            return Err("SharedMemory: its processes share memory of the GPU (cuIpc*)".into());
-        }
+        self.check_unshared()?;
         let running: Vec<u64> = self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
         for stream in running {
             self.mark(stream);
@@ -101,12 +99,12 @@ impl Session {
     /// Saves when all that was begun is complete; gives up when that takes too long. Returns whether anything was done.
     pub fn drain(&mut self) -> bool {
         let State::Draining { ref then, since, patience } = self.hold.state else { return false };
-        let moves = matches!(then, Then::Move(_));
+        let moves = matches!(then, Then::Move);
         let quiet = !self.completions.is_pending() && self.helpers.is_idle() && self.closing.is_empty();
         if quiet && !self.requests.are_open() && (self.is_settled() || !moves) {
             match std::mem::replace(&mut self.hold.state, State::Copying) {
                 State::Draining { then: Then::Save(file), .. } => self.save(file),
-                State::Draining { then: Then::Move(connection), .. } => self.hold.state = State::Leaving(connection),
+                State::Draining { then: Then::Move, .. } => self.hold.state = State::Leaving,
                 other => self.hold.state = other,
             }
             return true;
@@ -125,6 +123,13 @@ impl Session {
         self.requests.push(if moves { Request::NotMoved { reason } } else { Request::NotSuspended { reason } });
         self.let_go();
         true
+    }
+
+    pub fn check_unshared(&self) -> Result<(), String> {
+        if self.memory.slabs.values().any(|slab| slab.shared.is_some()) {
+            return Err("SharedMemory: its processes share memory of the GPU (cuIpc*)".into());
+        }
+        Ok(())
     }
 
     fn slabs_to_save(&self) -> Vec<Saved> {

@@ -1,0 +1,124 @@
+//! What the memory of a session that moves stands on: its range of addresses, what it was granted, contexts and slabs. It is
+//! made at the other worker as a whole, or with what changed since it was made there.
+
+use crate::driver::Handle;
+use crate::image::Failed;
+use crate::replay::{Replay, answered};
+use protocol::{
+    ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, Grant, GrantReturn, Open, Opened, SlabMap, SlabUnmap,
+    UNCOUNTED, table_hash,
+};
+use std::collections::BTreeMap;
+
+#[derive(Debug)]
+pub struct Ground {
+    pub arena: (u64, u64),
+    pub granularity: u64,
+    /// The version of the wire that the client speaks.
+    pub wire: u32,
+    /// Bytes by device, without what contexts are charged.
+    pub granted: BTreeMap<u32, u64>,
+    pub contexts: Vec<(ContextCreate, Handle, Vec<ContextLimit>)>,
+    pub slabs: Vec<SlabMap>,
+}
+
+impl Ground {
+    /// Makes it there, of which `before` was made already.
+    ///
+    /// # Errors
+    /// Why it cannot be made there as it is here.
+    pub fn make(&self, there: &mut Replay, before: Option<&Ground>) -> Result<(), Failed> {
+        if before.is_none() {
+            self.open(there)?;
+        }
+        let had = |device: u32| before.and_then(|before| before.granted.get(&device).copied()).unwrap_or(0);
+        for (&device, &is) in &self.granted {
+            if let Some(more) = is.checked_sub(had(device)).filter(|more| *more > 0) {
+                let seq = there.tell(0, &Grant { device, least: more, want: more }, &[])?;
+                there.expect(seq, "NoRoom: memory");
+            }
+        }
+        there.settle()?;
+        self.make_contexts(there, before)?;
+        let slabs = before.map_or(&[][..], |before| &before.slabs);
+        for gone in slabs.iter().filter(|slab| !self.slabs.contains(slab)) {
+            there.tell(0, &SlabUnmap { address: gone.address, size: gone.size }, &[])?;
+        }
+        for slab in self.slabs.iter().filter(|slab| !slabs.contains(slab)) {
+            there.tell(0, slab, &[])?;
+        }
+        for (&device, &was) in before.iter().flat_map(|before| &before.granted) {
+            let less = was.saturating_sub(self.granted.get(&device).copied().unwrap_or(0));
+            if less > 0 {
+                there.tell(0, &GrantReturn { device, size: less }, &[])?;
+            }
+        }
+        self.synchronise(there)
+    }
+
+    /// Errors of commands without an answer are told by this.
+    ///
+    /// # Errors
+    /// That there were some.
+    pub fn synchronise(&self, there: &mut Replay) -> Result<(), Failed> {
+        for (create, ..) in &self.contexts {
+            let seq = there.tell(0, &ContextSynchronize { context: create.context, launches: UNCOUNTED }, &[])?;
+            there.expect(seq, "NotMade: a context, a stream or memory");
+        }
+        there.settle()
+    }
+
+    /// Where copies to a device go: a context, and its legacy stream.
+    ///
+    /// # Errors
+    /// If the session has no context there.
+    pub fn stream(&self, device: u32) -> Result<(u64, u64), Failed> {
+        let mut there = self.contexts.iter().filter(|(create, ..)| create.device == device);
+        let (create, ..) = there.next().ok_or("NoContext: its memory has no context")?;
+        Ok((create.context, create.legacy_stream))
+    }
+
+    /// Was memory there already?
+    pub fn covers(&self, address: u64) -> bool {
+        self.slabs.iter().any(|slab| (slab.address..slab.address + slab.size).contains(&address))
+    }
+
+    fn open(&self, there: &mut Replay) -> Result<(), Failed> {
+        let open = Open {
+            wire_version: self.wire,
+            table_hash: table_hash(self.wire).unwrap_or_default(),
+            client_pid: std::process::id(),
+            client_name: "a session that moves".into(),
+        };
+        let opened: Opened = answered(&there.call(&open)?, "NotOpened")?;
+        if opened.granularity != self.granularity {
+            let (ours, theirs) = (self.granularity, opened.granularity);
+            return Err(format!("OtherGranularity: memory is mapped in units of {ours} bytes here and {theirs} there"));
+        }
+        let (base, size) = self.arena;
+        match there.call(&ArenaAt { base, size })? {
+            (0, _) => Ok(()),
+            _ => Err(format!(
+                "RangeTaken: its addresses {base:#x} to {:#x} are not free in the worker there",
+                base + size
+            )),
+        }
+    }
+
+    fn make_contexts(&self, there: &mut Replay, before: Option<&Ground>) -> Result<(), Failed> {
+        let made = before.map_or(&[][..], |before| &before.contexts);
+        if made.iter().any(|(was, ..)| self.contexts.iter().all(|(is, ..)| is != was)) {
+            return Err("ContextEnded: one of its contexts ended while its memory was sent; move it again".into());
+        }
+        for (create, _, limits) in &self.contexts {
+            if made.iter().all(|(was, ..)| was != create) {
+                there.tell(0, create, &[])?;
+            }
+            for limit in limits {
+                let seq = there.tell(0, limit, &[])?;
+                there.expect(seq, "OtherLimits: a limit of a context");
+            }
+        }
+        Ok(())
+    }
+}
