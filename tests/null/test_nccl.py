@@ -78,9 +78,11 @@ def test_ranks_that_sockets_connect_end_when_they_connect_on_a_share(monkeypatch
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("NCCL_P2P_LEVEL", "SYS")
     native = run("torch_two_ranks.py", "-n", "2", "--native", arguments=("apart",))
+    assert native.returncode == 0, native.stderr
     answers = [answer["answer"] for answer in json.loads(native.stdout.splitlines()[-1])]
     assert answers == ["ok", "ok"], native.stderr
     share = run("torch_two_ranks.py", "-n", "2", arguments=("apart",))
+    assert share.returncode == 0, share.stderr
     for answer in json.loads(share.stdout.splitlines()[-1]):
         assert "NCCL" in answer["answer"], answer
     assert share.stderr.count(SENTENCE) == 2, share.stderr

@@ -1,5 +1,5 @@
-"""Prints "ready", and until its input ends: allocates, maps and gives back memory in a seeded random order, and compares
-what it has with what it wrote. At last prints how often."""
+"""Prints "ready", and until its input ends: allocates, maps and gives back memory in a seeded random order, and
+compares what it has with what it wrote. At last prints how often."""
 
 import random
 import sys

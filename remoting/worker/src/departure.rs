@@ -47,7 +47,7 @@ impl Session {
 
     /// The session did not move after all.
     pub fn refused_there(&mut self) {
-        self.hold.ahead = None;
+        self.forget_ahead();
         if self.hold.is_away() && self.helpers.is_idle() {
             self.stay();
         }

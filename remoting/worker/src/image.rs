@@ -172,19 +172,47 @@ pub fn read(
     places: &[Place],
     mut take: impl FnMut(&Piece, &mut [u8]) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
-    copying(driver, places, |stream, pair, all| {
-        // One buffer is filled by the driver while the other one is taken.
-        let fetch = |index: usize, pair: &[Scratch; 2]| match all.get(index) {
-            Some(piece) => driver.copy_to_host(pair[index % 2].handle(), piece.address, piece.len, stream),
-            None => Ok(()),
-        };
-        fetch(0, pair).map_err(driver_says)?;
-        for (index, piece) in all.iter().enumerate() {
-            wait(driver, stream).and_then(|()| fetch(index + 1, pair)).map_err(driver_says)?;
-            take(piece, pair[index % 2].bytes(piece.len))?;
-        }
-        Ok(())
+    copying(driver, places, |stream, pair, all| read_all(driver, stream, pair, all, &mut take))
+}
+
+/// As [`read`], with two buffers for pieces that the caller gives, by the streams of the session. Memory that none of its
+/// contexts can copy is left out.
+///
+/// # Errors
+/// If the driver does not copy it, or what `take` returns.
+pub fn read_with(
+    driver: &Driver,
+    pair: &mut [Scratch; 2],
+    places: &[Place],
+    mut take: impl FnMut(&Piece, &mut [u8]) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    places.iter().try_for_each(|place| {
+        let Some(Filler { context, stream }) = place.filler else { return Ok(()) };
+        driver.set_current(context).map_err(driver_says)?;
+        let done = read_all(driver, stream, pair, &pieces(&[*place]), &mut take);
+        let idle = wait(driver, stream).map_err(driver_says);
+        done.and(idle)
     })
+}
+
+/// One buffer is filled by the driver while the other one is taken.
+fn read_all(
+    driver: &Driver,
+    stream: Handle,
+    pair: &mut [Scratch; 2],
+    all: &[Piece],
+    take: &mut impl FnMut(&Piece, &mut [u8]) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    let fetch = |index: usize, pair: &[Scratch; 2]| match all.get(index) {
+        Some(piece) => driver.copy_to_host(pair[index % 2].handle(), piece.address, piece.len, stream),
+        None => Ok(()),
+    };
+    fetch(0, pair).map_err(driver_says)?;
+    for (index, piece) in all.iter().enumerate() {
+        wait(driver, stream).and_then(|()| fetch(index + 1, pair)).map_err(driver_says)?;
+        take(piece, pair[index % 2].bytes(piece.len))?;
+    }
+    Ok(())
 }
 
 /// Each key seals one image, and each number one piece of it.

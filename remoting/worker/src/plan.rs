@@ -75,6 +75,7 @@ impl Plan {
     pub fn carry_out(mut self, driver: &Driver, mut ahead: Ahead) -> Result<u64, Failed> {
         let handles: Vec<Handle> = self.ground.contexts.iter().map(|(_, handle, _)| *handle).collect();
         settle(driver, &handles).map_err(driver_says)?;
+        ahead.free_buffers(driver);
         self.ground.make(&mut ahead.there, ahead.ground.as_ref())?;
         self.make_streams(&mut ahead.there)?;
         let slabs = self.places.len();

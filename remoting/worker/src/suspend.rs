@@ -80,7 +80,8 @@ impl Session {
             return self.let_go();
         }
         self.hold.records.clear();
-        (self.hold.state, self.hold.ahead) = (State::Suspended, None);
+        self.hold.state = State::Suspended;
+        self.forget_ahead();
     }
 
     fn begin_hold(&mut self, then: Then, patience: Duration) -> Result<(), String> {
@@ -219,6 +220,7 @@ impl Session {
 
     /// Runs what was kept, and what arrives.
     pub fn let_go(&mut self) {
+        self.forget_ahead();
         let hold = std::mem::take(&mut self.hold);
         if hold.told {
             self.out.push(Held::CODE, 0, &Held { reason: String::new() }, &[]);

@@ -33,15 +33,33 @@ fn order(worker: &Worker, op: &str) {
 
 /// Has the session move to the other worker; what became of that.
 fn depart(test: &Test, to: &Worker, seconds: u64) -> Result<Value, String> {
+    let refused = test.worker.told("notmoved").len();
+    send_ahead(test, to, refused)?;
+    move_away(test, seconds);
+    let moved = told_or_refused(test, "moved", 0, refused)?;
+    to.wait_told("adopted", 0);
+    Ok(moved)
+}
+
+/// Has its memory sent to the other worker, to which it will move.
+fn send_ahead(test: &Test, to: &Worker, refused: usize) -> Result<Value, String> {
+    let earlier = test.worker.told("ahead").len();
+    pass(&test.worker.control, to.client.link.stream.as_fd(), br#"{"op":"ahead"}"#);
+    told_or_refused(test, "ahead", earlier, refused)
+}
+
+fn move_away(test: &Test, seconds: u64) {
     let packet = format!(r#"{{"op":"move","seconds":{seconds}}}"#);
-    let earlier = test.worker.told("notmoved").len();
-    pass(&test.worker.control, to.client.link.stream.as_fd(), packet.as_bytes());
+    send(&test.worker.control, packet.as_bytes(), SendFlags::NOSIGNAL).expect("sent");
+}
+
+/// What the worker tells by this name after `earlier` times, or why it does not move, after `refused` refusals.
+fn told_or_refused(test: &Test, op: &str, earlier: usize, refused: usize) -> Result<Value, String> {
     loop {
-        if let Some(moved) = test.worker.told("moved").pop() {
-            to.wait_told("adopted", 0);
-            return Ok(moved);
+        if let Some(told) = test.worker.told(op).get(earlier) {
+            return Ok(told.clone());
         }
-        if let Some(refused) = test.worker.told("notmoved").get(earlier) {
+        if let Some(refused) = test.worker.told("notmoved").get(refused) {
             return Err(refused["reason"].as_str().expect("a reason").to_owned());
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -178,8 +196,8 @@ fn what_waits_for_the_program_is_done_before() {
     count(&mut test, A, kernel);
     test.client().wait("the callback", |r| r.code == protocol::Callback::CODE);
     let other = worker("normal");
-    let packet = br#"{"op":"move","seconds":60}"#;
-    pass(&test.worker.control, other.client.link.stream.as_fd(), packet);
+    send_ahead(&test, &other, 0).expect("sent");
+    move_away(&test, 60);
     count(&mut test, A, kernel);
     test.client().send(0, &CallbackDone { token: 9 }, &[]);
     count(&mut test, A, kernel);
@@ -188,6 +206,27 @@ fn what_waits_for_the_program_is_done_before() {
     follow(&mut test, other);
     assert_eq!(test.synchronize(A), 0);
     assert_eq!(test.read(A, COUNTER, 4), 3u32.to_le_bytes());
+}
+
+#[test]
+fn only_what_changed_since_it_was_sent_is_sent_again() {
+    let mut test = start("normal");
+    let kernel = test.load()("count");
+    test.write(A, 0, &pattern());
+    test.write(A, COUNTER, &[0; 4]);
+    assert_eq!(test.synchronize(A), 0);
+    let other = worker("normal");
+    let ahead = send_ahead(&test, &other, 0).expect("sent")["bytes"].as_u64().expect("bytes");
+    assert!(ahead >= 4 << 20, "{ahead}");
+    // It runs, and changes one word.
+    count(&mut test, A, kernel);
+    assert_eq!(test.synchronize(A), 0);
+    move_away(&test, 60);
+    let moved = told_or_refused(&test, "moved", 0, 0).expect("moved")["bytes"].as_u64().expect("bytes");
+    assert!((ahead + 1..ahead + (5 << 20)).contains(&moved), "{ahead} and then {moved}");
+    follow(&mut test, other);
+    assert_eq!(test.read(A, COUNTER, 4), 1u32.to_le_bytes());
+    assert!(test.read(B, 0, 4 << 20) == pattern());
 }
 
 #[test]
