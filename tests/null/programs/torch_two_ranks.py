@@ -16,7 +16,7 @@ import torch.multiprocessing
 RANKS = 2
 
 
-def join(rank, port, answers, apart):
+def join(rank, port, answers, over, apart):
     if apart:
         os.environ["NCCL_HOSTID"] = f"machine-{rank}"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -31,8 +31,8 @@ def join(rank, port, answers, apart):
     except RuntimeError as error:
         answer = str(error)
     answers.put({"rank": rank, "seconds": time.monotonic() - start, "answer": answer})
-    answers.close()
-    answers.join_thread()
+    # A rank that ends is an error of those that still receive.
+    over.wait(150)
     # NCCL's own threads may not have ended.
     os._exit(0)
 
@@ -42,10 +42,12 @@ if __name__ == "__main__":
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = torch.multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    processes = [context.Process(target=join, args=(rank, port, answers, "apart" in sys.argv)) for rank in range(RANKS)]
+    answers, over = context.Queue(), context.Event()
+    arguments = [(rank, port, answers, over, "apart" in sys.argv) for rank in range(RANKS)]
+    processes = [context.Process(target=join, args=each) for each in arguments]
     for process in processes:
         process.start()
     print(json.dumps([answers.get(timeout=150) for _ in range(RANKS)]), flush=True)
+    over.set()
     for process in processes:
         process.join()
