@@ -14,7 +14,7 @@ from typing import Final
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
 from remotegpu.api.pools import ApplianceStatus, GPUPool
-from remotegpu_operator import metrics
+from remotegpu_operator import audit, metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
 from remotegpu_operator.builders import claims as statuses
 from remotegpu_operator.builders import pods
@@ -23,11 +23,13 @@ from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
 from remotegpu_operator.gates import Caches, Gates, Key
 from remotegpu_operator.index import Index
+from remotegpu_operator.journal import Accounting, Journal
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.leadership import NotLeaderError
 from remotegpu_operator.moves import Carry, Moves
 from remotegpu_operator.resizes import Resizes
 from remotegpu_operator.suspensions import Suspensions
+from remotegpu_operator.usage import Usage
 from remotegpu_operator.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -43,10 +45,19 @@ _GATHER_SECONDS: Final = 0.01
 _RETRY_SECONDS: Final = 1.0
 # A pod that took off our label still runs: it is asked after from time to time.
 _ASK_AGAIN_SECONDS: Final = 30.0
+_RECORD_SECONDS: Final = 5.0
 
 
 class Claims:
-    def __init__(self, api: Api, events: Events, namespace: str, on_capacity: Callable[[], None], carry: Carry) -> None:
+    def __init__(
+        self,
+        api: Api,
+        events: Events,
+        namespace: str,
+        on_capacity: Callable[[], None],
+        carry: Carry,
+        accounting: Accounting,
+    ) -> None:
         """`namespace`: that of the installation, where the device plugins are; `carry`: as `moves.Moves`."""
         self._api = api
         self._events = events
@@ -74,6 +85,8 @@ class Claims:
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
+        self._user_label = accounting.user_label
+        self.usage = Usage(Journal(api, namespace, accounting.retention), self._user_of)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
         self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
@@ -87,6 +100,10 @@ class Claims:
             for cache in caches:
                 await cache.synced.wait()
             await pools_known.wait()
+            group.create_task(self.usage.run())
+            # Before anything is decided, but not for long: shares matter more than the record of them.
+            recording = group.create_task(self.usage.begin(self._index.claims))
+            await asyncio.wait([recording], timeout=_RECORD_SECONDS)
             _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *map(len, caches))
             group.create_task(self._queue.run())
             group.create_task(self._decide())
@@ -161,6 +178,8 @@ class Claims:
             self._moves.forget(claim.uid)
             self.resizes.forget(claim.uid)
             self._allocator.release(claim.uid)
+            audit.released(claim, self._user_of)
+            self.usage.gone(claim.uid)
         else:
             try:
                 claim = GPUClaim.from_object(new)
@@ -174,6 +193,7 @@ class Claims:
                 metrics.CLAIMS.labels(before.status.phase).dec()
             metrics.CLAIMS.labels(claim.status.phase).inc()
             self._tell_allocator(claim, before)
+            self.usage.observe(claim)
             self._queue.add(("claim", claim.uid))
         for pod in self._index.users(claim):
             self._queue.add(("pod", pod["metadata"]["uid"]))
@@ -382,7 +402,13 @@ class Claims:
 
     async def _write(self, claim: GPUClaim, stored: Object, status: ClaimStatus) -> None:
         body = {"metadata": {"resourceVersion": claim.resource_version}, "status": status.to_object()}
-        self._stored.store(await self._api.patch(GPUCLAIMS, claim.namespace, claim.name, body, "status"))
+        await self.usage.announce(claim, status)
+        try:
+            self._stored.store(await self._api.patch(GPUCLAIMS, claim.namespace, claim.name, body, "status"))
+        except ApiError:
+            self.usage.retract(claim)
+            raise
+        audit.decided(claim, status, self._user_of)
         if status.reason == claim.status.reason:
             return
         if status.phase is Phase.ALLOCATED and claim.status.phase is Phase.PENDING:
@@ -392,6 +418,14 @@ class Claims:
         self._events.about(GPUCLAIMS, stored, status.reason, status.message, warning=warning)
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, status.reason, status.message, warning=warning)
+
+    def _user_of(self, claim: GPUClaim) -> str:
+        if named := claim.labels.get(self._user_label):
+            return named
+        if (own := self._index.own_pod(claim)) is not None:
+            return f"system:serviceaccount:{claim.namespace}:{pods.service_account(own)}"
+        known = self.usage.held().get(claim.uid)
+        return known.user if known is not None else ""
 
     async def _work_pod(self, uid: str) -> None:
         pod = self._pods.get(uid)
