@@ -31,11 +31,13 @@ def decided(claim: GPUClaim, status: ClaimStatus, user: Callable[[GPUClaim], str
         )
 
 
-def released(claim: GPUClaim, user: Callable[[GPUClaim], str]) -> None:
-    """The claim was deleted."""
+def released(claim: GPUClaim, user: Callable[[GPUClaim], str], reason: str, why: str) -> None:
     if claim.status.allocations:
-        before = _places(claim.status.allocations)
-        _write("released", "Deleted", "the claim is deleted", **_who(claim, user), gpus=[], before=before)
+        _write("released", reason, why, **_who(claim, user), gpus=[], before=_places(claim.status.allocations))
+
+
+def idle(claim: GPUClaim, why: str, user: Callable[[GPUClaim], str]) -> None:
+    _write("idle", "Idle", why, **_who(claim, user), gpus=_places(claim.status.allocations))
 
 
 def drained(appliance: str, node: str, pool: str, message: str) -> None:

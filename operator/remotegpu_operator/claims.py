@@ -22,6 +22,7 @@ from remotegpu_operator.builders.quotas import hard_milli
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
 from remotegpu_operator.gates import Caches, Gates, Key
+from remotegpu_operator.idle import Idle
 from remotegpu_operator.index import Index
 from remotegpu_operator.journal import Accounting, Journal
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
@@ -85,8 +86,11 @@ class Claims:
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
+        # Claims that are being deleted by us, and why.
+        self._ending: dict[str, tuple[str, str]] = {}
         self._user_label = accounting.user_label
         self.usage = Usage(Journal(api, namespace, accounting.retention), self._user_of)
+        self._idle = Idle(self._index.claims, self._pools, self.usage.held, self._warn_idle, self._release_idle)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
         self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
@@ -108,6 +112,7 @@ class Claims:
             group.create_task(self._queue.run())
             group.create_task(self._decide())
             group.create_task(self.suspensions.follow_schedules(self._window_changed))
+            group.create_task(self._idle.follow())
 
     # What the pools' reconciler tells.
 
@@ -178,7 +183,9 @@ class Claims:
             self._moves.forget(claim.uid)
             self.resizes.forget(claim.uid)
             self._allocator.release(claim.uid)
-            audit.released(claim, self._user_of)
+            audit.released(
+                claim, self._user_of, *self._ending.pop(claim.uid, ("Deleted", "somebody deleted the claim"))
+            )
             self.usage.gone(claim.uid)
         else:
             try:
@@ -320,7 +327,7 @@ class Claims:
         if claim is None or stored is None:
             return
         if claim.spec.pod is not None and self._index.own_pod(claim) is None and await self._orphaned(claim):
-            await self._release(claim)
+            await self._release(claim, "PodGone", "its pod is gone")
             return
         if (name := claim.spec.priority_class) and name not in self._priorities:
             said = f"there is no PriorityClass {name}: the claim has priority 0 until there is one"
@@ -419,12 +426,26 @@ class Claims:
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, status.reason, status.message, warning=warning)
 
+    def _warn_idle(self, claim: GPUClaim, message: str) -> None:
+        audit.idle(claim, message, self._user_of)
+        self._tell_of_idle(claim, "Idle", message)
+
+    async def _release_idle(self, claim: GPUClaim, message: str) -> None:
+        self._tell_of_idle(claim, "ReleasedIdle", message)
+        await self._release(claim, "ReleasedIdle", message)
+
+    def _tell_of_idle(self, claim: GPUClaim, reason: str, message: str) -> None:
+        if (stored := self._stored.get(claim.uid)) is not None:
+            self._events.about(GPUCLAIMS, stored, reason, message, warning=True)
+        for pod in self._index.users(claim):
+            self._events.about(PODS, pod, reason, message, warning=True)
+
     def _user_of(self, claim: GPUClaim) -> str:
         if named := claim.labels.get(self._user_label):
             return named
         if (own := self._index.own_pod(claim)) is not None:
             return f"system:serviceaccount:{claim.namespace}:{pods.service_account(own)}"
-        known = self.usage.held().get(claim.uid)
+        known = self.usage.held.get(claim.uid)
         return known.user if known is not None else ""
 
     async def _work_pod(self, uid: str) -> None:
@@ -436,9 +457,10 @@ class Claims:
         else:
             self._gates.ended(pod)
             if (own := self._index.own_claim(pod)) is not None:
-                await self._release(own)
+                await self._release(own, "PodEnded", "its pod has ended")
 
-    async def _release(self, claim: GPUClaim) -> None:
+    async def _release(self, claim: GPUClaim, reason: str, why: str) -> None:
+        self._ending[claim.uid] = reason, why
         await self._api.delete(GPUCLAIMS, claim.namespace, claim.name, claim.uid)
         self._stored.forget(claim.uid)
 

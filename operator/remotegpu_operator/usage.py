@@ -44,6 +44,7 @@ class Usage:
         self._clock = clock
         # By claim, what it has now; `_unsure`: of those, what was perhaps not stored in the status.
         self._held: dict[str, Holding] = {}
+        self.held: Mapping[str, Holding] = self._held
         self._unsure: set[str] = set()
         self._loaded = asyncio.Event()
         # Not recorded yet. What only tells of sessions waits for the next moment of which all is known.
@@ -53,9 +54,6 @@ class Usage:
         self._recorded: asyncio.Future[None] | None = None
         # By appliance: claims with a session.
         self._in_use: dict[str, frozenset[str]] = {}
-
-    def held(self) -> Mapping[str, Holding]:
-        return self._held
 
     async def begin(self, claims: Mapping[str, GPUClaim]) -> None:
         """From here on the record follows the claims; with an API server that does not let it be read, later."""

@@ -16,7 +16,7 @@ from remotegpu.api import usage
 from remotegpu.api.pools import Price
 from remotegpu.api.usage import Amount, Day, Holding, Record, Share
 from remotegpu.cli.exits import CliError
-from remotegpu.cli.usage import idlers, rows, time_of
+from remotegpu.cli.usage import by_of, idlers, rows, time_of
 from remotegpu_operator import journal
 from remotegpu_operator.journal import Journal, Retention
 from remotegpu_operator.kube import ApiError
@@ -287,3 +287,10 @@ def test_times_are_ago_or_in_utc(text: str, seconds: int) -> None:
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(CliError, match="is no time"):
         time_of(text, NOON)
+
+
+def test_rows_are_by_what_is_named() -> None:
+    assert by_of("namespace, model") == ["namespace", "model"]
+    for text in ("", "team", "namespace;model"):
+        with pytest.raises(CliError, match="name one or several of namespace, user, pool, model, claim"):
+            by_of(text)

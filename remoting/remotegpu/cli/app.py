@@ -308,9 +308,8 @@ def usage(
     since: Annotated[str, typer.Option(metavar="TIME", help="As 7d or 12h ago, or 2026-11-01, in UTC.")] = "7d",
     until: Annotated[str, typer.Option(metavar="TIME", help="Likewise. Default: now.")] = "",
     by: Annotated[
-        list[Literal["namespace", "user", "pool", "model", "claim"]] | None,
-        typer.Option("--by", help="A row for each; may be given several times. Default: namespace."),
-    ] = None,
+        str, typer.Option(help="A row for each namespace, user, pool, model or claim; or several, as namespace,model.")
+    ] = "namespace",
     idle: Annotated[
         str, typer.Option(metavar="TIME", help="Instead: who has had a share for so long and no session, as 1h.")
     ] = "",
@@ -330,7 +329,7 @@ def usage(
     if idle:
         work.idle(cluster, system, idle, form)
     else:
-        work.sums(cluster, system, since, until, by or ["namespace"], form)
+        work.sums(cluster, system, since, until, by, form)
 
 
 @app.command()

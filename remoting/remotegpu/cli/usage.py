@@ -52,8 +52,9 @@ class Idle:
     idle_seconds: int
 
 
-def sums(cluster: Cluster, system: str, since: str, until: str, by: Sequence[By], output: Output) -> None:
+def sums(cluster: Cluster, system: str, since: str, until: str, wanted: str, output: Output) -> None:
     """Raises CliError."""
+    by = by_of(wanted)
     now = int(time.time())
     first, last = time_of(since, now), time_of(until, now) if until else now
     if first >= last:
@@ -141,6 +142,16 @@ def price_of(who: Who, prices: Mapping[str, Sequence[Price]]) -> Decimal | None:
     _, _, pool, model, _ = who
     named = (each for each in prices.get(pool, ()) if each.model.lower() in model.lower())
     return next((Decimal(each.gpu_hour) for each in named), None)
+
+
+def by_of(text: str) -> list[By]:
+    """Raises CliError."""
+    found = [each for name in text.split(",") for each in _PLACES if each == name.strip()]
+    if len(found) != len(text.split(",")):
+        raise exits.CliError(
+            exits.USAGE, f"--by {text}: name one or several of {', '.join(_PLACES)}, with commas between"
+        )
+    return list(dict.fromkeys(found))
 
 
 def time_of(text: str, now: int) -> int:
