@@ -20,7 +20,7 @@ CONFIG_MAPS: Final = Resource("v1", "configmaps", "ConfigMap")
 HEAD_NAME: Final = "remotegpu-usage"
 # Each write of a line makes etcd store the whole journal again.
 JOURNAL_BYTES: Final = 64 << 10
-MOST_JOURNALS: Final = 128
+MOST_JOURNALS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import yaml
 from support.apiserver import ApiServer
 from support.chart import render
 from support.kubelab import (
@@ -313,12 +312,7 @@ def test_only_who_is_bound_to_the_charts_role_reads_the_record(scene: Scene, kub
     """Others are told in one line what to do."""
     scene.make("theirs")
     until(lambda: len(recorded(kube).open()) == 1, 30, "it is recorded")
-    kube("POST", f"/api/v1/namespaces/{TEAM}/serviceaccounts", {"metadata": {"name": "auditor"}})
-    path = f"/api/v1/namespaces/{TEAM}/serviceaccounts/auditor/token"
-    config = yaml.safe_load(Path(scene.server.kubeconfig).read_text())
-    config["users"][0]["user"] = {"token": kube("POST", path, {"spec": {"expirationSeconds": 600}})["status"]["token"]}
-    theirs = tmp_path / "kubeconfig"
-    theirs.write_text(yaml.safe_dump(config))
+    theirs = scene.server.kubeconfig_of(TEAM, "auditor")
     done = scene.run(kubeconfig=theirs)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "Role remotegpu-usage of namespace remotegpu-system" in done.stderr
