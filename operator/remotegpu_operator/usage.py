@@ -79,7 +79,9 @@ class Usage:
             if (claim := claims.get(each.uid)) is None:
                 del self._held[each.uid]
                 self._record(holding.ended(known, max(0, now - known)))
-            elif (shares := shares_of(claim.status)) != holding.shares and shares:
+            elif not (shares := shares_of(claim.status)) and (_stamp(claim.status, "False") or 0) < holding.start:
+                self._undo(holding)  # it was not stored
+            elif shares and shares != holding.shares:
                 self._replace(replace(holding, shares=shares))
             elif holding is not each:
                 self._record(holding)
@@ -111,8 +113,7 @@ class Usage:
         if shares := shares_of(claim.status):
             self._replace(replace(holding, shares=shares))
         else:
-            del self._held[claim.uid]
-            self._record(replace(holding, void=True))
+            self._undo(holding)
 
     def observe(self, claim: GPUClaim) -> None:
         """A claim as the API server has it."""
@@ -224,6 +225,10 @@ class Usage:
         del self._held[holding.uid]
         end = _stamp(claim.status, "False")
         self._record(holding.ended(self._now() if end is None else end))
+
+    def _undo(self, holding: Holding) -> None:
+        del self._held[holding.uid]
+        self._record(replace(holding, void=True))
 
     def _replace(self, holding: Holding) -> None:
         self._held[holding.uid] = holding

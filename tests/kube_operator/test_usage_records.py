@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.config_maps import ConfigMaps
 
 from remotegpu.api import usage
 from remotegpu.api.pools import Price
@@ -21,7 +22,6 @@ from remotegpu_operator import journal
 from remotegpu_operator.journal import Journal, Retention
 from remotegpu_operator.kube import ApiError
 
-Object = dict[str, Any]
 # Noon of a day, so that what lasts for a minute may reach midnight.
 NOON = usage.start_of(datetime.date(2026, 11, 27)) + 43_200
 MIDNIGHT = NOON + 43_200
@@ -104,55 +104,6 @@ def test_lines_that_cannot_be_read_are_named_and_the_others_count() -> None:
     ]
 
 
-class ConfigMaps:
-    """What a journal calls of the API server, which fails once wherever a test wants it to."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Object] = {}
-        self.fails_at = -1
-        self.calls = 0
-
-    def _call(self) -> None:
-        self.calls += 1
-        if self.calls == self.fails_at:
-            raise ApiError(500, "InternalError", "as the test wants it")
-
-    async def list(self, *_: object) -> tuple[list[Object], str]:
-        self._call()
-        return list(self.kept.values()), "1"
-
-    async def get(self, _: object, namespace: str, name: str) -> Object:
-        self._call()
-        if name not in self.kept:
-            raise ApiError(404, "NotFound", name)
-        return self.kept[name]
-
-    async def create(self, _: object, namespace: str, body: Object) -> Object:
-        self._call()
-        name = body["metadata"]["name"]
-        if name in self.kept:
-            raise ApiError(409, "AlreadyExists", name)
-        made = datetime.datetime.now(datetime.UTC).isoformat()
-        body["metadata"] |= {"uid": name, "creationTimestamp": made}
-        self.kept[name] = body
-        return body
-
-    async def patch(self, _: object, namespace: str, name: str, body: Object) -> Object:
-        self._call()
-        if name not in self.kept:
-            raise ApiError(404, "NotFound", name)
-        self.kept[name]["data"] |= body["data"]
-        assert sum(map(len, self.kept[name]["data"].values())) < 1 << 20, "the API server takes no more"
-        return self.kept[name]
-
-    async def delete(self, _: object, namespace: str, name: str, uid: str) -> None:
-        self._call()
-        self.kept.pop(name, None)
-
-    def read(self) -> Record:
-        return usage.read(self.kept.values())
-
-
 async def _load(api: ConfigMaps, claims: int = 30) -> Journal:
     made = Journal(api, "system", Retention(datetime.timedelta(days=claims)))  # type: ignore[arg-type]
     await made.load()
@@ -203,8 +154,8 @@ def test_days_have_the_sums_of_their_journals_also_after_a_failure_at_any_call(
             except ApiError:
                 continue
         middle = _all(api.read())
-        again = await _load(api, claims=0)
         api.fails_at = -1
+        again = await _load(api, claims=0)
         await again.append([held("last", MIDNIGHT, MIDNIGHT + 1)])
         for _ in range(4):
             await again.fold({open_one.key: open_one})
