@@ -69,25 +69,33 @@ class Usage:
 
     def _settle(self, recorded: Iterable[Holding], until: int, claims: Mapping[str, GPUClaim]) -> None:
         """What was recorded meets what is."""
-        now = self._now()
         for each in sorted(recorded, key=lambda each: each.start):
             if (older := self._held.get(each.uid)) is not None:
                 self._record(older.ended(each.start))
-            known = max(until, each.start)
-            # Whether programs ran since then nobody knows, and appliances will tell whether they do.
-            holding = self._held[each.uid] = each.told(False, known)
-            if (claim := claims.get(each.uid)) is None:
-                del self._held[each.uid]
-                self._record(holding.ended(known, max(0, now - known)))
-            elif not (shares := shares_of(claim.status)) and (_stamp(claim.status, "False") or 0) < holding.start:
-                self._undo(holding)  # it was not stored
-            elif shares and shares != holding.shares:
-                self._replace(replace(holding, shares=shares))
-            elif holding is not each:
-                self._record(holding)
+            self._meet(each, until, claims.get(each.uid))
         self._loaded.set()
         for claim in claims.values():
             self.observe(claim)
+
+    def _meet(self, recorded: Holding, until: int, claim: GPUClaim | None) -> None:
+        known = max(until, recorded.start)
+        # Whether programs ran since then nobody knows, and appliances will tell whether they do.
+        holding = recorded.told(False, known)
+        self._held[holding.uid] = holding
+        shares = shares_of(claim.status) if claim is not None else ()
+        since, back = (_stamp(claim.status, state) if claim is not None else None for state in ("True", "False"))
+        if shares and (since is None or since <= holding.start):
+            if (now := replace(holding, shares=shares)) != recorded:
+                self._replace(now)
+            return
+        del self._held[holding.uid]
+        if not shares and back is not None and back >= holding.start:
+            self._record(holding.ended(back))
+        elif claim is None or until > holding.start:
+            # It went when nobody looked, or an operator that records nothing gave it another share since.
+            self._record(holding.ended(known, max(0, (since or self._now()) - known)))
+        else:
+            self._record(replace(holding, void=True))  # it was not stored
 
     async def announce(self, claim: GPUClaim, status: ClaimStatus) -> None:
         """What the claim is about to have. Returns when that is recorded, or could not be for a while."""
@@ -113,7 +121,8 @@ class Usage:
         if shares := shares_of(claim.status):
             self._replace(replace(holding, shares=shares))
         else:
-            self._undo(holding)
+            del self._held[claim.uid]
+            self._record(replace(holding, void=True))
 
     def observe(self, claim: GPUClaim) -> None:
         """A claim as the API server has it."""
@@ -225,10 +234,6 @@ class Usage:
         del self._held[holding.uid]
         end = _stamp(claim.status, "False")
         self._record(holding.ended(self._now() if end is None else end))
-
-    def _undo(self, holding: Holding) -> None:
-        del self._held[holding.uid]
-        self._record(replace(holding, void=True))
 
     def _replace(self, holding: Holding) -> None:
         self._held[holding.uid] = holding

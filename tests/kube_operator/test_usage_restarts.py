@@ -136,6 +136,36 @@ async def test_deleted_while_nobody_looks(it: Scene) -> None:
 
 
 @scene
+async def test_statuses_that_somebody_emptied(it: Scene) -> None:
+    """As the chart's removal does: that is not taken for a share that was never stored."""
+    async with it.operator() as first:
+        await first.announce(PENDING, having(250, START))
+        first.observe(stored(having(250, START)))
+    it.api.kept["remotegpu-usage"]["data"]["until"] = str(START + 3600)
+    it.now += 5000
+    async with it.operator():
+        one = await it.nothing_open()
+    assert (one.end, one.unknown) == (START + 3600, 1400)
+
+
+@scene
+async def test_another_share_by_an_operator_that_records_nothing(it: Scene) -> None:
+    """Of before this release: what it took back and gave is not one share that lasted."""
+    async with it.operator() as first:
+        await first.announce(PENDING, having(250, START))
+        first.observe(stored(having(250, START)))
+    it.api.kept["remotegpu-usage"]["data"]["until"] = str(START + 100)
+    it.claims[PENDING.uid] = stored(having(250, START + 700))
+    it.now += 1000
+    async with it.operator():
+        await it.recorded(lambda found: len(found) == 2)
+    assert [(each.start, each.end, each.unknown) for each in it.holdings()] == [
+        (START, START + 100, 600),
+        (START + 700, None, 0),
+    ]
+
+
+@scene
 async def test_taken_back_behind_the_record(it: Scene) -> None:
     """The operator took the share back and was killed before it recorded that: the status says when."""
     async with it.operator() as first:
