@@ -90,7 +90,7 @@ class Claims:
         self._ending: dict[str, tuple[str, str]] = {}
         self._user_label = accounting.user_label
         self.usage = Usage(Journal(api, namespace, accounting.retention), self._user_of)
-        self._idle = Idle(self._index.claims, self._pools, self.usage.held, self._warn_idle, self._release_idle)
+        self._idle = Idle(self._index.claims, self._pools, self.usage.unused, self._warn_idle, self._release_idle)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
         self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
@@ -445,8 +445,7 @@ class Claims:
             return named
         if (own := self._index.own_pod(claim)) is not None:
             return f"system:serviceaccount:{claim.namespace}:{pods.service_account(own)}"
-        known = self.usage.held.get(claim.uid)
-        return known.user if known is not None else ""
+        return self.usage.user(claim.uid)
 
     async def _work_pod(self, uid: str) -> None:
         pod = self._pods.get(uid)

@@ -9,7 +9,6 @@ from typing import Final
 from remotegpu.api.claims import GPUClaim, Phase
 from remotegpu.api.durations import format_duration
 from remotegpu.api.pools import GPUPool, IdleAction, IdleSpec
-from remotegpu.api.usage import Holding
 from remotegpu_operator.kube import ApiError, Unanswered
 
 _log = logging.getLogger(__name__)
@@ -22,14 +21,15 @@ class Idle:
         self,
         claims: Mapping[str, GPUClaim],
         pools: Mapping[str, GPUPool],
-        held: Mapping[str, Holding],
+        unused: Callable[[GPUClaim], int],
         warn: Callable[[GPUClaim, str], None],
         release: Callable[[GPUClaim, str], Awaitable[None]],
     ) -> None:
-        """`claims` and `held` by uid, `pools` by name, as they are now. `release` deletes a claim."""
+        """`claims` by uid and `pools` by name, as they are now; `unused`: for how many seconds a claim has had no
+        session; `release` deletes a claim."""
         self._claims = claims
         self._pools = pools
-        self._held = held
+        self._unused = unused
         self._warn = warn
         self._release = release
         # When each was warned, by a monotonic clock: another process warns again, and gives the whole grace again.
@@ -49,13 +49,6 @@ class Idle:
     def _policy(self, claim: GPUClaim) -> IdleSpec | None:
         pool = self._pools.get(claim.spec.pool)
         return pool.spec.idle if pool is not None and claim.status.phase is Phase.ALLOCATED else None
-
-    def _unused(self, claim: GPUClaim) -> int:
-        """For how many seconds it has had no session."""
-        holding = self._held.get(claim.uid)
-        if holding is None or holding.in_use_since is not None:
-            return 0
-        return int(time.time()) - holding.idle_since
 
     async def _act(self, claim: GPUClaim, policy: IdleSpec, unused: int) -> None:
         now, length = time.monotonic(), format_duration(unused)

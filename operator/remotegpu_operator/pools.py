@@ -283,6 +283,7 @@ class Pools:
         places |= {each["metadata"]["name"]: _place(each) for each in self._sets}
         for name in self._last.keys() - places.keys():
             del self._last[name]
+            claims.usage.told(name, frozenset())
         by_pool: dict[str, list[ApplianceStatus]] = {name: [] for name in self._pools}
         for name, (pool, node) in places.items():
             if pool in by_pool:
@@ -299,7 +300,8 @@ class Pools:
                     claims.resizes.told(name, report.sizes, {uid: s.problem for uid, s in report.suspended.items()})
                 else:
                     claims.suspensions.told(name, {})
-                    claims.usage.told(name, frozenset())
+                    if contact is None:
+                        claims.usage.told(name, frozenset())
         for pool_name, found in by_pool.items():
             claims.set_pool(self._pools[pool_name], sorted(found, key=lambda each: each.name))
 

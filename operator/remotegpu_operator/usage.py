@@ -44,7 +44,6 @@ class Usage:
         self._clock = clock
         # By claim, what it has now; `_unsure`: of those, what was perhaps not stored in the status.
         self._held: dict[str, Holding] = {}
-        self.held: Mapping[str, Holding] = self._held
         self._unsure: set[str] = set()
         self._loaded = asyncio.Event()
         # Not recorded yet. What only tells of sessions waits for the next moment of which all is known.
@@ -81,6 +80,8 @@ class Usage:
         known = max(until, recorded.start)
         # Whether programs ran since then nobody knows, and appliances will tell whether they do.
         holding = recorded.told(False, known)
+        if recorded.in_use_since is not None:
+            holding = replace(holding, idle_since=self._now())
         self._held[holding.uid] = holding
         shares = shares_of(claim.status) if claim is not None else ()
         since, back = (_stamp(claim.status, state) if claim is not None else None for state in ("True", "False"))
@@ -104,7 +105,7 @@ class Usage:
             return
         before = self._held.get(claim.uid)
         if before is not None:
-            self._record(before.ended(self._now()))
+            self._end(before)
         self._start(claim, shares, _stamp(status, "True") if before is None else None, before)
         self._unsure.add(claim.uid)
         if self._recorded is None:
@@ -145,12 +146,13 @@ class Usage:
         """The claim is deleted."""
         if (holding := self._held.pop(uid, None)) is None:
             return
-        now = self._now()
-        if uid in self._unsure:
-            self._unsure.discard(uid)
-            self._record(holding.ended(holding.start, max(0, now - holding.start)))
-        else:
-            self._record(holding.ended(now))
+        self._end(holding)
+        self._unsure.discard(uid)
+
+    def user(self, uid: str) -> str:
+        """As it was recorded; empty if it is not known."""
+        holding = self._held.get(uid)
+        return holding.user if holding is not None else ""
 
     def told(self, appliance: str, in_use: frozenset[str]) -> None:
         """Which claims have a session there; `in_use` is empty of one that does not answer."""
@@ -162,6 +164,14 @@ class Usage:
             if changed is not self._held[uid]:
                 self._held[uid] = changed
                 self._sessions_changed.add(uid)
+
+    def unused(self, claim: GPUClaim) -> int:
+        """For how many seconds it has had its share and no session; 0 if that is not known."""
+        holding = self._held.get(claim.uid)
+        if holding is None or holding.in_use_since is not None:
+            return 0
+        told = all(each.appliance in self._in_use for each in claim.status.allocations)
+        return self._now() - holding.idle_since if told else 0
 
     async def run(self) -> None:
         await self._loaded.wait()
@@ -228,6 +238,12 @@ class Usage:
                 idle_since=before.idle_since if before else start,
             )
         )
+
+    def _end(self, holding: Holding) -> None:
+        """Now. What was perhaps never stored was held for no time that is certain."""
+        now = self._now()
+        unsure = holding.uid in self._unsure
+        self._record(holding.ended(holding.start, max(0, now - holding.start)) if unsure else holding.ended(now))
 
     def _end_by_status(self, holding: Holding, claim: GPUClaim) -> None:
         """The operator took it back, and wrote down when."""

@@ -259,19 +259,42 @@ async def test_sessions(it: Scene) -> None:
         it.now += usage_seconds
         first.told("b", frozenset({PENDING.uid}))
         first.told("a", frozenset())
-        assert first.held[PENDING.uid].in_use_since == START
+        assert first._held[PENDING.uid].in_use_since == START
         first.told("b", frozenset())
-        assert first.held[PENDING.uid].used_until(it.now + 99) == usage_seconds
+        assert first._held[PENDING.uid].used_until(it.now + 99) == usage_seconds
         first.told("a", frozenset({PENDING.uid}))
         await first._write(with_head=True)
     it.claims[PENDING.uid] = stored(having(250, START))
     it.now += 500
     async with it.operator() as second:
-        held = second.held[PENDING.uid]
+        held = second._held[PENDING.uid]
         assert held.in_use_since is None
+        # Nobody is called idle before its appliance has told.
+        claim = it.claims[PENDING.uid]
+        it.now += 300
+        assert second.unused(claim) == 0
+        second.told("a", frozenset())
+        assert second.unused(claim) == 300
         assert held.used_until(it.now) == pytest.approx(usage_seconds, abs=1)
         second.told("a", frozenset({PENDING.uid}))
         it.now += 10
         second.gone(PENDING.uid)
         one = await it.nothing_open()
     assert one.used == pytest.approx(usage_seconds + 10, abs=1)
+
+
+@scene
+async def test_a_share_that_was_perhaps_never_stored_has_no_time_that_is_certain(it: Scene) -> None:
+    """The API server did not answer, and then the claim is given another share."""
+    async with it.operator() as only:
+        await only.announce(PENDING, having(250, START))
+        it.now += 10
+        await only.announce(PENDING, having(500, START + 10))
+        only.observe(stored(having(500, START + 10)))
+        it.now += 5
+        only.gone(PENDING.uid)
+        await it.recorded(lambda found: all(each.end is not None for each in found))
+    assert [(each.shares[0].milli, each.start, each.end, each.unknown) for each in it.holdings()] == [
+        (250, START, START, 10),
+        (500, START + 10, START + 15, 0),
+    ]
