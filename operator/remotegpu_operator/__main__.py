@@ -10,7 +10,7 @@ from typing import Any
 
 import kopf
 
-from remotegpu_operator import metrics, probes
+from remotegpu_operator import audit, metrics, probes
 from remotegpu_operator.authority import CertificateAuthority
 from remotegpu_operator.beside import beside
 from remotegpu_operator.builders.appliances import Installation
@@ -28,6 +28,7 @@ _log = logging.getLogger("remotegpu_operator")
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    audit.set_up()
     # kopf and asyncio tell of every step; what concerns people is in our own log and in Events.
     logging.getLogger("kopf").setLevel(logging.ERROR)
     try:
@@ -105,7 +106,7 @@ async def _work(settings: Settings, api: Api) -> None:
     )
     events = Events(api)
     pool_work = Pools(api, installation, authority, inventory, changed)
-    claim_work = Claims(api, events, settings.namespace, pool_work.status_is_stale, inventory.move)
+    claim_work = Claims(api, events, settings.namespace, pool_work.status_is_stale, inventory.move, settings.accounting)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())

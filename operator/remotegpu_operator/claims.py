@@ -14,7 +14,7 @@ from typing import Final
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
 from remotegpu.api.pools import ApplianceStatus, GPUPool
-from remotegpu_operator import metrics
+from remotegpu_operator import audit, metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
 from remotegpu_operator.builders import claims as statuses
 from remotegpu_operator.builders import pods
@@ -22,12 +22,15 @@ from remotegpu_operator.builders.quotas import hard_milli
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
 from remotegpu_operator.gates import Caches, Gates, Key
+from remotegpu_operator.idle import Idle
 from remotegpu_operator.index import Index
+from remotegpu_operator.journal import Accounting, Journal
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.leadership import NotLeaderError
 from remotegpu_operator.moves import Carry, Moves
 from remotegpu_operator.resizes import Resizes
 from remotegpu_operator.suspensions import Suspensions
+from remotegpu_operator.usage import Usage
 from remotegpu_operator.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -43,10 +46,19 @@ _GATHER_SECONDS: Final = 0.01
 _RETRY_SECONDS: Final = 1.0
 # A pod that took off our label still runs: it is asked after from time to time.
 _ASK_AGAIN_SECONDS: Final = 30.0
+_RECORD_SECONDS: Final = 5.0
 
 
 class Claims:
-    def __init__(self, api: Api, events: Events, namespace: str, on_capacity: Callable[[], None], carry: Carry) -> None:
+    def __init__(
+        self,
+        api: Api,
+        events: Events,
+        namespace: str,
+        on_capacity: Callable[[], None],
+        carry: Carry,
+        accounting: Accounting,
+    ) -> None:
         """`namespace`: that of the installation, where the device plugins are; `carry`: as `moves.Moves`."""
         self._api = api
         self._events = events
@@ -74,6 +86,11 @@ class Claims:
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
+        # Claims that are being deleted by us, and why.
+        self._ending: dict[str, tuple[str, str]] = {}
+        self._user_label = accounting.user_label
+        self.usage = Usage(Journal(api, namespace, accounting.retention), self._user_of)
+        self._idle = Idle(self._index.claims, self._pools, self.usage.unused, self._warn_idle, self._release_idle)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
         self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
@@ -87,10 +104,15 @@ class Claims:
             for cache in caches:
                 await cache.synced.wait()
             await pools_known.wait()
+            group.create_task(self.usage.run())
+            # Before anything is decided, but not for long: shares matter more than the record of them.
+            recording = group.create_task(self.usage.begin(self._index.claims))
+            await asyncio.wait([recording], timeout=_RECORD_SECONDS)
             _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *map(len, caches))
             group.create_task(self._queue.run())
             group.create_task(self._decide())
             group.create_task(self.suspensions.follow_schedules(self._window_changed))
+            group.create_task(self._idle.follow())
 
     # What the pools' reconciler tells.
 
@@ -161,6 +183,10 @@ class Claims:
             self._moves.forget(claim.uid)
             self.resizes.forget(claim.uid)
             self._allocator.release(claim.uid)
+            audit.released(
+                claim, self._user_of, *self._ending.pop(claim.uid, ("Deleted", "somebody deleted the claim"))
+            )
+            self.usage.gone(claim.uid)
         else:
             try:
                 claim = GPUClaim.from_object(new)
@@ -174,6 +200,7 @@ class Claims:
                 metrics.CLAIMS.labels(before.status.phase).dec()
             metrics.CLAIMS.labels(claim.status.phase).inc()
             self._tell_allocator(claim, before)
+            self.usage.observe(claim)
             self._queue.add(("claim", claim.uid))
         for pod in self._index.users(claim):
             self._queue.add(("pod", pod["metadata"]["uid"]))
@@ -300,7 +327,7 @@ class Claims:
         if claim is None or stored is None:
             return
         if claim.spec.pod is not None and self._index.own_pod(claim) is None and await self._orphaned(claim):
-            await self._release(claim)
+            await self._release(claim, "PodGone", "its pod is gone")
             return
         if (name := claim.spec.priority_class) and name not in self._priorities:
             said = f"there is no PriorityClass {name}: the claim has priority 0 until there is one"
@@ -382,7 +409,13 @@ class Claims:
 
     async def _write(self, claim: GPUClaim, stored: Object, status: ClaimStatus) -> None:
         body = {"metadata": {"resourceVersion": claim.resource_version}, "status": status.to_object()}
-        self._stored.store(await self._api.patch(GPUCLAIMS, claim.namespace, claim.name, body, "status"))
+        await self.usage.announce(claim, status)
+        try:
+            self._stored.store(await self._api.patch(GPUCLAIMS, claim.namespace, claim.name, body, "status"))
+        except ApiError:
+            self.usage.retract(claim)
+            raise
+        audit.decided(claim, status, self._user_of)
         if status.reason == claim.status.reason:
             return
         if status.phase is Phase.ALLOCATED and claim.status.phase is Phase.PENDING:
@@ -393,6 +426,27 @@ class Claims:
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, status.reason, status.message, warning=warning)
 
+    def _warn_idle(self, claim: GPUClaim, message: str) -> None:
+        audit.idle(claim, message, self._user_of)
+        self._tell_of_idle(claim, "Idle", message)
+
+    async def _release_idle(self, claim: GPUClaim, message: str) -> None:
+        self._tell_of_idle(claim, "ReleasedIdle", message)
+        await self._release(claim, "ReleasedIdle", message)
+
+    def _tell_of_idle(self, claim: GPUClaim, reason: str, message: str) -> None:
+        if (stored := self._stored.get(claim.uid)) is not None:
+            self._events.about(GPUCLAIMS, stored, reason, message, warning=True)
+        for pod in self._index.users(claim):
+            self._events.about(PODS, pod, reason, message, warning=True)
+
+    def _user_of(self, claim: GPUClaim) -> str:
+        if named := claim.labels.get(self._user_label):
+            return named
+        if (own := self._index.own_pod(claim)) is not None:
+            return f"system:serviceaccount:{claim.namespace}:{pods.service_account(own)}"
+        return self.usage.user(claim.uid)
+
     async def _work_pod(self, uid: str) -> None:
         pod = self._pods.get(uid)
         if pod is None:
@@ -402,9 +456,10 @@ class Claims:
         else:
             self._gates.ended(pod)
             if (own := self._index.own_claim(pod)) is not None:
-                await self._release(own)
+                await self._release(own, "PodEnded", "its pod has ended")
 
-    async def _release(self, claim: GPUClaim) -> None:
+    async def _release(self, claim: GPUClaim, reason: str, why: str) -> None:
+        self._ending[claim.uid] = reason, why
         await self._api.delete(GPUCLAIMS, claim.namespace, claim.name, claim.uid)
         self._stored.forget(claim.uid)
 

@@ -49,6 +49,8 @@ class Report:
     suspended: Mapping[str, Suspended] = field(default_factory=dict)
     # What the leases of claims have: bytes by claim and GPU.
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # Claims with a session.
+    in_use: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -239,4 +241,5 @@ def report_of(reply: pb.InventoryReply) -> Report:
         for lease in reply.leases
         if lease.claim_uid and not lease.suspended
     }
-    return Report(gpus, environments, reply.draining, suspended, sizes)
+    in_use = frozenset(lease.claim_uid for lease in reply.leases if lease.claim_uid and lease.sessions)
+    return Report(gpus, environments, reply.draining, suspended, sizes, in_use)

@@ -22,7 +22,7 @@ from remotegpu.api.kubernetes import (
     server_name,
 )
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
-from remotegpu_operator import metrics
+from remotegpu_operator import audit, metrics
 from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
 from remotegpu_operator.builders import appliances as builders
 from remotegpu_operator.builders import states
@@ -229,6 +229,9 @@ class Pools:
             note = {_DRAINING_SINCE: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
             body = {"metadata": {"resourceVersion": version, "annotations": note}}
             self._sets.store(await self._api.patch(STATEFUL_SETS, namespace, name, body))
+            pool_name, node = _place(stateful_set)
+            why = "no pool wants it any more" if whole else "its settings or its image changed"
+            audit.drained(name, node, pool_name, f"{why}; it ends when no claim is on it, or at its deadline")
             self.wake.set()
             return
         pool = self._pools.get(_place(stateful_set)[0])
@@ -280,6 +283,7 @@ class Pools:
         places |= {each["metadata"]["name"]: _place(each) for each in self._sets}
         for name in self._last.keys() - places.keys():
             del self._last[name]
+            claims.usage.told(name, frozenset())
         by_pool: dict[str, list[ApplianceStatus]] = {name: [] for name in self._pools}
         for name, (pool, node) in places.items():
             if pool in by_pool:
@@ -292,9 +296,12 @@ class Pools:
                 contact = self._inventory.contact(name)
                 if contact is not None and (report := contact.report) is not None:
                     claims.suspensions.told(name, report.suspended)
+                    claims.usage.told(name, report.in_use if contact.fresh() else frozenset())
                     claims.resizes.told(name, report.sizes, {uid: s.problem for uid, s in report.suspended.items()})
                 else:
                     claims.suspensions.told(name, {})
+                    if contact is None:
+                        claims.usage.told(name, frozenset())
         for pool_name, found in by_pool.items():
             claims.set_pool(self._pools[pool_name], sorted(found, key=lambda each: each.name))
 

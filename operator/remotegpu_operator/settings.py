@@ -1,5 +1,6 @@
 """What the operator's environment says."""
 
+import datetime
 import json
 import os
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from remotegpu.api.kubernetes import POD_DIRECTORY, TOKEN_FILE
+from remotegpu_operator.journal import Accounting, Retention
 
 
 class SettingsError(Exception):
@@ -30,6 +32,7 @@ class Settings:
     # Labels of other namespaces whose pods may read metrics.
     metrics_from: Mapping[str, str] = field(default_factory=dict)
     close_egress: bool = False
+    accounting: Accounting = field(default_factory=Accounting)
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -49,5 +52,12 @@ class Settings:
             ca_secret=environment.get("REMOTEGPU_CA_SECRET", ""),
             metrics_from=json.loads(environment.get("REMOTEGPU_METRICS_FROM", "{}")),
             close_egress=environment.get("REMOTEGPU_CLOSE_EGRESS") == "true",
+            accounting=Accounting(
+                Retention(
+                    datetime.timedelta(days=int(environment.get("REMOTEGPU_USAGE_CLAIM_DAYS", "30"))),
+                    datetime.timedelta(days=int(environment.get("REMOTEGPU_USAGE_DAYS", "400"))),
+                ),
+                environment.get("REMOTEGPU_USAGE_USER_LABEL", ""),
+            ),
             http_port=int(environment.get("REMOTEGPU_HTTP_PORT", "8080")),
         )

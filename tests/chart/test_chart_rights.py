@@ -68,7 +68,10 @@ IN_ITS_NAMESPACE: dict[str, dict[str, str]] = {
         "networking.k8s.io/networkpolicies": "get list watch create patch delete",
         "/pods": "delete",
         "coordination.k8s.io/leases": "get create update",
+        "/configmaps": "get list create patch delete",
     },
+    # Bound to nobody: for those who may read everybody's usage.
+    "remotegpu-usage": {"/configmaps": "get list"},
     "remotegpu-uninstall": {
         "apps/deployments/scale [remotegpu-operator]": "patch",
         "apps/daemonsets [remotegpu-deviceplugin]": "get delete",

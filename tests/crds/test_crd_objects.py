@@ -37,12 +37,15 @@ from remotegpu.api.pools import (
     EnvironmentStatus,
     GPUPool,
     GpuStatus,
+    IdleAction,
+    IdleSpec,
     Landlock,
     LimitsSpec,
     OffloadBackend,
     PoolPhase,
     PoolSpec,
     PoolStatus,
+    Price,
     SoftwareSpec,
     UpdateSpec,
 )
@@ -108,6 +111,8 @@ POOL_SPECS = (
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
         landlock=Landlock.WARN,
+        prices=(Price("A100", "2.40"), Price("T4", "0.35")),
+        idle=IdleSpec(3600, IdleAction.RELEASE, 1200),
         schedules=(
             Schedule(
                 "night",

@@ -127,11 +127,15 @@ def test_every_field_is_described_with_unit_default_and_example(kind: str) -> No
             "what holds without it": not path.startswith("spec.")
             or not leaf
             or said is not None
-            or path.rsplit(".", 1)[0] in {"spec.pod", "spec.tolerations", "spec.offload", "spec.schedules"},
+            or path.rsplit(".", 1)[0] in _WITHOUT_DEFAULT,
             "its unit": "Unit: " in text or not _is_amount(path, field),
         }
         problems += [f"{path} lacks {what}: {text}" for what, given in wants.items() if not given]
     assert not problems, "\n".join(problems)
+
+
+# Most of what is in these is required.
+_WITHOUT_DEFAULT = {"spec.pod", "spec.tolerations", "spec.offload", "spec.schedules", "spec.prices"}
 
 
 def _is_amount(path: str, field: dict[str, Any]) -> bool:

@@ -109,7 +109,7 @@ class Kube:
             "/api/v1/events",
             "/api/v1/nodes",
             "/api/v1/resourcequotas",
-            *(f"/api/v1/namespaces/{SYSTEM}/{plural}" for plural in ("secrets", "services")),
+            *(f"/api/v1/namespaces/{SYSTEM}/{plural}" for plural in ("secrets", "services", "configmaps")),
             f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets",
             f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases",
         ):
@@ -235,6 +235,10 @@ class Operator:
         text = urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics").data.decode()
         rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         return sum(float(value) for key, value in rows if key.split("{")[0] == name)
+
+    def leads(self) -> bool:
+        """False also before it answers at all."""
+        return self.answers("/metrics") and self.metric("remotegpu_operator_leader") == 1
 
     def writes(self) -> float:
         """Calls to the API server that were meant to change something."""

@@ -37,6 +37,11 @@ def started(pod: Object) -> bool:
     return str(pod.get("status", {}).get("phase", "Pending")) != "Pending"
 
 
+def service_account(pod: Object) -> str:
+    name: str = pod["spec"].get("serviceAccountName", "default")
+    return name
+
+
 def turned_away(pod: Object) -> str:
     """What a kubelet said that would not start the pod, for people; empty if none did."""
     status = pod.get("status", {})

@@ -153,6 +153,47 @@ class EnvironmentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Price:
+    """What a whole GPU costs for an hour whose model has this in its name."""
+
+    model: str
+    gpu_hour: str
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "Price":
+        return cls(stored["model"], stored["gpuHour"])
+
+    def to_object(self) -> dict[str, Any]:
+        return {"model": self.model, "gpuHour": self.gpu_hour}
+
+
+class IdleAction(StrEnum):
+    """What becomes of a claim that has a share and no session."""
+
+    WARN = "Warn"
+    RELEASE = "Release"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSpec:
+    after: int  # seconds
+    action: IdleAction = IdleAction.WARN
+    grace: int = 600  # seconds from the warning to the release
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "IdleSpec":
+        return cls(
+            parse_duration(stored["after"]),
+            IdleAction(stored.get("action", IdleAction.WARN)),
+            parse_duration(stored.get("grace", "10m")),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        grace = format_duration(self.grace)
+        return {"after": format_duration(self.after), "action": str(self.action), "grace": grace}
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSpec:
     """Tolerations and resources go into the appliance's pod as they are, hence untyped."""
 
@@ -169,6 +210,8 @@ class PoolSpec:
     offload: tuple[EnvironmentSpec, ...] = ()
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
     schedules: tuple[Schedule, ...] = ()
+    prices: tuple[Price, ...] = ()
+    idle: IdleSpec | None = None
     suspend_for_priority: bool = False
     start_deadline: int = 300  # seconds
     connection_grace: int = 60  # seconds
@@ -194,6 +237,8 @@ class PoolSpec:
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
+            prices=tuple(map(Price.from_object, stored.get("prices", ()))),
+            idle=IdleSpec.from_object(stored["idle"]) if "idle" in stored else None,
             suspend_for_priority=stored.get("suspendForPriority", False),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             connection_grace=parse_duration(stored["connectionGrace"]) if "connectionGrace" in stored else 60,
@@ -220,6 +265,8 @@ class PoolSpec:
             offload=[each.to_object() for each in self.offload] or None,
             landlock=self.landlock and str(self.landlock),
             schedules=[each.to_object() for each in self.schedules] or None,
+            prices=[each.to_object() for each in self.prices] or None,
+            idle=self.idle and self.idle.to_object(),
             suspendForPriority=self.suspend_for_priority or None,
             startDeadline=format_duration(self.start_deadline),
             connectionGrace=format_duration(self.connection_grace),

@@ -304,6 +304,35 @@ def why(
 
 
 @app.command()
+def usage(
+    since: Annotated[str, typer.Option(metavar="TIME", help="As 7d or 12h ago, or 2026-11-01, in UTC.")] = "7d",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Likewise. Default: now.")] = "",
+    by: Annotated[
+        str, typer.Option(help="A row for each namespace, user, pool, model or claim; or several, as namespace,model.")
+    ] = "namespace",
+    idle: Annotated[
+        str, typer.Option(metavar="TIME", help="Instead: who has had a share for so long and no session, as 1h.")
+    ] = "",
+    output: Annotated[Literal["table", "csv", "json"], typer.Option("--output", "-o", help="How.")] = "table",
+    system: Annotated[
+        str, typer.Option(metavar="NAME", help="The namespace that remotegpu is installed in.")
+    ] = "remotegpu-system",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say who of a cluster had which part of GPUs for how long, used it or not, and what that costs."""
+    from remotegpu.cli import usage as work  # noqa: PLC0415
+    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+
+    cluster, form = Cluster(kubeconfig, context), "json" if as_json else output
+    if idle:
+        work.idle(cluster, system, idle, form)
+    else:
+        work.sums(cluster, system, since, until, by, form)
+
+
+@app.command()
 def bench(
     subject: Annotated[
         Literal["share", "softgpu"], typer.Argument(help="A share, or the software GPU alone.")

@@ -20,13 +20,13 @@ def ls(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
     if as_json:
         print_json({"appliances": [describe(endpoint, inventory) for endpoint, inventory in found]})
         return
-    table = _table("APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE PART", "LEASES", "STATE")
+    table = new_table("APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE PART", "LEASES", "STATE")
     for endpoint, inventory in found:
         for gpu in inventory.gpus:
             free = gpu.shareable_bytes - gpu.leased_bytes
             part = f"{free / gpu.shareable_bytes:.2f}" if gpu.shareable_bytes else "-"
             leases = sum(gpu.index in lease.gpus for lease in inventory.leases)
-            _add_row(table,
+            add_row(table,
                 endpoint, str(gpu.index), gpu.name, format_bytes(gpu.shareable_bytes), format_bytes(free), part,
                 str(leases), _state(inventory, gpu),
             )  # fmt: skip
@@ -43,14 +43,14 @@ def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
     for endpoint, inventory in found:
         driver = f"CUDA {inventory.driver_version // 1000}.{inventory.driver_version % 1000 // 10}"
         out.print(f"{endpoint}  {inventory.versions.program}  {inventory.backend}  {driver}", highlight=False)
-        gpus = _table("GPU", "NAME", "UUID", "USED", "LEASED", "SHAREABLE", "TOTAL", "STATE")
+        gpus = new_table("GPU", "NAME", "UUID", "USED", "LEASED", "SHAREABLE", "TOTAL", "STATE")
         for gpu in inventory.gpus:
             sizes = (gpu.used_bytes, gpu.leased_bytes, gpu.shareable_bytes, gpu.total_bytes)
-            _add_row(gpus, str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
+            add_row(gpus, str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
         out.print(gpus)
-        leases = _table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", "STATE", "CLIENT")
+        leases = new_table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", "STATE", "CLIENT")
         for lease in inventory.leases:
-            _add_row(leases,
+            add_row(leases,
                 lease.lease_id[:8], ",".join(map(str, lease.gpus)), format_bytes(lease.memory_bytes),
                 format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds),
                 f"suspended {lease.suspended}" if lease.suspended else "running", lease.client,
@@ -102,11 +102,11 @@ def print_json(value: object) -> None:
 
 def print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> bool:
     """Those for offload; whether there are any."""
-    table = _table("APPLIANCE", "ENVIRONMENT", "BACKEND", "PYTHON", "PACKAGES", "DEVICES")
+    table = new_table("APPLIANCE", "ENVIRONMENT", "BACKEND", "PYTHON", "PACKAGES", "DEVICES")
     for endpoint, inventory in found:
         for one in inventory.environments:
             packages = " ".join(f"{name} {version}" for name, version in sorted(one.packages.items()))
-            _add_row(table, endpoint, one.name, one.backend, one.python, packages, ", ".join(one.devices) or "-")
+            add_row(table, endpoint, one.name, one.backend, one.python, packages, ", ".join(one.devices) or "-")
     if table.row_count:
         out.print(table)
     return bool(table.row_count)
@@ -121,14 +121,14 @@ def _fields(message: pb.Gpu | pb.Lease | pb.Place | pb.Environment) -> dict[str,
     return values
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column, no_wrap=True)
     return table
 
 
-def _add_row(table: Table, *cells: str) -> None:
+def add_row(table: Table, *cells: str) -> None:
     """As plain text: names come from other people, and are neither markup nor commands to a terminal."""
     table.add_row(*(Text("".join(c if c.isprintable() else "?" for c in cell)) for cell in cells))
 

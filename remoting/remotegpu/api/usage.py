@@ -1,0 +1,244 @@
+"""Who had which part of a GPU, from when until when: the records that the operator keeps, and sums of them. Pure.
+
+The operator keeps them in ConfigMaps of its namespace. A *journal* has lines, each the whole state of one holding, of
+which the last counts; *days* have the sums of what is too old for that; the *head* says until when all is known.
+docs/usage.md has the format.
+"""
+
+import datetime
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from remotegpu.api.claims import ClaimStatus
+
+# The label of these ConfigMaps, and its values.
+USAGE_LABEL: Final = "remotegpu.io/usage"
+JOURNAL: Final = "journal"
+DAY: Final = "day"
+HEAD: Final = "head"
+_DAY_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a claim has of all its GPUs of one model together."""
+
+    model: str
+    milli: int
+    memory: int  # bytes
+
+
+def shares_of(status: ClaimStatus) -> tuple[Share, ...]:
+    found: dict[str, Share] = {}
+    for each in status.allocations:
+        before = found.get(each.model, Share(each.model, 0, 0))
+        found[each.model] = replace(before, milli=before.milli + each.milli, memory=before.memory + each.memory)
+    return tuple(found[model] for model in sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a claim has had since `start`, unchanged. Times are whole seconds since 1970."""
+
+    uid: str
+    namespace: str
+    claim: str
+    user: str
+    pool: str
+    shares: tuple[Share, ...]
+    start: int
+    end: int | None = None
+    # So many seconds after `end` nobody looked: it ended within them.
+    unknown: int = 0
+    # Seconds with a session, without those since `in_use_since`.
+    used: int = 0
+    in_use_since: int | None = None
+    # When the last session ended; before the first one, when the claim got its share.
+    idle_since: int = 0
+    # It was about to be stored in the claim's status, and was not.
+    void: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.uid, self.start
+
+    def used_until(self, now: int) -> int:
+        return self.used + (max(0, now - self.in_use_since) if self.in_use_since is not None else 0)
+
+    def told(self, in_use: bool, now: int) -> "Holding":
+        """Whether it has a session now."""
+        if in_use == (self.in_use_since is not None):
+            return self
+        if in_use:
+            return replace(self, in_use_since=now)
+        return replace(self, used=self.used_until(now), in_use_since=None, idle_since=now)
+
+    def ended(self, end: int, unknown: int = 0) -> "Holding":
+        end = max(end, self.start)
+        used = min(self.used_until(end), end - self.start)
+        return replace(self, end=end, unknown=unknown, used=used, in_use_since=None)
+
+    def line(self) -> str:
+        """As the journal has it: what is not said is as the class says."""
+        stored = {name: getattr(self, name) for name in self.__slots__}
+        stored["shares"] = [[each.model, each.milli, each.memory] for each in self.shares]
+        return json.dumps({name: value for name, value in stored.items() if value not in (None, 0, False, "")})
+
+    @classmethod
+    def of_line(cls, line: str) -> "Holding":
+        """Raises ValueError, KeyError or TypeError for what is no such line."""
+        stored = json.loads(line)
+        known = {name: stored[name] for name in cls.__slots__ if name in stored}
+        named = {name: stored.get(name, "") for name in ("namespace", "claim", "user", "pool")}
+        return cls(**known | named | {"shares": tuple(Share(*each) for each in stored["shares"])})
+
+
+# Namespace, user, pool, model and claim; of days that are kept as sums the claim is empty.
+Who = tuple[str, str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A thousandth of a GPU held for a second is one of `milli`."""
+
+    milli: int = 0
+    used: int = 0
+    memory: int = 0  # bytes times seconds
+    unknown: int = 0
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(*(getattr(self, name) + getattr(other, name) for name in Amount.__slots__))
+
+
+Amounts = dict[Who, Amount]
+
+
+@dataclass(slots=True)
+class Day:
+    """The sums of a day, of the holdings whose end is in the journals up to number `folded`."""
+
+    folded: int = -1
+    amounts: Amounts = field(default_factory=dict)
+
+    def data(self) -> dict[str, str]:
+        rows = [[*who[:4], *(getattr(each, name) for name in Amount.__slots__)] for who, each in self.amounts.items()]
+        return {"folded": str(self.folded), "rows": "\n".join(map(json.dumps, rows))}
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, str]) -> "Day":
+        rows = [json.loads(line) for line in data.get("rows", "").splitlines()]
+        return cls(int(data["folded"]), {(*row[:4], ""): Amount(*row[4:]) for row in rows})
+
+
+@dataclass(slots=True)
+class Record:
+    """All that is kept."""
+
+    until: int = 0
+    holdings: dict[tuple[str, int], Holding] = field(default_factory=dict)
+    # In which journal the last line of each is.
+    journals: dict[tuple[str, int], int] = field(default_factory=dict)
+    days: dict[datetime.date, Day] = field(default_factory=dict)
+    # Names of ConfigMaps, and what of them could not be read.
+    problems: list[str] = field(default_factory=list)
+
+    def open(self) -> list[Holding]:
+        return [each for each in self.holdings.values() if each.end is None and not each.void]
+
+
+def read(config_maps: Iterable[Mapping[str, Any]]) -> Record:
+    """What ConfigMaps say that have the label. What cannot be read is left out and named."""
+    record = Record()
+    journals: list[tuple[int, Mapping[str, Any]]] = []
+    for each in config_maps:
+        name, data = each["metadata"]["name"], each.get("data") or {}
+        kind = each["metadata"]["labels"][USAGE_LABEL]
+        try:
+            if kind == JOURNAL:
+                journals.append((journal_number(name), each))
+            elif kind == DAY:
+                record.days[day_of(name)] = Day.of_data(data)
+            elif kind == HEAD:
+                record.until = int(data["until"])
+        except (ValueError, KeyError, TypeError) as error:
+            record.problems.append(f"{name}: {error!r}")
+    for number, each in sorted(journals, key=lambda pair: pair[0]):
+        for holding in lines_of(each, record.problems):
+            record.holdings[holding.key] = holding
+            record.journals[holding.key] = number
+    return record
+
+
+def lines_of(journal: Mapping[str, Any], problems: list[str]) -> Iterator[Holding]:
+    """In the order in which they were written."""
+    for key, text in sorted((journal.get("data") or {}).items()):
+        for line in text.splitlines():
+            try:
+                yield Holding.of_line(line)
+            except (ValueError, KeyError, TypeError) as error:
+                problems.append(f"{journal['metadata']['name']}, {key}: {error!r}")
+
+
+def journal_name(number: int) -> str:
+    return f"remotegpu-usage-{JOURNAL}-{number:08}"
+
+
+def journal_number(name: str) -> int:
+    return int(name.rsplit("-", 1)[1])
+
+
+def day_name(day: datetime.date) -> str:
+    return f"remotegpu-usage-{DAY}-{day.isoformat()}"
+
+
+def day_of(name: str) -> datetime.date:
+    return datetime.date.fromisoformat(name.removeprefix(f"remotegpu-usage-{DAY}-"))
+
+
+def amounts(record: Record, since: int, until: int) -> Amounts:
+    """What was held between two times. Days that are kept as sums count as a whole, from the one with `since` on; what
+    is still held counts as far as is known."""
+    found: Amounts = {}
+    for day, kept in record.days.items():
+        if date_at(since) <= day and start_of(day) < until:
+            for who, amount in kept.amounts.items():
+                found[who] = found.get(who, Amount()) + amount
+    for key, holding in record.holdings.items():
+        for day, parts in by_day(holding, since, until, record.until):
+            if (kept_day := record.days.get(day)) is None or kept_day.folded < record.journals[key]:
+                for who, amount in parts.items():
+                    found[who] = found.get(who, Amount()) + amount
+    return found
+
+
+def by_day(holding: Holding, since: int, until: int, known_until: int) -> Iterator[tuple[datetime.date, Amounts]]:
+    """The part of a holding that lies between two times, for each day in UTC."""
+    if holding.void:
+        return
+    end = max(holding.start, known_until) if holding.end is None else holding.end
+    first, last = max(since, holding.start), min(until, end + holding.unknown)
+    for number in range(first // _DAY_SECONDS, -(-last // _DAY_SECONDS)):
+        begin, stop = max(first, number * _DAY_SECONDS), min(last, (number + 1) * _DAY_SECONDS)
+        held = max(0, min(stop, end) - begin)
+        unknown = max(0, stop - max(begin, end))
+        # When in it the sessions were is not kept: they are spread over it.
+        used = holding.used_until(end) * held // (end - holding.start) if end > holding.start else 0
+        yield (
+            date_at(begin),
+            {
+                (holding.namespace, holding.user, holding.pool, share.model, holding.claim): Amount(
+                    share.milli * held, share.milli * used, share.memory * held, share.milli * unknown
+                )
+                for share in holding.shares
+            },
+        )
+
+
+def date_at(seconds: int) -> datetime.date:
+    return datetime.datetime.fromtimestamp(max(0, seconds), datetime.UTC).date()
+
+
+def start_of(day: datetime.date) -> int:
+    return int(datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp())
