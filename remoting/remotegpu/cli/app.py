@@ -606,9 +606,13 @@ def version(as_json: JsonOption = False) -> None:
 
 
 def main() -> None:
-    """The entry point: every error is one line on stderr and an exit code of `exits`."""
+    start(app, "remotegpu")
+
+
+def start(commands: typer.Typer, program: str) -> None:
+    """An entry point: every error is one line on stderr and an exit code of `exits`."""
     try:
-        result = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="remotegpu")
+        result = commands(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name=program)
     except exits.CliError as error:
         _fail(error.code, str(error))
     except ApplianceError as error:
@@ -618,7 +622,7 @@ def main() -> None:
     except TyperException as error:
         # A group without a command has printed its help, and has nothing to add.
         if message := error.format_message().rstrip("."):
-            _fail(exits.USAGE, f"{message}; see `remotegpu --help`")
+            _fail(exits.USAGE, f"{message}; see `{program} --help`")
         sys.exit(exits.USAGE)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)

@@ -48,10 +48,11 @@ class Cluster:
         found: Object = self._call("GET", path)
         return found
 
-    def list(self, path: str, selector: str = "") -> list[Object]:
-        """All of them, page by page."""
+    def list(self, path: str, selector: str = "", fields: str = "") -> list[Object]:
+        """All of them, page by page; `selector` of labels."""
         found: list[Object] = []
-        query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        query = {"limit": str(_PAGE)}
+        query |= {key: value for key, value in (("labelSelector", selector), ("fieldSelector", fields)) if value}
         while True:
             page = self._call("GET", path, query)
             found += page["items"]
@@ -64,6 +65,11 @@ class Cluster:
         made: Object = self._call("POST", path, {"dryRun": "All"}, body)
         return made
 
+    def patch(self, path: str, body: Object) -> Object:
+        """A JSON merge patch; what is stored then."""
+        stored: Object = json.loads(self._send("PATCH", path, {}, body, "application/merge-patch+json"))
+        return stored
+
     def text(self, path: str, **query: str) -> str:
         """A log, for example."""
         return self._send("GET", path, query, None).decode(errors="replace")
@@ -71,10 +77,17 @@ class Cluster:
     def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None) -> Any:
         return json.loads(self._send(method, path, query or {}, body))
 
-    def _send(self, method: str, path: str, query: Mapping[str, str], body: Object | None) -> bytes:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Object | None,
+        content_type: str = "application/json",
+    ) -> bytes:
         from urllib3.exceptions import HTTPError  # noqa: PLC0415 (comes with the client)
 
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers = {"Accept": "application/json", "Content-Type": content_type}
         request = self._api.param_serialize(
             method,
             path,

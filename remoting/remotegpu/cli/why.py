@@ -30,7 +30,7 @@ def why(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, as_json:
     try:
         found = of_claim(cluster, namespace, name) if is_claim else of_pod(cluster, namespace, name)
     except RefusedError as error:
-        raise exits.CliError(exits.UNAVAILABLE if error.status == 0 else exits.USAGE, _next_step(error)) from None
+        raise exits.CliError(exits.UNAVAILABLE if error.status == 0 else exits.USAGE, next_step(error)) from None
     if as_json:
         print_json({"message": found} if isinstance(found, str) else dataclasses.asdict(found))
         return
@@ -100,6 +100,11 @@ def _other_than_waiting(pod: Object) -> str:
     return f"{name} has its share and waits for something else: {told}; see `kubectl describe pod`"
 
 
+def claim_name(cluster: Cluster, namespace: str, name: str, *, is_claim: bool) -> str:
+    """Of a pod, or as it is. Raises RefusedError."""
+    return name if is_claim else _claim_of(cluster.get(f"/api/v1/namespaces/{namespace}/pods/{name}"))
+
+
 def _claim_of(pod: Object) -> str:
     """The name of the claim whose share the pod waits for."""
     metadata: Mapping[str, Any] = pod["metadata"]
@@ -107,9 +112,9 @@ def _claim_of(pod: Object) -> str:
     return str(named) if named else pod_claim_name(metadata["name"], metadata["uid"])
 
 
-def _next_step(error: RefusedError) -> str:
+def next_step(error: RefusedError) -> str:
     if error.status == 403:
-        return f"{error}: the answer needs all claims, pools and quotas; ask somebody who may list them"
+        return f"{error}: ask somebody who may; `remotegpu why` needs all claims, pools and quotas"
     if error.status == 404:
         return f"{error}: name another one, or its namespace with -n; --claim takes the name of a GPUClaim"
     return f"{error}: see `remotegpu doctor --cluster`"

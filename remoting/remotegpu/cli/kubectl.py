@@ -1,0 +1,119 @@
+"""`kubectl remotegpu`: a plugin of kubectl for claims, pools and appliances of a cluster.
+
+kubectl starts `kubectl-remotegpu` with the arguments behind the plugin's name, and `kubectl_complete-remotegpu` to
+complete them (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from remotegpu.cli.app import start, usage, why
+from remotegpu.cli.cluster import Cluster
+from remotegpu.cli.options import ContextOption, JsonOption, KubeconfigOption, NamespaceOption
+
+PodArgument = Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")]
+IsClaimOption = Annotated[bool, typer.Option("--claim", help="It is the name of a GPUClaim.")]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is done, or is said not to be.")]
+AllOption = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Claims of all namespaces.")]
+
+app = typer.Typer(
+    name="kubectl remotegpu",
+    help="Shares of GPUs in this cluster: who has them, who waits and why; suspend, resume and move them.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def ls(
+    namespace: NamespaceOption = "",
+    all_namespaces: AllOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Pools, appliances and claims."""
+    from remotegpu.cli.claims import ls  # noqa: PLC0415
+
+    cluster = Cluster(kubeconfig, context)
+    ls(cluster, "" if all_namespaces else namespace or cluster.namespace, as_json=as_json)
+
+
+@app.command()
+def describe(
+    pod: PodArgument,
+    namespace: NamespaceOption = "",
+    claim: IsClaimOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """What a claim asked for, where it is, its conditions and what happened to it."""
+    from remotegpu.cli.claims import describe  # noqa: PLC0415
+
+    describe(Cluster(kubeconfig, context), namespace, pod, is_claim=claim)
+
+
+for each in (why, usage):
+    app.command()(each)
+
+
+@app.command()
+def suspend(
+    pod: PodArgument,
+    namespace: NamespaceOption = "",
+    claim: IsClaimOption = False,
+    wait: WaitOption = True,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Take the GPU from a claim, whose programs stand still and keep everything."""
+    from remotegpu.cli.claims import suspend  # noqa: PLC0415
+
+    suspend(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, wait=wait)
+
+
+@app.command()
+def resume(
+    pod: PodArgument,
+    namespace: NamespaceOption = "",
+    claim: IsClaimOption = False,
+    wait: WaitOption = True,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Give a suspended claim its GPU back, when there is room."""
+    from remotegpu.cli.claims import resume  # noqa: PLC0415
+
+    resume(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, wait=wait)
+
+
+@app.command()
+def migrate(
+    pod: PodArgument,
+    to: Annotated[str, typer.Option("--to", metavar="APPLIANCE", help="As `kubectl remotegpu ls` names it.")],
+    namespace: NamespaceOption = "",
+    claim: IsClaimOption = False,
+    wait: WaitOption = True,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Move a claim to another appliance while its programs run."""
+    from remotegpu.cli.claims import migrate  # noqa: PLC0415
+
+    migrate(Cluster(kubeconfig, context), namespace, pod, to, is_claim=claim, wait=wait)
+
+
+def main() -> None:
+    start(app, "kubectl remotegpu")
+
+
+def complete() -> None:
+    """What may stand in the place of the last argument, a line each, and kubectl's directive: no names of files."""
+    from remotegpu.cli.claims import names  # noqa: PLC0415
+
+    *before, last = sys.argv[1:] or [""]
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    found = names(before) if before else commands
+    print("\n".join([*(name for name in found if name.startswith(last)), ":4"]))  # noqa: T201
