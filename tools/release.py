@@ -81,7 +81,7 @@ def lay_out(dist: Path, folder: Path) -> None:
     """As it is in `dist`, without debug information and without links, which a wheel cannot have."""
     for part in PARTS:
         if not (dist / part).is_dir():
-            raise RuntimeError(f"{dist / part} is missing: run `make build` first")
+            raise RuntimeError(f"{dist / part} is missing: `make release` makes it")
         shutil.copytree(dist / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for file in sorted(folder.rglob("*")):
         if _is_elf(file):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
-from support.apiserver import ApiServer, api_server, missing
+from support.apiserver import ApiServer, api_server
 from support.chart import CHART, NAMESPACE, Object, helm, named, pod_specs, render
 from support.system import until
 
@@ -29,8 +29,6 @@ SERVED = ("--set", "metrics.serviceMonitor.enabled=false,metrics.prometheusRule.
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
     """One of this file's own: the chart's admission is for the whole server."""
-    if reason := missing():
-        pytest.skip(reason)
     with api_server() as it:
         yield it
 
@@ -64,8 +62,6 @@ def test_install_upgrade_rollback_uninstall(server: ApiServer) -> None:
 
 
 def test_install_upgrade_rollback_uninstall_on_the_newest() -> None:
-    if reason := missing("newest"):
-        pytest.skip(reason)
     with api_server("newest") as newest:
         life_of_a_release(newest)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.apiserver import ApiServer, api_server, missing
+from support.apiserver import ApiServer, api_server
 from support.chart import CHART, NAMESPACE, helm
 from support.system import REMOTEGPU
 from support.webhook import Admission, issue, replica
@@ -89,8 +89,6 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
-    if reason := missing():
-        pytest.skip(reason)
     with api_server() as it:
         yield it
 

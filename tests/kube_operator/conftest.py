@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.apiserver import ApiServer, api_server, missing
+from support.apiserver import ApiServer, api_server
 from support.kubelab import SYSTEM, Kube, serve_crds
 
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[ApiServer]:
-    if reason := missing():
-        pytest.skip(reason)
     with api_server() as running:
         serve_crds(running)
         Kube(running.kubeconfig).namespace(SYSTEM)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster.certificates import kubeconfig
 from cluster.control_plane import PROGRAMS, VERSIONS, ControlPlane
 from support.system import free_port, until
@@ -23,7 +24,7 @@ START_SECONDS = 60
 STOP_SECONDS = 20
 
 
-def missing(version: str = "1.34") -> str:
+def _missing(version: str = "1.34") -> str:
     """What this machine lacks to start one; empty where nothing is missing."""
     if shutil.which("etcd") is None:
         return "etcd is not installed; `make cluster-programs` installs it where it is run by root"
@@ -80,7 +81,12 @@ class ApiServer:
 
 @contextlib.contextmanager
 def api_server(version: str = "1.34", *more: str) -> Iterator[ApiServer]:
-    """An API server of "1.34" or of the "newest" minor, with `more` flags; it and its data are gone afterwards."""
+    """An API server of "1.34" or of the "newest" minor, with `more` flags; it and its data are gone afterwards.
+
+    The test is skipped where none is built.
+    """
+    if reason := _missing(version):
+        pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="remotegpu-apiserver-") as name, contextlib.ExitStack() as running:
         plane = ControlPlane(Path(name), port=free_port(), etcd_port=free_port())
         plane.make_certificates()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench.webhook import measure, table
-from support.apiserver import api_server, missing
+from support.apiserver import api_server
 from support.webhook import Admission, issue, replica
 
 # Asked for were 50 a second, 1.5 times the time without a webhook, and 50 ms. Here both replicas, the API server, etcd
@@ -28,8 +28,6 @@ LEAST_PER_SECOND = 20
 )
 def test_no_pod_passes_unseen(tmp_path: Path, pods: int, writers: int, rounds: int) -> None:
     """`measure` lists what was stored: each pod that asked is held, each other one is not."""
-    if reason := missing():
-        pytest.skip(reason)
     authority = issue(tmp_path)
     with (
         api_server() as server,
