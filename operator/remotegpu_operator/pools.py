@@ -287,7 +287,7 @@ class Pools:
         by_pool: dict[str, list[ApplianceStatus]] = {name: [] for name in self._pools}
         for name, (pool, node) in places.items():
             if pool in by_pool:
-                status = self._status(name, node)
+                status = self._status(name, node, cordoned=node in self._pools[pool].spec.cordoned)
                 if status != self._last.get(name):
                     self._last[name] = status
                     self.wake.set()
@@ -305,7 +305,7 @@ class Pools:
         for pool_name, found in by_pool.items():
             claims.set_pool(self._pools[pool_name], sorted(found, key=lambda each: each.name))
 
-    def _status(self, name: str, node: str) -> ApplianceStatus:
+    def _status(self, name: str, node: str, *, cordoned: bool) -> ApplianceStatus:
         contact, last = self._inventory.contact(name), self._last.get(name)
         report = contact.report if contact else None
         draining = ""
@@ -313,6 +313,8 @@ class Pools:
             draining = states.STOPPING
         elif self._draining_since(name) is not None:
             draining = states.OUTDATED if name in self._plans else states.UNWANTED
+        elif cordoned:
+            draining = states.CORDONED
         # A leader that has just begun believes what the one before it wrote, for as long as it would itself.
         answers = contact is not None and contact.fresh()
         if contact is not None and report is None:

@@ -111,6 +111,7 @@ POOL_SPECS = (
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
         landlock=Landlock.WARN,
+        cordoned=frozenset({"node-a", "node-b"}),
         prices=(Price("A100", "2.40"), Price("T4", "0.35")),
         idle=IdleSpec(3600, IdleAction.RELEASE, 1200),
         schedules=(

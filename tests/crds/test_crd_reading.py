@@ -135,7 +135,7 @@ def test_every_field_is_described_with_unit_default_and_example(kind: str) -> No
 
 
 # Most of what is in these is required.
-_WITHOUT_DEFAULT = {"spec.pod", "spec.tolerations", "spec.offload", "spec.schedules", "spec.prices"}
+_WITHOUT_DEFAULT = {"spec.pod", "spec.tolerations", "spec.offload", "spec.schedules", "spec.prices", "spec.cordoned"}
 
 
 def _is_amount(path: str, field: dict[str, Any]) -> bool:

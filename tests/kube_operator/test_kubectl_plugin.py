@@ -80,6 +80,30 @@ def lab(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Lab]:
         yield Lab(server, kube, nodes)
 
 
+def test_an_appliance_is_drained(lab: Lab) -> None:
+    lab.kube("POST", MINE, claim("mine", "default", fraction="0.25"))
+    lab.runs("mine")
+    here = lab.place("mine")
+    assert "gets no new claims" in lab.good("cordon", here)
+    until(lambda: "Draining" in lab.good("ls"), 30, "the operator has seen it")
+    lab.kube("POST", MINE, claim("other", "default", fraction="0.25"))
+    lab.runs("other")
+    there = lab.place("other")
+    assert (lab.place("mine"), there == here) == (here, False)
+    draining = lab.start("drain", here)
+    assert draining.stdout is not None
+    lines = [draining.stdout.readline() for _ in range(2)]
+    assert f"{SPACE}/mine: is not movable" in lines[1]
+    lab.appliance(here).on_move = lambda _: ""
+    lab.kube.merge(f"{MINE}/mine", {"spec": {"movable": True}})
+    output, errors = draining.communicate(timeout=60)
+    assert (draining.returncode, f"no claim is on {here}" in output) == (0, True), errors
+    assert lab.place("mine") == there
+    assert "gets new claims again" in lab.good("uncordon", here)
+    until(lambda: "Draining" not in lab.good("ls"), 30, "the operator has seen it")
+    assert lab("cordon", "nowhere").returncode == USAGE
+
+
 def test_a_person_sees_and_changes_claims(lab: Lab) -> None:
     lab.kube("POST", MINE, claim("mine", "default", fraction="0.75"))
     stored = lab.runs("mine")

@@ -179,9 +179,11 @@ def _phase(seen: Seen, address: str) -> tuple[AppliancePhase, str, str]:
 UNWANTED: Final = "NotSelected"
 OUTDATED: Final = "NewTemplate"
 STOPPING: Final = "Stopping"
+CORDONED: Final = "Cordoned"
 _DRAINING: Final = {
     UNWANTED: "the pool selects this node no more: the appliance goes when no claim is on it",
     OUTDATED: "the pool's appliances changed: this one is replaced when no claim is on it",
+    CORDONED: "the pool's spec.cordoned names this node: no new claims, and movable ones leave",
     STOPPING: "the appliance was asked to stop: sessions may finish",
 }
 

@@ -215,6 +215,7 @@ class PoolSpec:
     suspend_for_priority: bool = False
     start_deadline: int = 300  # seconds
     connection_grace: int = 60  # seconds
+    cordoned: frozenset[str] = frozenset()  # nodes whose appliance gets no new claims
     move_bandwidth: int | None = None  # bytes per second of a claim that moves; None: no limit
     update: UpdateSpec = field(default_factory=UpdateSpec)
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -242,6 +243,7 @@ class PoolSpec:
             suspend_for_priority=stored.get("suspendForPriority", False),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             connection_grace=parse_duration(stored["connectionGrace"]) if "connectionGrace" in stored else 60,
+            cordoned=frozenset(stored.get("cordoned", ())),
             move_bandwidth=int(parse_quantity(stored["moveBandwidth"])) if "moveBandwidth" in stored else None,
             update=UpdateSpec.from_object(stored.get("update", {})),
             resources=dict(stored.get("resources", {})),
@@ -270,6 +272,7 @@ class PoolSpec:
             suspendForPriority=self.suspend_for_priority or None,
             startDeadline=format_duration(self.start_deadline),
             connectionGrace=format_duration(self.connection_grace),
+            cordoned=sorted(self.cordoned) or None,
             moveBandwidth=None if self.move_bandwidth is None else format_quantity(self.move_bandwidth),
             update=self.update.to_object(),
             resources=dict(self.resources) or None,

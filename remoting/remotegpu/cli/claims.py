@@ -23,7 +23,7 @@ Outcome = Callable[[GPUClaim], str | None]
 
 def ls(cluster: Cluster, namespace: str, *, as_json: bool) -> None:
     """Claims of one namespace, or of all if it is empty; pools and appliances for those who may read them."""
-    with _refusals():
+    with refusals():
         claims = cluster.list(_path(namespace))
     pools: list[Object] = []
     with contextlib.suppress(RefusedError):
@@ -31,27 +31,27 @@ def ls(cluster: Cluster, namespace: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"pools": pools, "claims": claims})
         return
-    appliances = new_table("APPLIANCE", "POOL", "NODE", "PHASE", "GPUS", "FREE", "FREE MEMORY")
+    table = new_table("APPLIANCE", "POOL", "NODE", "PHASE", "GPUS", "FREE", "FREE MEMORY")
     for pool in map(GPUPool.from_object, pools):
         for each in pool.status.appliances:
-            add_row(appliances, each.name, pool.name, each.node, str(each.phase), *_room(each))
+            add_row(table, each.name, pool.name, each.node, str(each.phase), *_room(each))
     rows = new_table("CLAIM", "POD", "POOL", "ASKS", "PHASE", "REASON", "HAS", "APPLIANCE")
     for claim in sorted(map(GPUClaim.from_object, claims), key=lambda claim: claim.key):
         add_row(
             rows, claim.name if namespace else claim.key, claim.spec.pod.name if claim.spec.pod else "-",
             claim.spec.pool, str(claim.spec.ask), str(claim.status.phase), str(claim.status.reason),
-            gpus_text(claim.status.allocations), ", ".join(_places(claim)) or "-",
+            gpus_text(claim.status.allocations), ", ".join(places(claim)) or "-",
         )  # fmt: skip
     out = console()
-    if appliances.row_count:
-        out.print(appliances)
+    if table.row_count:
+        out.print(table)
         out.print()
     out.print(rows if rows.row_count else "no claims")
 
 
 def describe(cluster: Cluster, namespace: str, name: str, *, is_claim: bool) -> None:
     namespace = namespace or cluster.namespace
-    with _refusals():
+    with refusals():
         path = f"{_path(namespace)}/{claim_name(cluster, namespace, name, is_claim=is_claim)}"
         stored = cluster.get(path)
     events: list[Object] = []
@@ -87,12 +87,12 @@ def resume(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, wait:
 
 def migrate(cluster: Cluster, namespace: str, name: str, to: str, *, is_claim: bool, wait: bool) -> None:
     def outcome(claim: GPUClaim) -> str | None:
-        if claim.status.move is None and _places(claim) == [to]:
+        if claim.status.move is None and places(claim) == [to]:
             return ""
         return claim.status.message if claim.status.reason is Reason.NOT_MOVED else None
 
-    with _refusals():
-        known = {each.name for each in _appliances(cluster)}
+    with refusals():
+        known = {each.name for each in appliances(cluster)}
     if known and to not in known:
         told = f"no pool has an appliance {to!r}; `kubectl remotegpu ls` names them"
         raise exits.CliError(exits.USAGE, told)
@@ -106,7 +106,7 @@ def names(before: Sequence[str]) -> list[str]:
         cluster = Cluster(None, options.get("--context", ""))
         namespace = options.get("-n") or options.get("--namespace") or cluster.namespace
         if before[-1] == "--to":
-            return [each.name for each in _appliances(cluster)]
+            return [each.name for each in appliances(cluster)]
         claims = [GPUClaim.from_object(each) for each in cluster.list(_path(namespace))]
     except (exits.CliError, RefusedError):
         return []
@@ -129,7 +129,7 @@ def _change(
     """Change the claim's spec, and wait until the operator has done it or says why not."""
     namespace = namespace or cluster.namespace
     out = console()
-    with _refusals():
+    with refusals():
         path = f"{_path(namespace)}/{claim_name(cluster, namespace, name, is_claim=is_claim)}"
         asked = GPUClaim.from_object(cluster.patch(path, {"spec": spec}))
         told = ""
@@ -188,11 +188,11 @@ def _room(appliance: ApplianceStatus) -> tuple[str, str, str]:
     return f"{len(gpus)} x {', '.join(models)}" if gpus else "-", format_milli(free), format_bytes(memory)
 
 
-def _places(claim: GPUClaim) -> list[str]:
+def places(claim: GPUClaim) -> list[str]:
     return sorted({each.appliance for each in claim.status.allocations})
 
 
-def _appliances(cluster: Cluster) -> list[ApplianceStatus]:
+def appliances(cluster: Cluster) -> list[ApplianceStatus]:
     """Of all pools; none for those who may not read pools."""
     try:
         pools = cluster.list(f"/apis/{API_VERSION}/{POOLS}")
@@ -212,7 +212,7 @@ def _last_seen(event: Object) -> str:
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     try:
         yield
     except RefusedError as error:

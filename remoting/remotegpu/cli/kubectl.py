@@ -13,6 +13,7 @@ from remotegpu.cli.app import start, usage, why
 from remotegpu.cli.cluster import Cluster
 from remotegpu.cli.options import ContextOption, JsonOption, KubeconfigOption, NamespaceOption
 
+ApplianceArgument = Annotated[str, typer.Argument(help="As `kubectl remotegpu ls` names it.")]
 PodArgument = Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")]
 IsClaimOption = Annotated[bool, typer.Option("--claim", help="It is the name of a GPUClaim.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is done, or is said not to be.")]
@@ -103,6 +104,30 @@ def migrate(
     from remotegpu.cli.claims import migrate  # noqa: PLC0415
 
     migrate(Cluster(kubeconfig, context), namespace, pod, to, is_claim=claim, wait=wait)
+
+
+@app.command()
+def cordon(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
+    """Give an appliance no new claims; what is there stays, and movable claims leave."""
+    from remotegpu.cli.appliances import cordon  # noqa: PLC0415
+
+    cordon(Cluster(kubeconfig, context), appliance, on=True)
+
+
+@app.command()
+def uncordon(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
+    """Let an appliance have new claims again."""
+    from remotegpu.cli.appliances import cordon  # noqa: PLC0415
+
+    cordon(Cluster(kubeconfig, context), appliance, on=False)
+
+
+@app.command()
+def drain(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
+    """Cordon an appliance, and wait until no claim is on it. Claims that are not movable stay until they end."""
+    from remotegpu.cli.appliances import drain  # noqa: PLC0415
+
+    drain(Cluster(kubeconfig, context), appliance)
 
 
 def main() -> None:
