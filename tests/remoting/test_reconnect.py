@@ -144,6 +144,25 @@ def test_programs_are_cut_inside_of_frames_over_every_carrier(
         remote.stop()
 
 
+def test_a_program_begins_although_its_first_connections_break_in_the_handshake(tmp_path: Path) -> None:
+    certificate(tmp_path, "server", x509.IPAddress(ipaddress.ip_address(BEHIND_PROXIES)))
+    pem = tmp_path / "server.pem"
+    remote = Appliance("--grace", "60s", "--cert", str(pem), "--key", str(tmp_path / "server.key"))
+    try:
+        with before_data(remote) as data:
+            reach(remote, "--ca", str(pem))
+            made = data.made
+            program = run(remote, str(PROGRAMS / "vector_add.py"), options=("--ca", str(pem)))
+            until(lambda: data.made > made, 30, "the lease is held")
+            data.cut_after(200)
+            until(lambda: data.made - made >= 4, 30, "the program tries again")
+            data.cut_after(0)
+            _, errors = program.communicate(timeout=60)
+            assert program.returncode == 0, errors
+    finally:
+        remote.stop()
+
+
 def test_cupy_is_cut_every_200_ms(patient: Appliance) -> None:
     program = [str(ROOT / "tests/frameworks/programs/cupy_arrays.py"), "broadcasting_and_views", "sorting_and_scanning"]
     native = subprocess.run(

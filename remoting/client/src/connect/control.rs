@@ -119,8 +119,8 @@ impl Interceptor for Bearer {
 }
 
 /// An appliance that has just given a lease is there again after this long, if it starts anew.
-const STARTS_ANEW: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(100);
+pub const STARTS_ANEW: Duration = Duration::from_secs(5);
+pub const PAUSE: Duration = Duration::from_millis(100);
 
 /// Calls the appliance where the share's lease is now. One that does not answer is tried again for [`STARTS_ANEW`].
 pub fn call<T: Send + 'static, F>(

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use carrier::proto::data_client::DataClient;
 use carrier::{ACCEPTED, GONE, MOVED, from_pieces, into_pieces};
@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::control::explain;
+use super::control::{PAUSE, STARTS_ANEW, explain};
 use super::dial::{Connection, Target};
 use super::error::{ConnectError, ErrorKind};
 use super::shares::{Share, followed, note_moved};
@@ -47,10 +47,21 @@ impl Carrier {
 
 /// Connects to the session's worker, over the carrier that the environment names.
 ///
+/// What breaks before the ticket was sent is tried again for [`STARTS_ANEW`].
+///
 /// # Errors
 /// If the appliance cannot be reached, or no longer knows the ticket.
 pub fn open_data(share: &Share, hello: &Hello, ticket: &SessionTicket) -> Result<OwnedFd, ConnectError> {
-    open_data_over(Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?, share, hello, ticket)
+    let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?;
+    let begun = Instant::now();
+    loop {
+        match open_data_over(carrier, share, hello, ticket) {
+            Err(error) if error.kind == ErrorKind::Unreachable && begun.elapsed() < STARTS_ANEW => {
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// # Errors

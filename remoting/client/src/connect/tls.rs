@@ -39,7 +39,7 @@ impl Trust {
             tls_error(format!("`{}` cannot be the name in a certificate; correct server_name", self.name))
         })?;
         let connector = TlsConnector::from(Arc::new(self.config(protocol)?));
-        connector.connect(name, tcp).await.map_err(|error| tls_error(self.explain(peer, &error)))
+        connector.connect(name, tcp).await.map_err(|error| self.explain(peer, &error))
     }
 
     fn config(&self, protocol: &'static [u8]) -> Result<ClientConfig, ConnectError> {
@@ -64,10 +64,10 @@ impl Trust {
         config_with(Arc::new(Authorities { own, chains }), protocol).map_err(|error| unusable(&error))
     }
 
-    fn explain(&self, peer: &str, error: &io::Error) -> String {
+    fn explain(&self, peer: &str, error: &io::Error) -> ConnectError {
         let Trust { ca, name } = self;
         let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
-        match cause {
+        tls_error(match cause {
             Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
                 format!("the certificate of {peer} is not signed by {ca}; use the appliance's own authority")
             }
@@ -90,10 +90,13 @@ impl Trust {
                 "{peer} does not speak TLS, but {ca} is given; leave it out, or give the appliance a certificate"
             ),
             Some(why) => format!("{peer} and this client agree on no TLS: {why}; is it a remotegpu appliance?"),
-            None => format!(
-                "{peer} ended the connection during the TLS handshake ({error}); is it a remotegpu appliance with a certificate?"
-            ),
-        }
+            None => {
+                let message = format!(
+                    "{peer} ended the connection during the TLS handshake ({error}); is it a remotegpu appliance with a certificate?"
+                );
+                return ConnectError::new(ErrorKind::Unreachable, message);
+            }
+        })
     }
 }
 
