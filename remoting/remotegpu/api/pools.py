@@ -23,6 +23,13 @@ class Landlock(StrEnum):
     WARN = "Warn"
 
 
+class ComputeMode(StrEnum):
+    """How the time of a GPU is divided among its shares."""
+
+    SHARED = "Shared"  # as the driver does it: nobody is guaranteed anything
+    TURNS = "Turns"  # by the shares: one after another
+
+
 class PoolPhase(StrEnum):
     PENDING = "Pending"
     READY = "Ready"

@@ -25,6 +25,7 @@ use crate::shared_events::SharedEvents;
 use crate::slabs::Memory;
 use crate::staging::Buffer;
 use crate::text::Text;
+use crate::turns::taking::Turns;
 use crate::writer::Outbox;
 use driverapi::errors::*;
 use protocol::{
@@ -97,6 +98,8 @@ pub struct Session {
     pub device_count: u32,
     pub hold: Hold,
     pub arrival: Arrival,
+    /// If its appliance divides the time of its GPUs.
+    pub turns: Option<Turns>,
     sched: Scheduler<Key>,
     pub topology: Topology,
     parked: HashMap<u64, Frame>,
@@ -143,6 +146,7 @@ impl Session {
             device_count: count.max(0) as u32,
             hold: Hold::default(),
             arrival: Arrival::default(),
+            turns: None,
             sched: Scheduler::default(),
             topology: Topology::default(),
             parked: HashMap::new(),
@@ -421,6 +425,9 @@ impl Session {
     pub fn retry_blocked(&mut self) -> bool {
         if self.hold.stops() {
             return false;
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.retry();
         }
         let blocked = std::mem::take(&mut self.blocked);
         let any = !blocked.is_empty();
