@@ -45,11 +45,12 @@ class Inventory:
     pool: str
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
+    divides_time: bool = False
     # Claims come in few shapes, and nothing in here changes.
     _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, pool: str, appliances: Iterable[ApplianceStatus]) -> "Inventory":
+    def of(cls, pool: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> "Inventory":
         ordered = tuple(sorted(appliances, key=lambda appliance: appliance.name))
         slots = (
             Slot(
@@ -63,7 +64,7 @@ class Inventory:
             for appliance in ordered
             for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
         )
-        return cls(pool, ordered, tuple(slots))
+        return cls(pool, ordered, tuple(slots), divides_time)
 
     def candidates(self, request: Request) -> Candidates:
         shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
@@ -73,6 +74,12 @@ class Inventory:
 
     def _candidates(self, request: Request) -> Candidates:
         ask, model = request.ask, request.model.casefold()
+        if ask.compute.is_given and not self.divides_time:
+            said = (
+                f"a part of a GPU's time was asked for, and pool {self.pool} does not divide that: set compute.mode: Turns "
+                "of the GPUPool, or name a pool that has it"
+            )
+            return Candidates(reason=Reason.NO_MATCHING_GPU, message=said)
         if all(slot.closed for slot in self.slots):
             return Candidates(reason=Reason.POOL_NOT_READY, message=self._not_ready())
         serving = [i for i, slot in enumerate(self.slots) if slot.offload or not request.offload]

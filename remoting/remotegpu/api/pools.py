@@ -174,6 +174,7 @@ class PoolSpec:
     managed_memory: int | None = None  # bytes; None: the client's default
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
+    compute_mode: ComputeMode = ComputeMode.SHARED
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
     schedules: tuple[Schedule, ...] = ()
     suspend_for_priority: bool = False
@@ -199,6 +200,7 @@ class PoolSpec:
             managed_memory=int(parse_quantity(stored["managedMemory"])) if "managedMemory" in stored else None,
             limits=LimitsSpec.from_object(stored.get("limits", {})),
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
+            compute_mode=ComputeMode(stored.get("compute", {}).get("mode", ComputeMode.SHARED)),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
             suspend_for_priority=stored.get("suspendForPriority", False),
@@ -225,6 +227,7 @@ class PoolSpec:
             managedMemory=None if self.managed_memory is None else format_quantity(self.managed_memory),
             limits=self.limits.to_object() or None,
             offload=[each.to_object() for each in self.offload] or None,
+            compute=None if self.compute_mode is ComputeMode.SHARED else {"mode": str(self.compute_mode)},
             landlock=self.landlock and str(self.landlock),
             schedules=[each.to_object() for each in self.schedules] or None,
             suspendForPriority=self.suspend_for_priority or None,
