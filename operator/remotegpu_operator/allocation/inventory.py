@@ -69,17 +69,19 @@ class Inventory:
     def candidates(self, request: Request) -> Candidates:
         shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
         if shape not in self._known:
-            self._known[shape] = self._candidates(request)
+            promised = request.ask.compute.is_given and not self.divides_time
+            self._known[shape] = self._without_time() if promised else self._candidates(request)
         return self._known[shape]
+
+    def _without_time(self) -> Candidates:
+        said = (
+            f"a part of a GPU's time was asked for, and pool {self.pool} does not divide that: set compute.mode: Turns "
+            "of the GPUPool, or name a pool that has it"
+        )
+        return Candidates(reason=Reason.NO_MATCHING_GPU, message=said)
 
     def _candidates(self, request: Request) -> Candidates:
         ask, model = request.ask, request.model.casefold()
-        if ask.compute.is_given and not self.divides_time:
-            said = (
-                f"a part of a GPU's time was asked for, and pool {self.pool} does not divide that: set compute.mode: Turns "
-                "of the GPUPool, or name a pool that has it"
-            )
-            return Candidates(reason=Reason.NO_MATCHING_GPU, message=said)
         if all(slot.closed for slot in self.slots):
             return Candidates(reason=Reason.POOL_NOT_READY, message=self._not_ready())
         serving = [i for i, slot in enumerate(self.slots) if slot.offload or not request.offload]

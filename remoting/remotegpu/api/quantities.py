@@ -36,7 +36,7 @@ class Compute:
 
     def guaranteed(self, size: int, shareable: int) -> int:
         """Thousandths for a share of `size` of a GPU's shareable bytes."""
-        # A fraction lost less than a byte when it became bytes: a quarter of the memory is a quarter of the time. Shares
+        # A fraction lost less than a byte when it became bytes: a quarter of memory is a quarter of time. Shares
         # that fit together have no more than all of it.
         by_memory = max(1, (size + 1) * MILLI_PER_GPU // shareable) if shareable else 1
         return self.milli or min(by_memory, self.limit_milli)

@@ -316,7 +316,8 @@ def why(
 @app.command()
 def bench(
     subject: Annotated[
-        Literal["share", "softgpu"], typer.Argument(help="A share, or the software GPU alone.")
+        Literal["share", "softgpu", "turns"],
+        typer.Argument(help="A share, the software GPU alone, or how the time of a GPU is divided."),
     ] = "share",
     appliance: ApplianceOption = "",
     everything: Annotated[bool, typer.Option("--all", help="Also TLS, and 1 and 10 ms away.")] = False,
@@ -343,6 +344,11 @@ def bench(
         from remotegpu.cli import bench_softgpu  # noqa: PLC0415
 
         bench_softgpu.bench(as_json=as_json)
+        return
+    if subject == "turns":
+        from remotegpu.cli import bench_turns  # noqa: PLC0415
+
+        bench_turns.bench(quick=quick, as_json=as_json)
         return
     from remotegpu.cli.bench.command import BenchOptions, bench, show_saved  # noqa: PLC0415
 

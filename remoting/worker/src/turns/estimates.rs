@@ -8,31 +8,45 @@ use std::time::Duration;
 const UNKNOWN: Duration = Duration::from_micros(250);
 const SHORTEST: Duration = Duration::from_nanos(500);
 const LONGEST: Duration = Duration::from_secs(60);
+/// Of what is known before, so much counts beside what is learned.
+const KEPT: f64 = 0.9;
 /// A program that loads and unloads modules for ever has ever new kernels.
 const MOST: usize = 1 << 14;
+
+/// Sums, in which what is long ago counts little. An average of quotients would be wrong: completions are seen in
+/// bunches, so that one batch seems to last long and the next to take no time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    seconds: f64,
+    count: f64,
+}
 
 #[derive(Debug, Default)]
 pub struct Estimates {
     /// Of a function, or of an executable graph, which is one piece of work.
-    of: HashMap<Handle, Duration>,
+    of: HashMap<Handle, Seen>,
 }
 
 impl Estimates {
     pub fn of(&self, work: Handle) -> Duration {
-        self.of.get(&work).copied().unwrap_or(UNKNOWN)
+        let average = |seen: &Seen| Duration::try_from_secs_f64(seen.seconds / seen.count).ok();
+        self.of.get(&work).and_then(average).map_or(UNKNOWN, |time| time.clamp(SHORTEST, LONGEST))
     }
 
     /// These, of which each was expected to take what `of` says, took so long together.
     pub fn learn(&mut self, batch: &[(Handle, u32)], took: Duration) {
-        let expected: Duration = batch.iter().map(|(work, count)| self.of(*work) * *count).sum();
-        // Each is taken to be wrong by the same factor, of which half is believed.
-        let factor = (1.0 + took.as_secs_f64() / expected.max(SHORTEST).as_secs_f64()) / 2.0;
+        let before: Vec<Duration> = batch.iter().map(|(work, _)| self.of(*work)).collect();
+        let expected: f64 = before.iter().zip(batch).map(|(each, (_, n))| each.as_secs_f64() * f64::from(*n)).sum();
+        // Each is taken to be wrong by the same factor.
+        let factor = took.as_secs_f64() / expected.max(SHORTEST.as_secs_f64());
         if self.of.len() >= MOST {
             self.of.clear();
         }
-        for (work, _) in batch {
-            let now = self.of(*work).as_secs_f64() * factor;
-            self.of.insert(*work, Duration::try_from_secs_f64(now).unwrap_or(LONGEST).clamp(SHORTEST, LONGEST));
+        for ((work, count), before) in batch.iter().zip(before) {
+            let (each, count) = (before.as_secs_f64() * factor, f64::from(*count));
+            let seen = self.of.entry(*work).or_default();
+            seen.seconds = KEPT * seen.seconds + each.min(LONGEST.as_secs_f64()) * count;
+            seen.count = KEPT * seen.count + count;
         }
     }
 }
@@ -55,6 +69,17 @@ mod tests {
         let near = |found: Duration, real: Duration| (found.as_secs_f64() / real.as_secs_f64() - 1.0).abs() < 0.25;
         assert!(near(estimates.of(short), real_short), "{:?}", estimates.of(short));
         assert!(near(estimates.of(long), real_long), "{:?}", estimates.of(long));
+    }
+
+    #[test]
+    fn completions_that_are_seen_in_bunches_take_what_they_take_together() {
+        let mut estimates = Estimates::default();
+        for _ in 0..50 {
+            estimates.learn(&[(Handle(1), 4)], Duration::from_micros(1600));
+            (0..3).for_each(|_| estimates.learn(&[(Handle(1), 4)], Duration::ZERO));
+        }
+        let found = estimates.of(Handle(1));
+        assert!((60..=140).contains(&found.as_micros()), "100 us each, not {found:?}");
     }
 
     #[test]

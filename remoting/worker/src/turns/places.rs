@@ -45,6 +45,9 @@ struct Place {
     /// Batches that are not complete, by turn.
     unfinished: BTreeMap<u64, usize>,
     idle_since: Option<Instant>,
+    /// What was completed since the last look, and when the first of it began.
+    finished: Vec<(Handle, u32)>,
+    began: Option<Instant>,
     /// When something was completed last, or launched while nothing ran.
     moved: Option<Instant>,
 }
@@ -140,7 +143,8 @@ impl Places {
         let Some(place) = self.places.get_mut(&batch.device) else { return };
         // It began when it was launched, or when what was before it was complete.
         let began = place.moved.map_or(batch.since, |moved| moved.max(batch.since));
-        self.estimates.learn(&batch.launches, now.saturating_duration_since(began));
+        place.began.get_or_insert(began);
+        place.finished.extend(batch.launches);
         place.moved = Some(now);
         if place.turn == Some(batch.turn) {
             place.queued = place.queued.saturating_sub(batch.expected);
@@ -201,6 +205,9 @@ impl Places {
     /// Ends turns that have nothing more to do, and asks for those that are wanted. `holds`: no launch that waits may run.
     pub fn look(&mut self, now: Instant, holds: bool) {
         for (device, place) in &mut self.places {
+            if let Some(began) = place.began.take() {
+                self.estimates.learn(&std::mem::take(&mut place.finished), now.saturating_duration_since(began));
+            }
             let (device, wants) = (*device, place.wants && !holds);
             if let Some(turn) = place.turn.filter(|_| !place.runs()) {
                 let since = *place.idle_since.get_or_insert(now);
@@ -281,6 +288,7 @@ mod tests {
             let Some(number) = (places.last_batch >= round + 1).then_some(round + 1) else { break };
             at += Duration::from_micros(10) * places.closed[&number].count;
             places.complete(number, at);
+            places.look(at, false);
             fill(&mut places, at);
         }
         let queued = places.queued_launches();
