@@ -247,7 +247,10 @@ impl Session {
         if !self.may_launch(stream_id)? {
             return Ok(Outcome::Blocked);
         }
-        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        let Some(stream) = self.begin(stream_id)? else {
+            self.launch_waits(stream_id)?;
+            return Ok(Outcome::Blocked);
+        };
         let executable = self.graphs.get(c.graph)?.executable;
         self.driver.graph_launch(executable, stream)?;
         self.stats.launches += 1;

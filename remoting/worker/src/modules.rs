@@ -213,7 +213,10 @@ impl Session {
         if !self.may_launch(stream_id)? {
             return Ok(Outcome::Blocked);
         }
-        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        let Some(stream) = self.begin(stream_id)? else {
+            self.launch_waits(stream_id)?;
+            return Ok(Outcome::Blocked);
+        };
         let mut given = self.launch_attributes(stream_id, &c.shape.attributes)?;
         let module = self.modules.get(c.module)?;
         let Kernel { function, parameter_bytes, settings: own, .. } = module.kernel(c.kernel)?;

@@ -67,6 +67,7 @@ fn a_turn_passes_on_when_it_is_done_or_its_worker_is_gone_or_it_lasts_too_long()
     let third = Worker::join(&turns, 12, LEASES[1]);
     third.say(Said::Want { device: 0 });
     let turn = third.turn();
+    first.say(Said::Want { device: 0 });
     assert_eq!(third.hear(), Some(Told::Yield { device: 0, turn }), "the first one waits");
     assert_eq!(third.hear(), Some(Told::Over { device: 0, turn }));
     drop(turns);

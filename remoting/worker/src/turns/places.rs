@@ -9,13 +9,16 @@ use std::time::{Duration, Instant};
 
 /// So much estimated work is queued at most where others may want the GPU: they wait for it.
 const MOST_QUEUED: Duration = Duration::from_millis(2);
-/// Of which completions are looked for in pieces, so that the GPU does not run dry.
+/// Launches beyond that at a time, where nothing completes.
+const MOST_BEYOND: u32 = 1024;
+/// Completions are looked for in pieces of what is queued, so that the GPU does not run dry.
 const BATCH: Duration = Duration::from_micros(500);
 /// Launches of a batch at most, as many as `completer` marks by itself.
 const MOST_IN_BATCH: u32 = 64;
 /// A turn is kept so long without work: most programs that synchronise launch again at once.
 const LINGER: Duration = Duration::from_micros(200);
-/// If nothing is completed for so long, what is queued may wait for what is not: then more is launched.
+/// If nothing is completed for so long, what is queued may wait for what is not: then one more is launched, after as long
+/// again two, and so on. It may as well be a long kernel, or a busy machine, so not all at once.
 const STUCK: Duration = Duration::from_millis(20);
 
 /// Launches in a stream, of one turn, whose completion is told together.
@@ -50,6 +53,10 @@ struct Place {
     began: Option<Instant>,
     /// When something was completed last, or launched while nothing ran.
     moved: Option<Instant>,
+    /// How many were launched beyond what may be queued when it last seemed stuck, how many of them are left, and when.
+    beyond: u32,
+    spare: u32,
+    stuck: Option<Instant>,
 }
 
 impl Place {
@@ -57,13 +64,24 @@ impl Place {
         self.turn.is_some_and(|turn| self.unfinished.contains_key(&turn))
     }
 
-    fn is_full(&self, now: Instant) -> bool {
-        self.sharers && self.queued >= MOST_QUEUED && self.stuck_at().is_none_or(|at| now < at)
+    fn is_full(&self) -> bool {
+        self.sharers && self.queued >= MOST_QUEUED
     }
 
     /// When more is launched than may be queued.
     fn stuck_at(&self) -> Option<Instant> {
-        self.moved.filter(|_| self.runs()).map(|moved| moved + STUCK)
+        self.moved.filter(|_| self.runs()).map(|moved| self.stuck.map_or(moved, |stuck| stuck.max(moved)) + STUCK)
+    }
+
+    /// May more be launched than may be queued?
+    fn overflow(&mut self, now: Instant) -> bool {
+        if self.stuck_at().is_some_and(|at| now >= at) {
+            self.beyond = (2 * self.beyond).clamp(1, MOST_BEYOND);
+            (self.spare, self.stuck) = (self.beyond, Some(now));
+        }
+        let may = self.spare > 0;
+        self.spare -= u32::from(may);
+        may
     }
 
     /// Ends the turn for this worker; the arbiter knows.
@@ -88,9 +106,14 @@ impl Places {
     /// May a kernel be launched? If not, it is wanted.
     pub fn may_launch(&mut self, device: u32, now: Instant) -> bool {
         let place = self.places.entry(device).or_default();
-        let may = place.turn.is_some() && !place.yields && !place.is_full(now);
+        let may = place.turn.is_some() && !place.yields && (!place.is_full() || place.overflow(now));
         place.wants |= !may;
         may
+    }
+
+    /// A launch waits for something else than its turn: the turn is wanted all the same.
+    pub fn want(&mut self, device: u32) {
+        self.places.entry(device).or_default().wants = true;
     }
 
     /// Work was launched. Returns whether the batch of its stream should be closed.
@@ -146,6 +169,7 @@ impl Places {
         place.began.get_or_insert(began);
         place.finished.extend(batch.launches);
         place.moved = Some(now);
+        (place.beyond, place.spare) = (0, 0);
         if place.turn == Some(batch.turn) {
             place.queued = place.queued.saturating_sub(batch.expected);
         }
@@ -239,7 +263,8 @@ impl Places {
 
     /// Is a launch held back that might go by now, although nothing was completed?
     pub fn is_stuck(&self, now: Instant) -> bool {
-        let stuck = |place: &Place| place.wants && place.turn.is_some() && !place.yields && !place.is_full(now);
+        let waits = |place: &Place| place.wants && place.turn.is_some() && !place.yields && place.is_full();
+        let stuck = |place: &Place| waits(place) && place.stuck_at().is_some_and(|at| now >= at);
         self.places.values().any(stuck)
     }
 }
@@ -344,8 +369,14 @@ mod tests {
         fill(&mut places, now);
         assert!(!places.is_stuck(now + STUCK - MS));
         assert_eq!(places.patience(now), Some(STUCK));
-        assert!(places.is_stuck(now + STUCK));
-        assert!(places.may_launch(0, now + STUCK));
+        let mut launched = Vec::new();
+        for round in 1..=4 {
+            let now = now + round * STUCK;
+            assert!(places.is_stuck(now));
+            launched.push(fill(&mut places, now));
+            assert!(!places.is_stuck(now));
+        }
+        assert_eq!(launched, [1, 2, 4, 8], "little for a kernel that is only long, enough soon for one that waits");
     }
 
     #[test]

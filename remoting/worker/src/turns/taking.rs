@@ -72,6 +72,18 @@ impl Session {
         Ok(self.turns.as_mut().is_none_or(|turns| turns.places.may_launch(device, Instant::now())))
     }
 
+    /// A launch waits for room in its stream.
+    pub fn launch_waits(&mut self, stream_id: u64) -> Result<()> {
+        if self.turns.is_none() {
+            return Ok(());
+        }
+        let device = self.device_of(stream_id)?;
+        if let Some(turns) = &mut self.turns {
+            turns.places.want(device);
+        }
+        Ok(())
+    }
+
     /// A function, or an executable graph, was launched.
     pub fn launched(&mut self, stream_id: u64, work: Handle) -> Result<()> {
         if self.turns.is_none() {
