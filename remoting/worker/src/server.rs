@@ -296,7 +296,8 @@ fn wait(
     timeout: Option<Duration>,
 ) -> io::Result<Ready> {
     let mut interest = PollFlags::empty();
-    interest.set(PollFlags::IN, session.out.unsent() < MOST_UNREAD && !session.hold.is_full());
+    let reads = session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded();
+    interest.set(PollFlags::IN, reads);
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());

@@ -49,6 +49,9 @@ pub enum Outcome {
 /// Commands that wait, and their bytes, at most: more than a client can have under way that keeps to its send window.
 const MOST_PARKED: usize = 1 << 20;
 const MOST_PARKED_BYTES: usize = 2 * protocol::SEND_WINDOW as usize;
+/// Where launches wait for turns, no more is read while so many wait: many times as many as CUDA's own queue takes.
+const CROWD: usize = 1 << 16;
+const CROWD_BYTES: usize = 64 << 20;
 
 /// What became of the launches that have arrived. Each is with the driver, was refused, or waits.
 #[derive(Debug, Clone, Copy, Default)]
@@ -334,6 +337,12 @@ impl Session {
         if (self.parked.len() > MOST_PARKED || self.parked_bytes > MOST_PARKED_BYTES) && stands(Defence::Parked) {
             self.end(CUDA_ERROR_UNKNOWN, "more commands wait than the send window allows");
         }
+    }
+
+    /// Does so much wait that no more is to be read? A program that never waits is held back by its connection then, as
+    /// by a driver whose queue is full.
+    pub fn is_crowded(&self) -> bool {
+        self.turns.is_some() && (self.parked.len() > CROWD || self.parked_bytes > CROWD_BYTES)
     }
 
     fn unpark(&mut self, seq: u64) -> Option<Frame> {
