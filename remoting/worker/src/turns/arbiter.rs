@@ -46,6 +46,9 @@ struct Share {
     /// When it had its last turn.
     served: u64,
     used: Nanos,
+    /// What it had beside others' turns by work of its own turns that is not complete. It is charged for that when some is:
+    /// until then it needs turns, because what runs may wait for what it has yet to launch.
+    owed: Nanos,
 }
 
 impl Share {
@@ -63,11 +66,15 @@ impl Share {
     }
 
     fn charge(&mut self, time: Nanos) {
-        self.used += time;
         self.virtual_time += u128::from(time) * u128::from(WHOLE) / u128::from(self.part.weight.max(1));
         if self.is_limited() {
             self.allowance -= time as i64;
         }
+    }
+
+    fn pay(&mut self) {
+        let owed = std::mem::take(&mut self.owed);
+        self.charge(owed);
     }
 
     fn pass(&mut self, time: Nanos) {
@@ -134,6 +141,7 @@ impl<S: Ord + Clone> Arbiter<S> {
             waiting: VecDeque::new(),
             served: 0,
             used: 0,
+            owed: 0,
         });
         share.part = part;
         share.allowance = share.allowance.min(share.ration());
@@ -168,6 +176,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         let Some(gone) = self.members.remove(&member) else { return };
         if let Some(share) = self.shares.get_mut(&gone.share) {
             share.members -= 1;
+            share.pay();
             share.waiting.retain(|m| *m != member);
         }
         self.turn.take_if(|turn| turn.member == member);
@@ -190,7 +199,13 @@ impl<S: Ord + Clone> Arbiter<S> {
         if let Some(worker) = self.members.get_mut(&member) {
             worker.overdue.take_if(|overdue| *overdue == number);
         }
-        self.turn.take_if(|turn| turn.member == member && turn.number == number);
+        let in_time = self.turn.take_if(|turn| turn.member == member && turn.number == number).is_some();
+        if !in_time
+            && let Some(worker) = self.members.get(&member)
+            && let Some(share) = self.shares.get_mut(&worker.share)
+        {
+            share.pay();
+        }
         if more {
             self.wait(member);
         }
@@ -263,9 +278,13 @@ impl<S: Ord + Clone> Arbiter<S> {
             share.pass(passed);
         }
         let each = passed / busy.len().max(1) as u64;
+        let holds = holder.and_then(|member| self.members.get(&member)).map(|worker| worker.share.clone());
         for name in busy {
-            if let Some(share) = self.shares.get_mut(&name) {
-                share.charge(each);
+            let Some(share) = self.shares.get_mut(&name) else { continue };
+            share.used += each;
+            match holds.as_ref() == Some(&name) {
+                true => share.charge(each),
+                false => share.owed += each,
             }
         }
         self.raise_virtual_time();

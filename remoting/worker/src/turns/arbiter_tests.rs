@@ -83,7 +83,8 @@ impl World {
                     self.arbiter.done(*member, turn, wants, now);
                 }
                 Some(turn) if worker.ends.is_none() => worker.ends = Some((now + load.kernel, turn)),
-                None if wants && !worker.asked => {
+                // Behind its own kernel it wants no turn.
+                None if wants && !worker.asked && worker.ends.is_none() => {
                     (worker.asked, worker.asked_at) = (true, now);
                     self.arbiter.want(*member, now);
                 }
@@ -302,6 +303,40 @@ fn jobs_of_two_ranks_do_not_hold_each_other() {
         }
     }
     assert!(finished.values().all(|times| *times >= 20) && finished.len() == 2, "{finished:?}");
+}
+
+#[test]
+fn who_waits_for_a_kernel_of_its_own_that_never_ends_gets_turns() {
+    let mut arbiter = Arbiter::new(0, 0);
+    for (member, share) in [(1, 'a'), (2, 'b')] {
+        arbiter.set_share(share, Part { weight: 500, limit: WHOLE }, 0);
+        arbiter.join(member, share, 0);
+        arbiter.want(member, 0);
+    }
+    // The first turn of `a` never ends; both want more, and give each later turn back after 5 ms.
+    let (mut first, mut ends, mut turns) = (None, None, BTreeMap::<Member, u32>::new());
+    for step in 0..20_000 {
+        let now = step * MS / 10;
+        if let Some((member, turn, at)) = ends
+            && now >= at
+        {
+            arbiter.done(member, turn, true, now);
+            ends = None;
+        }
+        arbiter.look(now);
+        for (member, word) in arbiter.take_words() {
+            match word {
+                Word::Turn { turn, .. } if member == 1 && first.is_none() => first = Some(turn),
+                Word::Turn { turn, .. } => {
+                    *turns.entry(member).or_default() += 1;
+                    ends = Some((member, turn, now + 5 * MS));
+                }
+                Word::Over(_) => arbiter.want(member, now),
+                _ => {}
+            }
+        }
+    }
+    assert!(turns.values().all(|times| *times > 100) && turns.len() == 2, "{turns:?}");
 }
 
 /// A small generator with a fixed recurrence, so that a failing seed can be repeated.

@@ -103,9 +103,13 @@ pub struct Places {
 }
 
 impl Places {
-    /// May a kernel be launched? If not, it is wanted.
-    pub fn may_launch(&mut self, device: u32, now: Instant) -> bool {
+    /// May a kernel be launched? If not, a turn is wanted; but not for what would only stand behind work of an earlier turn.
+    pub fn may_launch(&mut self, device: u32, stream: u64, now: Instant) -> bool {
         let place = self.places.entry(device).or_default();
+        let batches = self.closed.values().chain(self.open.get(&stream));
+        if batches.filter(|batch| batch.stream == stream).any(|batch| place.turn != Some(batch.turn)) {
+            return false;
+        }
         let may = place.turn.is_some() && !place.yields && (!place.is_full() || place.overflow(now));
         place.wants |= !may;
         may
@@ -221,7 +225,8 @@ impl Places {
                         self.said.push(Said::Done { device, turn, more: false });
                     }
                 }
-                false
+                // What stands behind unfinished work wants no turn.
+                true
             }
         }
     }
@@ -283,7 +288,7 @@ mod tests {
     /// Launches as many as may be.
     fn fill(places: &mut Places, now: Instant) -> u32 {
         let mut count = 0;
-        while places.may_launch(0, now) {
+        while places.may_launch(0, 9, now) {
             count += 1;
             assert!(count < 10_000, "no end");
             if places.launched(0, 9, WORK, now) {
@@ -300,7 +305,7 @@ mod tests {
     #[test]
     fn nothing_is_launched_before_the_turn_and_little_is_queued_in_it() {
         let (mut places, now) = (Places::default(), Instant::now());
-        assert!(!places.may_launch(0, now));
+        assert!(!places.may_launch(0, 9, now));
         places.look(now, false);
         places.look(now, false);
         assert_eq!(said(&mut places), [Said::Want { device: 0 }], "once");
@@ -310,7 +315,7 @@ mod tests {
         // It takes 10 us, as is learned: two hundred of them are 2 ms.
         let mut at = now;
         for round in 0..100 {
-            let Some(number) = (places.last_batch >= round + 1).then_some(round + 1) else { break };
+            let Some(number) = (places.last_batch > round).then_some(round + 1) else { break };
             at += Duration::from_micros(10) * places.closed[&number].count;
             places.complete(number, at);
             places.look(at, false);
@@ -330,10 +335,10 @@ mod tests {
     fn a_turn_ends_when_its_work_is_complete() {
         let (mut places, now) = (Places::default(), Instant::now());
         turn(&mut places, 5);
-        assert!(places.may_launch(0, now));
+        assert!(places.may_launch(0, 9, now));
         places.launched(0, 9, WORK, now);
         places.hear(Told::Yield { device: 0, turn: 5 });
-        assert!(!places.may_launch(0, now));
+        assert!(!places.may_launch(0, 9, now));
         places.look(now, false);
         assert_eq!(said(&mut places), []);
         let number = places.close(9).expect("one is open");
@@ -355,7 +360,7 @@ mod tests {
         // What waits is no reason to keep it while nothing may run.
         turn(&mut places, 6);
         places.hear(Told::Yield { device: 0, turn: 6 });
-        assert!(!places.may_launch(0, now));
+        assert!(!places.may_launch(0, 9, now));
         places.look(now, true);
         assert_eq!(said(&mut places), [Said::Done { device: 0, turn: 6, more: false }]);
         places.look(now, false);
@@ -388,10 +393,16 @@ mod tests {
         let open: Vec<_> = places.open(true).into_iter().filter_map(|stream| places.close(stream)).collect();
         assert!(open.len() <= 1);
         places.hear(Told::Over { device: 0, turn: 5 });
+        places.retry();
+        assert!(!places.may_launch(0, 9, now));
+        places.look(now, false);
+        assert_eq!(said(&mut places), [], "more in the same stream is no reason for a turn");
+        assert!(!places.may_launch(0, 10, now));
         places.look(now, false);
         assert_eq!(said(&mut places), [Said::Want { device: 0 }]);
         turn(&mut places, 6);
-        assert_eq!(fill(&mut places, now), count, "what still runs is of another turn");
+        assert!(!places.may_launch(0, 9, now), "behind what still runs it would only wait");
+        assert!(places.may_launch(0, 10, now), "elsewhere it need not");
         for number in 1..=open.first().copied().unwrap_or(places.last_batch) {
             places.complete(number, now + MS);
         }
@@ -401,7 +412,7 @@ mod tests {
     #[test]
     fn a_new_arbiter_is_asked_anew() {
         let (mut places, now) = (Places::default(), Instant::now());
-        assert!(!places.may_launch(0, now));
+        assert!(!places.may_launch(0, 9, now));
         places.look(now, false);
         places.hear(Told::Begin);
         places.look(now, false);

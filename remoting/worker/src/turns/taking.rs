@@ -69,7 +69,7 @@ impl Session {
             return Ok(true);
         }
         let device = self.device_of(stream_id)?;
-        Ok(self.turns.as_mut().is_none_or(|turns| turns.places.may_launch(device, Instant::now())))
+        Ok(self.turns.as_mut().is_none_or(|turns| turns.places.may_launch(device, stream_id, Instant::now())))
     }
 
     /// A launch waits for room in its stream.
